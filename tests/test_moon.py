@@ -183,9 +183,9 @@ def test_a_network_without_features_is_refused() -> None:
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     config = parse({"algorithm": {"name": "moon"}})
     with pytest.raises(
-        ConfigError, match=r"'moon' works on features, but the model Sequential has no method 'features'"
+        ConfigError, match=r"'moon' works on features, but the model Sequential needs a method 'features'"
     ):
         set_up(config, 1, plain)
     network = Network(plain, cross_entropy)
-    with pytest.raises(ConfigError, match="give it both"):
+    with pytest.raises(ConfigError, match="add both"):
         network.features(network.initial()[0], Batch(random(2, 64).float(), torch.zeros(2)))

@@ -148,7 +148,7 @@ def test_own_networks_are_refused_early(monkeypatch: pytest.MonkeyPatch) -> None
         set_up(given, 1, nn.Linear(64, 10))
     normed = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
     for keys, said in (
-        (["algorithm.name=moon"], "works on features, but the model Sequential has no method 'features'"),
+        (["algorithm.name=moon"], "works on features, but the model Sequential needs a method 'features'"),
         (["privacy.local_dp={epsilon=8, clip=1}"], "the model has batch norm: not under 'local_dp'"),
         (["local.batch_size=1"], "batch norm has no variance of one row"),
     ):

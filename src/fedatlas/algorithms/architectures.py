@@ -1,4 +1,4 @@
-"""Federations whose clients' models differ in architecture: a server state for each architecture, and who has which.
+"""Federations whose clients' models differ in architecture: one server state per architecture, and each client's choice.
 
     server["states"]   architecture -> {"model", "buffers"}, in the order of ``[[models]]``
     server["owners"]   by client: its architecture
@@ -23,25 +23,25 @@ def begin(models: Models, facts: ServerFacts) -> State:
 
 
 def states(server: State) -> Mapping[str, State]:
-    """architecture -> its state."""
+    """Map each architecture to its state."""
     found: Mapping[str, State] = server.get("states", {"global": server})
     return found
 
 
 def renewed(server: State, after: Mapping[str, State]) -> State:
-    """The server with the states of some architectures replaced."""
+    """Return the server with the states of some architectures replaced."""
     if "states" not in server:
         return {**server, **after.get("global", {})}
     return {**server, "states": {**server["states"], **after}}
 
 
 def owner(server: State, client: int) -> str:
-    """A client's architecture."""
+    """Return a client's architecture."""
     return str(server["owners"][client]) if "owners" in server else "global"
 
 
 def at(server: State, party: int, name: str) -> dict[int, str]:
-    """With which network a party works that has none of its own."""
+    """Return the architecture under which a party without its own works."""
     return {party: name} if "owners" in server else {}
 
 
@@ -51,7 +51,7 @@ def told(server: State, client: int) -> Message:
 
 
 def models(server: State) -> Models:
-    """What is evaluated and saved: one model for each architecture, with its buffers."""
+    """Return the models to evaluate and save: one per architecture, with its buffers."""
     if "states" not in server:
         return {"global": server["model"]}
     return {name: whole_model(state) for name, state in states(server).items()}

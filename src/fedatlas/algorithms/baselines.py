@@ -1,4 +1,4 @@
-"""The two ends every federation lies between: all rows in one place, and everybody alone.
+"""The two baselines that bound every federation: all rows in one place, and each client alone.
 
 ``centralised`` trains on the union of the clients' rows with the batches of client 0, one model of each architecture.
 Source: H0 (the thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the
@@ -33,12 +33,12 @@ from fedatlas.tree import Tree
 
 
 def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Algorithm:
-    """All rows in one place: what federations are compared with from above.
+    """All rows in one place: the upper baseline of a federation.
 
     theta <- SGD on the union of all rows, from the same initial model.
 
-    budget: work of a round: as many rows as the federation's cohort goes through ("auto" and "samples": E epochs where all
-        take part and none is a straggler), or what [local] says, whoever takes part ("epochs").
+    budget: work per round: as many rows as the federation's cohort processes ("auto" and "samples": E epochs if all
+        take part and none is a straggler), or the epochs of [local] for any cohort ("epochs").
     """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -64,7 +64,7 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
 
 
 def local_only() -> Algorithm:
-    """Every client alone: what federations are compared with from below.
+    """Each client alone: the lower baseline of a federation.
 
     w_k <- local SGD from client k's own last model; nothing is shared.
     """

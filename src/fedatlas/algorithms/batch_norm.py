@@ -1,7 +1,7 @@
-"""What becomes of batch norm under any algorithm (``model.bn``): layers that stay with the client, or statistics taken anew.
+"""Batch norm under any algorithm (``model.bn``): layers that stay with the client, or recalibrated statistics.
 
 ``local`` is FedBN (`fedbn.py`, whose symbols these are) for another algorithm's rounds. What an algorithm adds to the gradient (proximal
-terms, control variates) spares these layers: they have nothing to agree on with others. ``recalibrate`` leaves one global model and
+terms, control variates) spares these layers, since they need not agree with others. ``recalibrate`` leaves one global model and
 renews its running statistics after every round (B10, C9).
 """
 
@@ -40,11 +40,11 @@ MEAN, VAR, COUNT = "running_mean", "running_var", "positions"
 
 
 def local_norms(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with batch-norm layers that stay with the client (``model.bn = "local"``); ConfigError where they cannot."""
+    """Keep the batch-norm layers with the client (``model.bn = "local"``); ConfigError if the algorithm rules it out."""
     if any(task.stateful and task.objective is not plain_loss for task in trainings(algorithm)):
         raise ConfigError(
             f"model.bn = 'local': '{algorithm.name}' compares its outputs with those of the model it was sent, whose batch-norm "
-            "layers would be the average's with one client's statistics: use 'average' or 'recalibrate'."
+            "layers would mix the average's weights with one client's statistics; use 'average' or 'recalibrate'."
         )
     begin, told, mine = algorithm.client_init, algorithm.broadcast, algorithm.personal
 
@@ -73,29 +73,29 @@ def local_norms(algorithm: Algorithm) -> Algorithm:
 
 
 def trainings(algorithm: Algorithm) -> list[Task]:
-    """The algorithm's tasks that are trainings."""
+    """List the algorithm's tasks that are trainings."""
     return [task for task in algorithm.tasks.values() if isinstance(task, Task)]
 
 
 def has_own_norms(algorithm: Algorithm) -> bool:
-    """Whether layers of batch norm stay with the clients already."""
+    """Return whether batch-norm layers already stay with the clients."""
     return any(task.sealing.beside is norms_told for task in trainings(algorithm))
 
 
 def norms_told(message: Message) -> Collection[str]:
-    """`Sealing.beside` of a task whose batch-norm layers stay with the client."""
+    """Return `Sealing.beside` of a task whose batch-norm layers stay with the client."""
     names: Collection[str] = message.get("norms", ())
     return names
 
 
 def norms(model: Tensors, buffers: Tensors) -> list[str]:
-    """Trainable tensors of the layers that keep running statistics."""
+    """List the trainable tensors of the layers that keep running statistics."""
     layers = {name.removesuffix(MEAN) for name in buffers if name.endswith(MEAN)}
     return [name for name in model if name[: name.rfind(".") + 1] in layers]
 
 
 def with_own(message: Message, client: State) -> Message:
-    """The message as if its model had the client's batch-norm layers."""
+    """Return the message with the client's batch-norm layers in its model."""
     own = client["own"]
     if not own or "model" not in message:
         return message
@@ -103,17 +103,17 @@ def with_own(message: Message, client: State) -> Message:
 
 
 class OwnStatistics:
-    """A client's rows, seen with the running statistics that it keeps, where it has any."""
+    """A client's rows, seen with the running statistics that it keeps, if any."""
 
     def __init__(self, data: Data, own: Tensors) -> None:
         self.data, self.own, self.n, self.classes = data, own, data.n, data.classes
 
     def pieces(self) -> Sequence[Batch]:
-        """As the survey's data, with its own buffers."""
+        """Return the survey's data with the client's own buffers."""
         return [self._seen(batch) for batch in self.data.pieces()]
 
     def batches(self) -> Sequence[Batch]:
-        """As the survey's data, with its own buffers."""
+        """Return the survey's data with the client's own buffers."""
         return [self._seen(batch) for batch in self.data.batches()]
 
     def _seen(self, batch: Batch) -> Batch:
@@ -121,7 +121,7 @@ class OwnStatistics:
 
 
 def kept(task: Task) -> Task:
-    """A task whose model has the client's batch-norm layers, before and after."""
+    """Return a task whose model has the client's batch-norm layers, before and after."""
     survey, inner, settle = task.survey, task.direction, task.settle
 
     def start(message: Message, client: State, facts: Facts) -> Tree:
@@ -159,11 +159,11 @@ def kept(task: Task) -> Task:
 
 
 def recalibrated(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with statistics taken anew after every round (``model.bn = "recalibrate"``).
+    """Return the algorithm with statistics recomputed after every round (``model.bn = "recalibrate"``).
 
-    The cohort passes its rows through the new model in batches of up to 1,024. Mean and variance of all their positions (rows, times
+    The cohort passes its rows through the new model in batches of up to 1,024. Mean and variance over all positions (rows, times
     the places of a convolution), the variance over positions - 1, are the running ones: what torch keeps of a pass over all rows
-    with momentum 1, where the layers before have no statistics of their own. The server sees sums only.
+    with momentum 1, if no earlier layer has statistics. The server sees only sums.
     """
     rounds = algorithm.rounds or federated
 
@@ -174,7 +174,7 @@ def recalibrated(algorithm: Algorithm) -> Algorithm:
             return after
         told: Message = {"model": after["model"], "buffers": buffers}
         replies = yield Ask(round.cohort, "statistics", dict.fromkeys(round.cohort, told), "sum")
-        if replies.value is None:  # all have left since: the statistics stay those that the round averaged
+        if replies.value is None:  # all have left since: keep the statistics that the round averaged
             return after
         return {**after, "buffers": cast_like(Tree({**buffers, **pooled(replies.value["moments"])}), buffers)}
 
@@ -183,7 +183,7 @@ def recalibrated(algorithm: Algorithm) -> Algorithm:
 
 
 def pooled(sums: Tensors) -> dict[str, Tensor]:
-    """Mean and variance (over n - 1) of n positions, of the sums of x, x^2 and 1 over them."""
+    """Return mean and variance (over n - 1) of n positions, from the sums of x, x^2 and 1 over them."""
     found: dict[str, Tensor] = {}
     for layer in [name.removesuffix(COUNT) for name in sums if name.endswith(COUNT)]:
         n, mean = sums[layer + COUNT], sums[layer + MEAN] / sums[layer + COUNT]
@@ -192,7 +192,7 @@ def pooled(sums: Tensors) -> dict[str, Tensor]:
 
 
 def moments(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
-    """Sums over a client's positions of x, x^2 and 1, for each layer with running statistics, x being what enters it."""
+    """Return the sums of x, x^2 and 1 over a client's positions, where x is the input of a layer with running statistics."""
     total, pieces = Tree(), data.pieces()
     for piece in [p for p in pieces if len(p.x) > 1 or len(pieces) == 1]:  # one row has no variance
         seen, positions = model.statistics(message["model"], piece)

@@ -1,4 +1,4 @@
-"""CFL: clusters of clients are split in two when their updates disagree although together they have come to rest.
+"""CFL: a cluster of clients is split in two when it has converged and its clients' updates still disagree.
 
 =======  =============================================  ==========  =========================================================
 theta_c  model of cluster c                             Delta_k     update of client k: its local model minus theta_c
@@ -69,15 +69,15 @@ def cfl(
     linkage: Linkage = "single",
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """Splits clients whose updates disagree at rest in two: for groups that nobody knows beforehand.
+    """Splits clients in two where their updates disagree at rest: for groups that are not known in advance.
 
     theta_c <- mean of the cluster's local models; clusters that disagree at rest are split in two.
 
     eps1: a cluster rests where its mean update is shorter than this (Euclidean norm, in units of weights).
-    eps2: a cluster at rest disagrees where some client's update is longer than this (same norm).
-    gamma: least sqrt((1 - largest cosine across) / 2) between two halves, from 0 to 1; 0 = any split will do.
-    after_round: last round in which nothing is split yet.
-    linkage: how the halves are found: single is the paper's, complete what the authors' code takes.
+    eps2: a cluster at rest disagrees if some client's update is longer than this (same norm).
+    gamma: least sqrt((1 - largest cosine across) / 2) between two halves, from 0 to 1; 0 = any split is accepted.
+    after_round: last round without a split.
+    linkage: how the halves are found: single as in the paper, complete as in the authors' code.
     """
     how = SplitRule(eps1, eps2, gamma, linkage, weights)
 
@@ -108,7 +108,7 @@ def cfl(
         tasks={
             "train": Task(shows=("model",)),
             "place": Task(shows=("model",), sealing=Sealing(remembered=False)),
-        },  # as training, but nothing comes of it
+        },  # the same work as training, whose result is dropped
         server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,
@@ -148,7 +148,7 @@ def divided(server: State, name: str, held: list[int], replies: Replies, round: 
 
 
 def places(algorithm: Algorithm, server: State, round: Round) -> Generator[Ask, Replies, dict[int, str]]:
-    """The clusters of clients that are new: the first one, or where the splits so far lead them. Who leaves on the way has none yet."""
+    """Return the clusters of new clients: the first, or the one to which the splits lead. Clients that leave have none."""
     names = {k: "0" for k in round.cohort if str(k) not in server["cluster"]}
     for split in server["splits"]:
         asked = tuple(k for k, name in names.items() if name == split["from"])
@@ -164,9 +164,9 @@ def places(algorithm: Algorithm, server: State, round: Round) -> Generator[Ask, 
 
 
 def bipartition(alpha: Tensor, linkage: Linkage) -> tuple[list[int], list[int]]:
-    """Two halves of the clients, the first holds client 0: the most similar groups are joined until two are left.
+    """Split the clients in two; the first half holds client 0. The most similar groups are joined until two are left.
 
-    How similar two groups are: ``single``, the largest alpha across; ``complete``, the smallest. Equals: the first pair.
+    Similarity of two groups: ``single``, the largest alpha across; ``complete``, the smallest. Ties: the first pair.
     """
     groups: dict[int, list[int]] = {i: [i] for i in range(len(alpha))}
     near = alpha.clone()
@@ -182,7 +182,7 @@ def bipartition(alpha: Tensor, linkage: Linkage) -> tuple[list[int], list[int]]:
 
 
 def direction(updates: list[Tree], norms: Tensor) -> Any:
-    """Mean of the updates at length 1: its product with an update is that one's mean cosine, times its length."""
+    """Return the mean of the updates scaled to length 1: its product with an update is its mean cosine times its length."""
     total = updates[0].zeros().to(torch.float64)
     for update, norm in zip(updates, norms.tolist(), strict=True):
         total = total + update.to(torch.float64) / (max(norm, 1e-12) * len(updates))

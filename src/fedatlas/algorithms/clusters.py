@@ -1,4 +1,4 @@
-"""What CFL, FeSEM and IFCA share: a model for each cluster of clients, and who belongs to which.
+"""Common parts of CFL, FeSEM and IFCA: a model for each cluster of clients, and the clients' clusters.
 
 The server holds ``clusters`` (name -> ``{"model": ..., "buffers": ...}``), ``cluster`` (client -> name of its cluster) and ``rows``
 (client -> its examples). ``model`` and ``buffers`` are those of the whole federation, for clients that no cluster knows yet.
@@ -23,25 +23,25 @@ Belonging = Mapping[int, str]
 
 
 def first_state(models: Iterable[Tree]) -> State:
-    """One cluster a model, numbered in order; nobody belongs to any."""
+    """Return one cluster per model, numbered in order and without members."""
     clusters = {str(i): {"model": model} for i, model in enumerate(models)}
     return {"model": clusters["0"]["model"], "clusters": clusters, "cluster": {}, "rows": {}}
 
 
 def of_client(server: State, client: int) -> Message:
-    """The model of a client's cluster, the federation's where it has none; its buffers beside it."""
+    """Return the model of a client's cluster, or the federation's if it has none, with its buffers."""
     name = server["cluster"].get(str(client))
     own = server["clusters"][name] if name is not None else {"model": server["model"]}
     return {**of_all(server), **own}
 
 
 def of_all(server: State) -> Message:
-    """The buffers of the federation's model, which stand in where a cluster has none yet."""
+    """Return the federation's buffers, used for a cluster without its own."""
     return {"buffers": server["buffers"]} if server.get("buffers") else {}
 
 
 def models(server: State) -> Models:
-    """The federation's model, then the clusters' where there are several."""
+    """Return the federation's model, then the clusters' if there are several."""
     everybody = {"global": server["model"]}
     if len(server["clusters"]) == 1:
         return everybody
@@ -49,12 +49,12 @@ def models(server: State) -> Models:
 
 
 def assignment(server: State) -> Mapping[int, int]:
-    """client -> number of its cluster."""
+    """Map each client to the number of its cluster."""
     return {int(k): int(name) for k, name in server["cluster"].items()}
 
 
 def members(names: Belonging) -> dict[str, list[int]]:
-    """cluster -> its clients, ascending."""
+    """Map each cluster to its clients, ascending."""
     out: dict[str, list[int]] = {}
     for k in sorted(names):
         out.setdefault(names[k], []).append(k)
@@ -62,7 +62,7 @@ def members(names: Belonging) -> dict[str, list[int]]:
 
 
 def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update) -> Update:
-    """Mean of models and buffers by ``weight``, in float64 and in the order given, in the precision of ``like`` (C8, C9)."""
+    """Return the mean of models and buffers by ``weight``, in float64, in order, cast to the precision of ``like`` (C8, C9)."""
     total, added = sum(weight.values()), WeightedSum()
     for key, part in parts.items():
         added.add(model_part(part), weight[key] / total)
@@ -71,7 +71,7 @@ def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update)
 
 
 def renewed(server: State, replies: Replies, names: Belonging, sizes: Mapping[int, int], weights: Weighting) -> State:
-    """The server after a round: each cluster is the mean of its members' models; one that nobody returned to keeps its own."""
+    """Return the server after a round: each cluster is the mean of its members' models, or unchanged if no member returned."""
     weight = {k: float(sizes[k]) if weights == "samples" else 1.0 for k in replies.clients}
     after = {**server, "rows": {**server["rows"], **{str(k): sizes[k] for k in replies.clients}}}
     after["cluster"] = {**server["cluster"], **{str(k): names[k] for k in replies.clients}}
@@ -83,20 +83,20 @@ def renewed(server: State, replies: Replies, names: Belonging, sizes: Mapping[in
 
 
 def averaged(server: State) -> State:
-    """The federation's model: the mean of the clusters' by their members' examples."""
+    """Return the federation's model: the mean of the clusters' models by their members' examples."""
     held = rows_of_clusters(server)
     parts = {name: {**of_all(server), **server["clusters"][name]} for name in held}
     return {**server, **mean(parts, held, server)} if held else server
 
 
 def largest(server: State) -> str:
-    """The cluster with most examples; equals: the first."""
+    """Return the cluster with most examples; ties: the first."""
     held = rows_of_clusters(server)
     return max(held, key=lambda name: held[name], default="0")
 
 
 def rows_of_clusters(server: State) -> dict[str, float]:
-    """cluster -> examples of its known members, in the clusters' order; those without any are left out."""
+    """Map each cluster to the examples of its known members, in the clusters' order; empty ones are left out."""
     out = dict.fromkeys(server["clusters"], 0.0)
     for k, name in server["cluster"].items():
         out[name] += server["rows"].get(k, 0)
@@ -104,7 +104,7 @@ def rows_of_clusters(server: State) -> dict[str, float]:
 
 
 def products(trees: list[Tree], others: list[Tree]) -> Tensor:
-    """Inner products of every tree with every other, (len(trees), len(others)), in float64, tensor by tensor."""
+    """Return the inner products of all pairs of trees, (len(trees), len(others)), in float64, tensor by tensor."""
     out = torch.zeros(len(trees), len(others), dtype=torch.float64)
     for name in trees[0]:
         a, b = (torch.stack([t[name].reshape(-1).double() for t in side]) for side in (trees, others))
@@ -113,7 +113,7 @@ def products(trees: list[Tree], others: list[Tree]) -> Tensor:
 
 
 def squared_distances(trees: list[Tree], others: list[Tree]) -> Tensor:
-    """||a - b||^2 of every tree to every other, (len(trees), len(others)), in float64, tensor by tensor."""
+    """Return ||a - b||^2 of all pairs of trees, (len(trees), len(others)), in float64, tensor by tensor."""
     out = torch.zeros(len(trees), len(others), dtype=torch.float64)
     for name in trees[0]:
         theirs = [t[name].reshape(-1).double() for t in others]

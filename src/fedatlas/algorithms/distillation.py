@@ -1,4 +1,4 @@
-"""Distances between class scores that distillation makes small: FedMD's and FedDF's."""
+"""Distances between class scores that distillation minimises, for FedMD and FedDF."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE_MODELS = dict.fromkeys(("model.bn.local", "model.bn.recalibrate"), "whole 
 
 
 def distance(name: str, temperature: float = 1.0) -> Distance:
-    """``l1``, ``l2``: mean over rows and classes of the difference; ``kl``: `divergence`."""
+    """Return a distance: ``l1``, ``l2``: mean over rows and classes of the difference; ``kl``: `divergence`."""
     if name == "l1":
         return lambda student, teacher: (student - teacher).abs().mean()
     if name == "l2":
@@ -27,7 +27,7 @@ def distance(name: str, temperature: float = 1.0) -> Distance:
 
 
 def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Mean over rows of KL(softmax(teacher / T) || softmax(student / T)), without the factor T^2."""
+    """Return the mean over rows of KL(softmax(teacher / T) || softmax(student / T)), without the factor T^2."""
     p, q = (log_softmax(both(scores) / temperature, dim=1) for scores in (teacher, student))
     return (p.exp() * (p - q)).sum(1).mean()
 
@@ -44,12 +44,12 @@ def fitting(fit: Distance) -> Callable[..., Tensor]:
 
 
 def scores_of(model: Network, data: Data, params: Tensors, buffers: Mapping[str, Tensor] = {}) -> dict[str, Tensor]:
-    """Return the scores of the rows in their order, (rows, classes); ``buffers`` in place of those told, where there are any."""
+    """Return the scores of the rows in their order, (rows, classes); ``buffers`` replace those told, if given."""
     with torch.no_grad():
         found = [model.logits(params, piece._replace(extra={**piece.extra, **buffers})) for piece in data.pieces()]
     return {"scores": torch.cat(found)}
 
 
 def both(scores: Tensor) -> Tensor:
-    """The scores of all classes: a model of two classes may give one, the log-odds of the second."""
+    """Return the scores of all classes: a model of two classes may give one, the log-odds of the second."""
     return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores

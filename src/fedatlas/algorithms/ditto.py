@@ -1,4 +1,4 @@
-"""Ditto: FedAvg's model for everybody, and for each client a model of its own that is drawn towards it.
+"""Ditto: FedAvg's model for everybody, and for each client a personal model that is pulled towards it.
 
 =====  ==========================================  ========  ==================================================
 w_t    global model received this round            v_k       client k's own model, kept on the client
@@ -39,12 +39,12 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "samples") -> Algorithm:
-    """A model of its own for each client, held near the common one.
+    """Keeps a personal model for each client near the common one.
 
     w <- sum p_k w_k; v_k <- v_k - eta (g + lam (v_k - w_t)).
 
-    lam: lambda, weight of the pull (lambda/2) ||v_k - w_t||^2; 0 = each client's own model is trained alone.
-    personal_epochs: epochs a round for a client's own model; 0 = as [local] says.
+    lam: lambda, weight of the pull (lambda/2) ||v_k - w_t||^2; 0 = each personal model is trained on its own rows only.
+    personal_epochs: epochs per round for a client's own model; 0 = as in [local].
     """
 
     def direction(g: Tree, v: Tree, message: Message, client: State, facts: Facts) -> Tree:
@@ -77,7 +77,7 @@ def keep_model(v: Tree, work: Work, message: Message, client: State, facts: Fact
 
 
 def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-    """The message comes once and serves both; the global model's work comes last, so that its losses are the round's."""
+    """Send the message once for both kinds of work; the global model's comes last, so that its losses are the round's."""
     sent = messages(algorithm, server, round.cohort)
     yield Ask(round.cohort, "personal", sent, "sum", budgets=round.budgets)
     at_hand = Route(sender={k: k for k in round.cohort})

@@ -7,7 +7,7 @@ eta   ``local.lr``                        eta_g ``server_lr``;  beta ``beta``
 ====  ==================================  ====  ==============================
 
 Sources: McMahan et al., AISTATS 2017 (FedSGD, FedAvg); Hsu, Qi, Brown 2019 (FedAvgM). H1, H2, H5.
-Weights are normalised over the clients that returned, where both seeds divide by all clients (C3).
+Weights are normalised over the clients that returned, although both original sources divide by all clients (C3).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def fedavg(*, weights: Weighting = "samples") -> Algorithm:
-    """Averages local models after some local epochs: what all others are measured by.
+    """Averages local models after some local epochs: the reference for all other algorithms.
 
     w <- sum p_k w_k after E local epochs.
     """
@@ -26,9 +26,9 @@ def fedavg(*, weights: Weighting = "samples") -> Algorithm:
 
 
 def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
-    """One exact gradient a client and round: the slow reference of the others.
+    """One exact gradient per client and round: the slow reference for the others.
 
-    w <- w - eta sum p_k grad F_k(w): one exact gradient a client and round.
+    w <- w - eta sum p_k grad F_k(w): one exact gradient per client and round.
     """
     fixes = {
         "local.epochs": 1,
@@ -41,7 +41,7 @@ def fedsgd(*, weights: Weighting = "samples") -> Algorithm:
 
 
 def fedavgm(*, server_lr: Rate = 1.0, beta: Decay = 0.9, weights: Weighting = "samples") -> Algorithm:
-    """FedAvg with momentum on the server: steadier where few clients take part.
+    """FedAvg with momentum on the server: steadier if few clients take part.
 
     Delta = sum p_k w_k - w;  v <- beta v + Delta;  w <- w + eta_g v.
 

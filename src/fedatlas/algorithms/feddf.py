@@ -1,4 +1,4 @@
-"""FedDF: FedAvg for each architecture; then every mean learns on unlabelled rows what all the local models together say.
+"""FedDF: FedAvg for each architecture; then every mean learns from all local models' scores of unlabelled rows.
 
 =====  ================================================  =======  ======================================================
 x_g    global model of architecture (prototype) g        S_t^g    clients of the round whose models have architecture g
@@ -10,16 +10,16 @@ T      ``temperature``, 1 in the paper                   N        ``steps``: 10^
     x_g <- sum over S_t^g of p_k x_k,  p_k = n_k / sum n_j                                       FedAvg, prototype by prototype
     teacher(x) = (1/m) sum over ALL clients of the round of f_k(x)                               mean logits (AVGLOGITS)
     x_g <- Adam on mean KL(softmax(teacher / T) || softmax(f_g / T)) over d,  N steps at most, until ``patience`` steps bring no
-           lower loss on a held-out tenth of d; the best is kept, and x_g as it was where nothing is better
+           lower loss on a held-out tenth of d; the best is kept, or x_g as it was if nothing is better
 
 Source: Lin, Kong, Stich, Jaggi, NeurIPS 2020, Algorithms 1 and 3. B9. Adam, rate 1e-3 (constant; the paper's is
 annealed), batches of 128, no weight decay. The loss is judged after every pass over d; ``passes`` bounds the work where d is small (100
 passes, a tenth of them without gain), which from 12,800 rows on says no more than ``steps``. With 0 steps this is FedAvg, bit for bit.
 
-steps: N, steps of a model's distillation in a round, at most; 0 = none, which is FedAvg.
+steps: N, most steps of a model's distillation in a round; 0 = none, which is FedAvg.
 patience: steps without a lower loss on the held-out public rows that end a distillation.
-passes: passes over the public rows in a distillation, at most; a tenth of them without a lower loss end it, too.
-temperature: T, which divides the class scores: the larger, the more the unlikely classes count.
+passes: most passes over the public rows in a distillation; a tenth of them without a lower loss also end it.
+temperature: T, which divides the class scores; a larger T gives unlikely classes more weight.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def feddf(
     temperature: Positive = 1.0,
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """Averages models of one architecture, then teaches each by the mean of all on public rows.
+    """Averages models of one architecture, then teaches each the mean scores of all models on public rows.
 
     x_g <- sum p_k x_k; then x_g <- the mean logits of all x_k, on public rows.
     """
@@ -115,7 +115,7 @@ def feddf(
 
 
 def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
-    """f_k(x) of the public rows in their order, (rows, classes)."""
+    """Return f_k(x) of the public rows in their order, (rows, classes)."""
     return scores_of(model, data, message["model"]), client, session
 
 
@@ -123,7 +123,7 @@ SCORE = Question(scores, data="public", passes=1.0)
 
 
 def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, round: Round) -> State:
-    """FedAvg's step of one architecture, from the local models of its clients; as it was without any."""
+    """Return FedAvg's step of one architecture, from its clients' local models; unchanged without any."""
     mine = tuple(k for k in replies.clients if architectures.owner(server, k) == name)
     state = model_part(architectures.states(server)[name])
     if not mine:
@@ -139,7 +139,7 @@ def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, r
 def distilled(
     server: State, students: Mapping[str, State], replies: Replies
 ) -> Generator[Ask, Replies, dict[str, State]]:
-    """The means after they have learnt from the mean logits of all local models. It is the server that works: no bytes."""
+    """Return the means after learning from the mean logits of all local models. The server does this work: no bytes."""
     total, m = WeightedSum(), len(replies.clients)
     for k in replies.clients:
         told, of = {SERVER: replies.each[k]}, architectures.at(server, SERVER, architectures.owner(server, k))
@@ -155,11 +155,11 @@ def distilled(
 
 
 def used(public: int, steps: int, passes: int) -> list[str]:
-    """What is set by the number of public rows."""
+    """List the notices about the number of public rows."""
     rows = public - max(math.floor(HELD_OUT * public + 0.5), 1)
     if rows < 1:
         return []
     most = min(steps, passes * math.ceil(rows / BATCH))
     return [
-        f"'feddf' distils on {rows} of {public} public rows, {most} steps a round at most (algorithm.passes, steps)."
+        f"'feddf' distils on {rows} of {public} public rows, at most {most} steps per round (algorithm.passes, steps)."
     ]

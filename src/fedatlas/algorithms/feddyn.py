@@ -1,4 +1,4 @@
-"""FedDyn: a linear and a quadratic term, renewed every round, make the clients' optima that of the federation.
+"""FedDyn: a linear and a quadratic term, updated every round, make the clients' optima agree with the federation's.
 
 ===  ==============================  ====  ==========================================  =====  =======================
 w    local model                     w_t   model received this round                   alpha  ``alpha``
@@ -30,13 +30,13 @@ from fedatlas.weighting import uniform
 def feddyn(
     *, alpha: Positive = 0.01, alpha_by_size: bool = False, variant: Literal["paper", "fedseq_code"] = "paper"
 ) -> Algorithm:
-    """Bends each client's loss so that all agree on the common optimum: for unlike clients and much local work.
+    """Adds terms to each client's loss so that all agree on the common optimum: for unlike clients and much local work.
 
     w <- w - eta (g - g_k + alpha (w - w_t)); the server moves the mean by -h/alpha.
 
-    alpha: weight of the pull (alpha/2) ||w - w_t||^2, and what a move is multiplied by in g_k and h.
-    alpha_by_size: whether client k takes alpha (n/K) / n_k, so that clients count by their rows; else all count alike.
-    variant: the paper's algorithm, or what the FedSeq thesis ran: no linear term and no g_k.
+    alpha: weight of the pull (alpha/2) ||w - w_t||^2, and the factor of a move in g_k and h.
+    alpha_by_size: use alpha (n/K) / n_k for client k, so that clients count by their rows; else all count alike.
+    variant: the paper's algorithm, or that of the FedSeq thesis' code: no linear term and no g_k.
     """
     paper = variant == "paper"
     if alpha_by_size and not paper:
@@ -72,6 +72,6 @@ def feddyn(
         server_update=server_update,
         models=lambda server: {"global": server["model"], "mean": server["model"] + server["h"] / alpha},
         check=penalty_check(alpha, by_size=alpha_by_size),
-        refuses={"dp": "its step counts who came"},
+        refuses={"dp": "its server step depends on the number of clients that returned"},
         card=Card("regularisation", keeps="its dual" if paper else "nothing"),
     )

@@ -1,4 +1,4 @@
-"""FedMA: layer by layer, the clients' units are matched, and only what is the same unit is averaged.
+"""FedMA: layer by layer, the clients' units are matched, and only corresponding units are averaged.
 
 ====  ===========================================  =======  =====================================================
 W_l   layer l of L, of the global model            pi_k     global unit of each of client k's units of a layer
@@ -8,7 +8,7 @@ J     clients of the cohort                        E_re     ``retrain_epochs``, 
 
     every client: its sub-network of the global model -> local training -> w_k1
     l = 1 .. L-1:  pi_k of all clients from their units in w_kl (`matching`);  W_l: mean of the members of each global unit
-                   client: W_l in place of its own; inputs of w_k,l+1 renamed by pi_k, zero for units it has not; layers up to l
+                   client: W_l in place of its own; inputs of w_k,l+1 renamed by pi_k, zero for units it lacks; layers up to l
                    frozen, the others trained for E_re epochs -> w_k,l+1
     l = L:         W_L: row of class c = sum_k n_kc / (sum_j n_jc) times client k's
 
@@ -17,20 +17,20 @@ renamed on both sides and averaged after matching. In the next round a client ta
 keeps its size.
 
 Source: Wang, Yurochkin, Sun, Papailiopoulos, Khazaeni, ICLR 2020, with communication. H13. Deviations: all clients begin at
-one initial model; a client that was not there in the round before takes the units with most members; a row of hidden-to-hidden weights is
+one initial model; a client that missed the round before takes the units with most members; a row of hidden-to-hidden weights is
 averaged over its unit's members, as its other weights are; gamma = 1, with which identical units always become one (the authors: 7);
 counts and growth are not capped.
 
-sigma2: variance of clients' units around the global unit they are taken for, in squared weights.
+sigma2: variance of clients' units around their global unit, in squared weights.
 sigma0_2: variance of global units around their prior mean, in squared weights.
-gamma: how freely global units are added; up to 1, identical units always become one.
+gamma: readiness to add global units; up to 1, identical units always become one.
 mu0_bias: prior mean mu0 of the biases of global units; that of their weights is 0.
-sweeps: how often, at most, each client is taken out and matched anew after the first matching.
-averaging: what a global unit is: the mean of its members, or that mean drawn towards the prior mean.
-retrain_epochs: E_re, epochs in which clients train the later layers after each one is matched; 0 = as [local] says.
+sweeps: most times that each client is taken out and rematched after the first matching.
+averaging: a global unit: the mean of its members, or that mean drawn towards the prior mean.
+retrain_epochs: E_re, epochs in which clients train the later layers after each one is matched; 0 = as in [local].
 retrain_lr: learning rate of that training, in multiples of local.lr; unused with a single hidden layer.
 last_lr: learning rate of the last layer's training, in multiples of local.lr.
-last_epochs: epochs of the last layer's training; 0 = as retrain_epochs says.
+last_epochs: epochs of the last layer's training; 0 = as retrain_epochs.
 last_weight_decay: weight decay of the last layer's training; left out = local.weight_decay.
 """
 
@@ -76,7 +76,7 @@ from fedatlas.rng import numpy_stream
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tensors, Tree
 
-IDLE = "algorithm.retrain_lr = {:g} is not used: behind one hidden layer only the last is trained anew."
+IDLE = "algorithm.retrain_lr = {:g} is not used: after one hidden layer, only the last is retrained."
 
 Averaging = Literal["mean", "map"]
 Merge = Callable[[Layer, Mapping[int, Tree], np.random.Generator], tuple[Tree, dict[int, Tensor]]]
@@ -97,7 +97,7 @@ def fedma(
     last_epochs: Count = 0,
     last_weight_decay: Rate | None = None,
 ) -> Algorithm:
-    """Matches the units of clients' networks before it averages them, layer by layer: for networks that learnt apart."""
+    """Matches the units of clients' networks before averaging them, layer by layer: for networks trained apart."""
 
     def merge(layer: Layer, local: Mapping[int, Tree], rng: np.random.Generator) -> tuple[Tree, dict[int, Tensor]]:
         one = next(iter(local.values()))
@@ -126,7 +126,7 @@ def fedma(
         client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},
         broadcast=what_is_new,
         demands=Demands(layered=True),
-        refuses={"compression": "a layer is matched by its weights, which are no change of what the client was told"},
+        refuses={"compression": "a layer is matched by its weights, which are not a change of the model that the client received"},
         card=Card(
             "matching",
             keeps="the global model's hidden layers and which of their units are its own",
@@ -144,7 +144,7 @@ def fedma(
 def begin(models: Models, facts: ServerFacts) -> State:
     """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
     layers, w = facts["chain"], models["global"]
-    by_class = layers[-1].units == facts["classes"]  # else: a number, or one output for two classes
+    by_class = layers[-1].units == facts["classes"]  # otherwise a number, or one output for two classes
     return {
         "model": w,
         "layers": plain(layers),
@@ -156,7 +156,7 @@ def begin(models: Models, facts: ServerFacts) -> State:
 
 
 def what_is_new(server: State, client_id: int) -> Message:
-    """A client of the last round holds all but the last layer; any other gets the units with most members, in their order."""
+    """Return the message to a client of the last round, which lacks only the last layer; others get the units with most members."""
     layers = parsed(server["layers"])
     if client_id in server["there"]:
         return {"last": tensors(server["model"], layers[-1])}
@@ -192,7 +192,7 @@ def layer_by_layer(merge: Merge) -> RoundMaker:
         told = {k: {**told[k], **total} for k in who}
         what = "last" if len(layers) > 1 else "train"
         replies = yield Ask(who, what, told, "sum", budgets=round.budgets, route=again)
-        # The shares of the last layer add up to one over all who gave their counts.
+        # The shares of the last layer add up to one over all clients that gave their counts.
         if replies.value is None or replies.clients != who:
             return broken_off(server, who if len(layers) > 1 else ())
         model = cast_like(Tree({**model, **replies.value["model"]}), server["model"])
@@ -203,14 +203,14 @@ def layer_by_layer(merge: Merge) -> RoundMaker:
 
 
 def broken_off(server: State, begun: tuple[int, ...]) -> State:
-    """The model stays (C11); clients that may have begun hold half of another one, and are sent all of it next time."""
+    """Keep the model (C11); clients that may have begun hold half of another one, and are sent all of it next time."""
     return {**server, "there": [k for k in server["there"] if k not in begun]}
 
 
 def averaged(
     layer: Layer, local: Mapping[int, Tree], pi: Mapping[int, Tensor], ratio: float, mu0: Mapping[str, float]
 ) -> Tree:
-    """The global layer: (sum of a unit's members + ratio mu0) / (members + ratio), ratio = sigma2 / sigma0_2, or 0 for the mean.
+    """Return the global layer: (sum of a unit's members + ratio mu0) / (members + ratio).
 
     Hidden-to-hidden weights, renamed on both sides, are never drawn to a prior.
     """
@@ -229,7 +229,7 @@ def averaged(
 
 
 def held_by(pi: Mapping[int, Tensor]) -> Tensor:
-    """Members of each global unit."""
+    """Return the number of members of each global unit."""
     return torch.bincount(torch.cat(list(pi.values()))).to(torch.int32)
 
 
@@ -239,7 +239,7 @@ def unused_rate(retrain_lr: float, server: State, facts: ServerFacts) -> list[st
 
 
 def growth(server: State) -> Mapping[str, float]:
-    """Numbers of the global model over those of the initial one, and the units of each hidden layer."""
+    """Return the size of the global model relative to the initial one, and the units of each hidden layer."""
     hidden = {f"units of {layer.name}": float(width(server["model"], layer)) for layer in parsed(server["layers"])[:-1]}
     return {"growth": server["model"].size() / server["size"], **hidden}
 
@@ -248,25 +248,25 @@ def growth(server: State) -> Mapping[str, float]:
 
 
 def tensors(w: Tensors, layer: Layer) -> Tree:
-    """A layer's own."""
+    """Return a layer's tensors."""
     return Tree({part.name: w[part.name] for part in layer.parts})
 
 
 def own_units(message: Message, client: State, facts: Facts) -> Tree:
-    """The sub-network that the server sent, or the client's own units of the model it helped to make."""
+    """Return the sub-network that the server sent, or the client's own units of the model it helped to make."""
     if "model" in message:
         return Tree(message["model"])
     return picked({**client["model"], **message["last"]}, parsed(client["layers"]), client["pi"])
 
 
 def send_first(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
-    """Layer 1 goes up."""
+    """Send layer 1."""
     layers = message.get("layers", client["layers"])
     return sent(w, 0, parsed(layers), message, facts), {"layers": layers, "model": w, "pi": {}}
 
 
 def later_layers(message: Message, client: State, facts: Facts) -> Tree:
-    """What is still trained: the layers behind W_l, the first of them with its inputs renamed by pi_k."""
+    """Return the layers still trained: those after W_l, the first with its inputs renamed by pi_k."""
     layers, at = parsed(client["layers"]), message["at"]
     wide = width(message["W"], layers[at])
     after = widened(client["model"], layers[at + 1], message["pi"], wide)
@@ -276,12 +276,12 @@ def later_layers(message: Message, client: State, facts: Facts) -> Tree:
 def loss_behind_frozen(
     model: Network, w: Tensors, batch: Batch, message: Message, client: State, facts: Facts
 ) -> Tensor:
-    """The loss of the whole network: layers up to l are as they are, no parameters of this work."""
+    """Return the loss of the whole network; layers up to l are fixed and not among the parameters."""
     return model.loss({**client["model"], **message["W"], **w}, batch)
 
 
 def send_next(w: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
-    """Layer l + 1 goes up."""
+    """Send layer l + 1."""
     layers, at = parsed(client["layers"]), message["at"]
     state = {
         "layers": client["layers"],
@@ -292,17 +292,17 @@ def send_next(w: Tree, work: Work, message: Message, client: State, facts: Facts
 
 
 def sent(w: Tree, at: int, layers: tuple[Layer, ...], message: Message, facts: Facts) -> Update:
-    """A layer as it goes up: as it is, or the last one times the client's share of each class, to be summed."""
+    """Return a layer to send: unchanged, or for the last one multiplied by the client's share of each class, to be summed."""
     mine = tensors(w, layers[at])
     if "total" not in message:
         return {"model": mine}
-    total = message["total"]  # a class that nobody holds: everybody the same
+    total = message["total"]  # a class without rows: equal shares
     share = torch.where(total > 0, facts.survey["counts"] / total.clamp(min=1), 1 / message["J"])
     return {"model": mine.map(lambda x: x * share.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1)))}
 
 
 def count_rows(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
-    """Rows of each class (of texts: symbols), or rows, float64; where the message asks for it."""
+    """Return the rows of each class (of texts: symbols), or the rows, as float64, if the message asks for them."""
     classes = message.get("classes", len(message.get("total", ())))
     if "classes" not in message and "total" not in message:
         return {}
@@ -316,5 +316,5 @@ def count_rows(model: Network, data: Data, message: Message, client: State) -> M
 
 
 def send_counts(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
-    """The class counts go up, to be added to the others'."""
+    """Send the class counts, to be added to the others'."""
     return count_rows(model, data, message, client), client, session

@@ -1,8 +1,8 @@
-"""FedMD: clients with models of their own design learn from each other's class scores on public rows; no model is ever sent.
+"""FedMD: clients with models of their own design learn from each other's class scores on public rows; no model is sent.
 
 ====  =====================================================  =======  ====================================================
 f_k   client k's own model, kept on the client: its scores   D_0      public rows, known to all; the start uses their labels
-      (logits) of a row are f_k(x)                           d_j      ``rows`` of them, drawn anew each round
+      (logits) of a row are f_k(x)                           d_j      ``rows`` of them, redrawn each round
 m     clients of this round                                  T        ``temperature`` of ``digest = "kl"``
 ====  =====================================================  =======  ====================================================
 
@@ -17,13 +17,13 @@ Source: Li, Wang, NeurIPS 2019 workshop on federated learning, Algorithm 1. B8. 
 256, fewer where a pass would not make 19 steps (as 5,000 rows do), without weight decay. Rows in batches are shuffled alike in digest and
 revisit. The consensus is uniform and the server sees a mean only; the paper's c_k = 1/m. A straggler revisits with its own epochs.
 
-digest: what is made small between a client's scores and the consensus: mean absolute or squared difference, or KL.
-temperature: with digest "kl": T, which divides the scores: the larger, the more the unlikely classes count.
-rows: public rows that are scored and digested in a round; all where there are fewer.
+digest: distance between a client's scores and the consensus: mean absolute or squared difference, or KL.
+temperature: with digest "kl": T, which divides the scores; a larger T gives unlikely classes more weight.
+rows: public rows that are scored and digested in a round; all if there are fewer.
 digest_epochs: epochs on these rows in a round.
 revisit_epochs: epochs on the client's own rows in a round, after the digest.
 start_epochs: epochs on the labelled public rows before round 1; 0 = none.
-private_epochs: epochs on the client's own rows before round 1, at most: three without a lower loss end it; 0 = none.
+private_epochs: most epochs on the client's own rows before round 1; three without a lower loss end it; 0 = none.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fedmd(
     start_epochs: Count = 20,
     private_epochs: Count = 50,
 ) -> Algorithm:
-    """Clients with networks of any kind agree on class scores of public rows; no model is sent.
+    """Clients with any networks agree on class scores of public rows; no model is sent.
 
     f~ = (1/m) sum f_k on public rows; f_k <- f~ by ``digest``, then its own rows again.
     """
@@ -109,7 +109,7 @@ def fedmd(
         personal=lambda message, client: whole_model(client),
         demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}),
         refuses={
-            "compression": "what its clients send are class scores of public rows, no change of a model",
+            "compression": "its clients send class scores of public rows and not a change of a model",
             **WHOLE_MODELS,
         },
         card=Card(
@@ -119,15 +119,15 @@ def fedmd(
             unused=unused(digest),
             notices=lambda server, facts: used(facts["public"], rows),
             excluded_laws={
-                "fixed_point": "where all models agree, what is left to fit is a rounding error, of which Adam, dividing by the "
-                "gradient's size, makes whole steps"
+                "fixed_point": "where all models agree, only a rounding error remains to be fitted. Adam divides by the "
+                "gradient's size and takes full steps on it"
             },
         ),
     )
 
 
 def silence(clients: tuple[int, ...]) -> dict[int, Message]:
-    """Nothing has to be told: rows and models are at hand."""
+    """Return empty messages: the clients have rows and models already."""
     return {k: {} for k in clients}
 
 
@@ -137,7 +137,7 @@ def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> 
 
 
 def scores(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
-    """f_k(x) of the rows in their order, (rows, classes)."""
+    """Return f_k(x) of the rows in their order, (rows, classes)."""
     return scores_of(model, data, client["model"], client.get("buffers", {})), client, session
 
 
@@ -146,7 +146,7 @@ LEARN = Local(weight_decay=0.0, solver=Solver("adam", RATE, BATCH, STEPS))
 
 
 def set_up(epochs: Mapping[str, int], algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-    """Before round 1: every client trains its model on the public rows, then on its own."""
+    """Train every client's model on the public rows, then on its own, before round 1."""
     for what, count in epochs.items():
         if count:
             yield Ask(round.cohort, what, silence(round.cohort), "sum")
@@ -154,7 +154,7 @@ def set_up(epochs: Mapping[str, int], algorithm: Algorithm, server: State, round
 
 
 def learn(revisit_epochs: int, algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-    """A round: score, consensus, digest, revisit."""
+    """Run a round: score, consensus, digest, revisit."""
     asked = silence(round.cohort)
     replies = yield Ask(round.cohort, "score", asked, "mean", weights_of(algorithm, round))
     if replies.value is None:
@@ -168,29 +168,29 @@ def learn(revisit_epochs: int, algorithm: Algorithm, server: State, round: Round
 
 
 def unused(digest: str) -> Mapping[str, str]:
-    """Keys that do nothing."""
+    """Name the keys without effect."""
     own = (
-        "every training of FedMD has epochs of its own (start_epochs, private_epochs, digest_epochs, revisit_epochs); "
-        "only a straggler's are drawn from it"
+        "every training of FedMD has its own epochs (start_epochs, private_epochs, digest_epochs, revisit_epochs); "
+        "it sets only a straggler's"
     )
     told = {"local.epochs": own, "local.steps": own}
     return (
         told
         if digest == "kl"
-        else {**told, "algorithm.temperature": f"digest = '{digest}' compares scores as they are"}
+        else {**told, "algorithm.temperature": f"digest = '{digest}' compares unscaled scores"}
     )
 
 
 def shorter(budget: Budget | None, epochs: int) -> Budget:
-    """The revisit's epochs; a straggler's own number of epochs or steps where that is less."""
+    """Return the revisit's budget: its epochs, or a straggler's epochs or steps if those are less."""
     if budget is None or budget.epochs is None:
         return Budget(epochs) if budget is None else budget
     return budget._replace(epochs=min(budget.epochs, epochs))
 
 
 def used(public: int, rows: int) -> list[str]:
-    """What is set by the number of public rows."""
+    """List the notices about the number of public rows."""
     if not public:
         return []
     size = min(BATCH, max(min(public, rows) // STEPS, 1))
-    return [f"'fedmd' works on {min(public, rows)} of {public} public rows a round, in batches of {size}."]
+    return [f"'fedmd' works on {min(public, rows)} of {public} public rows per round, in batches of {size}."]

@@ -1,4 +1,4 @@
-"""FedNova: each client's change is divided by how far its steps reach, so that longer work does not shift the optimum.
+"""FedNova: each client's change is divided by its effective number of steps, so that longer work does not shift the optimum.
 
 ===  =================================  =======  =====================================================================
 w_k  local model after its work         w_t      model received this round;  p_k  weight of client k, sum 1
@@ -26,9 +26,9 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def a_norm(tau: int, rho: float, eta_mu: float) -> float:
-    """|a| of tau steps of SGD, SGD with momentum rho, or SGD with a proximal term (0 < eta_mu = eta mu < 2)."""
+    """Return |a| of tau steps of SGD, SGD with momentum rho, or SGD with a proximal term (0 < eta_mu = eta mu < 2)."""
     if eta_mu:
-        kept = abs(1 - eta_mu)  # of a gradient by each later step; above eta mu = 1 its sign turns
+        kept = abs(1 - eta_mu)  # share of a gradient kept by each later step; above eta mu = 1 its sign alternates
         return (1 - kept**tau) / (1 - kept)
     return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
@@ -62,10 +62,10 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
         fixes={"local.optimizer": "sgd", "local.nesterov": False, **plain},
         check=penalty_check(mu),
         refuses={
-            "compression.clip": "a change divided by its steps would be clipped, which the server multiplies by them again",
-            "model.bn.local": "it adds up what clients have moved, and of layers that stay with them nobody holds the sum",
-            "chain": "its clients send a change and its divisor, and a chain hands on a model",
-            "dp": "its clients' divisors, which count their steps, are no part of a model and would leave without noise",
+            "compression.clip": "the change would be clipped after division by its steps, and the server multiplies by them again",
+            "model.bn.local": "it adds up the clients' moves, and layers that stay with the clients have no sum",
+            "chain": "its clients send a change and its divisor, but a chain hands on a model",
+            "dp": "its clients' divisors, which count their steps, are not part of the model and would leave without noise",
         },
         card=Card("averaging", leaves="the normalised change of the model and its divisor"),
     )

@@ -1,4 +1,4 @@
-"""FedAdagrad, FedAdam and FedYogi: a server optimiser that takes the mean update for a gradient.
+"""FedAdagrad, FedAdam and FedYogi: a server optimiser that uses the mean update as a gradient.
 
 =====  =====================================  ======  =========================================
 w      global model                           Delta   sum p_k (w_k - w)
@@ -14,11 +14,11 @@ has no bias correction: it is off by default, and with ``bias_correction`` uses 
 never pass through here (C9).
 
 server_lr: eta_g, the server's learning rate: factor of m / (sqrt v + tau), the model's step in a round.
-tau: adaptivity floor beside sqrt v, in units of a weight's change; the larger, the more alike the rates of all weights.
+tau: adaptivity floor added to sqrt v, in units of a weight's change; a larger tau makes the rates of all weights more alike.
 beta1: share of the moment m that is kept from round to round; 0 = no momentum.
 beta2: share of the moment v that is kept from round to round; 1 - beta2 is the factor of the new square.
-v_init: what v is before round 1: tau^2, as in the paper, or 0, as in the authors' runs.
-bias_correction: whether the steps of the first rounds are rescaled as Adam's are; the paper's are not.
+v_init: value of v before round 1: tau^2, as in the paper, or 0, as in the authors' runs.
+bias_correction: rescale the steps of the first rounds as Adam does; the paper does not.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fedopt(
     bias_correction: bool,
     weights: Weighting,
 ) -> Algorithm:
-    """The frame of the three; ``second_moment(v, Delta^2)`` is all they differ in."""
+    """Return one of the three, which differ only in ``second_moment(v, Delta^2)``."""
 
     def server_init(models: Models, facts: ServerFacts) -> State:
         w = models["global"]
@@ -91,7 +91,7 @@ def fedadagrad(
     v_init: VInit = "tau2",
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """FedAvg with Adagrad's step on the server: a rate for each weight that shrinks where it has moved.
+    """FedAvg with Adagrad's step on the server: a rate per weight that shrinks as the weight moves.
 
     v <- v + Delta^2.
     """
@@ -108,7 +108,7 @@ def fedadam(
     bias_correction: bool = False,
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """FedAvg with Adam's step on the server: a rate for each weight, with momentum.
+    """FedAvg with Adam's step on the server: a rate per weight, with momentum.
 
     v <- beta2 v + (1 - beta2) Delta^2.
     """

@@ -8,7 +8,7 @@ mu   weight of (mu/2) ||w - w_t||^2         eta   ``local.lr``; eta mu >= 2 is r
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020. H9. Clients are drawn uniformly and
 averaged by samples, as in the authors' code (the paper draws by n_k/n and takes the plain mean). Stragglers' partial
 work counts (``failures.straggler_policy``). Adaptive mu: raised by 0.1 when the cohort's training loss rises, lowered
-by 0.1 after five falls in a row; the first round has nothing to be compared with. A mu that has risen to 2 / eta ends the run.
+by 0.1 after five falls in a row; the first round has no predecessor. A mu that has risen to 2 / eta ends the run.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ NO_LOSS = {"losses": 0.0, "examples": 0.0}
 
 
 def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "samples") -> Algorithm:
-    """Keeps each client near the model it was sent: for unlike clients and uneven work.
+    """Keeps each client near the model it received: for unlike clients and uneven work.
 
     w <- w - eta (g + lambda w + mu (w - w_t)).
 
     mu: weight of the proximal term (mu/2) ||w - w_t||^2; 0 = FedAvg.
-    adaptive: whether mu, from that value on, rises by 0.1 with the training loss and falls by 0.1 after five falls in a row.
+    adaptive: from that value on, raise mu by 0.1 with the training loss and lower it by 0.1 after five falls in a row.
     """
     if mu == 0 and not adaptive:  # the term is skipped, so that the run equals FedAvg's bit for bit
         return Algorithm("fedprox", weigh=weighting(weights), card=Card("regularisation"))
@@ -72,7 +72,7 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
     def start(message: Message, client: State, facts: Facts) -> Tree:
         if not facts.momentum and message["mu"] * facts.lr >= 2:
             raise DivergedError(
-                f"mu has risen to {message['mu']:.1f}, and eta mu >= 2 throws w further from w_t every step"
+                f"mu has risen to {message['mu']:.1f}, and eta mu >= 2 drives w further from w_t in every step"
             )
         return Tree(message["model"])
 
@@ -89,6 +89,6 @@ def fedprox(*, mu: Rate = 0.01, adaptive: bool = False, weights: Weighting = "sa
         server_update=server_update if adaptive else take_mean,
         weigh=weighting(weights),
         check=penalty_check(mu),
-        refuses={"chain": "mu follows the loss of a whole cohort, which a chain does not have"} if adaptive else {},
+        refuses={"chain": "mu follows the loss of a whole cohort, which a chain lacks"} if adaptive else {},
         card=Card("regularisation", leaves=f"the local model{LOSS if adaptive else ''}"),
     )

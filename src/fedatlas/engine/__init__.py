@@ -1,1 +1,1 @@
-"""Local training and the driver of rounds: ``loop`` is the oracle, ``fast`` the default."""
+"""Local training and the driver of rounds: ``loop`` is the reference, ``fast`` the default."""

@@ -1,6 +1,6 @@
-"""How a malicious client's work differs from an honest one's: other rows, another end. Its steps are everybody's.
+"""Malicious clients: they work on other rows or report another result, and take the same steps as honest clients.
 
-So programs are shared and stacks are dealt as ever, and honest clients keep their bits.
+So step programs are shared, stacks are dealt as usual, and honest clients' results keep their bits.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from fedatlas.tree import Tree
 
 
 class Order(NamedTuple):
-    """What a malicious client does in a round: the attack by name, and what it was told of the round."""
+    """Orders of a malicious client for one round: the name of the attack, and facts about the round."""
 
     attack: str
-    scale: float = 1.0  # by which the attack may multiply its change
+    scale: float = 1.0  # factor by which the attack may multiply its change
     chained: bool = (
-        False  # its superclient attacks as one: what its last client sends is altered, as a change of the chain's start
+        False  # its superclient attacks as a whole: the update of its last client is altered, relative to the chain's start
     )
-    sends: bool = True  # whether what it sends is altered
+    sends: bool = True  # whether its update is altered
 
 
 class Attacker(NamedTuple):
-    """What an attack makes of a client."""
+    """An attack: the client's rows, and the model that it reports."""
 
-    rows: Callable[[Any], Any] = lambda rows: rows  # of the party's source of rows its own
-    # (where its work began, where it ended, what it was told to scale by, what it may draw from) -> where it says that it ended
+    rows: Callable[[Any], Any] = lambda rows: rows  # the party's source of rows -> the attacker's
+    # (where its work began, where it ended, the scale it was told, its random numbers) -> where it claims to have ended
     upload: Callable[[Tree, Tree, float, torch.Generator], Tree] | None = None
 
 
 class Begun(Protocol):
-    """Of a prepared job what is needed here."""
+    """The parts of a prepared job that `pretended` reads."""
 
     @property
     def message(self) -> Mapping[str, Any]: ...
@@ -42,9 +42,9 @@ class Begun(Protocol):
 
 
 def pretended(attacker: Attacker, order: Order, begun: Begun, params: Tree, stream: torch.Generator) -> Tree:
-    """Where a malicious client says that its work ended. All that it sends follows from it, as an honest client's would."""
+    """Return the model that a malicious client claims to have reached; its update follows as an honest client's would."""
     if attacker.upload is None or not order.sends:
         return params
-    told = begun.message.get("anchor", {}) if order.chained else {}  # of a hostile superclient where its chain began
+    told = begun.message.get("anchor", {}) if order.chained else {}  # in a hostile superclient: where its chain began
     start = Tree({name: told.get(name, begun.params[name]) for name in params})
     return attacker.upload(start, params, order.scale, stream)

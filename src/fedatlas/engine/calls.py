@@ -1,4 +1,4 @@
-"""How operators of a flat graph are called so that their results land in memory that is already there."""
+"""Calls of a flat graph's operators that write results into memory that exists already."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
     @property
     def overwrites(self) -> bool:
-        """Whether the result may take the first operand's memory."""
+        """Return whether the result may take the first operand's memory."""
         return bool(self.method) or self.over
 
 

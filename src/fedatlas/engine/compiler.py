@@ -1,4 +1,4 @@
-"""C text to a loaded function, by the machine's own compiler; kept on disk, so that a text is compiled once."""
+"""C text compiled to a loaded function by the machine's own compiler, and cached on disk."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pathlib import Path
 import platformdirs
 
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC", "-w")
-SECONDS = 120  # after which a compiler is taken to hang
+SECONDS = 120  # after which the compiler is considered to hang
 
 
 def find_compiler() -> str | None:
-    """The path of ``$CC``, cc, gcc or clang."""
+    """Return the path of ``$CC``, cc, gcc or clang."""
     wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     return next((path for name in wanted if (path := shutil.which(name))), None)
 
 
 def compiled(code: str, name: str) -> Callable[..., float]:
-    """The function ``name`` of a C text. OSError or subprocess.SubprocessError where the compiler or the loader fails."""
+    """Return the function ``name`` of a C text. OSError or subprocess.SubprocessError if the compiler or the loader fails."""
     function: Callable[..., float] = getattr(ctypes.CDLL(str(library(code))), name)
     return function
 
 
 def library(code: str) -> Path:
-    """The shared library of a C text: from the user's cache, or compiled into it."""
+    """Return the path of a C text's shared library, compiled into the user's cache if it is not there yet."""
     compiler = find_compiler()
     if compiler is None:
-        raise OSError("no C compiler was found")
+        raise OSError("no C compiler found")
     key = hashlib.sha256("\0".join((code, compiler, version(compiler), *FLAGS, processor())).encode()).hexdigest()
     folder = Path(platformdirs.user_cache_dir("fedatlas")) / "native"
     path = folder / f"{key[:32]}.so"
@@ -46,19 +46,19 @@ def library(code: str) -> Path:
             source.write_text(code, encoding="utf-8")
             command = [compiler, *FLAGS, "-o", str(made), str(source), "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
-            made.replace(path)  # at once: another process may be at the same text
+            made.replace(path)  # atomically: another process may compile the same text
     return path
 
 
 @functools.cache
 def version(compiler: str) -> str:
-    """What the compiler says of itself."""
+    """Return the compiler's version line."""
     return subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True, timeout=SECONDS).stdout
 
 
 @functools.cache
 def processor() -> str:
-    """The processor's kind and abilities: a library made for one may not run on another that shares the folder."""
+    """Return the processor's kind and features: a library for one processor may not run on another that shares the folder."""
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1,4 +1,4 @@
-"""Small dense models: several clients' work as one stack in this process, in place of one client after another."""
+"""Small dense models: the work of several clients as one stack in this process, instead of one client after another."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from fedatlas.engine.together import Member, train_together
 
 
 class StackedExecutor:
-    """Runs jobs in stacks of ``width`` clients. Which clients share a stack depends on the cohort alone."""
+    """An executor that runs jobs in stacks of ``width`` clients. Only the cohort decides which clients share a stack."""
 
     def __init__(self, bench: Bench, run_job: FastRunner, width: int) -> None:
         self.bench, self.run_job, self.width = bench, run_job, width
         self.programs: dict[str, dict[int, StackedProgram] | None] = {}
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """Results in the order of the jobs."""
+        """Yield the results in the order of the jobs."""
         waiting = iter(jobs)
         while stack := list(islice(waiting, self.width)):
             yield from self.run_stack(stack)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: this executor holds no resources."""
 
     def run_stack(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """One stack; clients that cannot share one (other numbers in their step, no rows, no steps) go alone."""
+        """Yield the results of one stack. Clients that cannot share one (other numbers, no rows, no steps) run one by one."""
         kinds = {job.kind for job in jobs}
-        if len(kinds) > 1:  # models of several architectures: a stack each, results in the jobs' order
+        if len(kinds) > 1:  # models of several architectures: one stack each, results in the jobs' order
             results = {
                 r.client: r for kind in sorted(kinds) for r in self.run_stack([j for j in jobs if j.kind == kind])
             }
@@ -60,7 +60,7 @@ class StackedExecutor:
         first = prepare(bench, jobs[0])
         sort = self.run_job.sort_of(bench, jobs[0])
         programs = self.programs_for(sort, jobs[0], first)
-        others = (prepare(self.bench.of(job), job) for job in jobs[1:])  # a malicious client's rows are its own
+        others = (prepare(self.bench.of(job), job) for job in jobs[1:])  # a malicious client has its own source of rows
         ready = [first, *others] if programs else [first]
         inputs = [inputs_of(one) for one in ready]
         if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
@@ -81,7 +81,7 @@ class StackedExecutor:
             yield result._replace(seconds=each + time.perf_counter() - began)
 
     def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        """The stacked programs of a sort of job by batch size; None, or none at all, where it cannot be stacked."""
+        """Return the stacked programs of a sort of job by batch size; None, or an empty mapping, if it cannot be stacked."""
         if training_of(self.bench.of(job), job).reshapes:
             return None
         if sort not in self.programs:
@@ -92,7 +92,7 @@ class StackedExecutor:
         batch, bench = self.run_job.examples.get(sort), self.bench.of(job)
         task = training_of(bench, job)
         if batch is None or task.options.patience is not None:
-            return None  # clients that stop early, each when it will, go alone
+            return None  # clients that stop early, each at its own time, run one by one
         spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(ready)
         sizes = self.run_job.derived[sort]
         try:

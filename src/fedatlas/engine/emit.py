@@ -1,4 +1,4 @@
-"""A fused graph as plain Python: ``bind`` prepares what stays, the ``step`` it returns does what every step must."""
+"""A fused graph as plain Python: ``bind`` prepares what is constant, and the ``step`` it returns does the rest."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ADAM = "Adam in one pass over all parameters"
 
 
 class Emitted(NamedTuple):
-    """A program's text and what it expects."""
+    """The text of a program, and the tensors and values it expects."""
 
-    source: str  # defines bind(T): tensors by path in, step(x, y, ...) out
-    reads: dict[str, tuple[torch.Size, tuple[int, ...]]]  # what bind takes from T, with shapes and strides
-    fixed: dict[str, Any]  # leaves the program holds for these values only
+    source: str  # defines bind(T): takes tensors by path, returns step(x, y, ...)
+    reads: dict[str, tuple[torch.Size, tuple[int, ...]]]  # the tensors that bind takes from T, with shapes and strides
+    fixed: dict[str, Any]  # leaves whose values the program relies on
     note: str
-    code: str = ""  # C of a step that `native` wrote; ``bind`` finds it as ``native``
+    code: str = ""  # C of a step written by `native`; ``bind`` finds it as ``native``
 
 
 def emit(flat: Flat) -> Emitted:
-    """The program of a fused graph."""
+    """Return the program of a fused graph."""
     emitter = Emitter(flat)
     source = emitter.source()
     text = "\n".join(emitter.step)
@@ -42,7 +42,7 @@ def emit(flat: Flat) -> Emitted:
 
 
 class Emitter:
-    """Writes a program node by node. Its heirs write the operators of a step in another language."""
+    """Writer of a program, node by node. Subclasses write the operators of a step in another language."""
 
     def __init__(self, flat: Flat) -> None:
         self.flat, self.places = flat, Placement(flat)
@@ -50,14 +50,14 @@ class Emitter:
         self.name: dict[Op, str] = {}
         self.taken = {"T", "torch", "bind", "step", "adam", "adam_pass", "Optimizer", "params", "first", "second"}
         self.functions: dict[str, str] = {}
-        self.made: dict[str, str] = {}  # expression -> name of what bind made by it
+        self.made: dict[str, str] = {}  # expression -> name of the value that bind made with it
         self.memory: dict[Op, str] = {}  # allocated memory in use, by root
         self.free: dict[tuple[Any, ...], list[str]] = {}
         self.bind: list[str] = []
         self.step: list[str] = []
 
     def source(self) -> str:
-        """The whole text."""
+        """Return the whole text."""
         self.write_all()
         self.step += self.optimiser()
         loss = self.flat.graph.output_node().args[0][0]  # type: ignore[index]
@@ -66,13 +66,13 @@ class Emitter:
         return self.text_of(self.bind, given, [*self.step, f"return {end}"])
 
     def text_of(self, bind: list[str], given: str, step: list[str], *behind: str) -> str:
-        """Return the text of ``bind``, and of the ``step`` in it, by their lines; ``behind``: lines between step and return."""
+        """Return the text of ``bind`` and the ``step`` in it; ``behind``: lines between step and return."""
         functions = [f"{name} = {path}" for path, name in self.functions.items()]
         lines = [*functions, *bind, "", f"def step({given}):", *(f"    {line}" for line in step), "", *behind]
         return "def bind(T):\n" + "".join(f"    {line}\n" if line else "\n" for line in [*lines, "return step"])
 
     def optimiser(self) -> list[str]:
-        """The lines of the optimiser's own pass over all parameters, where the graph ends in gradients."""
+        """Return the lines of the optimiser's separate pass over all parameters, if the graph ends in gradients."""
         if self.flat.adam is None:
             return []
         grads = self.flat.gradients
@@ -87,7 +87,7 @@ class Emitter:
         return [*copies, f"adam_pass(adam, params, [{given}], first, second, {steps}, {rate})"]
 
     def as_parameter(self, name: str, grad: Op) -> list[str]:
-        """The line that copies a gradient into memory laid out as its parameter, where it does not lie so."""
+        """Return the lines that copy a gradient into memory laid out like its parameter, if its layout differs."""
         like = self.flat.arguments[f"params/{name}"]
         if same_layout(grad, like) and dense(value(grad)):
             return []
@@ -100,7 +100,7 @@ class Emitter:
         return [f"{place}.copy_({source})"]
 
     def read(self, path: str) -> str:
-        """The name of an argument that no operator of the graph may read."""
+        """Return the name of an argument, which the graph's operators need not have read."""
         node = self.flat.arguments[path]
         if path not in self.reads:
             self.reads[path] = value(node).shape, value(node).stride()
@@ -108,20 +108,20 @@ class Emitter:
         return self.name[node]
 
     def write_all(self) -> None:
-        """Write all nodes in turn, giving back memory behind its last reader."""
+        """Write all nodes in turn, and release memory after its last reader."""
         for place, node in enumerate(self.places.nodes):
             self.write(node)
             self.release(place, node)
 
     def owner_of(self, node: Op) -> Op:
-        """Return the argument that an operator writes into, whose name it gets."""
+        """Return the argument that an operator writes into, and give the node its name."""
         assert self.places.sound(node), f"{node.target} reads what it writes"
         owner = node.kwargs.get("out", node.args[0])
         self.name[node] = self.name[owner]
         return owner
 
     def takes_over(self, node: Op) -> bool:
-        """Give a result its place, and say whether that is its first operand's memory."""
+        """Give a result its place, and return whether that is its first operand's memory."""
         over = node in self.places.over
         if over:
             self.name[node] = self.name[node.args[0]]
@@ -130,7 +130,7 @@ class Emitter:
         return over
 
     def write(self, node: Op) -> None:
-        """The lines of one node."""
+        """Write the lines of one node."""
         kind = self.places.kind[node]
         if node.op == "placeholder":
             self.argument(node)
@@ -150,7 +150,7 @@ class Emitter:
             self.passing(node)
 
     def passing(self, node: Op) -> None:
-        """A value that each step makes anew."""
+        """Write a value that each step computes."""
         text = self.expression(node)
         self.step.append(f"{self.call_it(node)} = {text}")
 
@@ -162,7 +162,7 @@ class Emitter:
             self.bind.append(f"{name} = T[{path!r}]")
 
     def prepare(self, node: Op) -> None:
-        """A value that ``bind`` makes, once for all operators that ask for the same."""
+        """Write a value that ``bind`` computes, once for all operators that use the same."""
         text = self.expression(node)
         if self.places.kind[node] == "fixed" and text in self.made:
             self.name[node] = self.made[text]
@@ -171,7 +171,7 @@ class Emitter:
         self.bind.append(f"{self.name[node]} = {text}")
 
     def overwrite(self, node: Op) -> None:
-        """An operator that writes into an argument."""
+        """Write an operator that writes into an argument."""
         self.owner_of(node)
         method, overload = str(node.target).split(".")[1:]
         texts = self.operands(node)
@@ -182,7 +182,7 @@ class Emitter:
         self.step.append(line)
 
     def into_place(self, node: Op) -> None:
-        """An operator whose result has a place: its first operand's memory, or some laid out for it."""
+        """Write an operator whose result has a place: its first operand's memory, or memory laid out for it."""
         if node.target in COMMUTE and self.is_number(node.args[0]):
             node.args = (node.args[1], node.args[0])
         over = self.takes_over(node)
@@ -198,7 +198,7 @@ class Emitter:
             self.step.append(f"{self.function(how.function)}({', '.join(texts)})")
 
     def pool(self, node: Op) -> None:
-        """Max-pooling into two places: values and indices."""
+        """Write a max-pooling into two places: values and indices."""
         outs = {user.args[1]: user for user in node.users}
         for user in outs.values():
             self.allocate(user)
@@ -211,7 +211,7 @@ class Emitter:
     # ------------------------------------------------------------------ expressions
 
     def expression(self, node: Op) -> str:
-        """The operator as an expression that makes a new value."""
+        """Return the operator as an expression that makes a new value."""
         if node.target is operator.getitem and only_loss(node.args[0]):
             texts = self.operands(node.args[0])
             return f"{self.function('torch._C._nn.nll_loss_nd')}({', '.join(texts)})"
@@ -224,24 +224,24 @@ class Emitter:
         return f"{self.function(f'torch.ops.{node.target}')}({', '.join(texts)})"
 
     def operands(self, node: Op) -> list[str]:
-        """Positional arguments; a number without dimensions as a plain one where that is accepted."""
+        """Return the positional arguments; a number without dimensions becomes a plain one where that is accepted."""
         texts = [self.text(a) for a in node.args]
         if node.target in TAKE_NUMBER and self.places.kind[node] != "fixed" and self.is_number(node.args[1]):
             texts[1] = self.number(node.args[1])
         return texts
 
     def options(self, node: Op) -> list[str]:
-        """Keyword arguments; factors of 1 go without saying."""
+        """Return the keyword arguments; factors of 1 are left out."""
         factors = {key: a for key, a in node.kwargs.items() if key in {"alpha", "beta", "value"}}
         others = [f"{key}={self.text(a)}" for key, a in node.kwargs.items() if key not in factors]
         return [f"{key}={self.number(a)}" for key, a in factors.items() if is_op(a) or a != 1] + others
 
     def is_number(self, a: Any) -> bool:
-        """Whether an operand is a fixed tensor without dimensions on the CPU."""
+        """Return whether an operand is a fixed tensor without dimensions on the CPU."""
         return is_op(a) and self.places.kind[a] == "fixed" and value(a).dim() == 0 and a.meta["device"].type == "cpu"
 
     def number(self, a: Any) -> str:
-        """A factor as a plain number."""
+        """Return a factor as a plain number."""
         if not is_op(a):
             return repr(a)
         text = f"{self.name[a]}.item()"
@@ -262,7 +262,7 @@ class Emitter:
         return repr(a)
 
     def function(self, path: str) -> str:
-        """A short name for a function, looked up once."""
+        """Return a short name for a function, looked up once."""
         if path not in self.functions:
             parts = [part for part in path.split(".")[1:] if part not in {"ops", "aten", "default", "_C", "_nn"}]
             self.functions[path] = self.unused("_".join(parts))
@@ -274,7 +274,7 @@ class Emitter:
         return self.name[node]
 
     def unused(self, wish: str) -> str:
-        """A name that is free, as near to the wish as can be."""
+        """Return a free name, as close to the wish as possible."""
         wish = wish.lstrip("_")
         name = wish = wish if wish[:1].isalpha() else f"v{wish}"
         n = 1
@@ -286,7 +286,7 @@ class Emitter:
     # ------------------------------------------------------------------ memory
 
     def allocate(self, node: Op) -> None:
-        """Memory for a result: some that is free again, or new."""
+        """Reserve memory for a result: a block that is free again, or a new one."""
         x = value(node)
         if not (pieces := self.free.setdefault(_size(node), [])):
             pieces.append(self.unused("memory_1"))
@@ -297,7 +297,7 @@ class Emitter:
         self.bind.append(f"{self.call_it(node)} = {self.memory[node]}.as_strided({tuple(x.shape)}, {x.stride()})")
 
     def release(self, place: int, node: Op) -> None:
-        """Gives back memory whose last reader is behind us."""
+        """Release memory whose last reader has been written."""
         for root in {self.places.root[a] for a in [*node.all_input_nodes, node]}:
             if root in self.memory and self.places.last[root] == place:
                 self.free[_size(root)].append(self.memory.pop(root))
@@ -308,5 +308,5 @@ def _size(node: Op) -> tuple[Any, ...]:
 
 
 def only_loss(node: Op) -> bool:
-    """Whether a loss is wanted without the total weight that goes to its backward operator."""
+    """Return whether a loss is used without the total weight that its backward operator reads."""
     return node.target is aten.nll_loss_forward.default and all(user.args[1] == 0 for user in node.users)

@@ -1,4 +1,4 @@
-"""The plan of a run: which engine, how many workers, which precision. Resolved before round 1, recorded, reused by resume."""
+"""The plan of a run: engine, number of workers, precision. It is resolved before round 1, recorded, and reused by resume."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ from fedatlas.engine.pool import PoolExecutor
 
 
 class Plan(NamedTuple):
-    """Bits are equal within a plan, whatever ``workers``; across plans results agree within tolerance."""
+    """Engine, workers and precision of a run.
+
+    Bits are equal within a plan, for any number of ``workers``; across plans results agree within tolerance.
+    """
 
     engine: str  # "loop" | "fast"
     step: str  # "loop" | "program" | "stacked" | "tuned" | "native"
-    workers: int  # processes that train, one thread each; 1 = this one
+    workers: int  # processes that train, one thread each; 1 = only this one
     chunk: int  # clients whose updates are held at once
-    threads: int  # of the evaluation
+    threads: int  # threads of the evaluation
     precision: str
     device: str
-    reason: str  # why so
+    reason: str  # why this plan was chosen
 
     def plain(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the plan as plain values, for the record."""
         return dict(self._asdict())
 
 
 def restore(plain: Mapping[str, Any]) -> Plan:
-    """The plan of a checkpoint."""
+    """Return the plan stored in a checkpoint."""
     return Plan(**plain)
 
 
 def steps_of(executor: Executor) -> list[str]:
-    """What each step that it derived turned out to be; nothing of the loop."""
+    """List how each step that the executor derived is computed; empty for the loop."""
     return executor.run_job.notes() if isinstance(executor.run_job, FastRunner) else []
 
 
 def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int], worth: Worth | None = None) -> Executor:
-    """What runs the jobs of a plan; ``sizes`` are the clients' numbers of rows, ``worth`` what was told of them instead."""
+    """Return the executor of a plan. ``sizes``: the clients' numbers of rows; ``worth``: given instead of deriving it from them."""
     torch.set_num_threads(1)
     bench = bench.on(find_device(plan.device))
     if plan.engine == "loop":

@@ -1,4 +1,4 @@
-"""A client's work by step programs: what `loop.run_job` does, with the step derived, fused and run without autograd."""
+"""A client's work by step programs: the work of `loop.run_job`, with the step derived, fused and run without autograd."""
 
 from __future__ import annotations
 
@@ -46,32 +46,35 @@ from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
 ASKED, RARE, FEW = "asked for", "a rare batch size", "few steps with tensors of a new shape"
-"""Why a step is the tuned one although a program could be derived."""
+"""Reasons why a step is the tuned one although a program could be derived."""
 
-WORTH = 0.1  # a batch size that takes this share of all steps gets a program of its own; rarer ones take the tuned step
+WORTH = 0.1  # a batch size with at least this share of all steps gets its own program; rarer ones take the tuned step
 
 
-UNREAD = 1000  # losses that are held at most
-LONG = 200  # steps of a job from where on tensors of a new shape are worth a program
-SHAPES = 32  # of a task's tensors: how many have their programs kept
-SHAPED = "\0"  # between the name of such a task and the number of its shapes
-ROOM = 1 << 25  # numbers that go with a client's rows at most
+UNREAD = 1000  # losses held at most before they are read
+LONG = 200  # steps of a job from which tensors of a new shape are worth a program
+SHAPES = 32  # of a task's tensors: number of shapes whose programs are kept
+SHAPED = "\0"  # separates the name of such a task from the number of its shapes
+ROOM = 1 << 25  # numbers that may be stored with a client's rows
 
 
 class Worth(NamedTuple):
-    """What the rows of all clients decide of the programs: who holds one client's alone is told, or its steps would have other bits."""
+    """The batch sizes worth a program, decided by the rows of all clients.
+
+    A process that holds only one client's rows is told, as its steps would otherwise have other bits.
+    """
 
     sizes: frozenset[int]  # batch sizes that get a program
     most: int  # rows of the largest client
 
 
 def worth_of(batch: int, sizes: Sequence[int]) -> Worth:
-    """Of clients with so many rows."""
+    """Return the `Worth` of clients with these numbers of rows."""
     return Worth(batch_sizes(batch, sizes), max(sizes, default=0))
 
 
 class FastRunner:
-    """Runs jobs by programs, one for each kind of job and batch size; made before the workers are forked: all share them."""
+    """Runner of jobs by programs, one per kind of job and batch size. Made before the workers are forked, so that all share them."""
 
     def __init__(
         self,
@@ -91,10 +94,13 @@ class FastRunner:
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
         self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
         self.steps: dict[tuple[str, int], Made] = {}
-        self.rows: dict[str, RowValues] = {}  # of each sort whose programs take values of rows alone
+        self.rows: dict[str, RowValues] = {}  # of each sort whose programs take values computed only from rows
 
     def sort_of(self, bench: Bench, job: Job) -> str:
-        """Jobs of one sort share their programs. An objective may ask whether its state holds something yet, and branch."""
+        """Return the sort of a job. Jobs of one sort share their programs.
+
+        An objective may ask whether its state is filled yet and branch, so the sort depends on the forms of message and state.
+        """
         kind, told = job.kind, {"message": told_to(job), "client": job.state}
         if self.step == "tuned" or self.short(bench, job):
             return kind
@@ -107,7 +113,7 @@ class FastRunner:
         return self.sorts[key]
 
     def short(self, bench: Bench, job: Job) -> bool:
-        """Whether a job whose tensors may be of a new shape is done before a program for them would be derived."""
+        """Return whether a job whose tensors may have a new shape ends before deriving a program would pay off."""
         options, n = training_of(bench, job).options, int(job.facts.n_k)
         if not training_of(bench, job).reshapes:
             return False
@@ -126,7 +132,7 @@ class FastRunner:
         return name
 
     def warm(self, bench: Bench, job: Job) -> bool:
-        """Derives the programs of a task from one of its jobs; True if there was something to derive."""
+        """Derive the programs of a task from one of its jobs; return True if there was something to derive."""
         bench = bench.of(job)
         if question_of(bench, job) is not None or training_of(bench, job).options.steps == 0:
             return False
@@ -148,9 +154,9 @@ class FastRunner:
     def derive(
         self, sort: str, spec: StepSpec, ready: Prepared, batch: Batch, most: int
     ) -> dict[tuple[str, int], Made]:
-        """The programs of a sort of job.
+        """Return the programs of a sort of job.
 
-        What rows alone decide is computed apart where all of them agree on it and a client of ``most`` rows has room for it.
+        Values that depend only on rows are computed separately if all programs agree on them and those of ``most`` rows fit.
         """
         inputs, native, params = inputs_of(ready), self.step == "native", ready.params if SHAPED in sort else None
 
@@ -158,7 +164,7 @@ class FastRunner:
             return step_for(spec, resized(batch, size), inputs, native, apart, params)
 
         sizes = self.derived[sort]
-        made = {} if 1 in sizes else {size: step(size, True) for size in sorted(sizes)}  # of one row nothing is parted
+        made = {} if 1 in sizes else {size: step(size, True) for size in sorted(sizes)}  # with one row, nothing is split off
         rows = [one.rows for one in made.values() if isinstance(one, StepProgram)]
         first = rows[0] if rows else None
         if first is not None and all(map(first.same_as, rows)) and first.numbers * most <= self.room:
@@ -169,7 +175,7 @@ class FastRunner:
         return {(sort, size): one for size, one in made.items()}
 
     def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
-        """Batch sizes worth a program: by all clients' rows, or by this job's where the task has rows or batches of its own."""
+        """Return the batch sizes worth a program: by all clients' rows, or by this job's if the task has its own rows or batches."""
         options = training_of(bench, job).options
         if self.step == "tuned" or self.short(bench, job):
             return frozenset()
@@ -177,11 +183,11 @@ class FastRunner:
         return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
 
     def step_of(self, sort: str, own: bool, size: int) -> Made:
-        """The step of a sort of job for a batch size; the tuned one where the sort's programs are not its ``own``."""
+        """Return the step of a sort of job for a batch size; the tuned one unless the sort's programs hold (``own``)."""
         return (self.steps.get((sort, size)) if own else None) or self.steps[sort, -1]
 
     def owns(self, sort: str, params: Tree, inputs: Inputs) -> bool:
-        """Whether the programs of its sort hold for a job: what it starts from and what it surveyed may differ."""
+        """Return whether the programs of its sort hold for a job, whose start and survey may differ."""
         return all(one.takes(params, inputs) for one in self.programs(sort)[:1])
 
     def programs(self, sort: str) -> list[StepProgram]:
@@ -189,12 +195,12 @@ class FastRunner:
         return [one for (each, _), one in self.steps.items() if each == sort and isinstance(one, StepProgram)]
 
     def values(self, sort: str, inputs: Inputs, buffers: Tree) -> Values | None:
-        """What goes with the rows of a job of a sort."""
+        """Return the values computed from the rows of jobs of a sort."""
         rows = self.rows.get(sort)
         return None if rows is None else rows.of(inputs, buffers)
 
     def notes(self) -> list[str]:
-        """What the step of each sort of job turned out to be, by batch size; rare ones last."""
+        """List how the step of each sort of job is computed, by batch size; rare sizes last."""
         latest = {(sort.partition(SHAPED)[0], size): made for (sort, size), made in self.steps.items()}
         found = sorted(latest.items(), key=lambda step: (step[0][0], step[0][1] < 0, step[0][1]))
         return [
@@ -203,7 +209,7 @@ class FastRunner:
         ]
 
     def __call__(self, bench: Bench, job: Job) -> Result:
-        """The local work of one client."""
+        """Do the local work of one client."""
         bench = bench.of(job)
         if question_of(bench, job) is not None:
             return answered(bench, job)
@@ -219,7 +225,7 @@ class FastRunner:
         sort = self.sort_of(bench, job)
         own = self.owns(sort, ready.params, inputs)
         buffers, steps, examples, loss_sum = ready.buffers, 0, 0, 0.0
-        unread: list[tuple[Tensor, int]] = []  # losses, with their rows: to read one is to wait for the device
+        unread: list[tuple[Tensor, int]] = []  # losses with their numbers of rows; reading one waits for the device
 
         def read() -> None:
             nonlocal loss_sum
@@ -231,7 +237,7 @@ class FastRunner:
         memory = fresh_memory(bench.local.optimizer, params)
         bound: dict[int, Step] = {}
         bench.network.module.train()
-        # once, not for every batch: entering it costs as much as a small product
+        # once, not per batch: entering it costs as much as a small product
         with torch.inference_mode() if self.programs(sort) else nullcontext():
             for batch in job_batches(ready, self.values(sort, inputs, buffers) if own else None):
                 size = batch.x.shape[0]
@@ -253,7 +259,7 @@ class FastRunner:
 
 
 def bind(made: Made, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
-    """The step of one client, to be called inside inference mode or not; autograd refuses tensors that were made inside."""
+    """Return the step of one client, callable inside inference mode or outside, as autograd refuses inference tensors."""
     if isinstance(made, StepProgram) or not torch.is_inference_mode_enabled():
         return made.bind(params, memory, inputs, buffers)
     with torch.inference_mode(mode=False):
@@ -267,7 +273,7 @@ def bind(made: Made, params: Tree, memory: optim.Memory, inputs: Inputs, buffers
 
 
 def batch_sizes(batch: int, sizes: Iterable[int]) -> frozenset[int]:
-    """The batch sizes worth a program where parties with so many rows take batches of ``batch`` (0 = all their rows)."""
+    """Return the batch sizes worth a program if parties with so many rows take batches of ``batch`` (0 = all their rows)."""
     counts: Counter[int] = Counter()
     for n in sizes:
         whole, rest = divmod(n, batch) if batch else (0, n)
@@ -279,7 +285,7 @@ def batch_sizes(batch: int, sizes: Iterable[int]) -> frozenset[int]:
 
 
 def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
-    """The step of a task, written in terms of its algorithm's own objective and direction."""
+    """Return the step of a task, in terms of its algorithm's own objective and direction."""
     task = training_of(bench, job)
 
     def loss(params: Tree, buffers: Tree, batch: Batch, inputs: Mapping[str, Any]) -> Tensor:
@@ -295,18 +301,18 @@ def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
 
 
 def told_to(job: Job | Prepared) -> dict[str, Any]:
-    """What objective and direction see of a message."""
+    """Return the parts of a message that objective and direction see."""
     return {name: value for name, value in job.message.items() if name != "buffers"}
 
 
 def inputs_of(ready: Prepared) -> dict[str, Any]:
-    """What stays the same during a client's local work. The weight decay is left out where it is zero."""
+    """Return the constants of a client's local work. A weight decay of zero is left out."""
     decay = {"weight_decay": ready.weight_decay} if ready.weight_decay else {}
     return {"message": told_to(ready), "client": dict(ready.state), "facts": ready.facts, "lr": ready.lr, **decay}
 
 
 def resized(batch: Batch, size: int) -> Batch:
-    """A batch of another size, made of repeated rows: only its shapes matter."""
+    """Return a batch of another size, made of repeated rows: only its shapes matter."""
     index = torch.arange(size) % len(batch.x)
     weight = None if batch.weight is None else batch.weight[index]
     return Batch(batch.x[index], batch.y[index], weight, {name: mask[index] for name, mask in batch.extra.items()})

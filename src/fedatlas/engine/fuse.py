@@ -17,7 +17,7 @@ from fedatlas.engine.step import NotTraceable
 
 aten = torch.ops.aten
 
-Factor = float | Op  # a plain number, or a node whose value is one
+Factor = float | Op  # a plain number, or a node whose value is a number
 _VARIES = ("params/", "memory/", "batch/")
 _LINEAR = {
     aten.add.Tensor,
@@ -57,18 +57,18 @@ class Term(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a linear combination is computed: in front of ``end``, into ``own`` if that is given."""
+    """The place where a linear combination is computed: before ``end``, into ``own`` if that is given."""
 
     end: Op
     steady: set[Op]  # values that do not change during a client's local work
-    done: set[Op]  # arguments whose old values are gone
+    done: set[Op]  # arguments whose old values are overwritten
     own: Op | None = None
 
 
 def fuse(flat: Flat) -> Flat:
-    """Replaces every result by operators that write it into its argument; the graph then returns the loss alone.
+    """Replace every result by operators that write it into its argument; the graph then returns only the loss.
 
-    Gradients, for a pass of the optimiser's own, stay results.
+    Gradients that a separate pass of the optimiser reads stay results.
     """
     _, new = flat.returned
     handed = [path for path in new if path not in flat.arguments]
@@ -103,7 +103,7 @@ def fuse(flat: Flat) -> Flat:
 
 
 def defer(node: Op, results: set[Op]) -> None:
-    """(c x) A + B = c (x A) + B: a factor waits until it meets the sums that make the results, where it costs nothing."""
+    """Move factors outward, (c x) A + B = c (x A) + B, to the sums that make the results, where they cost nothing."""
     x, factor = node.args
     scaled, sums, order = {node}, [], list(node.graph.nodes)
     for user in order[order.index(node) + 1 :]:
@@ -122,7 +122,7 @@ def defer(node: Op, results: set[Op]) -> None:
 
 
 def is_scaled(node: Op, scaled: set[Op]) -> bool:
-    """Whether a result is scaled by a factor because its operands are."""
+    """Return whether a result is scaled by a factor because its operands are."""
     hits = [a in scaled for a in node.args if is_op(a)]
     if node.target in _SUMS:
         return hits == [True, True]
@@ -130,7 +130,7 @@ def is_scaled(node: Op, scaled: set[Op]) -> bool:
 
 
 def becomes(node: Op, results: set[Op]) -> bool:
-    """Whether a sum does nothing but become a part of one result."""
+    """Return whether a sum only serves as a part of one result."""
     while node not in results:
         if len(node.users) != 1 or (node := next(iter(node.users))).target not in _LINEAR:
             return False
@@ -138,7 +138,7 @@ def becomes(node: Op, results: set[Op]) -> bool:
 
 
 def constants(flat: Flat) -> set[Op]:
-    """Nodes whose value stays the same during one client's local work."""
+    """Return the nodes whose value stays the same during one client's local work."""
     written = {flat.arguments[path] for path in flat.results if path in flat.arguments}
     for node in flat.graph.nodes:
         written |= {node.args[i] for i in SILENT_WRITERS.get(node.target, ())}
@@ -154,14 +154,14 @@ def constants(flat: Flat) -> set[Op]:
 
 
 def shared_combination(node: Op) -> bool:
-    """Whether a sum is wanted as a value of its own: by several operators, or by one that is not linear."""
+    """Return whether a sum is needed as a value: by several operators, or by one that is not linear."""
     if node.target not in _LINEAR or value(node).dim() == 0 or not value(node).is_floating_point():
         return False
     return len(node.users) > 1 or any(user.target not in _LINEAR for user in node.users)
 
 
 def collect(place: Place, node: Op, factor: Factor, *, root: bool = False) -> list[Term]:
-    """The terms of ``factor * node``; what several operators use, or what is no linear combination, is one term."""
+    """Return the terms of ``factor * node``; a value with several users, or no linear combination, is one term."""
     whole = [Term(factor, node)]
     if node is place.own or node in place.steady or node.op != "call_function" or (len(node.users) > 1 and not root):
         return whole
@@ -174,7 +174,7 @@ def collect(place: Place, node: Op, factor: Factor, *, root: bool = False) -> li
 
 
 def split(place: Place, node: Op, factor: Factor) -> list[Term] | None:
-    """One level of ``factor * node`` as terms; None where the operator is not linear."""
+    """Return one level of ``factor * node`` as terms; None if the operator is not linear."""
     a, b = (*node.args, None, None)[:2]
     end = place.end
     if not is_op(a):
@@ -204,12 +204,12 @@ def split(place: Place, node: Op, factor: Factor) -> list[Term] | None:
 
 
 def same_kind(a: Op, b: Op) -> bool:
-    """Whether two values agree in shape and type."""
+    """Return whether two values agree in shape and type."""
     return "val" in a.meta and value(a).shape == value(b).shape and value(a).dtype == value(b).dtype
 
 
 def sources(node: Op) -> list[Op]:
-    """What is read when a term is added: the value, or the operands of its product, looked up through views."""
+    """Return the values read when a term is added: the value, or its product's operands, looked up through views."""
     found = [node] if not alone(node) else node.all_input_nodes
     while any(is_view(n) for n in found):
         found = [m for n in found for m in (n.all_input_nodes if is_view(n) else [n])]
@@ -217,18 +217,18 @@ def sources(node: Op) -> list[Op]:
 
 
 def alone(node: Op) -> bool:
-    """Whether a term is an operator whose result nobody else needs, so that it may be added as it is computed."""
+    """Return whether a term is an operator whose result has one reader, so that it may be added as it is computed."""
     return node.op == "call_function" and len(node.users) <= 1
 
 
 def transposed(end: Op, node: Any) -> Op:
-    """The transpose of a matrix."""
+    """Return the transpose of a matrix."""
     inner = node.args[0] if node.target is aten.t.default else None
     return inner if is_op(inner) else insert(end, aten.t.default, node)
 
 
 def read_behind(argument: Op, place: Op) -> bool:
-    """Whether an argument, or a view of it, is read by an operator behind ``place``."""
+    """Return whether an argument, or a view of it, is read by an operator after ``place``."""
     aliases, behind = {argument}, False
     for node in argument.graph.nodes:
         reads = any(a in aliases for a in node.all_input_nodes)
@@ -244,7 +244,7 @@ def read_behind(argument: Op, place: Op) -> bool:
 
 
 def is_factor(place: Place, x: Any) -> bool:
-    """Whether an operand is a number: a plain one, or a node without dimensions on the CPU that nobody overwrites."""
+    """Return whether an operand is a number: a plain one, or a CPU node without dimensions that is not overwritten."""
     if not is_op(x):
         return isinstance(x, int | float)
     if "val" not in x.meta or value(x).dim() or x.meta["device"].type != "cpu":
@@ -253,7 +253,7 @@ def is_factor(place: Place, x: Any) -> bool:
 
 
 def times(end: Op, a: Factor, b: Any) -> Factor:
-    """a * b."""
+    """Return a * b."""
     if is_op(a) and is_op(b):
         return insert(end, aten.mul.Tensor, a, b, like=a)
     if is_op(b):
@@ -264,12 +264,12 @@ def times(end: Op, a: Factor, b: Any) -> Factor:
 
 
 def over(end: Op, a: Factor, b: Any) -> Factor:
-    """a / b."""
+    """Return a / b."""
     return times(end, a, insert(end, aten.reciprocal.default, b, like=b) if is_op(b) else 1.0 / b)
 
 
 def plus(end: Op, a: Factor, b: Factor) -> Factor:
-    """a + b."""
+    """Return a + b."""
     if is_op(a):
         return insert(end, aten.add.Tensor if is_op(b) else aten.add.Scalar, a, b, like=a)
     return plus(end, b, a) if is_op(b) else a + b
@@ -279,7 +279,7 @@ def plus(end: Op, a: Factor, b: Factor) -> Factor:
 
 
 def merged(place: Place, terms: list[Term]) -> list[Term]:
-    """Each node once; terms that stay the same during a client's local work added up in front."""
+    """Return each node once, with the terms that are constant during a client's local work added up in front."""
     factors: dict[Op, Factor] = {}
     for factor, node in terms:
         factors[node] = plus(place.end, factors[node], factor) if node in factors else factor
@@ -289,7 +289,7 @@ def merged(place: Place, terms: list[Term]) -> list[Term]:
 
 
 def total(end: Op, terms: list[Term]) -> Op:
-    """The sum of terms as one tensor."""
+    """Return the sum of terms as one tensor."""
     parts = [node if f == 1.0 else insert(end, aten.mul.Tensor, node, f, like=node) for f, node in terms]
     out = parts[0]
     for part in parts[1:]:
@@ -298,7 +298,7 @@ def total(end: Op, terms: list[Term]) -> Op:
 
 
 def combined(place: Place, terms: list[Term]) -> Op:
-    """A linear combination as a new value: a product first, the rest added to it."""
+    """Return a linear combination as a new value: a product first, with the rest added to it."""
     terms = sorted(terms, key=lambda term: not product(term.node))
     (factor, out), rest = terms[0], terms[1:]
     if product(out) and rest and rest[0].factor == 1.0 and not product(rest[0].node):
@@ -314,7 +314,7 @@ def combined(place: Place, terms: list[Term]) -> Op:
 
 
 def write(place: Place, new: Op) -> Op:
-    """Puts the operators that bring ``place.own`` to its new value in front of ``place.end``; the last is the new value."""
+    """Insert the operators that give ``place.own`` its new value before ``place.end``; the last is the new value."""
     own, end = place.own, place.end
     assert own is not None
     terms = merged(place, collect(place, new, 1.0, root=True))
@@ -330,14 +330,14 @@ def write(place: Place, new: Op) -> Op:
 
 
 def beforehand(place: Place, term: Term) -> Term:
-    """A term that is the old value seen in another way as a copy, made before the first write."""
+    """Return a term that is a view of the old value as a copy, made before the first write."""
     if not is_view(term.node) or place.own not in sources(term.node):
         return term
     return Term(term.factor, insert(place.end, aten.clone.default, term.node, like=term.node))
 
 
 def added(end: Op, out: Op, beta: Factor, term: Term, late: bool) -> Op:
-    """out <- beta out + factor * node, in place and in one operator where there is one.
+    """Return out <- beta out + factor * node, in place and as one operator if there is one.
 
     ``late``: the node may be computed here. One that reads the old value was computed before the first write.
     """
@@ -367,17 +367,17 @@ def added(end: Op, out: Op, beta: Factor, term: Term, late: bool) -> Op:
 
 
 def scaled(end: Op, out: Op, beta: Factor) -> Op:
-    """out <- beta out."""
+    """Return out <- beta out."""
     return out if beta == 1.0 else insert(end, aten.mul_.Tensor, out, beta, like=out)
 
 
 def product(node: Op) -> bool:
-    """Whether a term is a matrix product that nobody else needs."""
+    """Return whether a term is a matrix product with no other reader."""
     return node.target in {aten.mm.default, aten.bmm.default} and alone(node)
 
 
 def row_sum(node: Op) -> bool:
-    """Whether a term is the sum of a matrix over its rows that nobody else needs."""
+    """Return whether a term is the sum of a matrix over its rows with no other reader."""
     return (
         node.target is aten.sum.dim_IntList and alone(node) and node.args[1:] == ([0],) and len(value(node).shape) == 1
     )

@@ -1,6 +1,6 @@
-"""The gradient of a local step, formed in one place for the loop, the traced and the tuned step.
+"""The gradient of a local step, computed in one place for the loop, the traced and the tuned step.
 
-Per-example gradients (clipping and noise for each row) enter here: `gradient` is handed the objective and the batch, not a
+Per-example gradients (clipping and noise for each row) enter here. `gradient` is given the objective and the batch, not a
 finished loss, so that it may ask for the loss of a part of the rows.
 """
 
@@ -15,11 +15,11 @@ from fedatlas.algorithm import Batch
 from fedatlas.tree import Tensors, Tree
 
 Objective = Callable[[Tree, Batch], Tensor]
-"""(params, batch) -> scalar: what a local step makes smaller, its message, state and facts already filled in."""
+"""(params, batch) -> scalar: the value that a local step decreases, with message, state and facts filled in."""
 
 
 def gradient(objective: Objective, params: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-    """(loss, d loss / d params) of a batch; zeros for a tensor that plays no part. ``params``: from `with_grad`."""
+    """Return (loss, d loss / d params) of a batch; zeros for an unused tensor. ``params``: from `with_grad`."""
     with torch.enable_grad():
         loss = objective(params, batch)
         grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
@@ -28,5 +28,5 @@ def gradient(objective: Objective, params: Tree, batch: Batch) -> tuple[Tensor, 
 
 
 def with_grad(tree: Tensors) -> Tree:
-    """Leaves that collect gradients, sharing memory with ``tree``."""
+    """Return leaves that collect gradients and share memory with ``tree``."""
     return Tree({name: x.detach().requires_grad_() for name, x in tree.items()})

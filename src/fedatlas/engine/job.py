@@ -1,4 +1,4 @@
-"""One client's piece of work: the value that an executor is handed, and the value it hands back."""
+"""One client's piece of work: the job given to an executor, and the result it returns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LocalOptions(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Do task ``what`` as client ``client``."""
+    """A task of one client in one round: do task ``what`` as client ``client``."""
 
     client: int
     what: str
@@ -65,41 +65,44 @@ class Job(NamedTuple):
     budget: Budget
     seed: int
     memory: State | None = (
-        None  # of the transform that seals the update, {} before its first use; None: it is not sealed
+        None  # memory of the transform that seals the update, {} before its first use; None: it is not sealed
     )
-    architecture: str = ""  # of the network it works with, where there are several
-    role: str = ""  # of the party, where it is not like the others
-    session: Any = None  # what earlier questions of this round left in the party's memory
-    word: Mapping[str, Any] | None = None  # what the update is sealed by, where it is protected
-    order: Order | None = None  # of a malicious client
+    architecture: str = ""  # of the network it works with, if there are several
+    role: str = ""  # of the party, if it has a special one
+    session: Any = None  # kept in the party's memory by earlier questions of this round
+    word: Mapping[str, Any] | None = None  # values that seal the update, if it is protected
+    order: Order | None = None  # orders of a malicious client
 
     @property
     def kind(self) -> str:
-        """Jobs of one kind share their step programs."""
+        """Return the kind of the job; jobs of one kind share their step programs."""
         role = f"as {self.role}" if self.role else ""  # an architecture may have the same name
         return " ".join(name for name in (self.what, self.architecture, role) if name)
 
 
 class Result(NamedTuple):
-    """What came of a job: the update as it is sent, the client's new state, the transform's new memory."""
+    """The result of a job: the update as sent, the client's new state, the transform's new memory."""
 
     client: int
     update: Update
     state: State
     work: Work
     memory: State | None = None
-    seconds: float = 0.0  # the work took, sealing included
-    sealing: float = 0.0  # seconds of these that went into noise, masks or encryption
-    bare: int = 0  # bytes of the update before that
-    session: Any = None  # for the questions that follow in this round
-    lost: bool = False  # the work came to no numbers: there is nothing to send (`Bench.spares`)
+    seconds: float = 0.0  # seconds that the work took, sealing included
+    sealing: float = 0.0  # seconds of it spent on noise, masks or encryption
+    bare: int = 0  # bytes of the update before sealing
+    session: Any = None  # for later questions in this round
+    lost: bool = False  # training gave NaN or infinity; nothing is sent (`Bench.spares`)
 
 
 class Executor(Protocol):
-    """Runs jobs; results come in the order of the jobs. Be done with one before asking for the next: its memory may be reused."""
+    """Runner of jobs, with results in the order of the jobs.
+
+    Finish with one result before asking for the next: its memory may be reused.
+    """
 
     @property
-    def run_job(self) -> Callable[[Bench, Job], Result]: ...  # one job, alone
+    def run_job(self) -> Callable[[Bench, Job], Result]: ...  # does one job
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]: ...
     def close(self) -> None: ...
 
@@ -108,86 +111,86 @@ Tasks = Mapping[str, Task | Question]
 
 
 class Role(NamedTuple):
-    """What a party that is not like the others does in their place: malicious, holder of the labels, helper."""
+    """A party with a special part, such as malicious, holder of the labels or helper, and what it does differently."""
 
-    tasks: Callable[[Tasks], Tasks] = dict  # of the algorithm's tasks its own
+    tasks: Callable[[Tasks], Tasks] = dict  # the algorithm's tasks -> this role's
     rows: Callable[[RowSource], RowSource] = lambda rows: rows
-    client_init: Callable[[Tree, Facts], State] | None = None  # its state at its first use; None: the algorithm's
+    client_init: Callable[[Tree, Facts], State] | None = None  # its state at first use; None: the algorithm's
 
 
 class Built(NamedTuple):
-    """A network as it begins, and what is known of it."""
+    """A network at its start, and what is known of it."""
 
     network: Network
     params: Tree
     buffers: Tree
-    masks: Masks | None = None  # of its dropout
+    masks: Masks | None = None  # of its dropout layers
     flops: int = 0  # of a forward pass of one row
 
     @classmethod
     def of(cls, network: Network, masks: Masks | None = None, flops: int = 0) -> Built:
-        """The network as it is."""
+        """Return the network as it is."""
         return cls(network, *network.initial(), masks, flops)
 
 
 class Bench(NamedTuple):
-    """All that stays the same during a run and that every executor needs."""
+    """All values that stay the same during a run and that every executor needs."""
 
     algorithm: Algorithm
-    networks: Mapping[str, Built]  # by architecture; usually one, called "", that all share
+    networks: Mapping[str, Built]  # by architecture; usually one shared by all, called ""
     rows: RowSource
     local: LocalOptions
     classes: int
     fill: tuple[float, ...] = ()
-    raw_bytes: int = 0  # of all rows, where the algorithm sends them
-    transform: Transform | None = None  # between a client's update and the server
-    protection: Protection | None = None  # of what leaves a client
-    chain: tuple[Layer, ...] = ()  # the network's layers of units, where the algorithm needs them
-    owners: tuple[str, ...] = ()  # by client: whose model has which architecture; () = all have the one
-    public: int = 0  # public rows
+    raw_bytes: int = 0  # of all rows, if the algorithm sends them
+    transform: Transform | None = None  # applied to a client's update before it is sent
+    protection: Protection | None = None  # of updates that leave a client
+    chain: tuple[Layer, ...] = ()  # the network's layers of units, if the algorithm needs them
+    owners: tuple[str, ...] = ()  # architecture by client; () = one for all
+    public: int = 0  # number of public rows
     roles: Mapping[str, Role] = {}  # by name
-    cast: Mapping[int, str] = {}  # party -> the name of its role, where it has one
-    role: str = ""  # that this bench was made for
+    cast: Mapping[int, str] = {}  # party -> the name of its role, if it has one
+    role: str = ""  # the role that this bench was made for
     attackers: Mapping[str, Attacker] = {}  # by the name of the attack
-    attack: str = ""  # that this bench was made for
-    spares: bool = False  # who comes to no numbers is left out; else that ends the run
-    device: torch.device = CPU  # where jobs are done; the networks are there
+    attack: str = ""  # the attack that this bench was made for
+    spares: bool = False  # a client whose training gives NaN or infinity is left out; otherwise it ends the run
+    device: torch.device = CPU  # where jobs run and the networks are
 
     def on(self, device: torch.device) -> Bench:
-        """The same with its networks on a device, for an executor that works there."""
+        """Return the same bench with its networks on a device, for an executor that works there."""
         if device == self.device:
             return self
         kinds = {name: one._replace(network=one.network.on(device)) for name, one in self.networks.items()}
         return self._replace(networks=kinds, device=device)
 
     def built(self, architecture: str = "") -> Built:
-        """The network of an architecture, with what belongs to it; "" is the one that all share, or the first of several."""
+        """Return the network of an architecture, with its facts; "" is the shared one, or the first of several."""
         return self.networks[architecture] if architecture else next(iter(self.networks.values()))
 
     @property
     def network(self) -> Network:
-        """The one network, or the first; a job's own in the bench that it finds (`of`)."""
+        """The only network, or the first; a job's own in the bench from `of`."""
         return self.built().network
 
     def architecture(self, party: int) -> str:
-        """The name of a party's architecture; "" where there is one for all."""
+        """Return the name of a party's architecture; "" if there is one for all."""
         return self.owners[party] if self.owners and party >= 0 else ""
 
     def network_of(self, party: int) -> Network:
-        """The network of a party."""
+        """Return the network of a party."""
         return self.built(self.architecture(party)).network
 
     def role_of(self, party: int) -> Role | None:
-        """What a party is, where it is not like the others."""
+        """Return a party's special role, or None."""
         return self.roles[self.cast[party]] if party in self.cast else None
 
     def tasks(self, party: int) -> Tasks:
-        """What a party can be asked to do."""
+        """Return what a party can be asked to do."""
         role = self.role_of(party)
         return self.algorithm.tasks if role is None else role.tasks(self.algorithm.tasks)
 
     def of(self, job: Job) -> Bench:
-        """The bench as a job finds it: the network of its architecture, the optimiser of its task."""
+        """Return the bench for a job: with the network of its architecture and the optimiser of its task."""
         bench = self
         if job.role != self.role:
             own, algorithm = self.roles[job.role], self.algorithm
@@ -205,7 +208,7 @@ class Bench(NamedTuple):
 
 
 class RowSource(Protocol):
-    """Hands out a party's training rows as the model sees them."""
+    """A source of a party's training rows as the model sees them."""
 
     def __call__(self, party: int) -> Rows: ...
 
@@ -213,7 +216,7 @@ class RowSource(Protocol):
 class ClientData:
     """A client's rows as a survey sees them."""
 
-    PIECE = 1024  # rows a piece, so that a survey of a large client fits in memory
+    PIECE = 1024  # rows per piece, so that a survey of a large client fits in memory
 
     def __init__(
         self,
@@ -227,7 +230,7 @@ class ClientData:
         self.trained, self.ordered = result_of, ordered
 
     def pieces(self) -> Sequence[Batch]:
-        """The rows in ascending order; dropout is off."""
+        """Return the rows in ascending order, with dropout off."""
         out = []
         for at in range(0, self.n, self.PIECE):
             x, y, weight = self.rows.x[at:][: self.PIECE], self.rows.y[at:][: self.PIECE], self.rows.weight
@@ -235,14 +238,14 @@ class ClientData:
         return out
 
     def batches(self) -> Sequence[Batch]:
-        """The batches that this job's steps will see, in their order."""
+        """Return the batches that this job's steps will see, in their order."""
         return [
             batch._replace(x=self.ordered(batch.x), extra={**self.buffers, **batch.extra}) for batch in self.trained()
         ]
 
 
 class Prepared(NamedTuple):
-    """A job made ready, on the device where it is done: what it is told, its rows, its facts (survey included), where it starts."""
+    """A job made ready on its device: its message, its rows, its facts (survey included) and its starting point."""
 
     message: Message
     state: State
@@ -254,11 +257,11 @@ class Prepared(NamedTuple):
     draw: Draw
     lr: float
     weight_decay: float
-    held: Rows | None = None  # kept out of training to judge by (`Patience.held_out`)
+    held: Rows | None = None  # held out of training to judge the model (`Patience.held_out`)
 
 
 def answered(bench: Bench, job: Job) -> Result:
-    """What comes of a question; the same for every executor. ``bench``: from `Bench.of`."""
+    """Return the answer to a question; the same for every executor. ``bench``: from `Bench.of`."""
     question = question_of(bench, job)
     assert question is not None
     message, state = on_device(bench, (job.message, job.state), bench.device)
@@ -288,25 +291,25 @@ def on_device(bench: Bench, values: Any, device: torch.device) -> Any:
 
 
 def training_of(bench: Bench, job: Job) -> Task:
-    """The training that a job asks for."""
+    """Return the training that a job asks for."""
     task = bench.algorithm.tasks[job.what]
     assert isinstance(task, Task)
     return task
 
 
 def question_of(bench: Bench, job: Job) -> Question | None:
-    """The question that a job asks, if it asks one."""
+    """Return the question that a job asks, or None."""
     task = bench.algorithm.tasks[job.what]
     return task if isinstance(task, Question) else None
 
 
 def told_buffers(bench: Bench, message: Message) -> Tree:
-    """The buffers that a party works with: those of its message, or the network's where nobody tells of a model."""
+    """Return the buffers that a party works with: those of its message, or the network's if it brings no model."""
     return copied(message.get("buffers", {} if "model" in message else bench.network.buffers()))
 
 
 def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
-    """The rows of a job: the party's own or the public ones, all or this round's, with their labels or the message's targets."""
+    """Return the rows of a job: the party's or the public ones, all or this round's, with own or told labels."""
     public = options.public
     rows = bench.rows(job.client if public is None else SERVER)
     number = int(job.facts.round)
@@ -320,7 +323,7 @@ def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
 
 
 def prepare(bench: Bench, job: Job) -> Prepared:
-    """All of a job that comes before its first step; the same for every executor. ``bench``: from `Bench.of`."""
+    """Prepare a job up to its first step; the same for every executor. ``bench``: from `Bench.of`."""
     task = training_of(bench, job)
     options, streams, held = task.options, max(job.client, 0), None
     message, state = on_device(bench, (job.message, job.state), bench.device)
@@ -334,7 +337,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     local, budget = bench.local, budget_of(job, options)
     size = batch_size_of(options, local.batch_size, rows.n, bench.network.least)
     of_message = options.public is not None and options.public.targets
-    augment = "none" if of_message else local.augment  # the targets are those of the rows as they are
+    augment = "none" if of_message else local.augment  # the targets belong to the rows as they are
     draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.built().masks, bench.fill)
     draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
     if task.survey is not None:
@@ -351,21 +354,24 @@ def prepare(bench: Bench, job: Job) -> Prepared:
 
 
 def budget_of(job: Job, options: Local) -> Budget:
-    """The work a job is to do: the task's own, else as it was told."""
+    """Return the work that a job is to do: the task's own, or else the amount it was told."""
     if options.steps is None and options.epochs is None:
         return job.budget
     return Budget(options.epochs, options.steps, first_epoch=job.budget.first_epoch)
 
 
 def batch_size_of(options: Local, usual: int, n: int, least: int = 1) -> int:
-    """Rows of a batch: the task's or the experiment's, fewer, though ``least``, where n rows would not make ``pass_steps`` batches."""
+    """Return the rows per batch.
+
+    The task's or the experiment's size; fewer, but at least ``least``, if n rows would not make ``pass_steps`` batches.
+    """
     own = options.solver
     size = usual if own.batch_size is None else own.batch_size
     return size if own.pass_steps <= 1 or not n else min(size or n, max(n // own.pass_steps, least))
 
 
 def parted(found: Tensors, buffers: Tree) -> tuple[Tree, Tree]:
-    """Parameters and buffers of a tree that may hold both; what it lacks is taken from ``buffers``."""
+    """Return parameters and buffers of a tree that may hold both; missing buffers are taken from ``buffers``."""
     if not any(name in found for name in buffers):
         return Tree(found), buffers
     own = {name: found[name].clone() if name in found else x for name, x in buffers.items()}
@@ -373,7 +379,7 @@ def parted(found: Tensors, buffers: Tree) -> tuple[Tree, Tree]:
 
 
 def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tree, work: Work) -> Result:
-    """All of a job that comes after its last step; the same for every executor."""
+    """Finish a job after its last step; the same for every executor."""
     task = training_of(bench, job)
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
     with placing(bench.device):
@@ -384,7 +390,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     update, state, buffers, known = on_device(bench, (update, state, buffers, prepared.facts), CPU)
     if (
         buffers and update and (work.steps or "model" in update)
-    ):  # a model goes with its statistics, also one that made no step
+    ):  # a model keeps its statistics, even one that took no step
         update = {**update, "buffers": buffers}
     sent, memory, session, seen, sealing, bare = update, job.memory, None, update, 0.0, 0
     try:
@@ -396,7 +402,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
             seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
     except (DivergedError, PrivacyError) as error:
         if not bench.spares or (isinstance(error, PrivacyError) and job.order is None):
-            raise  # of an honest client a value outside the range of masks is a matter of the range
+            raise  # for an honest client, a value outside the range of masks is an error of the range
         return Result(job.client, {}, prepared.state, work, memory=job.memory, session=job.session, lost=True)
     if task.settle is not None:
         state = task.settle(seen, work, job.message, state, known)
@@ -406,7 +412,9 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
 def result_of(
     bench: Bench, job: Job, ready: Prepared, params: Tree, buffers: Tree, steps: int, examples: int, loss_sum: float
 ) -> Result:
-    """Return the result of a training; a loss that is not a number ends the run with the client's name, or only its part.
+    """Return the result of a training.
+
+    A loss that is not a number ends the run and names the client, or leaves out only its update (`Bench.spares`).
 
     ``loss_sum``: the sum of the losses over the ``examples`` of all steps.
     """
@@ -420,17 +428,17 @@ def result_of(
 
 
 def attack_stream(job: Job) -> torch.Generator:
-    """What a malicious client draws from."""
+    """Return the random stream of a malicious client."""
     return torch_stream(job.seed, "attack", int(job.facts.round), job.client, job.what, job.budget.first_epoch)
 
 
 def compression_stream(job: Job) -> torch.Generator:
-    """What a transform draws from."""
+    """Return the random stream of a transform."""
     return torch_stream(job.seed, "compression", int(job.facts.round), job.client, job.what)
 
 
 def protected(bench: Bench, job: Job, task: Task | Question, update: Update, rows: int) -> tuple[Protected, float, int]:
-    """A client's update as it leaves under ``[[privacy]]``, the seconds that this took, its bytes without: noise takes no room."""
+    """Return a client's update as it leaves under ``[[privacy]]``, the seconds it took, and its bytes without protection."""
     assert bench.protection is not None
     assert job.word is not None
     started = time.perf_counter()
@@ -442,5 +450,5 @@ def protected(bench: Bench, job: Job, task: Task | Question, update: Update, row
 
 
 def job_batches(prepared: Prepared, values: Values | None = None) -> Any:
-    """The batches of a prepared job, with values by row if the step takes any."""
+    """Return the batches of a prepared job, with values by row if the step takes any."""
     return batches(prepared.rows, prepared.budget, prepared.draw, values)

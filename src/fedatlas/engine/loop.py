@@ -1,4 +1,4 @@
-"""The oracle: one client after another, plain autograd, nothing clever. Every other engine is compared with this file."""
+"""The reference: one client after another, with plain autograd. Every other engine is compared with this file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedatlas.tree import Tree
 
 
 def run_job(bench: Bench, job: Job) -> Result:
-    """Local work of one client: every step is gradient + decay -> direction -> clip -> optimiser."""
+    """Do the local work of one client: every step is gradient + decay -> direction -> clip -> optimiser."""
     bench = bench.of(job)
     if question_of(bench, job) is not None:
         return answered(bench, job)
@@ -61,21 +61,21 @@ def run_job(bench: Bench, job: Job) -> Result:
 
 
 def timed(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:
-    """A job's result with the seconds that it took."""
+    """Return a job's result with the seconds that it took."""
     started = time.perf_counter()
     return run_job(bench, job)._replace(seconds=time.perf_counter() - started)
 
 
 class SerialExecutor:
-    """Runs jobs one after another in this process."""
+    """An executor that runs jobs one after another in this process."""
 
     def __init__(self, bench: Bench, run_job: Callable[[Bench, Job], Result] = run_job) -> None:
         self.bench, self.run_job = bench, run_job
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """Results in the order of the jobs."""
+        """Yield the results in the order of the jobs."""
         for job in jobs:
             yield timed(self.run_job, self.bench, job)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: this executor holds no resources."""

@@ -1,4 +1,4 @@
-"""What becomes of memory that is freed between one batch and the next."""
+"""Reuse of freed memory between one batch and the next."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import os
 import platform
 
 TRIM, MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt
-KEPT, LARGE = 64 << 20, 32 << 20  # bytes: what a process keeps at most, and from where on a block is the system's own
+KEPT, LARGE = 64 << 20, 32 << 20  # bytes: kept at most by a process, and size from which a block is mapped on its own
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Lets this process, and those forked from it, take the memory of one epoch's rows again for the next; False where it cannot.
+    """Let this process and its forks reuse one epoch's memory for the next; return False if that is impossible.
 
-    glibc gives blocks of a few MB back to the system as soon as they are free, and every page taken anew is a fault: a tenth of
-    a round of a small network. Only with glibc, and not where the user has set its limits (``MALLOC_TRIM_THRESHOLD_``).
+    glibc returns blocks of a few MB to the system as soon as they are free, and every page taken again is a fault: a tenth of
+    a round of a small network. It works only with glibc, and not if the user has set its limits (``MALLOC_TRIM_THRESHOLD_``).
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False

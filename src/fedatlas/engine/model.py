@@ -21,9 +21,9 @@ MeanLoss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(outputs, targets, row weights or None) -> mean loss."""
 
 Wanted = Callable[[Any, Tensor], Any]
-"""(module, inputs) -> what is wanted of it."""
+"""(module, inputs) -> the values wanted of it."""
 
-NO_FEATURES = "has no method 'features' and layer 'head' with forward(x) = head(features(x)): give it both."
+NO_FEATURES = "needs a method 'features' and a layer 'head' with forward(x) = head(features(x)); add both."
 
 
 class Network:
@@ -33,23 +33,23 @@ class Network:
         self.module = module
         self.mean_loss = loss
         convolves = any(x.dim() == 4 for x in module.parameters())
-        self.ordered = channels_last if convolves else contiguous  # rows in the order in which the network is fastest
-        self.least = 2 if has_batch_norm(module) else 1  # rows that a batch must have
+        self.ordered = channels_last if convolves else contiguous  # rows in the layout in which the network is fastest
+        self.least = 2 if has_batch_norm(module) else 1  # least number of rows in a batch
 
     def on(self, device: torch.device) -> Network:
-        """A copy on a device."""
+        """Return a copy on a device."""
         return Network(copy.deepcopy(self.module).to(device), self.mean_loss)
 
     def initial(self) -> tuple[Tree, Tree]:
-        """The module's trainable tensors, and the rest of its state: buffers and parameters that are not trained."""
+        """Return the module's trainable tensors, and the rest of its state: buffers and parameters that are not trained."""
         return parts_of(self.module)
 
     def buffers(self) -> Tree:
-        """The second of `initial` alone."""
+        """Return only the second part of `initial`."""
         return copied(untrained(self.module))
 
     def roles(self) -> dict[str, str]:
-        """Parameter name -> the part it plays: linear, convolution, norm, embedding, recurrent or other."""
+        """Map each parameter's name to its part: linear, convolution, norm, embedding, recurrent or other."""
         kinds: dict[str, tuple[type[nn.Module], ...]] = {
             "linear": (nn.Linear,),
             "convolution": (nn.modules.conv._ConvNd,),
@@ -74,23 +74,23 @@ class Network:
 
     @property
     def has_features(self) -> bool:
-        """Whether the module is head(features(x))."""
+        """Return whether the module is head(features(x))."""
         return hasattr(self.module, "features") and hasattr(self.module, "head")
 
     @property
     def name(self) -> str:
-        """The module's class."""
+        """Name of the module's class."""
         return type(self.module).__name__
 
     def logits(self, params: Tensors, batch: Batch) -> Tensor:
-        """Raw outputs, (rows, outputs)."""
+        """Return the raw outputs, (rows, outputs)."""
         out: Tensor = self._call(params, batch)
         return out
 
     def features(self, params: Tensors, batch: Batch, frozen: bool = False) -> Tensor:
-        """What enters the last linear layer, (rows, h); with a projection head its output z.
+        """Return the input of the last linear layer, (rows, h); with a projection head, its output z.
 
-        ``frozen``: as a reference that is not trained gives them: evaluation mode (no dropout, BatchNorm by the running
+        ``frozen``: features of an untrained reference, in evaluation mode (no dropout, BatchNorm by the running
         statistics of ``batch.extra``) and no gradient.
         """
         if not frozen:
@@ -100,18 +100,18 @@ class Network:
             return self.features(params, batch)
 
     def loss_and_features(self, params: Tensors, batch: Batch) -> tuple[Tensor, Tensor]:
-        """`loss` and `features` of one forward pass."""
+        """Return `loss` and `features` of one forward pass."""
         z, outputs = self._call(params, batch, features_and_outputs)
         return self.mean_loss(outputs, batch.y, batch.weight), z
 
     def loss(self, params: Tensors, batch: Batch) -> Tensor:
-        """Mean loss over the rows of a batch."""
+        """Return the mean loss over the rows of a batch."""
         return self.mean_loss(self.logits(params, batch), batch.y, batch.weight)
 
     def statistics(self, params: Tensors, batch: Batch) -> tuple[Tree, Mapping[str, int]]:
-        """The buffers of a batch, with running statistics as this batch alone gives them (the variance over positions - 1).
+        """Return the buffers with one batch's running statistics (variance over positions - 1), and the positions counted.
 
-        And of how many positions they are, by the prefix of the layer's names: rows, times the places of a convolution.
+        Positions are given by the prefix of the layer's names: rows, times the places of a convolution.
         """
         norms = nn.modules.batchnorm._NormBase
         layers = {f"{name}." if name else "": m for name, m in self.module.named_modules() if isinstance(m, norms)}
@@ -135,49 +135,49 @@ class Network:
         return Tree(buffers), positions
 
     def state_dict(self, params: Tensors, buffers: Tensors) -> dict[str, Tensor]:
-        """All tensors under torch's names and in its order, contiguous, ready to be saved."""
+        """Return all tensors under torch's names and in its order, contiguous, ready to be saved."""
         whole = with_tied(self.module, {**params, **buffers})
         return {name: x.detach().contiguous() for name, x in whole.items()}
 
 
 def parts_of(module: nn.Module) -> tuple[Tree, Tree]:
-    """Copies of a module's trainable tensors, and of the rest of its state."""
+    """Return copies of a module's trainable tensors, and of the rest of its state."""
     return copied({name: x for name, x in module.named_parameters() if x.requires_grad}), copied(untrained(module))
 
 
 def untrained(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers and parameters that are not trained; of tensors that bear several names the first alone."""
+    """Return buffers and untrained parameters; a tensor with several names appears only under its first."""
     other = tied(module) | {name: name for name, x in module.named_parameters() if x.requires_grad}
     return {name: x for name, x in module.state_dict().items() if name not in other}
 
 
 def tied(module: nn.Module) -> dict[str, str]:
-    """Further name of a tensor -> its first, by which it is known everywhere; ``functional_call`` fills in the others."""
+    """Map each further name of a tensor to its first, which is used everywhere; ``functional_call`` fills in the others."""
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     first: dict[int, str] = {}
     return {name: first[id(x)] for name, x in named if first.setdefault(id(x), name) != name}
 
 
 def with_tied(module: nn.Module, state: Tensors) -> dict[str, Tensor]:
-    """A state dict in torch's order, with a copy under each further name of a tensor; names that ``state`` lacks are left out."""
+    """Return a state dict in torch's order, with a copy under each further name of a tensor; names missing in ``state`` are left out."""
     first = tied(module)
     names = [name for name in module.state_dict() if first.get(name, name) in state]
     return {name: state[first[name]].clone() if name in first else state[name] for name in names}
 
 
 def copied(tensors: Tensors) -> Tree:
-    """Copies whose elements lie one after another, as messages bring them."""
+    """Return copies whose elements are contiguous, as messages bring them."""
     return Tree({name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()})
 
 
 def features_and_outputs(module: Any, x: Tensor) -> Any:
-    """What enters the last layer, and what comes out of it."""
+    """Return the input of the last layer, and its output."""
     z = module.features(x)
     return z, module.head(z)
 
 
 class Partly(nn.Module):
-    """Lets `functional_call` reach more of a module than its ``forward``."""
+    """A wrapper through which `functional_call` reaches more of a module than its ``forward``."""
 
     def __init__(self, module: nn.Module, part: Wanted) -> None:
         super().__init__()
@@ -189,5 +189,5 @@ class Partly(nn.Module):
 
 
 def detached(tree: Tensors) -> Tree:
-    """The same tensors, known to no autograd graph."""
+    """Return the same tensors, detached from autograd."""
     return Tree({name: x.detach() for name, x in tree.items()})

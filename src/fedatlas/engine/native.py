@@ -1,8 +1,8 @@
-"""A fused graph as one C function: what `emit` writes as Python calls, compiled whole. An optional accelerator of dense networks.
+"""A fused graph as one C function: `emit`'s Python calls, compiled whole. An optional accelerator of dense networks.
 
     emit_native(flat) -> text of ``bind`` (Python: what stays, memory, pointers) and of ``step`` (C: every operator of a step)
 
-Operators it does not know, and anything but float32 or float64, are refused with `NotNative`: there is always `emit`. Sums run in another
+`NotNative` refuses unknown operators and types other than float32 and float64; `emit` then takes its place. Sums run in another
 order than torch's, so results agree with it within tolerance; between workers, and between runs on one machine, bits are equal.
 """
 
@@ -56,11 +56,11 @@ REALS = {torch.float32: "float", torch.float64: "double"}
 
 
 class NotNative(Exception):
-    """There is no C for this graph; the message says why."""
+    """Raised if there is no C for a graph; the message says why."""
 
 
 class Addend(NamedTuple):
-    """A sum put off, so that the product that follows reads its tensor once: t <- own * t + other * tensor."""
+    """A sum postponed so that the next product reads its tensor once: t <- own * t + other * tensor."""
 
     node: Op
     own: str
@@ -69,7 +69,7 @@ class Addend(NamedTuple):
 
 
 def emit_native(flat: Flat) -> Emitted:
-    """The program of a fused graph, its step in C. NotNative with the reason where an operator has none."""
+    """Return the program of a fused graph with its step in C. NotNative, with the reason, if an operator has no C form."""
     emitter = _Native(flat)
     source = emitter.source()
     note = f"native: {len(emitter.lines)} operations in C"
@@ -81,17 +81,17 @@ class _Native(Emitter):
         super().__init__(flat)
         self.lines: list[str] = []  # the body of the C function
         self.pointers: dict[str, str] = {}  # name in bind -> C variable
-        self.numbers: dict[str, str] = {}  # the same of plain numbers
+        self.numbers: dict[str, str] = {}  # the same for plain numbers
         self.given: dict[Op, str] = {}  # batch arguments and views of them -> C variable
-        self.locals: dict[Op, str] = {}  # numbers a step makes -> C variable
-        self.tests: set[Op] = set()  # comparisons, written out where their answer is used
+        self.locals: dict[Op, str] = {}  # numbers that a step computes -> C variable
+        self.tests: set[Op] = set()  # comparisons, written out where their result is used
         self.put_off: dict[Op, Addend] = {}  # by root
         self.dtype = next(value(node).dtype for node, path in self.places.paths.items() if path.startswith("params/"))
         if self.dtype not in REALS:
             raise NotNative(f"{self.dtype} has no C")
 
     def source(self) -> str:
-        """``bind``: what stays is made by torch; the step hands the places of everything to the C function."""
+        """Return the text of ``bind``: torch makes the constants, and the step passes all addresses to the C function."""
         self.write_all()
         output: Op = self.flat.graph.output_node()
         loss = output.args[0][0]
@@ -116,7 +116,7 @@ class _Native(Emitter):
         return self.text_of(outer, names, inner, "step.held = held")
 
     def code(self) -> str:
-        """The C text: kernels and the step."""
+        """Return the C text: kernels and the step."""
         given = "".join(f", const {self.c_type(node)} *{name}" for name, node in self.batch().items())
         taken = [f"real *{c} = p[{i}];" for i, c in enumerate(self.pointers.values())]
         taken += [f"const real {c} = n[{i}];" for i, c in enumerate(self.numbers.values())]
@@ -125,7 +125,7 @@ class _Native(Emitter):
         return f"#define REAL {real}\n{KERNELS}\ndouble step(real **p, const double *n{given}) {{\n{body}\n}}\n"
 
     def batch(self) -> dict[str, Op]:
-        """The arguments of a step in their order."""
+        """Return the arguments of a step in their order."""
         paths = self.places.paths
         return {self.name[node]: node for node, path in paths.items() if path.startswith("batch/")}
 
@@ -136,16 +136,16 @@ class _Native(Emitter):
         if kind == "passing" and node.op == "placeholder":
             self.given[node] = self.call_it(node, self.places.paths[node].partition("/")[2])
             if not value(node).is_contiguous():
-                raise NotNative("rows are not laid out one after another")
+                raise NotNative("the rows are not contiguous in memory")
         elif kind == "passing" and is_view(node) and node.args[0] in self.given:
             if not is_op(node.args[0]) or value(node).storage_offset():
-                raise NotNative(f"{node.target} of the rows begins in their middle")
+                raise NotNative(f"{node.target} of the rows starts inside them")
             self.given[node] = self.given[node.args[0]]
         else:
             super().write(node)
 
     def passing(self, node: Op) -> None:
-        """Values that torch's calls would make anew: numbers become variables, tensors get a place."""
+        """Write values that torch's calls would compute in each step: numbers become variables, tensors get a place."""
         pair = node.args[0] if node.target is operator.getitem else node
         if pair.target is aten.log_sigmoid_forward.default:
             if node is not pair and node.args[1] == 0:  # the other of the two is not needed here
@@ -165,7 +165,7 @@ class _Native(Emitter):
             self.into_place(node)
 
     def number_of(self, node: Op) -> None:
-        """A number that a step makes: a sum over elements, or of other numbers."""
+        """Write a number that a step computes: a sum over elements, or an expression of other numbers."""
         method, first = method_of(node), node.args[0]
         if method in TOTALS:
             terms = [self.element(x, first) for x in node.args if is_op(x)]
@@ -191,7 +191,7 @@ class _Native(Emitter):
         return self.locals[node]
 
     def overwrite(self, node: Op) -> None:
-        """An operator that writes into an argument."""
+        """Write an operator that writes into an argument."""
         owner = self.owner_of(node)
         method = method_of(node).removesuffix("_")
         if method == "add" and self.is_put_off(node, owner):
@@ -205,7 +205,7 @@ class _Native(Emitter):
             self.elements(node, owner, method)
 
     def into_place(self, node: Op) -> None:
-        """An operator whose result has a place: its first operand's memory, or some laid out for it."""
+        """Write an operator whose result has a place: its first operand's memory, or memory laid out for it."""
         if value(node).dim() == 0:
             return self.number_of(node)
         over, method = self.takes_over(node), method_of(node)
@@ -223,7 +223,7 @@ class _Native(Emitter):
             g, a, b = (self.element(x, node) for x in node.args[:3])
             self.loop([f"{self.element(node)} = 2 * {g} * ({a} - {b}) / {value(node).numel()};"], node)
         elif method == "log_sigmoid_backward":
-            self.elements(node, node, method, node.args[:2])  # the third is what `passing` left out
+            self.elements(node, node, method, node.args[:2])  # without the buffer that `passing` left out
         else:
             self.elements(node, node, "clone" if method == "_to_copy" else method)
         return None
@@ -231,7 +231,7 @@ class _Native(Emitter):
     # ------------------------------------------------------------------ operators
 
     def elements(self, node: Op, out: Op, method: str, operands: Any = None) -> None:
-        """A loop over the result's elements."""
+        """Write a loop over the result's elements."""
         if method not in ELEMENTS:
             raise NotNative(f"{node.target} has no C")
         operands = node.args if operands is None else operands
@@ -242,7 +242,7 @@ class _Native(Emitter):
         self.loop([f"{self.element(out, out, flat)} = {self.expression_of(node, method, texts)};"], out, flat)
 
     def expression_of(self, node: Op, method: str, texts: list[str]) -> str:
-        """An operator on the texts of its operands."""
+        """Return an operator on the texts of its operands."""
         if method == "clamp":  # one bound, or both
             low, high = (*node.args[1:], None)[:2]
             text = texts[0]
@@ -254,13 +254,13 @@ class _Native(Emitter):
         return ELEMENTS[method].format(*texts, alpha=self.factor(scale(node)))
 
     def loop(self, body: list[str], over: Op, flat: bool = False) -> None:
-        """Nested loops over the elements of ``over``, or a single one over its memory."""
+        """Write nested loops over the elements of ``over``, or a single one over its memory."""
         sizes = [value(over).numel()] if flat else list(value(over).shape)
         heads = [f"for (long i{d} = 0; i{d} < {size}; i{d}++)" for d, size in enumerate(sizes)]
         self.lines.append(" ".join([*heads, "{", *body, "}"]))
 
     def element(self, a: Any, like: Op | None = None, flat: bool = False) -> str:
-        """An operand at the loops' place in ``like`` (itself where there is none); a number as it is."""
+        """Return an operand at the loops' position in ``like`` (or in itself); a number as it is."""
         if a is None:
             return ""
         if not is_op(a) or value(a).dim() == 0:
@@ -275,7 +275,7 @@ class _Native(Emitter):
         return f"{self.pointer(a)}[{' + '.join(steps) or 0}]"
 
     def product(self, node: Op, out: Op, a: Op, b: Op, z: Op | None, beta: Any, alpha: Any) -> None:
-        """out <- beta Z + alpha A B; which loop comes inside is decided by what lies next to what in memory."""
+        """Write out <- beta Z + alpha A B; the memory layout decides which loop is inside."""
         addend = self.put_off.pop(self.places.root[out], None)
         (rows, inner), columns = value(a).shape, value(b).shape[1]
         (ai, ak), (bk, bj), (oi, oj) = value(a).stride(), value(b).stride(), value(out).stride()
@@ -297,7 +297,7 @@ class _Native(Emitter):
             (rows, columns), (x, y) = (columns, rows), (y, x)
             (oi, oj), (ai, ak), (bk, bj) = (oj, oi), (bj, bk), (ak, ai)
         if oj != 1 or bj != 1:
-            raise NotNative(f"{node.target}: neither rows nor columns lie one after another")
+            raise NotNative(f"{node.target}: neither rows nor columns are contiguous")
         own, other, more = "0" if z is None else self.factor(beta), "0", "0, 0"
         if addend is not None:
             own, other = addend.own, addend.other
@@ -308,7 +308,7 @@ class _Native(Emitter):
         )
 
     def is_put_off(self, node: Op, owner: Op) -> bool:
-        """Whether a sum of a weight and something fixed can wait for the product that is added next."""
+        """Return whether a sum of a weight and something fixed can wait for the product that is added next."""
         root = self.places.root[owner]
         first, second = node.args
         factor = self.factor(scale(node))
@@ -329,7 +329,7 @@ class _Native(Emitter):
         return True
 
     def vector(self, node: Op, out: Op) -> None:
-        """v <- beta v + alpha M u."""
+        """Write v <- beta v + alpha M u."""
         _, matrix, vector = node.args
         (rows, inner), (mi, mk) = value(matrix).shape, value(matrix).stride()
         (vi,), (ui,) = value(out).stride(), value(vector).stride()
@@ -357,12 +357,12 @@ class _Native(Emitter):
         (i, j), at = value(out).stride(), value(index).stride()[0]
         more = f"{self.pointer(source)}[i * {value(source).stride()[0]}]"
         column = f"{self.given[index]}[i * {at}]"
-        inside = f"if ({column} >= 0 && {column} < {value(out).shape[1]})"  # a label that is no class writes nowhere
+        inside = f"if ({column} >= 0 && {column} < {value(out).shape[1]})"  # a label that is not a class writes nowhere
         rows = f"for (long i = 0; i < {value(index).shape[0]}; i++)"
         self.lines.append(f"{rows} {inside} {self.pointer(out)}[i * {i} + {column} * {j}] += {more};")
 
     def sum(self, node: Op, method: str) -> None:
-        """Sums over some dimensions, or the Euclidean norms along them."""
+        """Write sums over some dimensions, or the Euclidean norms along them."""
         a, *given = node.args
         order, dims, *keep = given if method != "sum" else (1, *given)
         if order not in (1, 2) or (order == 1 and method != "sum"):
@@ -381,22 +381,22 @@ class _Native(Emitter):
     # ------------------------------------------------------------------ operands
 
     def pointer(self, node: Op) -> str:
-        """The C variable of a tensor: of the batch, or one that ``bind`` hands over."""
+        """Return the C variable of a tensor: of the batch, or one that ``bind`` passes."""
         if value(node).dtype != self.dtype or (node not in self.given and node not in self.name):
-            raise NotNative(f"{node.target}: {value(node).dtype} beside {self.dtype} has no C")
+            raise NotNative(f"{node.target}: {value(node).dtype} together with {self.dtype} has no C")
         if node in self.given:
             return self.given[node]
         return self.pointers.setdefault(self.name[node], f"t{len(self.pointers)}")
 
     def c_type(self, node: Op) -> str:
-        """The C name of a batch argument's type."""
+        """Return the C name of a batch argument's type."""
         names = {self.dtype: "real", torch.int64: "int64_t"}
         if value(node).dtype not in names:
             raise NotNative(f"rows of {value(node).dtype} have no C")
         return names[value(node).dtype]
 
     def factor(self, a: Any) -> str:
-        """A number: written out, or one that ``bind`` hands over."""
+        """Return a number: written out, or one that ``bind`` passes."""
         if not is_op(a):
             if not isinstance(a, int | float):
                 raise NotNative(f"an operand {a!r} has no C")
@@ -404,7 +404,7 @@ class _Native(Emitter):
         if a in self.locals:
             return self.locals[a]
         if self.places.kind[a] != "fixed" or value(a).dim():
-            raise NotNative(f"{a.target}: a number that every step makes anew has no C")
+            raise NotNative(f"{a.target}: a number computed in every step has no C")
         return self.numbers.setdefault(self.number(a), f"n{len(self.numbers)}")
 
 
@@ -414,10 +414,10 @@ def scale(node: Op, name: str = "alpha") -> Any:
 
 
 def method_of(node: Op) -> str:
-    """The name of an operator."""
+    """Return the name of an operator."""
     return str(node.target).split(".")[1]
 
 
 def alike(a: Op, b: Op) -> bool:
-    """Whether two tensors agree in shape and strides."""
+    """Return whether two tensors agree in shape and strides."""
     return value(a).shape == value(b).shape and value(a).stride() == value(b).stride()

@@ -1,4 +1,4 @@
-"""The local optimisers as pure functions, made afresh every round (C5).
+"""The local optimisers as pure functions, with fresh memory in every round (C5).
 
 Order within a step (docs/experiment.md): gradient + decay * w -> direction -> clip -> optimiser.
 """
@@ -24,7 +24,7 @@ class Optimizer(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What an optimiser carries from step to step of one client's local work."""
+    """State that an optimiser carries from step to step of one client's local work."""
 
     first: Tree
     second: Tree
@@ -32,7 +32,7 @@ class Memory(NamedTuple):
 
 
 def start(optimizer: Optimizer, params: Tree) -> Memory:
-    """An empty memory."""
+    """Return an empty memory."""
     nothing = Tree()
     if optimizer.name == "adam":
         return Memory(params.zeros(), params.zeros(), 0)
@@ -40,7 +40,10 @@ def start(optimizer: Optimizer, params: Tree) -> Memory:
 
 
 def step(optimizer: Optimizer, params: Tree, grads: Tree, memory: Memory, lr: float) -> tuple[Tree, Memory]:
-    """One update. SGD: u <- momentum u + g, w <- w - lr u (Nesterov: lr (g + momentum u)); Adam: bias-corrected moments."""
+    """Return the result of one update.
+
+    SGD: u <- momentum u + g, w <- w - lr u (Nesterov: lr (g + momentum u)); Adam: bias-corrected moments.
+    """
     if optimizer.name == "adam":
         b1, b2 = optimizer.betas
         t = memory.steps + 1
@@ -64,9 +67,9 @@ def adam_pass(
     steps: Tensor,
     lr: float,
 ) -> None:
-    """Adam's `step` in place, by torch's one pass over all of them; each gradient lies in memory as its parameter does.
+    """Run Adam's `step` in place, in torch's single pass over all tensors; gradients are laid out like their parameters.
 
-    ``steps``: float64, on the CPU (a GPU wants it beside the parameters, in float32); counted up here.
+    ``steps``: float64, on the CPU (a GPU needs it with the parameters, in float32); incremented here.
     """
     steps.add_(1)
     if not params:
@@ -91,7 +94,7 @@ def adam_pass(
 
 
 def clip(grads: Tree, limit: float) -> Tree:
-    """grads * min(1, limit / ||grads||), the Euclidean norm over all tensors; 0 = off."""
+    """Return grads * min(1, limit / ||grads||), with the Euclidean norm over all tensors; a limit of 0 means off."""
     if not limit:
         return grads
     square = sum((g * g).sum() for g in grads.values())

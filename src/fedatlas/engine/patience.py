@@ -14,12 +14,15 @@ from fedatlas.models.dropout import evaluating
 from fedatlas.tree import Tree
 
 ROUNDING = (
-    8  # units in the last place of 1: a gain below that is none, so that work without a gradient stays where it is
+    8  # units in the last place of 1: a smaller gain does not count, so that work without a gradient stays where it is
 )
 
 
 class Watch:
-    """What one job's work came to so far. Made before its first step; a model with held-out rows is judged as it starts, too."""
+    """Progress of one job's work.
+
+    Made before its first step; with held-out rows, the starting model is judged as well.
+    """
 
     def __init__(self, patience: Patience, bench: Bench, job: Job, ready: Prepared) -> None:
         self.patience, self.bench, self.job, self.ready = patience, bench, job, ready
@@ -32,7 +35,7 @@ class Watch:
             self.held = copies(ready.params, ready.buffers)
 
     def over(self, params: Tree, buffers: Tree, examples: int, loss_sum: float) -> bool:
-        """To be asked after every step: whether it was the last."""
+        """Return whether the step just done was the last; to be called after every step."""
         self.steps += 1
         if examples % self.examples:
             return False
@@ -42,7 +45,7 @@ class Watch:
         return bool((passes and self.idle >= passes) or (steps and self.without >= steps))
 
     def judge(self, params: Tree, buffers: Tree, trained: float) -> None:
-        """After a pass with mean training loss ``trained``."""
+        """Judge the model after a pass with mean training loss ``trained``."""
         taken, self.judged = self.steps - self.judged, self.steps
         loss = trained if self.ready.held is None else self.loss(params, buffers)
         eps = torch.finfo(next(iter(params.values())).dtype).eps
@@ -54,7 +57,7 @@ class Watch:
             self.without, self.idle = self.without + taken, self.idle + 1
 
     def kept(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
-        """After the last step: the best model where rows were held out, else the last. A pass cut short is judged as well."""
+        """Return the model after the last step: the best one if rows were held out, else the last. A partial pass is judged, too."""
         if self.ready.held is None:
             return params, buffers
         if self.steps > self.judged:
@@ -62,7 +65,7 @@ class Watch:
         return self.held
 
     def loss(self, params: Tree, buffers: Tree) -> float:
-        """The task's objective on the held-out rows, in evaluation mode."""
+        """Return the task's objective on the held-out rows, in evaluation mode."""
         objective, ready = training_of(self.bench, self.job).objective, self.ready
         assert ready.held is not None
         data = ClientData(ready.held, self.bench.classes, buffers, list, self.bench.network.ordered)
@@ -76,12 +79,12 @@ class Watch:
 
 
 def watching(bench: Bench, job: Job, ready: Prepared) -> Watch | None:
-    """What stops a job early; None where nothing does."""
+    """Return the watch that stops a job early, or None."""
     patience = training_of(bench, job).options.patience
     return None if patience is None or not ready.rows.n or not ready.params else Watch(patience, bench, job, ready)
 
 
 @torch.inference_mode(mode=False)
 def copies(params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
-    """A model as it is now; no inference tensors, so that any step can take them."""
+    """Return a copy of a model, without inference tensors, so that any step can take it."""
     return params.map(lambda x: x.detach().clone()), buffers.clone()

@@ -1,4 +1,4 @@
-"""Where each value of a fused graph lives: made once, in memory laid out beforehand, or made anew by every step."""
+"""The place of each value of a fused graph: computed once, in memory laid out in advance, or computed by every step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedatlas.engine.graph import Flat, Op, dense, is_op, is_view, same_layout, 
 
 aten = torch.ops.aten
 
-# Operators that read their operands again and again while they write.
+# Operators that read their operands repeatedly while they write.
 MATRIX_WRITERS = {aten.addmm_.default, aten.baddbmm_.default, aten.addmv_.default}
 
 Kind = Literal["fixed", "placed", "passing"]
@@ -25,15 +25,15 @@ class Placement:
 
     *fixed*    does not change during a client's local work: computed when the program is bound.
     *placed*   lives in memory that binding was given or allocated: views of it are made once.
-    *passing*  made by each step anew.
+    *passing*  computed by each step.
     """
 
     def __init__(self, flat: Flat) -> None:
         self.nodes: list[Op] = list(flat.graph.nodes)
         self.paths = {node: path for path, node in flat.arguments.items()}
         self.steady = constants(flat)
-        self.root: dict[Op, Op] = {}  # the node whose memory a value is, or is part of
-        self.last: dict[Op, int] = {}  # by root: place of the last operator that reads it
+        self.root: dict[Op, Op] = {}  # the node whose memory a value uses, in whole or in part
+        self.last: dict[Op, int] = {}  # by root: position of the last operator that reads it
         self.over: set[Op] = set()  # results that take the memory of their first operand
         self.kind: dict[Op, Kind] = {}
         for node in self.nodes:
@@ -50,7 +50,7 @@ class Placement:
             self.kind[node] = self.classify(node)
 
     def join(self, node: Op, root: Op) -> None:
-        """Lets a result, and all views of it, live in the memory of ``root``."""
+        """Let a result, and all views of it, use the memory of ``root``."""
         self.last[root] = max(self.last[root], self.last[node])
         self.root.update({other: root for other, own in self.root.items() if own is node})
 
@@ -66,14 +66,14 @@ class Placement:
         return "placed" if has_place(node) else "passing"
 
     def sound(self, node: Op) -> bool:
-        """Whether no matrix operand of an operator that writes into its first argument is that very memory."""
+        """Return whether an operator that writes into its first argument reads no matrix operand from that memory."""
         if node.target not in MATRIX_WRITERS:
             return True
         out, *operands = node.args
         return all(self.root[a] is not self.root[out] for a in operands if is_op(a))
 
     def may_overwrite(self, place: int, node: Op) -> bool:
-        """Whether the result may take its first operand's memory: nobody needs that any more, and it fits."""
+        """Return whether the result may take its first operand's memory: it fits, and has no later reader."""
         how, first = CALLS.get(node.target), node.args[0] if node.args else None
         if how is None or not how.overwrites or node in self.steady or not is_op(first):
             return False
@@ -86,7 +86,7 @@ class Placement:
 
 
 def made_here(node: Op) -> bool:
-    """Whether a step made this memory itself, and not an operator that may hand out somebody else's."""
+    """Return whether a step allocated this memory itself, and not an operator that may return existing memory."""
     if node.target is operator.getitem:
         return made_here(node.args[0])
     schema = getattr(node.target, "_schema", None)
@@ -94,12 +94,12 @@ def made_here(node: Op) -> bool:
 
 
 def pools(node: Op) -> bool:
-    """Whether a node is a max-pool both of whose results are wanted."""
+    """Return whether a node is a max-pool of which both results are used."""
     return node.target is aten.max_pool2d_with_indices.default and len(node.users) == 2
 
 
 def has_place(node: Op) -> bool:
-    """Whether memory for a result is laid out beforehand."""
+    """Return whether memory for a result is laid out in advance."""
     if not isinstance(node.meta.get("val"), Tensor):
         return False
     known = node.target in COPIES or (node.target in CALLS and set(node.kwargs) <= {"alpha", "beta"})

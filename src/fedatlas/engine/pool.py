@@ -1,6 +1,6 @@
-"""One single-threaded worker process per core, each running whole clients, the longest first.
+"""One single-threaded worker process per core. Each runs whole clients, the longest first.
 
-Workers are forked, so the data, the model and a notebook's classes are simply there, without a ``__main__`` guard and without pickles.
+Workers are forked, so they have the data, the model and a notebook's classes without a ``__main__`` guard or pickles.
 Messages, states and results cross in the codec's bytes through anonymous shared memory made before the fork, which leaves nothing
 behind if a process is killed; only small control messages go through pipes. Each client's work is done by one thread and
 depends on nothing but its job, and results are handed over in the order of the jobs: the number of workers changes no bit.
@@ -34,9 +34,9 @@ from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, first_lin
 from fedatlas.wire import codec
 
 RunJob = Callable[[Bench, Job], Result]
-"""Does a job. One that derives programs has `warm(bench, job)`: True if it made something that workers must share."""
+"""A function that does a job. If it derives programs, it has `warm(bench, job)`: True if workers must share something new."""
 
-ROOM = 1 << 16  # bytes beside the tensors: heads, plain numbers
+ROOM = 1 << 16  # bytes besides the tensors: headers, plain numbers
 
 
 class Worker(NamedTuple):
@@ -47,23 +47,23 @@ class Worker(NamedTuple):
 
 
 class Arena(NamedTuple):
-    """Shared memory: what the parent tells the workers of a chunk, and a slot for each client's answer."""
+    """Shared memory: the parent's messages to the workers of a chunk, and one slot per client's answer."""
 
     told: mmap.mmap
     answers: mmap.mmap
-    slot: int  # bytes of a slot
+    slot: int  # bytes per slot
 
 
 def can_fork() -> bool:
-    """Whether workers can be had here.
+    """Return whether workers can be forked here.
 
-    Where autograd has seen a GPU it keeps threads for it, and refuses to work in a process that was forked afterwards.
+    Once autograd has used a GPU, it keeps threads for it and refuses to work in a process forked afterwards.
     """
     return "fork" in multiprocessing.get_all_start_methods() and torch.accelerator.device_count() == 0
 
 
 class PoolExecutor:
-    """Runs jobs on forked workers. ``chunk`` clients' updates are held at once."""
+    """An executor that runs jobs on forked workers, and holds the updates of ``chunk`` clients at once."""
 
     def __init__(self, bench: Bench, run_job: RunJob, workers: int, chunk: int) -> None:
         self.bench, self.run_job, self.count, self.chunk = bench, run_job, workers, max(chunk, 1)
@@ -71,13 +71,13 @@ class PoolExecutor:
         self.arena: Arena | None = None
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """Results in the order of the jobs, chunk by chunk."""
+        """Yield the results in the order of the jobs, chunk by chunk."""
         waiting = iter(jobs)
         while chunk := list(islice(waiting, self.chunk)):
             yield from self._run_chunk(chunk)
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         for worker in self.workers:
             worker.pipe.close()
         for worker in self.workers:
@@ -101,7 +101,7 @@ class PoolExecutor:
             yield self._take(slot, answers[slot])
 
     def _deal(self, jobs: list[Job], layout: Layout) -> dict[int, int | bytes]:
-        """Hands the jobs out, longest first; by slot the length of the answer, or the answer itself where it did not fit."""
+        """Hand out the jobs, longest first; return by slot the answer's length, or the answer if it did not fit."""
         size = self.bench.local.batch_size
         work = [examples_of(job.budget, int(job.facts.n_k), size) for job in jobs]
         queue = deque(sorted(range(len(jobs)), key=lambda slot: -work[slot]))
@@ -142,13 +142,13 @@ class PoolExecutor:
         worker.process.join(timeout=1)
         code = worker.process.exitcode
         why = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        memory = " (killed: is there enough memory? lower engine.workers)" if code == -9 else ""
+        memory = " (killed, perhaps for lack of memory; try fewer engine.workers)" if code == -9 else ""
         return ProtocolError(
-            f"the worker that trained client {job.client} died with {why}{memory}; --resume continues the run."
+            f"the worker that trained client {job.client} died with {why}{memory}; continue the run with --resume."
         )
 
     def _take(self, slot: int, answer: int | bytes) -> Result:
-        """The result in a slot. Its update is a view that lives until the next chunk; its state is a copy."""
+        """Return the result in a slot. Its update is a view that lives until the next chunk; its state is a copy."""
         assert self.arena is not None
         if isinstance(answer, int):
             at = slot * self.arena.slot
@@ -160,19 +160,19 @@ class PoolExecutor:
         return Result(**{**value, **kept, "work": Work(*value["work"])})
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
-        """Workers and an arena with room for this chunk; they are made anew where there is too little."""
+        """Make sure that workers and an arena with room for this chunk exist; replace them if there is too little."""
         arena = self.arena
         if arena is not None and self.workers:
             if len(arena.told) >= told and arena.slot >= slot and len(arena.answers) >= slots * arena.slot:
                 return arena
         self.close()
         slot = -(-slot // mmap.PAGESIZE) * mmap.PAGESIZE
-        arena = self.arena = None  # given back before the next is asked for
+        arena = self.arena = None  # released before the next is requested
         self.arena = arena_of(told + told // 4 + ROOM, slot, max(slots, min(16, self.chunk)))
         self.workers = []
-        others = gc.get_freeze_count()  # frozen by whoever imported us: left so
+        others = gc.get_freeze_count()  # frozen by the importing program: kept so
         gc.collect()
-        gc.freeze()  # collected objects would be copied page by page in every worker
+        gc.freeze()  # otherwise garbage collection would copy pages in every worker
         try:
             for _ in range(self.count):
                 self.workers.append(self._fork(self.arena))
@@ -190,42 +190,42 @@ class PoolExecutor:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
-            )  # Python 3.12 warns of threads; workers use none of them
+            )  # Python 3.12 warns of threads; workers use none
             process.start()
         theirs.close()
         return Worker(process, ours)
 
 
 def arena_of(told: int, slot: int, slots: int) -> Arena:
-    """Shared memory of so many bytes and slots; ConfigError where there is not so much."""
+    """Return shared memory of so many bytes and slots; ConfigError if it cannot be allocated."""
     try:
         return Arena(mmap.mmap(-1, told), mmap.mmap(-1, slot * slots), slot)
     except (OSError, OverflowError) as error:
         needed = (told + slot * slots) / 2**20
         raise ConfigError(
-            f"the {needed:,.0f} MB that hold {slots} clients' messages and answers cannot be had ({first_line(error)}): "
+            f"cannot allocate {needed:,.0f} MB for the messages and answers of {slots} clients ({first_line(error)}): "
             "lower engine.chunk, or set engine.workers = 1."
         ) from error
 
 
 class Layout(NamedTuple):
-    """Where in the shared memory each job's message and state stand; equal messages stand there once."""
+    """Positions of each job's message and state in the shared memory; equal messages are stored once."""
 
-    values: list[tuple[Any, tuple[int, int]]]  # what is to be written, and its place and length
+    values: list[tuple[Any, tuple[int, int]]]  # values to be written, with place and length
     messages: list[tuple[int, int]]
     states: list[tuple[int, int]]
     total: int
 
 
 def kept_by(job: Job) -> dict[str, Any]:
-    """What the client kept: its state, the transform's memory where its update will be sealed, a protocol's session."""
+    """Return what the client kept: its state, the memory of the transform that will seal its update, a protocol's session."""
     memory = {} if job.memory is None else {"memory": dict(job.memory)}
     session = {} if job.session is None else {"session": job.session}
     return {"state": dict(job.state), **memory, **session, **({} if job.word is None else {"word": dict(job.word)})}
 
 
 def lay_out(jobs: list[Job]) -> Layout:
-    """A place for every message and state; those made of the same objects under the same names share one."""
+    """Give a place to every message and state; those made of the same objects under the same names share one."""
     layout = Layout([], [], [], 0)
     known: dict[tuple[tuple[str, int], ...], tuple[int, int]] = {}
     at = 0
@@ -243,7 +243,7 @@ def lay_out(jobs: list[Job]) -> Layout:
 def _work(
     bench: Bench, run_job: RunJob, pipe: Connection, arena: Arena, inherited: list[Connection], parent: int
 ) -> None:
-    """A worker's life: one job after another until the pipe is closed or the parent is gone."""
+    """Run a worker: one job after another until the pipe is closed or the parent has ended."""
     import signal
 
     for other in inherited:
@@ -262,16 +262,16 @@ def _work(
             said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
             result = timed(run_job, bench, job._replace(message=said, **had))
             answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the client and raises it
+        except Exception as error:  # noqa: BLE001  # for any error, the parent names the client and raises it
             answer = ("error", (type(error).__name__, str(error), traceback.format_exc()))
         try:
             pipe.send(answer)
-        except OSError:  # nobody waits for it any more: the run was stopped
+        except OSError:  # the run was stopped: the pipe has no reader
             os._exit(0)
 
 
 def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
-    """Writes the result into its slot and says how long it is, or gives it whole where it does not fit."""
+    """Write the result into its slot and return its length, or return it whole if it does not fit."""
     plain = result._replace(update=dict(result.update), state=dict(result.state))
     value = {**plain._asdict(), "work": list(result.work)}
     if codec.size(value) > arena.slot:
@@ -281,7 +281,7 @@ def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
 
 
 def _watch(parent: int) -> None:
-    """Ends this worker within half a second of its parent's end, also in the middle of a client."""
+    """End this worker within half a second of its parent's end, even in the middle of a client."""
     while os.getppid() == parent:
         time.sleep(0.4)
     os._exit(1)

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 _LOW = torch.bfloat16
 _CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
-# These keep what a convolution returned in bfloat16: they round nothing.
+# These keep a convolution's bfloat16 result: they round nothing.
 _STAY = {F.relu, torch.relu, Tensor.relu, F.max_pool2d, torch.max_pool2d}
 
 
@@ -33,5 +33,5 @@ def _cast(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
 
 
 def convolutions_in(precision: str) -> AbstractContextManager[Any]:
-    """``"bfloat16"``: convolutions inside the block run in bfloat16; their results return to float32 behind ReLU and pool."""
+    """Return a context; for ``"bfloat16"``, convolutions run in bfloat16 and return to float32 after ReLU and pool."""
     return _LowConvolutions() if precision == "bfloat16" else nullcontext()

@@ -1,4 +1,4 @@
-"""The step program: one local step, derived once per (task, model, batch shape, local optimiser), as plain Python.
+"""The step program: one local step as plain Python, derived once per (task, model, batch shape, local optimiser).
 
 spec -> trace (one flat graph: gradient, direction, update) -> rewrite -> fuse -> emit -> check against autograd
 """
@@ -51,9 +51,9 @@ _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
 
 
 class Program:
-    """A derived step's whole text, loaded where it is first bound. It can be pickled.
+    """The text of a derived step, loaded where it is first bound. It can be pickled.
 
-    It holds for inputs of its own ``form`` only: an objective or a direction may do something else with others.
+    It is valid only for inputs of its ``form``: an objective or a direction may treat others differently.
     """
 
     def __init__(self, source: str, spec: StepSpec, constants: Tensors, form: InputForm, code: str = "") -> None:
@@ -65,11 +65,11 @@ class Program:
         return {**self.__dict__, "_bind": None}
 
     def mode(self) -> AbstractContextManager[Any]:
-        """Return where to copy, bind and step: without autograd's bookkeeping."""
+        """Return the context in which to copy, bind and step: without autograd's bookkeeping."""
         return torch.inference_mode()
 
     def loaded(self, taken: Mapping[str, Any]) -> Step:
-        """Return the step that the text's function ``bind``, which emit.py and native.py alone write, makes of tensors by path."""
+        """Return the step that the text's function ``bind``, written only by emit.py and native.py, makes of tensors by path."""
         if self._bind is None:
             space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
             if self.code:
@@ -94,7 +94,7 @@ class StepProgram(Program):
         self.rows, self.emitted, self.note = rows, emitted, emitted.note
 
     def takes(self, params: Tree, inputs: Inputs) -> bool:
-        """Whether parameters and inputs have the form and the shapes that it was derived for."""
+        """Return whether parameters and inputs have the form and the shapes that the step was derived for."""
         if form_of(inputs) != self.form:
             return False
         given = dict(leaves({"params": params, "inputs": inputs}))
@@ -103,7 +103,7 @@ class StepProgram(Program):
         return all(getattr(given[path], "shape", ()) == shape for path, shape in wanted.items() if path in given)
 
     def bind(self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Tensors | None = None) -> Step:
-        """The step of one client: ``step(x, y, row weights if any, masks in their order, `rows`' values) -> loss``.
+        """Return the step of one client: ``step(x, y, row weights if any, masks in order, values of `rows`) -> loss``.
 
         ``params`` (from `local_copy`), ``memory`` (`fresh_memory`) and ``buffers`` are written in place; steps of other
         batch shapes may share them. What does not change during the client's local work is computed here.
@@ -128,11 +128,11 @@ Made = StepProgram | TunedStep
 def derive(
     spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
 ) -> StepProgram:
-    """The program of ``spec`` for batches shaped like ``batch``; NotTraceable, with the reason, where there is none.
+    """Return the program of ``spec`` for batches shaped like ``batch``; NotTraceable, with the reason, if there is none.
 
-    It is run beside autograd once before it is handed out: a program that disagrees is refused. ``native``: its step in C
-    where every operator has one. ``apart``: what its rows alone decide becomes a graph of its own, ``rows``. ``params``:
-    what is trained, where it is not what the module holds.
+    It is compared with autograd once, and refused if it disagrees. ``native``: its step in C
+    if every operator has a C form. ``apart``: values that depend only on rows get a separate graph, ``rows``. ``params``:
+    the trained tensors, if they are not those of the module.
     """
     example = example_of(spec, batch, inputs, params)
     flat = trace(spec, example)
@@ -142,14 +142,14 @@ def derive(
             program = StepProgram(written(fuse(flat), native), spec, flat.constants, form_of(inputs), rows)
             check(spec, example, 1, lambda points: [outcome(program, at) for at in points])
     except NotTraceable:
-        if apart:  # whole, it may be one
+        if apart:  # without a split it may be derivable
             return derive(spec, batch, inputs, native, params=params)
         raise
     return program
 
 
 def written(flat: Flat, native: bool) -> Emitted:
-    """A fused graph as text: in C where that is asked for and possible, else as calls of torch."""
+    """Return a fused graph as text: in C if requested and possible, else as calls of torch."""
     if not native:
         return emit(flat)
     try:
@@ -162,7 +162,7 @@ def written(flat: Flat, native: bool) -> Emitted:
 
 
 def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues | None]:
-    """A step without what its rows alone decide, where that is asked for, and that part, checked to go row by row."""
+    """Split off the part of a step that only its rows decide, if ``apart``, and check that it works row by row."""
     flat, rows = part_rows(flat) if apart else (flat, None)
     if rows is not None:
         at, other = disturbed(example), disturbed(example, 1)
@@ -178,7 +178,7 @@ def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues |
 def step_for(
     spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
 ) -> Made:
-    """The derived program, or the tuned step where none can be derived; ``note`` says which, and why."""
+    """Return the derived program, or the tuned step if none can be derived; ``note`` says which, and why."""
     try:
         return derive(spec, batch, inputs, native, apart, params)
     except NotTraceable as reason:
@@ -186,7 +186,7 @@ def step_for(
 
 
 def example_of(spec: StepSpec, batch: Batch, inputs: Inputs, params: Tree | None = None) -> Example:
-    """The module's own state (or other ``params``), laid out for a step, with the batch and the inputs given."""
+    """Return the module's own state (or other ``params``), laid out for a step, with the batch and the inputs given."""
     own, buffers = parts_of(spec.module)
     params = (own if params is None else params).map(laid_out)
     return Example(params, buffers, fresh_memory(spec.optimizer, params), inputs, batch)
@@ -194,7 +194,7 @@ def example_of(spec: StepSpec, batch: Batch, inputs: Inputs, params: Tree | None
 
 @contextmanager
 def whatever_fails(what: str) -> Iterator[None]:
-    """An error inside the block as NotTraceable: there is always the tuned step to fall back to."""
+    """Raise an error inside the block as NotTraceable, so that the tuned step is used instead."""
     try:
         yield
     except NotTraceable:
@@ -203,15 +203,15 @@ def whatever_fails(what: str) -> Iterator[None]:
         raise NotTraceable(f"{what} fails: {first_line(error)}") from error
 
 
-# ---------------------------------------------------------------------- beside autograd
+# ---------------------------------------------------------------------- comparison with autograd
 
 
 def check(
     spec: StepSpec, example: Example, count: int, run: Callable[[list[Example]], list[dict[str, Tensor]]]
 ) -> None:
-    """NotTraceable where ``run`` departs from autograd on ``count`` disturbed examples.
+    """Raise NotTraceable if ``run`` departs from autograd on ``count`` disturbed examples.
 
-    Where autograd's own step ends in no number there, only the rows are others: agreeing on nothing is no agreement.
+    If autograd's own step gives NaN there, only the rows are changed, since two NaN would prove nothing.
     """
     tuned = TunedStep(spec, example.batch)
     for change in (disturbed, other_rows):
@@ -221,11 +221,11 @@ def check(
             for at, ends, got in zip(points, expected, run(points), strict=True):
                 compare(spec, at, ends, got)
             return
-    raise NotTraceable("autograd's own step ends in values that are no numbers: there is nothing to check by")
+    raise NotTraceable("autograd's own step gives NaN or infinity, so the program cannot be checked")
 
 
 def other_rows(example: Example, key: int = 0) -> Example:
-    """The same with the rows of the batch in another order: what the trace has read off its rows is wrong for these."""
+    """Return the example with its batch's rows in another order, which exposes values that the trace took from its rows."""
     found = {
         path: x.roll(key + 1, 0) for path, x in leaves(example._asdict()) if path.startswith("batch/") and x is not None
     }
@@ -233,9 +233,9 @@ def other_rows(example: Example, key: int = 0) -> Example:
 
 
 def disturbed(example: Example, key: int = 0) -> Example:
-    """The same with noise on every tensor and other numbers, so that no zero hides a term; with other rows, too.
+    """Return the example with noise on every tensor and with other numbers and rows, so that no zero hides a term.
 
-    Labels, row weights and masks stay what they are: they may have to be 0 or 1.
+    Labels, row weights and masks stay as they are, since they may have to be 0 or 1.
     """
     stream = torch_stream(0, "check", key)
 
@@ -251,7 +251,7 @@ def disturbed(example: Example, key: int = 0) -> Example:
 
 
 def outcome(made: Made, at: Example) -> dict[str, Tensor]:
-    """Parameters, buffers and losses after two steps."""
+    """Return parameters, buffers and losses after two steps."""
     with made.mode():
         params, buffers = local_copy(at.params), at.buffers.clone()
         step = made.bind(params, None, at.inputs, buffers)
@@ -263,17 +263,17 @@ def outcome(made: Made, at: Example) -> dict[str, Tensor]:
 
 
 def with_values(rows: RowValues | None, at: Example) -> Batch:
-    """An example's batch with the values that go with its rows."""
+    """Return an example's batch with the values computed from its rows."""
     if rows is None:
         return at.batch
     return at.batch._replace(extra={**at.batch.extra, **rows.of(at.inputs, at.buffers)(at.batch.x)})
 
 
 def compare(spec: StepSpec, start: Example, expected: Tensors, got: Tensors) -> None:
-    """NotTraceable where two outcomes lie further apart than a small share of the way from the start.
+    """Raise NotTraceable if two outcomes differ by more than a small share of the distance from the start.
 
-    A tensor's share is of its own way and a tenth of the whole model's: a convolution's bias in front of a BatchNorm goes
-    nowhere but for rounding.
+    A tensor's share is of its own way and a tenth of the whole model's. A convolution's bias before a BatchNorm changes
+    only by rounding.
     """
     name = str(next(iter(start.params.values())).dtype).removeprefix("torch.") if start.params else "float32"
     tolerance = _TOLERANCE["bfloat16" if spec.precision == "bfloat16" else name]
@@ -289,17 +289,17 @@ def compare(spec: StepSpec, start: Example, expected: Tensors, got: Tensors) -> 
 
 
 def begin_of(start: Example) -> dict[str, Tensor]:
-    """What a step changes, by path, as it is before."""
+    """Return the tensors that a step changes, by path, as they were before."""
     return dict(leaves({"params": start.params, "buffers": start.buffers}))
 
 
 def ways_of(start: Example, expected: Tensors) -> dict[str, float] | None:
-    """How far each tensor has gone, the loss from zero; None where one has gone to no number."""
+    """Return how far each tensor has moved, and the loss from zero; None if a value is NaN or infinite."""
     begin = begin_of(start)
     ways = {path: distance(x, begin.get(path, torch.zeros(()))) for path, x in expected.items()}
     return ways if all(map(math.isfinite, ways.values())) else None
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """The Euclidean distance; 0 between equal elements, also where a mask holds minus infinity."""
+    """Return the Euclidean distance; equal elements count 0, even where a mask holds minus infinity."""
     return float((a.double() - b.double()).masked_fill(a == b, 0.0).norm())

@@ -1,6 +1,6 @@
-"""Writes down every torch operator that a function calls, autograd's included, as a flat graph.
+"""A recorder of every torch operator that a function calls, autograd's included, as a flat graph.
 
-What ``torch.fx.experimental.proxy_tensor.make_fx`` does for real tensors, without the second that its imports take.
+It does for real tensors what ``torch.fx.experimental.proxy_tensor.make_fx`` does, whose imports take a second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedatlas.models.inspection import Watching
 
 # Operators whose outcome, or its shape, depends on values: a graph would hold for the values of the trace only.
 _DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-# Ways out of torch that no operator shows; ``item`` and ``float`` are operators.
+# Ways out of torch that do not appear as operators; ``item`` and ``float`` do.
 _WAYS_OUT = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__}
 
 
 def record(function: Callable[..., Iterable[Tensor]], values: Sequence[Tensor]) -> GraphModule:
-    """``function`` as a graph of operators on ``values``; NotTraceable where it looks at a value."""
+    """Return ``function`` as a graph of operators on ``values``; NotTraceable if it looks at a value."""
     recorder = _Recorder(values)
     with recorder, _Reads(recorder):
         results = list(function(*values))
@@ -34,7 +34,7 @@ def record(function: Callable[..., Iterable[Tensor]], values: Sequence[Tensor]) 
 
 
 class _Reads(TorchFunctionMode):
-    """Notices values that leave torch: what Python or NumPy make of them would be a constant of the graph."""
+    """Detector of values that leave torch: Python or NumPy would turn them into constants of the graph."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class _Recorder(Watching):
     def __init__(self, values: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
-        self.nodes: dict[int, Node] = {}  # by the tensor's identity
-        self.kept: list[Tensor] = []  # so that no identity is given twice
+        self.nodes: dict[int, Node] = {}  # by the tensor's id
+        self.kept: list[Tensor] = []  # keeps tensors alive, so that no id is reused
         self.memory: set[int] = set()
         self.constants: dict[str, Tensor] = {}
         for k, x in enumerate(values):
@@ -72,7 +72,7 @@ class _Recorder(Watching):
         return result
 
     def reads_tracked(self, operands: Any) -> bool:
-        """Whether any operand is a value of the graph."""
+        """Return whether any operand is a value of the graph."""
         found: list[bool] = []
         tree_map_only(Tensor, lambda x: found.append(id(x) in self.nodes), operands)
         return any(found)
@@ -85,11 +85,11 @@ class _Recorder(Watching):
         self.memory.add(x.untyped_storage().data_ptr())
 
     def holds(self, x: Tensor) -> bool:
-        """Whether a tensor lies in memory of the graph's values."""
+        """Return whether a tensor lies in memory of the graph's values."""
         return bool(x.numel()) and x.untyped_storage().data_ptr() in self.memory
 
     def node(self, x: Tensor) -> Node:
-        """The node of a tensor. One that nobody made here is a constant of the function's own code."""
+        """Return the node of a tensor. A tensor made elsewhere is a constant of the function's own code."""
         if id(x) not in self.nodes:
             if self.holds(x):
                 raise NotTraceable("the loss reads a tensor of the module or of a message around its arguments")

@@ -46,7 +46,7 @@ _MEAN, _IGNORE = 1, -100  # F.cross_entropy's default reduction, and the label i
 
 
 def rewrite(flat: Flat) -> Flat:
-    """All rewrites in turn, in place."""
+    """Apply all rewrites in turn, in place."""
     flat = return_writes(flat)
     for change in (
         drop_copy,
@@ -70,7 +70,7 @@ def rewrite(flat: Flat) -> Flat:
 
 
 def share(graph: Graph) -> None:
-    """What is computed twice from the same operands is computed once."""
+    """Compute only once what several nodes compute from the same operands."""
     seen: dict[Any, Op] = {}
     unsteady = {a for node in graph.nodes if node.target in SILENT_WRITERS for a in node.all_input_nodes}
     for node in list(graph.nodes):
@@ -84,7 +84,7 @@ def share(graph: Graph) -> None:
 
 
 def return_writes(flat: Flat) -> Flat:
-    """A copy into an argument at the graph's end (a buffer that the model updates) becomes a result."""
+    """Turn a copy into an argument at the graph's end (a buffer that the model updates) into a result."""
     loss, new = flat.returned
     paths = {node: path for path, node in flat.arguments.items()}
     for node in list(flat.graph.nodes):
@@ -95,7 +95,7 @@ def return_writes(flat: Flat) -> Flat:
 
 
 def drop_copy(node: Op) -> None:
-    """Copies, detachments and reshapes that change neither value nor layout; transposes of transposes."""
+    """Drop copies, detachments and reshapes that change neither value nor layout, and double transposes."""
     inner: Op = node.args[0] if node.args else None
     if not is_op(inner):
         return
@@ -113,7 +113,7 @@ def drop_copy(node: Op) -> None:
 
 
 def fill(node: Op) -> None:
-    """A constant tensor shaped like another depends on nothing: ``full``, which is then made once."""
+    """Replace a constant tensor shaped like another by ``full``, which depends on nothing and is made once."""
     if node.target in _FILLED:
         x = value(node)
         device = node.meta["device"]
@@ -122,9 +122,9 @@ def fill(node: Op) -> None:
 
 
 def number_here(node: Op) -> None:
-    """A number that comes of numbers alone belongs on the processor, where it becomes a factor, wherever the step works.
+    """Move a number computed only from numbers to the processor, where it becomes a factor.
 
-    Pointwise operators take it from there; others want all their operands on one device.
+    Pointwise operators accept it there; others need all their operands on one device.
     """
     if not is_number_only(node):
         return
@@ -136,7 +136,7 @@ def number_here(node: Op) -> None:
 
 
 def is_number_only(node: Op) -> bool:
-    """Whether a value has no dimensions, and neither it nor a number made of it alone enters anything but pointwise operators."""
+    """Return whether a value has no dimensions, and it and numbers made only from it enter only pointwise operators."""
     if node.op != "call_function" or "val" not in node.meta or value(node).dim():
         return False
     users = [user for user in node.users if user.op == "call_function" and torch.Tag.pointwise in user.target.tags]
@@ -144,7 +144,7 @@ def is_number_only(node: Op) -> bool:
 
 
 def biased_product(node: Op) -> None:
-    """b + A B with a bias that is spread over the rows, as one operator."""
+    """Write b + A B, with a bias spread over the rows, as one operator."""
     if node.target is not aten.add.Tensor or node.kwargs or not all(is_op(a) for a in node.args):
         return
     into = {aten.mm.default: aten.addmm.default, aten.bmm.default: aten.baddbmm.default}
@@ -157,7 +157,7 @@ def biased_product(node: Op) -> None:
 
 
 def pool_before_relu(node: Op) -> None:
-    """maxpool(relu(x)) = relu(maxpool(x)): ReLU and its backward then work on a quarter of the data.
+    """Swap maxpool(relu(x)) = relu(maxpool(x)), so that ReLU and its backward work on a quarter of the data.
 
     Both orders choose the same element wherever a window's maximum is positive, and send back no gradient elsewhere.
     """
@@ -184,7 +184,7 @@ def pool_before_relu(node: Op) -> None:
 
 
 def pool_gradient(node: Op) -> None:
-    """The gradient enters a pool's backward operator in the pool's own layout: else that one copies its large result twice."""
+    """Give a pool's backward operator its gradient in the pool's layout; otherwise it copies its large result twice."""
     if node.target is not aten.max_pool2d_with_indices_backward.default:
         return
     incoming = node.args[0]
@@ -194,9 +194,9 @@ def pool_gradient(node: Op) -> None:
 
 
 def cross_entropy_backward(y: Op, node: Op) -> None:
-    """The gradient of mean cross entropy by its logits, (softmax - onehot) / n, in three small operators.
+    """Write the gradient of mean cross entropy by its logits, (softmax - onehot) / n, in three small operators.
 
-    Of the labels ``y`` of the rows alone: those that an objective makes itself may tell torch to leave a row out.
+    Only for the rows' labels ``y``: labels that an objective makes may tell torch to leave a row out.
     """
     if node.target is not aten._log_softmax_backward_data.default:
         return
@@ -216,7 +216,7 @@ def cross_entropy_backward(y: Op, node: Op) -> None:
 
 
 def bias_gradient(node: Op) -> None:
-    """A convolution's bias gradient as a sum of its own: oneDNN takes four times as long for it."""
+    """Write a convolution's bias gradient as a separate sum: oneDNN takes four times as long for it."""
     if node.target is not aten.convolution_backward.default or not node.args[-1][2]:
         return
     gradient, mask = node.args[0], node.args[-1]
@@ -228,7 +228,7 @@ def bias_gradient(node: Op) -> None:
 
 
 def square_sum(node: Op) -> None:
-    """sum(x * x) of a dense tensor is the dot product with itself, which stores nothing."""
+    """Write sum(x * x) of a dense tensor as its dot product with itself, which stores nothing."""
     square: Op = node.args[0] if node.target is aten.sum.default else None
     if not is_op(square) or square.target is not aten.mul.Tensor or square.args[0] is not square.args[1]:
         return

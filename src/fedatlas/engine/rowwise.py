@@ -1,7 +1,7 @@
-"""What a step computes of its rows alone, taken out of it: once for all rows of a client, not once a step.
+"""The part of a step that depends only on its rows, taken out of it: computed once per client instead of in every step.
 
-What a frozen network makes of a row stays what it is during a client's local work: MOON's two references, the layers
-that FedMA trains no longer. That part of a step's graph becomes a graph of its own, in which the number of rows is open;
+A frozen network's output for a row does not change during a client's local work, as for MOON's references and the layers
+that FedMA has frozen. That part of a step's graph becomes a separate graph, for any number of rows;
 the step takes its results as further arguments, ``batch/extra/row value 1`` and so on.
 """
 
@@ -23,12 +23,12 @@ from fedatlas.tree import Tensors
 
 aten = torch.ops.aten
 
-_PIECE = 512  # rows at a time, so that what lies between the layers fits in memory
-_LEAST = 16  # multiplications for each number that goes with a row: else fetching it takes as long as computing it
+_PIECE = 512  # rows at a time, so that activations between the layers fit in memory
+_LEAST = 16  # multiplications per number stored with a row: below this, fetching it takes as long as computing it
 
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1, aten.convolution.default: 0}  # which operand holds the rows
 _SIZED = {aten.view.default, aten._unsafe_view.default, aten.expand.default}  # told the sizes of their result
-_ALONG = {  # which argument holds the dimensions that an operator works along
+_ALONG = {  # the argument with the dimensions that an operator works along
     aten.sum.dim_IntList: 1,
     aten.mean.dim: 1,
     aten.amax.default: 1,
@@ -37,7 +37,7 @@ _ALONG = {  # which argument holds the dimensions that an operator works along
     aten._log_softmax.default: 1,
     aten.cat.default: 1,
 }
-_EACH = {  # what else does the same to every row
+_EACH = {  # other operators that treat every row alike
     aten._to_copy.default,
     aten.clone.default,
     aten.max_pool2d_with_indices.default,
@@ -50,21 +50,21 @@ class RowValues(NamedTuple):
 
     module: GraphModule  # (rows, *what ``paths`` names) -> (values, ...), each (rows, ...)
     paths: tuple[str, ...]
-    reads: tuple[torch.Size, ...]  # the shapes of those
+    reads: tuple[torch.Size, ...]  # the shapes of the tensors at ``paths``
     shapes: tuple[tuple[int, ...], ...]  # of each value of one row
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Under which the values go with a batch."""
+        """Names of the values in a batch."""
         return tuple(f"row value {place}" for place in range(1, len(self.shapes) + 1))
 
     @property
     def numbers(self) -> int:
-        """Numbers that go with each row."""
+        """Numbers stored with each row."""
         return sum(torch.Size(shape).numel() for shape in self.shapes)
 
     def same_as(self, other: RowValues | None) -> bool:
-        """Whether another batch size left the same graph: no number in it is that of the rows."""
+        """Return whether another batch size gave the same graph: no number in it depends on the number of rows."""
         if other is None or (self.paths, self.shapes, self.module.code) != (
             other.paths,
             other.shapes,
@@ -75,7 +75,7 @@ class RowValues(NamedTuple):
         return all(torch.equal(x, constants[name]) for name, x in self.module.named_buffers())
 
     def of(self, inputs: Inputs, buffers: Tensors) -> Callable[[Tensor], dict[str, Tensor]]:
-        """rows -> the values that go with them, during the local work that has these inputs and buffers."""
+        """Return a function from rows to their values, for local work with these inputs and buffers."""
         given = dict(leaves({"inputs": inputs, "buffers": buffers}))
         fixed = [given_as(path, given[path]) for path in self.paths]
 
@@ -93,9 +93,9 @@ class RowValues(NamedTuple):
 
 
 def part_rows(flat: Flat) -> tuple[Flat, RowValues | None]:
-    """A rewritten step without what its rows alone decide, and that part; None where it holds no product.
+    """Split a rewritten step into the step without, and the graph with, the part that depends only on its rows.
 
-    For two rows or more: with one, what goes along the rows looks like what is the same for all of them.
+    The graph is None if that part holds no product. Use two rows or more: with one, a value by row looks like a shared one.
     """
     if value(flat.arguments["batch/x"]).shape[0] < 2:
         return flat, None
@@ -118,7 +118,7 @@ def part_rows(flat: Flat) -> tuple[Flat, RowValues | None]:
 
 
 def row_by_row(node: Op, by_row: set[Op], steady: set[Op]) -> bool:
-    """Whether each row of a result comes of the same row of its operands, and of values that stay as they are."""
+    """Return whether each row of a result depends only on the same row of its operands, and on constant values."""
     operands = node.all_input_nodes
     rows = [a for a in operands if a in by_row]
     if not rows or not all(a in by_row or a in steady for a in operands):
@@ -150,23 +150,23 @@ def row_by_row(node: Op, by_row: set[Op], steady: set[Op]) -> bool:
 
 
 def spreads(node: Op) -> bool:
-    """Whether an operator that is told its result's sizes lets one row's numbers stand in several rows."""
+    """Return whether an operator with a given result size repeats one row's numbers in several rows."""
     return value(node).dim() != value(node.args[0]).dim() and value(node).numel() != value(node.args[0]).numel()
 
 
 def same_elements(node: Op) -> bool:
-    """Whether a result is its operand with other strides where they do not matter: in dimensions of size 1."""
+    """Return whether a result is its operand with other strides only in dimensions of size 1."""
     a, b = value(node.args[0]), value(node)
     return a.shape == b.shape and all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
 def is_tensor(node: Op) -> bool:
-    """Whether a node's value is one tensor."""
+    """Return whether a node's value is one tensor."""
     return isinstance(node.meta.get("val"), Tensor)
 
 
 def graph_of_rows(flat: Flat, cut: list[Op], by_row: set[Op]) -> RowValues:
-    """What leads to the nodes where a step is cut, for any number of rows."""
+    """Return the graph that leads to the nodes where a step is cut, for any number of rows."""
     needed, graph, copies = behind(cut), Graph(), dict[Op, Any]()
     read = {path: node for path, node in flat.arguments.items() if node in needed and node not in by_row}
     for node in [flat.arguments["batch/x"], *read.values()]:
@@ -190,7 +190,7 @@ def graph_of_rows(flat: Flat, cut: list[Op], by_row: set[Op]) -> RowValues:
 
 
 def behind(nodes: list[Op]) -> set[Op]:
-    """All that leads to some nodes, and they themselves."""
+    """Return some nodes and all nodes that they depend on."""
     found, waiting = set[Op](), list(nodes)
     while waiting:
         node = waiting.pop()
@@ -201,7 +201,7 @@ def behind(nodes: list[Op]) -> set[Op]:
 
 
 def work(cut: list[Op], by_row: set[Op]) -> int:
-    """Multiplications that one row takes."""
+    """Return the number of multiplications per row."""
     found = 0
     for node in behind(cut) & by_row:
         if node.target in _PRODUCTS:
@@ -212,18 +212,18 @@ def work(cut: list[Op], by_row: set[Op]) -> int:
 
 
 def order_of(node: Op) -> list[int]:
-    """The dimensions of a value as they follow each other in memory, rows first: channels last where they are."""
+    """Return the dimensions of a value in their order in memory, rows first."""
     strides = value(node).stride()
     return [0, *sorted(range(1, len(strides)), key=lambda d: -strides[d])]
 
 
 def in_order(graph: Graph, x: Op, order: list[int]) -> Op:
-    """``x`` with its dimensions in another order."""
+    """Return ``x`` with its dimensions in another order."""
     return x if order == sorted(order) else graph.call_function(aten.permute.default, (x, order))
 
 
 def taken_as_argument(node: Op, last: Op) -> Op:
-    """A new argument behind ``last`` in a node's place."""
+    """Replace a node by a new argument after ``last``."""
     order, graph = order_of(node), node.graph
     with graph.inserting_after(last):
         argument = graph.placeholder(f"{last.name}_row")

@@ -1,6 +1,6 @@
 """One step for several clients at once: every tensor has a leading client dimension, products are batched products.
 
-Wins where a step is so small that calling its operators costs more than they do. It is derived from the flat graph of one
+It is faster if calling a step's operators costs more than their work. It is derived from the flat graph of one
 client's step by `vmap`; the number of clients stays open, so that a stack can shrink as clients finish.
 """
 
@@ -46,11 +46,11 @@ from fedatlas.tree import Tensors, Tree, stack
 aten = torch.ops.aten
 
 _SMALL = 4_000_000  # parameters times rows
-_COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any number follows, and is checked
+_COUNTS = (7, 11, 13)  # derived for these numbers of clients; the text for any number follows and is checked
 
 
 class StackedProgram(Program):
-    """A step of several clients."""
+    """A step for several clients."""
 
     def __init__(
         self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Tensors, form: InputForm
@@ -62,7 +62,7 @@ class StackedProgram(Program):
         )
 
     def fits(self, inputs: Sequence[Inputs]) -> bool:
-        """Whether these clients can share a stack: inputs as it was derived for, and each number that it reads the same."""
+        """Return whether these clients can share a stack: their inputs have the derived form, with equal shared numbers."""
         numbers = [path for path, stacked in self.reads.items() if path.startswith("inputs/") and not stacked]
         found = [dict(leaves({"inputs": one})) for one in inputs]
         if any(form_of(one) != self.form for one in inputs):
@@ -72,7 +72,7 @@ class StackedProgram(Program):
     def bind(
         self, params: Tree, memory: Memory | None, inputs: Sequence[Inputs], buffers: Tensors | None = None
     ) -> Step:
-        """The step of two or more clients: ``step(x, y, ...) -> losses``, everything with a leading client dimension.
+        """Return the step of two or more clients: ``step(x, y, ...) -> losses``, all with a leading client dimension.
 
         ``params``, ``memory`` and ``buffers`` are stacked, too, and written in place; ``inputs`` are one client's each.
         """
@@ -91,18 +91,18 @@ class StackedProgram(Program):
 
 
 def worth_stacking(params: Tensors, rows: int) -> bool:
-    """Whether clients with such parameters and batches should share a stack (benchmarks/stacked_speed.py).
+    """Return whether clients with such parameters and batches should share a stack (benchmarks/stacked_speed.py).
 
-    Half of a small step is the calling of its operators, which a stack shares; from some four million multiplications in a
-    batch's forward pass on there is nothing left to gain.
+    Half the time of a small step goes into calling its operators, which a stack shares. Above four million multiplications in a
+    batch's forward pass, a stack gains nothing.
     """
     return sum(x.numel() for x in params.values()) * rows <= _SMALL
 
 
 def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs, apart: bool = False) -> StackedProgram:
-    """The stacked program for batches shaped like ``batch``; NotTraceable, with the reason, where there is none.
+    """Return the stacked program for batches shaped like ``batch``; NotTraceable, with the reason, if there is none.
 
-    ``apart``: what its rows alone decide is left to a graph of its own, as `derive` does.
+    ``apart``: values that depend only on rows get a separate graph, as in `derive`.
     """
     example = example_of(spec, batch, inputs)
     if spec.optimizer.name == "adam":
@@ -126,7 +126,7 @@ def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs, apart: bool = F
 
 
 def stacked(flat: Flat, count: int) -> Flat:
-    """The graph of one client's step as the graph of ``count`` clients'; numbers are shared."""
+    """Return the graph of ``count`` clients' steps, made from that of one client; numbers are shared."""
     places = {path: value(node) for path, node in flat.arguments.items()}
     dims = tuple(0 if x.dim() else None for x in places.values())
     _, new = flat.returned
@@ -139,13 +139,13 @@ def stacked(flat: Flat, count: int) -> Flat:
     step = GraphModule(flat.constants, flat.graph)
     many: Any = vmap(lambda *one: tuple(step(*one)), dims, out_dims)  # type: ignore[arg-type]  # None = not stacked
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # an operator that vmap would run client by client
+        warnings.simplefilter("error")  # an operator that vmap would run client by client raises
         module = record(many, values)
     return flat_of(module, places, flat.results, flat.fixed)
 
 
 def plain_loss(flat: Flat) -> None:
-    """Mean cross entropy of the rows' own labels as a gather, which stacks in three operators instead of twelve."""
+    """Write mean cross entropy of the rows' own labels as a gather, which stacks in three operators instead of twelve."""
     y = flat.arguments.get("batch/y")
     for node in flat.graph.find_nodes(op="call_function", target=aten.nll_loss_forward.default):
         log_p, labels, weight, reduction, ignored = node.args
@@ -158,7 +158,7 @@ def plain_loss(flat: Flat) -> None:
 
 
 def any_count(texts: Sequence[str]) -> str:
-    """One text for any number of clients M: a number that differs between the texts must be a + b M."""
+    """Return one text for any number of clients M: a number that differs between the texts must be a + b M."""
     pieces = [re.split(r"(\d+)", text) for text in texts]
     if len({len(each) for each in pieces}) > 1:
         raise NotTraceable("the stacked step has another form for another number of clients")
@@ -167,7 +167,7 @@ def any_count(texts: Sequence[str]) -> str:
 
 
 def at_count(piece: tuple[str, ...]) -> str:
-    """A piece of text that all counts share, or the number it stands for as a formula in M."""
+    """Return a piece of text shared by all counts, or its number as a formula in M."""
     if len(set(piece)) == 1:
         return piece[0]
     if not all(each.isdigit() for each in piece):
@@ -176,12 +176,12 @@ def at_count(piece: tuple[str, ...]) -> str:
     slope = (values[1] - values[0]) // (second - first)
     start = values[0] - slope * first
     if [start + slope * count for count in _COUNTS] != values:
-        raise NotTraceable(f"a size in the stacked step is no linear function of the number of clients: {values}")
+        raise NotTraceable(f"a size in the stacked step is not linear in the number of clients: {values}")
     return f"({slope} * M + {start})" if start else f"({slope} * M)"
 
 
 def verify(spec: StepSpec, program: StackedProgram, example: Example, rows: RowValues | None) -> None:
-    """NotTraceable where the stack departs from autograd on each of its clients alone."""
+    """Raise NotTraceable if the stack departs from autograd on any of its clients."""
 
     def together(clients: list[Example]) -> list[dict[str, Tensor]]:
         batches = [batch_arguments(with_values(rows, at)) for at in clients]

@@ -1,4 +1,4 @@
-"""What one local step is made of, and how trees, numbers and records are laid out as a flat list of tensors."""
+"""The parts of one local step, and the layout of trees, numbers and records as a flat list of tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedatlas.errors import FedatlasError
 from fedatlas.tree import Tensors, Tree
 
 Inputs = Mapping[str, Any]
-"""All that stays the same during one client's local work: trees, tensors and numbers, nested as one likes.
+"""All that stays the same during one client's local work: trees, tensors and numbers, nested to any depth.
 
-``inputs["lr"]`` is the learning rate; ``inputs["weight_decay"]``, where it is there, adds weight_decay * w to the
+``inputs["lr"]`` is the learning rate; ``inputs["weight_decay"]``, if present, adds weight_decay * w to the
 gradient. Numbers reach ``loss`` and ``direction`` as tensors without dimensions: compute with them, do not branch.
 """
 
@@ -36,15 +36,15 @@ class StepSpec(NamedTuple):
     direction: Callable[[Tree, Tree, Inputs], Tree] | None = None  # (grads, params, inputs) -> grads
     optimizer: Optimizer = Optimizer()
     clip: float = 0.0  # limit of the gradient's Euclidean norm over all tensors; 0 = off
-    precision: str = "float32"  # "bfloat16": convolutions in bfloat16, weights and all else as they are
+    precision: str = "float32"  # "bfloat16": convolutions in bfloat16, weights and all else unchanged
 
 
 class NotTraceable(FedatlasError):
-    """No step program can be derived; the message says why, and the tuned step takes its place."""
+    """Raised if no step program can be derived. The message says why; the tuned step takes its place."""
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, leaf) of nested mappings, records and lists, in order."""
+    """Yield (path, leaf) of nested mappings, records and lists, in order."""
     return ((where, item) for where, item in _walk(value, path) if not isinstance(item, NESTED))
 
 
@@ -57,7 +57,7 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def rebuilt(like: Any, found: Mapping[str, Any], path: str = "") -> Any:
-    """``like`` with every leaf replaced by the one that ``found`` has under its path (if it has one)."""
+    """Return ``like`` with every leaf replaced by the one that ``found`` has under its path, if any."""
     items = [(key, f"{path}/{key}" if path else str(key), item) for key, item in _items(like)]
     fresh = {
         key: rebuilt(item, found, where) if isinstance(item, NESTED) else found.get(where, item)
@@ -83,7 +83,7 @@ def form_of(inputs: Any) -> InputForm:
 
     def form(item: Any) -> Any:
         if isinstance(item, NESTED):
-            return len(item)  # a mapping that holds nothing is there, too
+            return len(item)  # an empty mapping is part of the form, too
         return "tensor" if isinstance(item, Tensor) else "number" if is_number(item) else repr(item)
 
     return frozenset((where, form(item)) for where, item in _walk(inputs, ""))
@@ -95,32 +95,32 @@ def shapes_of(inputs: Any) -> InputForm:
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether a leaf is a plain number, which a step program takes as a tensor without dimensions."""
+    """Return whether a leaf is a plain number, which a step program takes as a tensor without dimensions."""
     return isinstance(leaf, numbers.Real) and not isinstance(leaf, bool)
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """The same value, however nested, with its tensors on ``device``."""
+    """Return the same value, nested in any way, with its tensors on ``device``."""
     if isinstance(value, Tensor):
         return value.to(device)
     return rebuilt(value, {path: leaf.to(device) for path, leaf in leaves(value) if isinstance(leaf, Tensor)})
 
 
 def number(value: float) -> Tensor:
-    """A number as a step program's tensor: float64, on the CPU, so that it promotes nothing that has dimensions."""
+    """Return a number as a step program's tensor: float64 on the CPU, so that it promotes no tensor with dimensions."""
     return torch.tensor(float(value), dtype=torch.float64, device="cpu")
 
 
 def contiguous(x: Tensor) -> Tensor:
-    """The elements one after another, with the strides that say so of dimensions of size 1, too."""
+    """Return the elements contiguous in memory, with regular strides in dimensions of size 1, too."""
     x = x.contiguous()
     return x.view(-1).view(x.shape) if 1 in x.shape else x
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """A picture batch or a convolution's weight in channels-last order.
+    """Return a picture batch or a convolution's weight in channels-last order.
 
-    With one channel both orders describe the same memory, and torch takes it for channels-first: the strides say
+    With one channel both orders describe the same memory, and torch takes it for channels-first. The strides say
     otherwise here, so that the first convolution does not pin the whole network to the slow order.
     """
     if x.dim() != 4:
@@ -132,23 +132,23 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def laid_out(x: Tensor) -> Tensor:
-    """A parameter, or what is added to one, in the one layout that steps work in, whatever it came in."""
+    """Return a parameter, or a value added to one, in the one layout that steps work in."""
     return channels_last(x if x.dim() == 4 and 1 not in x.shape else contiguous(x))
 
 
 @torch.inference_mode(mode=False)
 def local_copy(params: Tensors) -> Tree:
-    """A client's own parameters, in the layout that steps work in; no inference tensors, so that any step can take them."""
+    """Return a client's own parameters in the layout of steps, without inference tensors, so that any step can take them."""
     return Tree({name: laid_out(x.detach()).clone() for name, x in params.items()})
 
 
 @torch.inference_mode(mode=False)
 def fresh_memory(optimizer: Optimizer, params: Tree) -> Memory:
-    """An empty optimiser memory that several bound steps (of different batch shapes) of one client can share."""
+    """Return an empty optimiser memory that several bound steps (of different batch shapes) of one client can share."""
     return optim.start(optimizer, params)._replace(steps=number(0))  # type: ignore[arg-type]  # counted in place
 
 
 def batch_arguments(batch: Batch) -> tuple[Tensor, ...]:
-    """What a step is called with: x, y, the row weights if there are any, and the masks in their order."""
+    """Return the arguments of a step: x, y, the row weights if there are any, and the masks in their order."""
     weight = () if batch.weight is None else (batch.weight,)
     return (batch.x, batch.y, *weight, *batch.extra.values())

@@ -1,4 +1,4 @@
-"""Several clients' local work in one stack, which shrinks as clients finish."""
+"""The local work of several clients in one stack, which shrinks as clients finish."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Alone = Callable[[int], Made]
 
 
 class Member(NamedTuple):
-    """A client's work: where it starts, what stays the same, its batches in order."""
+    """A client's work: its start, its constants, and its batches in order."""
 
     params: Tree
     buffers: Tree
@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What came of it. ``loss`` is the sum over the examples of all steps."""
+    """The result of a client's work. ``loss`` is the sum over the examples of all steps."""
 
     params: Tree
     buffers: Tree
@@ -40,11 +40,11 @@ class Trained(NamedTuple):
 
 
 def train_together(programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member]) -> list[Trained]:
-    """The local work of clients that can share a stack (`StackedProgram.fits`), with stacked programs by batch size.
+    """Do the local work of clients that can share a stack (`StackedProgram.fits`); stacked programs are given by batch size.
 
-    Clients do not wait for each other's epochs. Each tick gives every unfinished client one batch: any size that all are at,
-    else a whole one (the largest size), after the short ones that come before it have been done alone. A client's bits
-    depend on who shares its stack (where a row falls in the processor's vectors), so stacks are to be dealt whole.
+    Clients do not wait for each other's epochs. Each tick gives every unfinished client one batch: of their common size, or
+    else a whole one (the largest size), after the shorter ones before it have been done one by one. A client's bits
+    depend on who shares its stack (where a row falls in the processor's vectors), so a stack must be run whole.
     """
     crowd = _Stack(programs, alone, members)
     while crowd.rows:
@@ -56,7 +56,7 @@ class _Stack:
     def __init__(self, programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member]) -> None:
         self.programs, self.alone, self.members = programs, alone, members
         self.whole = max(programs)
-        self.rows = list(range(len(members)))  # the client in each place
+        self.rows = list(range(len(members)))  # the client in each position
         with torch.inference_mode(mode=False):
             self.params = stack([local_copy(member.params) for member in members])
             self.buffers = stack([member.buffers for member in members])
@@ -69,7 +69,7 @@ class _Stack:
         self.done: dict[int, Trained] = {}
 
     def next_batches(self) -> list[Batch]:
-        """One batch of each client that has any left, all of one size; clients that have none left leave the stack."""
+        """Return one batch of each client with batches left, all of one size; finished clients leave the stack."""
         batches = [next(self.members[k].batches, None) for k in self.rows]
         sizes = {len(batch.x) for batch in batches if batch is not None}
         if len(sizes) > 1 or not sizes <= self.programs.keys():
@@ -78,14 +78,14 @@ class _Stack:
         return [batch for batch in batches if batch is not None]
 
     def whole_batch(self, place: int, batch: Batch | None) -> Batch | None:
-        """The client's next whole batch; what is shorter is done on the way."""
+        """Return the client's next whole batch; do the shorter ones before it."""
         while batch is not None and len(batch.x) != self.whole:
             self.step_alone(place, batch)
             batch = next(self.members[self.rows[place]].batches, None)
         return batch
 
     def step_alone(self, place: int, batch: Batch) -> None:
-        """One step of one client, on its slice of the stack."""
+        """Do one step of one client, on its slice of the stack."""
         size = len(batch.x)
         made = self.alone(size)
         with made.mode():
@@ -98,7 +98,7 @@ class _Stack:
         self.tally(place, size)
 
     def step(self, batches: Sequence[Batch]) -> None:
-        """One batch of everybody."""
+        """Do one batch of every client."""
         if len(batches) == 1:
             self.step_alone(0, batches[0])
         if len(batches) < 2:
@@ -119,7 +119,7 @@ class _Stack:
         self.count[self.rows[place]][1] += size
 
     def keep(self, places: list[int]) -> None:
-        """Lets the clients in all other places go, their work done."""
+        """Drop all clients but those in ``places``; their work is done."""
         if len(places) == len(self.rows):
             return
         with torch.inference_mode(mode=False):

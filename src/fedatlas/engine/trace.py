@@ -1,4 +1,4 @@
-"""One local step as a flat graph of torch operators: gradient, direction and update together, nothing baked in."""
+"""One local step as a flat graph of torch operators: gradient, direction and update together, with no value fixed."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from fedatlas.tree import Tensors, Tree
 
 aten = torch.ops.aten
 
-LIMIT = 5000  # operators; a longer graph (an unrolled recurrence) is slower to emit than it is worth
+LIMIT = 5000  # operators; emitting a longer graph (an unrolled recurrence) takes longer than it saves
 
 
 class Example(NamedTuple):
-    """Values a step is traced with; only shapes, strides and types of the tensors matter."""
+    """Example values to trace a step with; only shapes, strides and types of the tensors matter."""
 
     params: Tree
     buffers: Tree
@@ -56,7 +56,7 @@ def given_as(path: str, x: Any) -> Any:
 
 
 def trace(spec: StepSpec, example: Example) -> Flat:
-    """The flat graph of one step; NotTraceable with the reason where there is none."""
+    """Return the flat graph of one step; NotTraceable, with the reason, if there is none."""
     if is_recurrent(spec.module):
         raise NotTraceable("recurrent layers would have to be unrolled")
     given = dict(leaves(example._asdict()))
@@ -83,16 +83,16 @@ def trace(spec: StepSpec, example: Example) -> Flat:
 
 
 def flat_of(module: GraphModule, arguments: Iterable[str], results: Sequence[str], fixed: Mapping[str, Any]) -> Flat:
-    """A traced module whose arguments, and results behind the loss, have these paths."""
+    """Return a traced module as a flat graph whose arguments, and results after the loss, have these paths."""
     placeholders = module.graph.find_nodes(op="placeholder")
     constants = {str(node.target): getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
     return Flat(module.graph, dict(zip(arguments, placeholders, strict=True)), list(results), constants, dict(fixed))
 
 
 def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
-    """(loss, new values by path) of one step, written with the optimisers the loop itself uses.
+    """Return (loss, new values by path) of one step, written with the optimisers of the loop.
 
-    Where a pass of its own follows (`optim.adam_pass`), the gradients take the new values' place.
+    If a separate pass follows (`optim.adam_pass`), the gradients take the new values' place.
     """
 
     def objective(weights: Tree, batch: Batch) -> Tensor:
@@ -111,13 +111,13 @@ def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
         if spec.optimizer.name == "adam":
             return loss.detach(), {f"grads/{name}": g for name, g in at.params.map(lambda w, g: g, grads).items()}
         params, memory = optim.step(spec.optimizer, at.params, grads, at.memory, at.inputs["lr"])
-        memory = memory._replace(steps=at.memory.steps)  # nobody counts but Adam
+        memory = memory._replace(steps=at.memory.steps)  # only Adam counts
     new = dict(leaves({"params": params, "memory": memory._asdict()}))
     return loss.detach(), {path: x for path, x in new.items() if isinstance(x, Tensor)}
 
 
 def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphModule:
-    """Traced; once more through `functionalize` where the code writes into tensors (ReLU(inplace=True) and the like)."""
+    """Trace a step; once more through `functionalize` if the code writes into tensors (as ReLU(inplace=True) does)."""
     module = record(step, values)
     if any(writes(node) for node in module.graph.nodes):
         module = record(functionalize(module, remove="mutations"), values)
@@ -125,7 +125,7 @@ def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphMo
 
 
 def refuse(spec: StepSpec, module: GraphModule, tensors: Tensors) -> None:
-    """NotTraceable for a graph that would draw random numbers, is too long, or has swallowed an input as a constant."""
+    """Raise NotTraceable for a graph that draws random numbers, is too long, or has captured an input as a constant."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     if len(nodes) > LIMIT:
         raise NotTraceable(f"the step has {len(nodes)} operators, more than {LIMIT}")

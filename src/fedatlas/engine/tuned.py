@@ -1,4 +1,4 @@
-"""The tuned step: plain autograd with nothing wasted around it. For every module, traceable or not; the program's reference."""
+"""The tuned step: plain autograd without overhead, for every module, traceable or not. Programs are checked against it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step = Callable[..., Tensor]
 
 
 class TunedStep:
-    """Binds like a `StepProgram`, and steps with autograd and updates in place."""
+    """A step that binds like a `StepProgram`, and uses autograd with updates in place."""
 
     source = ""
 
@@ -32,11 +32,11 @@ class TunedStep:
         self.weighted, self.masks = batch.weight is not None, tuple(batch.extra)
 
     def mode(self) -> AbstractContextManager[Any]:
-        """Where to bind and to step: outside inference mode, whose tensors autograd refuses."""
+        """Return the context in which to bind and step: outside inference mode, whose tensors autograd refuses."""
         return nullcontext()
 
     def bind(self, params: Tree, memory: Memory | None, inputs: Inputs, buffers: Tensors | None = None) -> Step:
-        """The step of one client. ``params``, ``memory`` (`fresh_memory`) and ``buffers`` are written in place."""
+        """Return the step of one client. ``params``, ``memory`` (`fresh_memory`) and ``buffers`` are written in place."""
         spec, weights, state = self.spec, with_grad(params), Tree(buffers or {})
         device = next((x.device for x in params.values()), CPU)
         memory = fresh_memory(spec.optimizer, params) if memory is None else memory
@@ -47,7 +47,7 @@ class TunedStep:
             return spec.loss(weights, state, batch, inputs)
 
         def step(x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
-            extra = dict(zip(self.masks, more[self.weighted :], strict=False))  # behind them: values for programs
+            extra = dict(zip(self.masks, more[self.weighted :], strict=False))  # the rest are values for programs
             batch = Batch(x, y, more[0] if self.weighted else None, extra)
             with convolutions_in(spec.precision), placing(device):
                 loss, grads = gradient(objective, weights, batch)
@@ -59,7 +59,7 @@ class TunedStep:
 
 
 def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Callable[[Tree], None]:
-    """Decay, direction, clip and optimiser, in place."""
+    """Return a function that applies decay, direction, clip and optimiser in place."""
     optimizer, lr, decay = spec.optimizer, float(inputs["lr"]), inputs.get("weight_decay")
     held, first = list(params.values()), list(memory.first.values())
 
@@ -71,7 +71,7 @@ def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Cal
         return optim.clip(grads, spec.clip)
 
     def sgd(grads: Tree) -> None:
-        # by name: a direction may have its own order
+        # by name: a direction may have another order
         moves = list(params.map(lambda w, g: g, corrected(grads)).values())
         if optimizer.momentum:
             torch._foreach_mul_(first, optimizer.momentum)
@@ -90,5 +90,5 @@ def _update(spec: StepSpec, params: Tree, memory: Memory, inputs: Inputs) -> Cal
 
 
 def lying_as(like: Tensor, x: Tensor) -> Tensor:
-    """``x`` in memory laid out as ``like``."""
+    """Return ``x`` in memory laid out like ``like``."""
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
