@@ -419,7 +419,5 @@ def test_shared_memory_holds_no_more_answers_than_a_chunk(chunk: int, slots: int
 
 
 def test_shared_memory_that_cannot_be_had_is_one_sentence() -> None:
-    with pytest.raises(
-        ConfigError, match=r"for the messages and answers of 3 clients .*lower engine\.chunk"
-    ):
+    with pytest.raises(ConfigError, match=r"for the messages and answers of 3 clients .*lower engine\.chunk"):
         arena_of(1 << 10, 1 << 60, 3)

@@ -126,7 +126,9 @@ def fedma(
         client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},
         broadcast=what_is_new,
         demands=Demands(layered=True),
-        refuses={"compression": "a layer is matched by its weights, which are not a change of the model that the client received"},
+        refuses={
+            "compression": "a layer is matched by its weights, which are not a change of the model that the client received"
+        },
         card=Card(
             "matching",
             keeps="the global model's hidden layers and which of their units are its own",

@@ -175,9 +175,7 @@ def unused(digest: str) -> Mapping[str, str]:
     )
     told = {"local.epochs": own, "local.steps": own}
     return (
-        told
-        if digest == "kl"
-        else {**told, "algorithm.temperature": f"digest = '{digest}' compares unscaled scores"}
+        told if digest == "kl" else {**told, "algorithm.temperature": f"digest = '{digest}' compares unscaled scores"}
     )
 
 

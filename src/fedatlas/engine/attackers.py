@@ -18,9 +18,7 @@ class Order(NamedTuple):
 
     attack: str
     scale: float = 1.0  # factor by which the attack may multiply its change
-    chained: bool = (
-        False  # its superclient attacks as a whole: the update of its last client is altered, relative to the chain's start
-    )
+    chained: bool = False  # its superclient attacks as a whole: the update of its last client is altered, relative to the chain's start
     sends: bool = True  # whether its update is altered
 
 

@@ -164,7 +164,9 @@ class FastRunner:
             return step_for(spec, resized(batch, size), inputs, native, apart, params)
 
         sizes = self.derived[sort]
-        made = {} if 1 in sizes else {size: step(size, True) for size in sorted(sizes)}  # with one row, nothing is split off
+        made = (
+            {} if 1 in sizes else {size: step(size, True) for size in sorted(sizes)}
+        )  # with one row, nothing is split off
         rows = [one.rows for one in made.values() if isinstance(one, StepProgram)]
         first = rows[0] if rows else None
         if first is not None and all(map(first.same_as, rows)) and first.numbers * most <= self.room:

@@ -188,9 +188,7 @@ class PoolExecutor:
         arguments = (self.bench, self.run_job, theirs, arena, inherited, os.getpid())
         process = context.Process(target=_work, args=arguments, daemon=True)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # Python 3.12 warns of threads; workers use none
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; workers use none
             process.start()
         theirs.close()
         return Worker(process, ours)
