@@ -1,7 +1,7 @@
 """SecureBoost, measured; a part of vertical.py.
 
 ``equality``: on four tables, with holes, for two and four parties: the trees under Paillier of 2,048 bits, those in the clear, and
-those of the slow booster on the joined table (tests/oracles/secureboost.py). ``xgboost``: XGBoost trained on our bin numbers, in an
+those of the slow booster on the joined table (tests/support/oracles/secureboost.py). ``xgboost``: XGBoost trained on our bin numbers, in an
 environment of its own (``FEDATLAS_XGBOOST=PYTHON``, see peers/xgb.txt), and with bins of its own. ``credit``: credit_default_taiwan,
 encrypted, beside V2's naive form (textbook encryption of g and h apart, no subtraction, every sum opened), whose parts are timed on
 samples in the same run.
@@ -24,7 +24,7 @@ import gmpy2
 import numpy as np
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "tests"))
+sys.path.append(str(HERE.parent / "tests" / "support"))
 
 from privacy import processors  # noqa: E402
 

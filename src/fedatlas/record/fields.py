@@ -1,8 +1,8 @@
 """The fields of a row of ``metrics.jsonl`` and of ``summary.json``: what each means, in which unit.
 
 `RoundRow` and `RunSummary` are what runs write and return, what ``--json`` prints and reports read; the tables of docs/experiment.md are
-made of them (tests/test_fields.py). Parts whose keys a component brings are `Open`: the facts and figures of an algorithm, the counts of a
-scheme. A field is annotated with its unit, where it has one, and with what it means.
+made of them (tests/record/test_fields.py). Parts whose keys a component brings are `Open`: the facts and figures of an
+algorithm, the counts of a scheme. A field is annotated with its unit, where it has one, and with what it means.
 """
 
 from __future__ import annotations

@@ -1,0 +1,36 @@
+"""Every fault kept in tests/support/mutations is found by each check it names, and the right algorithm passes that check."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedatlas.algorithms import ALGORITHMS
+from mutations import Check, Mutation, mutations
+
+FOUND = [(m, check) for m in mutations() for check in m.checks]
+RIGHT = list({(m.algorithm, check.__name__): (m.algorithm, check) for m, check in FOUND}.values())
+
+
+def label(value: object) -> str:
+    if isinstance(value, Mutation):
+        return f"{value.algorithm}: {value.fault}"
+    return value if isinstance(value, str) else value.__name__  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("mutation", "check"), FOUND, ids=label)
+def test_the_fault_is_found(mutation: Mutation, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mutation.patch is not None:
+        mutation.patch(monkeypatch)
+    with pytest.raises(AssertionError):
+        check(mutation.build)
+
+
+@pytest.mark.parametrize(("name", "check"), RIGHT, ids=label)
+def test_the_right_algorithm_passes(name: str, check: Check) -> None:
+    check(ALGORITHMS[name])
+
+
+def test_every_fault_has_a_check_and_a_name_of_its_own() -> None:
+    said = [(m.algorithm, m.fault) for m in mutations()]
+    assert len(set(said)) == len(said)
+    assert all(m.checks and m.algorithm in ALGORITHMS for m in mutations())
