@@ -147,10 +147,7 @@ def test_a_wrong_name_or_key_is_one_sentence(override: str, said: str) -> None:
 @pytest.mark.parametrize("name", LATER)
 def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
     said = refusal(f"privacy.{name}={{}}")
-    assert (
-        said
-        == f"privacy.name = '{name}': not in this version, which has secagg, paillier, central_dp, local_dp, nbafl."
-    )
+    assert said == f"privacy.name = '{name}': not in this version, which has {', '.join(MECHANISMS)}."
 
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]

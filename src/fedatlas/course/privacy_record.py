@@ -1,4 +1,4 @@
-"""What a run under ``[[privacy]]`` does beside its rounds: who leaves, what rows must not say, what the run released."""
+"""Records of a run under ``[[privacy]]``: clients that leave, fields that rows must not show, and what the run released."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[s
 
 
 def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
-    """Bytes of the run as whoever knows its file would expect them: what a client sends and is told, which is no secret, times q K."""
+    """Bytes of the run as a reader of its file would expect them: what a client sends and is told, which is no secret, times q K."""
     return {key: size * coming(how, setup.config) * rounds for key, size in visit(setup).items()}
 
 

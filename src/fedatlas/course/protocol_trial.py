@@ -38,7 +38,7 @@ NAME = "dry run"
 
 
 class Rehearsed(NamedTuple):
-    """What a first and a second round cost all their clients, and what keys cost before them."""
+    """The costs of a first and a second round for all their clients, and of keys before them."""
 
     costs: list[Cost]
     seconds_keys: float
@@ -129,7 +129,7 @@ class _Played:
         return Replies(inner.to, value, {}), Cost(up, words, 0, up + words, seconds)
 
     def _word(self, inner: Ask, k: int) -> dict[str, Any]:
-        """What a client is told beside its message."""
+        """Return what a client is told besides its message."""
         return {**inner.words[k], CHAIN: bool(self.ask.route.anchors)}
 
     def _anchor(self, k: int) -> int:
@@ -151,7 +151,7 @@ class _Played:
 
 
 def _reduced(inner: Ask, sent: Update, update: Update) -> Update | None:
-    """What the server makes of as many copies of an update."""
+    """Reduce as many copies of an update as the server would get."""
     if not isinstance(inner.reduce, Reducer):
         return update
     total: Any = None

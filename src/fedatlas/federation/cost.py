@@ -1,4 +1,4 @@
-"""What a round costs: bytes, and seconds by the algorithm's tasks and by the phases of what protects them.
+"""The cost of a round: bytes, and seconds by the algorithm's tasks and by the phases of what protects them.
 
 =========  ==========================================================================================================
 keys       identities and keys before round 1; of a masked round its key exchange and the sharing of its secrets
@@ -25,7 +25,7 @@ KEYS, AGGREGATE = "keys", "aggregate"
 
 
 class Cost(NamedTuple):
-    """What a round cost so far as the server counts it; bytes are the codec's."""
+    """The cost of a round so far, as the server counts it; bytes are the codec's."""
 
     bytes_up: int = 0
     bytes_down: int = 0

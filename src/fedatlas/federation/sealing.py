@@ -12,7 +12,7 @@ MEMORY = "$memory"  # beside the algorithm's own state of a client: task -> memo
 def sealed(transform: Transform | None, task: Task | Question, request: Request) -> bool:
     """Whether the update is sealed: those of rounds that reach the server are, but not sums such as class counts, or answers.
 
-    A reducer of one's own is handed each update as it was opened.
+    A custom reducer is handed each update as it was opened.
 
     A set-up (round 0) is sent whole: what is left out of a model that is sent once would never come.
     """
@@ -22,5 +22,5 @@ def sealed(transform: Transform | None, task: Task | Question, request: Request)
 
 
 def told(message: Message, anchor: Tree | None) -> Message:
-    """What a client whose update will be sealed is told: its message, and the model that the server knows (`Route.anchors`)."""
+    """Return the message of a client whose update will be sealed: its own, and the model that the server knows (`Route.anchors`)."""
     return message if anchor is None else {**message, "anchor": anchor}

@@ -1,4 +1,4 @@
-"""What parties of a simulation are given when they are built: identities, the federation's key, and what they have opened so far."""
+"""Secrets of a simulation's parties: identities, the federation's key, and the sums that they have opened so far."""
 
 from __future__ import annotations
 

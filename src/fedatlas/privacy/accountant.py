@@ -1,4 +1,4 @@
-"""What the releases of a ledger cost together: epsilon at delta, and how it was found.
+"""The price of a ledger's releases together: epsilon at delta, and how it was found.
 
 ==============================  =============================================================================================
 releases                        epsilon
@@ -45,7 +45,7 @@ class Spent(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What of an event decides its price."""
+    """The part of an event that decides its price."""
 
     noise: Kind
     multiplier: float
@@ -88,7 +88,7 @@ def _check(events: Sequence[Event]) -> None:
 
 
 def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
-    """What each client paid: equal bills once, and none that another exceeds in everything."""
+    """Return the bills of the clients: equal ones once, and those left out that another exceeds in everything."""
     everybody: Counter[Release] = Counter()
     named: dict[int, Counter[Release]] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""What the protocols around an ask have in common: what they are told of it, and how the sum becomes the mean that the round expects.
+"""Values and steps shared by the protocols around an ask: what they are told of it, and how a sum becomes the mean that the round expects.
 
 A protocol is a generator around an ask: of the algorithm's `Ask` it makes its own (keys, shares, the work, opening) and returns
 `Replies` with a value only. The server half drives it as it drives a round.
@@ -23,7 +23,7 @@ Asking = Generator[Ask, Replies, Replies]
 
 
 class Journal(Protocol):
-    """Where opened sums are written before they are used, and what this run's parties have opened."""
+    """Opened sums, written before they are used, and the asks that this run's parties have opened."""
 
     def read(self, round: int, ask: int) -> dict[str, Any] | None: ...
     def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None: ...
@@ -31,7 +31,7 @@ class Journal(Protocol):
 
 
 class Place(NamedTuple):
-    """Where an ask stands, and what is known there."""
+    """The place of an ask in its run, and what is known there."""
 
     run: str
     round: int
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 class SessionFailed(Exception):  # an event of the protocol, answered by another attempt
-    """A masked session that fell below its threshold before any share was given: the round is begun anew."""
+    """A masked session that fell below its threshold before any share was given: the round is restarted."""
 
 
 class RoundClosed(Exception):  # an event of the protocol: the round changes nothing

@@ -100,7 +100,7 @@ def read(path: Path) -> Ledger:
 
 
 def mark(path: Path) -> Mark:
-    """What a checkpoint remembers of the ledger."""
+    """Return the length and the hash of the ledger, for a checkpoint."""
     content = _content(path)
     return Mark(len(content), hashlib.sha256(content).hexdigest())
 

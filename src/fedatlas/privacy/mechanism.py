@@ -39,7 +39,7 @@ PHASES: Mapping[str, str] = {
 
 
 class Noise(NamedTuple):
-    """Where random words come from: the operating system, or a seed that every reader of the experiment file knows."""
+    """The source of random words: the operating system, or a seed that every reader of the experiment file knows."""
 
     source: Source = "os"
     seed: int = 0  # of the run; without meaning under "os"
@@ -56,7 +56,7 @@ class Doing(NamedTuple):
 
 
 class Learns(NamedTuple):
-    """Who learns what of a client under a mechanism, besides the models that everybody is told."""
+    """Knowledge of a client that each role gains under a mechanism, besides the models that everybody is told."""
 
     server: str
     clients: str  # other clients, each on its own
@@ -93,7 +93,7 @@ class Extra(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What an experiment asks for besides its mechanisms, as far as one may refuse it."""
+    """Choices of an experiment that a mechanism may refuse."""
 
     clients: int  # in all; 0: not known yet
     sampling: str
@@ -103,7 +103,7 @@ class Asked(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a dry run has seen of a round that it played through."""
+    """Facts of a round that a dry run has played through."""
 
     parties: int
     largest: int  # rows of the client with the most
@@ -111,7 +111,7 @@ class Trial(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a mechanism does not go with, and why."""
+    """Algorithms, choices and settings that a mechanism does not go with, and why."""
 
     alone: str = ""  # why it stands beside no other mechanism
     why_not: Callable[[Algorithm], str] = lambda algorithm: ""  # why it cannot protect an algorithm; "" where it can
@@ -122,7 +122,7 @@ class Limits(NamedTuple):
 
 
 class Mechanism(NamedTuple):
-    """What a mechanism says of itself."""
+    """A mechanism: facts and words, read without torch."""
 
     name: str
     keys: Mapping[str, Any]  # of its table, defaults included
@@ -144,7 +144,7 @@ class Mechanism(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a mechanism does to an update in a round."""
+    """A mechanism at work: functions on an update in a round."""
 
     # A client, to its update before it leaves: changes, or the model where the mechanism is `whole`.
     update: Callable[[Update, Protection, Doing], Update] | None = None
@@ -196,7 +196,7 @@ class Protection(NamedTuple):
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """What its mechanisms do, in their order."""
+        """The work of its mechanisms, in their order."""
         return tuple(one.work() for one in self.mechanisms)
 
     @property
@@ -216,7 +216,7 @@ class Protection(NamedTuple):
 
     @property
     def noise(self) -> Noise:
-        """Where its noise comes from."""
+        """The source of its noise."""
         return Noise("os" if self.noising is None else self.noising.source, self.seed)
 
     @property

@@ -1,4 +1,4 @@
-"""Epsilon of a choice in the user's federation: computed for his nodes and rounds, never interpolated. Nothing of torch is imported."""
+"""Epsilon of a choice in the user's federation: computed for their nodes and rounds, never interpolated. Nothing of torch is imported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _protection(plain: Mapping[str, Any], nodes: int) -> Protection:
 
 
 def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:
-    """What a round costs every client alike; None where it costs nothing, or is made for a whole run."""
+    """Return the event of a round, the same for every client; None where nothing is noised, or noise is made for a whole run."""
     how = _protection(plain, nodes)
     if how.noising is None or how.noising.for_all_rounds:
         return None

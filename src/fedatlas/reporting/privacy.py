@@ -1,4 +1,4 @@
-"""What was protected from whom, who could have learnt what with whose help, and at which price: for a data protection officer."""
+"""The section on privacy for a data protection officer: what was protected from whom, who could have learnt what, at which price."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _done(one: Mechanism) -> Markup:
 
 
 def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
-    """What somebody who reads nothing else has to know."""
+    """Warnings for a reader who reads nothing else."""
     out = [SIMULATED]
     if found.get("noise") == "seed":
         out.append(
@@ -142,7 +142,7 @@ def _protecting(phases: Mapping[str, float]) -> float:
 
 
 def _learns(found: Mapping[str, Any]) -> list[Block]:
-    """Who learns what, mechanism by mechanism."""
+    """List who learns what, mechanism by mechanism."""
     out: list[Block] = []
     for name, learnt in found["learns"].items():
         by = f" under {name}" if len(found["learns"]) > 1 else ""
@@ -157,7 +157,7 @@ def _code(text: str) -> Markup:
 
 
 def _promised(found: Mapping[str, Any]) -> str:
-    """What epsilon means."""
+    """Explain epsilon in a sentence."""
     epsilon = found.get("epsilon")
     if epsilon is None or isinstance(epsilon, str):
         return ""

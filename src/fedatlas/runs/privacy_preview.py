@@ -1,4 +1,4 @@
-"""What ``--dry-run`` says of a run under ``[[privacy]]``: bytes with the protocols' messages, seconds of keys, epsilon of all rounds."""
+"""The dry run of a run under ``[[privacy]]``: bytes with the protocols' messages, seconds of keys, epsilon of all rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTICED = 0.005  # of the bytes: what protection may add without being mentioned
 
 
 class Spent(NamedTuple):
-    """What a party costs in a first and a second round, the seconds of the second, and what is said of protection."""
+    """The cost of a party in a first and a second round, the seconds of the second, and what is said of protection."""
 
     costs: list[Cost]
     seconds: float

@@ -1,4 +1,4 @@
-"""What an experiment under ``[[privacy]]`` cannot ask for beside it: a ConfigError with one sentence for each.
+"""Refusals of an experiment under ``[[privacy]]``: a ConfigError with one sentence for each.
 
 `check_protection` needs the configuration alone, the others the data, the clients or the network. They come before anything is
 settled from rows.
@@ -88,7 +88,7 @@ def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algo
 
 
 def no_batch_norm(mechanism: Mechanism) -> str:
-    """What is said of batch norm under noise."""
+    """Say why there is no batch norm under noise."""
     return (
         f"not under '{mechanism.name}': statistics of batch norm leave a client without noise; take norm = 'group' or 'none', "
         "and bn = 'average'."
@@ -155,7 +155,7 @@ def check_protected_rows(
 
 
 def from_rows(config: ExperimentConfig, dataset: Dataset) -> str:
-    """What `preprocess` would settle from clients' rows, in words; "" where that is nothing."""
+    """Return what `preprocess` would settle from clients' rows, in words; "" where that is nothing."""
     if dataset.train.x.dtype.is_floating_point and dataset.train.x.dim() == 2:
         schema = schema_of(dataset)
         if any(column.categories for column in schema):

@@ -1,7 +1,7 @@
-"""What the set-up learns from all parties' rows, learnt through the secure sum: under masks or encryption no answer is seen alone.
+"""Learn from all parties' rows during the set-up through secure sums: under masks or encryption no single answer is seen.
 
 The questions are those of `summaries`; the protocols those of the rounds, driven here in one process before there is a model. Every set-up
-has keys of its own.
+makes new keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEARN = "learn"
 
 
 def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
-    """Who asks the parties: in the clear where nothing hides updates from the server."""
+    """Return who asks the parties: in the clear where nothing hides updates from the server."""
     hiding = next((one for one in mechanisms if one.sums_only), None)
     if hiding is None:
         return in_process

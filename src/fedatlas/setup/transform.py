@@ -20,7 +20,7 @@ def refused(algorithm: Algorithm) -> Mapping[str, str]:
 
 
 def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform | None:
-    """What ``[compression]`` names, or None; ConfigError where the algorithm has no use for it."""
+    """Return the transform that ``[compression]`` names, or None; ConfigError where the algorithm has no use for it."""
     if config.compression is None:
         return None
     builder = find("transforms", TRANSFORMS, config.compression.name)
@@ -40,7 +40,7 @@ def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform 
 
 
 def transform_notices(config: ExperimentConfig, transform: Transform | None) -> list[str]:
-    """What the profile warns of in a transform that keeps something on its clients."""
+    """Return the profile's warnings about a transform that keeps something on its clients."""
     if config.profile != "device" or transform is None or transform.memory_init is None:
         return []
     return [

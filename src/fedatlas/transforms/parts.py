@@ -1,4 +1,4 @@
-"""What transforms share: walking through an update, a tree as one vector and back, small numbers as bits."""
+"""Helpers shared by transforms: walking through an update, a tree as one vector and back, small numbers as bits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opened(value: Any, kind: str, act: Callable[[Mapping[str, Any]], Tree]) -> A
 
 
 def layout(tree: Tree) -> dict[str, Any]:
-    """What `restored` needs besides the vector: names, shapes, and the one precision of a sealed part."""
+    """Return what `restored` needs besides the vector: names, shapes, and the one precision of a sealed part."""
     dtype = str(tree.flatten().dtype).removeprefix("torch.")
     return {"shapes": {name: list(x.shape) for name, x in tree.items()}, "dtype": dtype}
 

@@ -30,7 +30,7 @@ from fedatlas.privacy.gaussian import classic_factor, epsilon_of
 
 
 class Setting(NamedTuple):
-    """What the paper's formulas are made of."""
+    """The quantities of the paper's formulas."""
 
     epsilon: float
     delta: float

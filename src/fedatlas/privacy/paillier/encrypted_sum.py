@@ -79,7 +79,7 @@ def parties(how: Encryption, clients: int, federation: str, testing: bool) -> Ke
 
 
 def first_session(client: int, private: paillier.PrivateKey, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a party's sessions begin with: the federation's key and the sums that it opened. In memory alone."""
+    """Return the start of a party's sessions: the federation's key and the sums that it opened. It stays in memory."""
     ready(private.plain())
     kept = {run: [list(one) for one in asks] for run, asks in record.items()}
     return {"client": client, "key": private.plain(), "record": kept}
@@ -243,7 +243,7 @@ class _Alike(NamedTuple):
 
 
 class _Taken:
-    """What came of an encrypted ask, by form; a batch that is none leaves its client out."""
+    """The updates of an encrypted ask, by form; an invalid batch leaves its client out."""
 
     def __init__(self, public: paillier.PublicKey, layouts: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         self.public, self.layouts, self.given = public, layouts, given

@@ -33,7 +33,7 @@ BLOCK = 256  # ciphertexts that take each row of the comb together
 
 @dataclass(frozen=True, repr=False)
 class Side:
-    """What a key holder computes with modulo one prime's square."""
+    """Numbers that a key holder computes with modulo one prime's square."""
 
     p: Any
     square: Any  # p^2

@@ -66,7 +66,7 @@ def quantise(x: Any, *, bits: int, range: float, owner: str, part: str) -> Whole
 
 
 def dequantise(sums: Whole, *, bits: int, range: float, total: float = 1.0) -> NDArray[np.float64]:
-    """What sums of codes stand for, divided by ``total``: the weighted mean where that is the sum of the weights."""
+    """Return the values that sums of codes stand for, divided by ``total``: the weighted mean where that is the sum of the weights."""
     return sums.astype(np.float64) * (step_of(bits, range) / total)
 
 

@@ -41,7 +41,7 @@ class PublicKey:
 
     @property
     def name(self) -> str:
-        """What tells keys apart."""
+        """The name that tells keys apart."""
         return hashlib.sha256(_bytes(self.n)).hexdigest()[:16]
 
     def plain(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What the public key alone can do with ciphertexts: Enc(a) Enc(b) = Enc(a + b), Enc(a)^k = Enc(k a), Enc(a)^-1 = Enc(-a), modulo n^2.
+"""Arithmetic on ciphertexts by the public key: Enc(a) Enc(b) = Enc(a + b), Enc(a)^k = Enc(k a), Enc(a)^-1 = Enc(-a), modulo n^2.
 
 What comes out is as secret as what went in, yet not re-randomised: who knows all that went in recognises it. Where that matters,
 add an encryption of zeros.

@@ -161,12 +161,12 @@ def unmask(message: Any, session: Session, record: once.Record) -> tuple[dict[st
 
 
 def digest(tag: bytes, owner: int, holder: int, kind: int, text: bytes) -> bytes:
-    """What the server holds a share to: kind 0 is of the mask key, 1 of the seed."""
+    """Return the digest that the server compares a share with: kind 0 is of the mask key, 1 of the seed."""
     return hashlib.sha256(b"share" + tag + bytes([owner, holder, kind]) + text).digest()
 
 
 def commitment(tag: bytes, owner: int, seed: bytes) -> bytes:
-    """What the server holds a rebuilt seed to."""
+    """Return the commitment that the server compares a rebuilt seed with."""
     return hashlib.sha256(b"seed" + tag + bytes([owner]) + seed).digest()
 
 

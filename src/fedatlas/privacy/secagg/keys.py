@@ -39,7 +39,7 @@ class Secret(bytes):
 
 
 class Place(NamedTuple):
-    """Where a session stands: the ask that is summed, the clients that were asked (ids upwards), how many it needs."""
+    """The place of a session: the ask that is summed, the clients that were asked (ids upwards), how many it needs."""
 
     federation: str
     run: str
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 
 class Party(NamedTuple):
-    """What a client is given when it is built: who it is, its identity's private key, all identities' public keys."""
+    """The secrets of a client, given when it is built: who it is, its identity's private key, all identities' public keys."""
 
     client: int
     federation: str
@@ -184,7 +184,7 @@ def sealed(key: bytes, text: bytes, about: bytes, source: Source) -> bytes:
 
 
 def opened(key: bytes, text: bytes, about: bytes) -> Secret | None:
-    """What ``sealed`` hid; None where it was not made with this key and ``about``."""
+    """Return the text that ``sealed`` hid; None where it was not made with this key and ``about``."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

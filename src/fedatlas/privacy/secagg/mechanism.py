@@ -93,7 +93,7 @@ def smaller_words(bits: int, trial: Trial) -> dict[str, Any]:
 
 
 def cap_sentences(preview: Mapping[str, Any]) -> list[str]:
-    """What a lower n_cap would save."""
+    """Say what a lower n_cap would save."""
     if "n_cap" not in preview:
         return []
     found = preview["n_cap"]

@@ -81,7 +81,7 @@ def table(rows: Iterable[bytes], *shape: int) -> Tensor:
 
 
 def flags(positions: Iterable[int], clients: int) -> Tensor:
-    """Who of the cohort is meant, as a tensor of True and False."""
+    """Mark positions of the cohort in a tensor of True and False."""
     out = torch.zeros(clients, dtype=torch.bool)
     out[list(positions)] = True
     return out

@@ -89,7 +89,7 @@ def parties(how: SecureSum, clients: int, federation: str, testing: bool) -> Key
 
 
 def first_session(party: Party, threshold: float, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a party's sessions begin with: its identity, everybody's public keys, the sums that it helped to open. In memory alone."""
+    """Return the start of a party's sessions: its identity, everybody's public keys, the sums it helped to open. It stays in memory."""
     return {
         "client": party.client,
         "federation": party.federation,
@@ -220,7 +220,10 @@ def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[st
 def around(
     how: SecureSum, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place, workers: int = 1
 ) -> Asking:
-    """The replies to an ask whose sum alone the server sees. Raises SessionFailed before a share was given, RoundClosed afterwards."""
+    """Return the replies to an ask of which the server sees only the sum.
+
+    Raises SessionFailed before a share was given, RoundClosed afterwards.
+    """
     asked = tuple(sorted({*ask.to, *place.leaving}))
     if len(asked) < FEWEST:
         raise RoundClosed(f"a sum of {len(asked)} is no secret: {FEWEST} clients have to take part")

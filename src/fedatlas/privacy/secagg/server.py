@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Transcript(NamedTuple):
-    """What the server knows of a session, none of it secret. Positions are places in the cohort, from 0.
+    """The server's knowledge of a session, none of it secret. Positions are places in the cohort, from 0.
 
     members: positions of those who are still in. keys: position -> both public keys. digests, commitments: what shares and rebuilt
     seeds are held to, by owner. survivors: whose masked input is in ``totals``, part -> words.

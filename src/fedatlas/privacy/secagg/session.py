@@ -1,4 +1,4 @@
-"""What a client keeps between the phases of one session: secrets that live in its memory and are never written."""
+"""State of a client between the phases of one session: secrets that live in its memory and are never written."""
 
 from __future__ import annotations
 
