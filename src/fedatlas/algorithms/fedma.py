@@ -214,7 +214,7 @@ def averaged(
 ) -> Tree:
     """Return the global layer: (sum of a unit's members + ratio mu0) / (members + ratio).
 
-    Hidden-to-hidden weights, renamed on both sides, are never drawn to a prior.
+    ``ratio`` is sigma2 / sigma0_2, or 0 for the mean. Hidden-to-hidden weights, renamed on both sides, are not drawn to a prior.
     """
     n = held_by(pi)
     G, out = len(n), Tree()

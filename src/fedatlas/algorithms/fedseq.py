@@ -14,25 +14,25 @@ Theta  FedSeqInter's bank of models, one a slot    omega    examples that each s
            training, all slots <- sum of omega_i / sum(omega) Theta_i and omega <- 0
 
 Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022, and Rizzardi's thesis; G1 to G9. What goes on inside a
-chain is a rule of its own: local training as FedAvg, FedProx, FedDyn, MOON or a plug-in has it (their anchor is the model received from
-the predecessor; with ``anchor = "server"`` it is w_t; FedDyn's duals do not add up then, and it is refused). N_S takes K's place in
+chain is a separate rule: local training of FedAvg, FedProx, FedDyn, MOON or a plug-in (its anchor is the model received from
+the predecessor; with ``anchor = "server"`` it is w_t, and FedDyn is refused because its duals do not add up then). N_S takes K's place in
 every formula of the rule's server. Confidences are divided by their sum, not sent through a second softmax, and the client that
 complements a group best is the one with the largest tau (errata of the thesis). A client sees its predecessor's model: sums cannot be
 masked inside a chain.
 
-passes: E_S, how often in a round the model goes around all clients of a superclient.
-anchor: what the rule's penalty pulls to: the model that the predecessor handed on, or the server's w_t.
-psi: a client as a vector: its pre-trained model's confidence in each class of public rows, or that model's linear weights.
-phi: how superclients form: by who completes a group best, by one client of each k-means cluster in turn, or by chance.
+passes: E_S, passes per round of the model through all clients of a superclient.
+anchor: the model that the rule's penalty pulls to: the predecessor's, or the server's w_t.
+psi: a client as a vector: the confidence of its pre-trained model in each class of public rows, or that model's linear weights.
+phi: how superclients form: by the best complement of a group, by one client of each k-means cluster in turn, or at random.
 metric: tau, how well two vectors complement each other; auto = KL for psi "conf", cosine for "clf", Euclidean for k-means.
-group_size: how many clients of average size fill a superclient where min_examples is 0.
+group_size: number of clients of average size that fill a superclient if min_examples is 0.
 min_examples: D_min, rows that fill a superclient; 0 = those of group_size average clients.
-max_clients: K_max, the most clients of a superclient: it is then full, whatever its rows.
-pretrain_epochs: E_0, epochs in which each client trains the initial model before round 1, to be turned into a vector.
-layers: with psi "clf": the linear layers whose weights are taken: all, the last, or the last two.
-normalise: with psi "conf": how confidences are made to add up to 1: divided by their sum, or the thesis' second softmax.
-first: with phi "greedy": who opens a group: the best client, or any, drawn at random.
-start: with psi "clf" and first "best": who is best: the client of largest norm, or of largest tau to an even vector (the authors').
+max_clients: K_max, the most clients of a superclient, which is then full with any number of rows.
+pretrain_epochs: E_0, epochs in which each client trains the initial model before round 1; the result becomes its vector.
+layers: with psi "clf": the linear layers whose weights are used: all, the last, or the last two.
+normalise: with psi "conf": normalisation of confidences to sum 1: division by their sum, or the thesis' second softmax.
+first: with phi "greedy": the client that opens a group: the best one, or one drawn at random.
+start: with psi "clf" and first "best": the best client by largest norm, or by largest tau to an even vector (the authors').
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def fedseq(
 
     theta travels along each superclient; w <- mean of the superclients' models by examples.
 
-    rule: the algorithm inside the chains and at the server, a table: name (if left out fedavg) and its keys; any whose clients
+    rule: the algorithm inside the chains and at the server, a table: name (default fedavg) and its keys; any algorithm whose clients
         are asked once a round, to train, and send their model.
     """
     how = Grouping(
@@ -126,9 +126,9 @@ def fedseq_inter(
     first: Literal["best", "random"] = "best",
     start: Literal["norm", "code"] = "norm",
 ) -> Algorithm:
-    """FedSeq whose chains go on into other chains, averaged every so many rounds.
+    """FedSeq whose models move between chains and are averaged only every few rounds.
 
-    Models travel from superclient to superclient. What is evaluated is the average that would be formed now.
+    Models travel from superclient to superclient. The model evaluated is the average that would be formed now.
 
     rule: the algorithm inside the chains, a table: as for fedseq, but its server only averages, by samples.
     period: rounds from one average to the next: N_S, until N_S superclients were drawn ("fraction"), a number, or never.
@@ -147,14 +147,14 @@ def fedseq_inter(
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         every = int({"num_superclients": round.groups, "fraction": 0, "never": 0}.get(str(period), period))
         due = every > 0 and round.number % every == 0
-        if waiting:  # with cohorts of one size this is every ceil(N_S / M) rounds
+        if waiting:  # with cohorts of one size: every ceil(N_S / M) rounds
             server = {**server, "drawn": server["drawn"] + len(round.units)}
             due = server["drawn"] >= round.groups
-        if (due and round.cohort) or not server["bank"]:  # at first the buffers come in here
+        if (due and round.cohort) or not server["bank"]:  # at first, this brings in the buffers
             server = rebased(server) | (waiting if due and round.cohort else {})
         bank, omega, held = (dict(server[name]) for name in ("bank", "omega", "held"))
         slots = {unit.number: str(i) for i, unit in enumerate(round.units)}
-        known = {**server, **server["base"]}  # w_t is what was last broadcast; server["model"] is there to be evaluated
+        known = {**server, **server["base"]}  # w_t is the last broadcast; server["model"] only serves evaluation
         starts: dict[int, Update] = {number: bank.get(slot) or server["base"] for number, slot in slots.items()}
         chains, last = yield from relay(algorithm, known, round, starts, passes, anchored=anchor == "server")
         replies = yield Ask(tuple(chain.order[-1] for chain in chains), "train", reduce="each", **last)
@@ -170,13 +170,13 @@ def fedseq_inter(
 
 
 def check_by_examples(rule: Mapping[str, Any] | None) -> None:
-    """ConfigError for a rule that says how its clients weigh."""
+    """Raise ConfigError for a rule that sets its own weights."""
     if (rule or {}).get("weights", "samples") != "samples":
-        raise ConfigError("algorithm.rule.weights: slots are averaged by the examples they have seen; remove the key.")
+        raise ConfigError("algorithm.rule.weights: slots are averaged by the examples that they have seen; remove the key.")
 
 
 def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:
-    """What a slot keeps: a model and its buffers; ProtocolError where a client sent more."""
+    """Return the parts that a slot keeps: a model and its buffers; ProtocolError if a client sent more."""
     handed(algorithm, update)
     return model_part(update)
 
@@ -187,7 +187,7 @@ def rebased(server: State) -> dict[str, Any]:
 
 
 def averaged(server: State) -> State:
-    """FedSeqInter's server with the average that would be formed now, in ascending numbers of the superclients that were last in a slot."""
+    """Return FedSeqInter's server with the average formed now, summed in ascending order of the superclients last in the slots."""
     bank, omega, held = (server[name] for name in ("bank", "omega", "held"))
     total, seen = WeightedSum(), sum(omega.values())
     for slot in sorted(bank, key=held.__getitem__):
@@ -196,13 +196,13 @@ def averaged(server: State) -> State:
 
 
 def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked: bool = False) -> Algorithm:
-    """The local rule as an algorithm whose clients are drawn in groups, with the set-up that forms them."""
+    """Return the local rule as an algorithm whose clients are drawn in groups, with the set-up that forms them."""
     local, how = rule_of(rule or {}, banked), how._replace(metric=metric_of(how))
     confidences = how.phi != "random" and how.psi == "conf"
     train, begin = local.training(), local.server_init
     if anchor == "server" and train.settle is not None:
         raise ConfigError(
-            f"algorithm.anchor = 'server': the duals of '{local.name}' add up over a chain only from hop to hop; remove the key."
+            f"algorithm.anchor = 'server': the duals of '{local.name}' need anchor = 'predecessor' inside a chain; remove the key."
         )
     if anchor == "server":
         train = from_handed(train)
@@ -230,12 +230,12 @@ def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked
 
 
 def card_of(how: Grouping, anchor: str, rule: Algorithm) -> Card:
-    """The rule's card as that of its chains."""
+    """Return the rule's card as that of its chains."""
     alone = "a model trained alone" if how.psi == "conf" else "the weights of its linear layers"
     once = "nothing" if how.phi == "random" else alone
     return rule.card._replace(
         family="clustering: sequential",
-        leaves="the model, handed on to the next client of the chain and at its end to the server; at the start once "
+        leaves="the model, handed on to the next client of the chain and at its end to the server; once at the start "
         f"{once}, to the server",
         unused=unused(how, anchor, rule),
         notices=partial(notices, how, rule.card),
@@ -243,7 +243,7 @@ def card_of(how: Grouping, anchor: str, rule: Algorithm) -> Card:
 
 
 def from_handed(train: Task) -> Task:
-    """Local training that begins at the model handed on, where the message's model is the server's."""
+    """Return local training that starts at the model handed on instead of the message's model."""
 
     def start(message: Message, client: State, facts: Facts) -> Tree:
         return train.start({**message, "model": message["start"]}, client, facts)
@@ -252,7 +252,7 @@ def from_handed(train: Task) -> Task:
 
 
 def carrying(train: Task, hand_on: Callable[[Update, Update], Update]) -> Task:
-    """Local training whose further parts are joined with those that were handed on."""
+    """Return local training whose further parts are joined with those handed on."""
 
     def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         update, state = train.finish(params, work, message, client, facts)
@@ -264,33 +264,33 @@ def carrying(train: Task, hand_on: Callable[[Update, Update], Update]) -> Task:
 
 
 def unused(how: Grouping, anchor: str, rule: Algorithm) -> Mapping[str, str]:
-    """Keys that do nothing beside the others."""
+    """Name the keys without effect next to the others."""
     out: dict[str, str] = {}
     if how.phi == "random":
         names = ("psi", "metric", "pretrain_epochs", "layers", "normalise", "first", "start")
-        out |= dict.fromkeys(names, "phi = 'random' looks at no model")
+        out |= dict.fromkeys(names, "phi = 'random' does not use models")
     elif how.psi == "conf":
-        out |= dict.fromkeys(("layers", "start"), "psi = 'conf' looks at confidences, not at weights")
+        out |= dict.fromkeys(("layers", "start"), "psi = 'conf' uses confidences, not weights")
     else:
-        out["normalise"] = "psi = 'clf' looks at weights, not at confidences"
+        out["normalise"] = "psi = 'clf' uses weights, not confidences"
     if how.phi == "greedy" and how.first == "random" and how.psi != "conf":
-        out["start"] = "first = 'random' looks at no start"
+        out["start"] = "first = 'random' does not use it"
     if how.phi == "kmeans":
-        out |= dict.fromkeys(("first", "start"), "k-means opens no group with a client of its choice")
+        out |= dict.fromkeys(("first", "start"), "k-means does not choose the client that opens a group")
     if how.min_examples:
-        out["group_size"] = "min_examples says when a group is full"
+        out["group_size"] = "min_examples decides when a group is full"
     if anchor == "server" and plain(rule.training()):
-        out["anchor"] = f"'{rule.name}' pulls to no anchor"
+        out["anchor"] = f"'{rule.name}' has no anchor"
     return {f"algorithm.{name}": why for name, why in out.items()}
 
 
 def plain(train: Task) -> bool:
-    """Whether local training adds nothing to the loss."""
+    """Return whether local training adds nothing to the loss."""
     return train.direction is None and train.objective is plain_loss
 
 
 def rule_of(table: Mapping[str, Any], banked: bool) -> Algorithm:
-    """The algorithm that ``algorithm.rule`` names; ConfigError, with the reason, for one that cannot go on inside a chain."""
+    """Return the algorithm named by ``algorithm.rule``; ConfigError, with the reason, if it cannot run inside a chain."""
     given, ours = dict(table), OURS["algorithms"]
     name = str(given.pop("name", "fedavg"))
     try:
@@ -299,35 +299,35 @@ def rule_of(table: Mapping[str, Any], banked: bool) -> Algorithm:
         raise ConfigError(f"algorithm.rule.name: {error}") from None
     rule = builder(**arguments("algorithm.rule", builder, given))
     if why := no_rule(rule, banked):
-        raise ConfigError(f"algorithm.rule: {why}; take one of {', '.join(map(repr, rules(banked)))}.")
+        raise ConfigError(f"algorithm.rule: {why}; use one of {', '.join(map(repr, rules(banked)))}.")
     checked: Algorithm = rule
     return checked
 
 
 def rules(banked: bool = False) -> list[str]:
-    """Our own algorithms that can go on inside a chain with their defaults."""
+    """List the built-in algorithms that can run inside a chain with their defaults."""
     return [name for name, build in OURS["algorithms"].items() if not no_rule(build(), banked)]
 
 
 def no_rule(rule: Any, banked: bool) -> str:
-    """Why an algorithm cannot go on inside a chain; "" if it can. ``banked``: inside FedSeqInter's.
+    """Return why an algorithm cannot run inside a chain, or "" if it can. ``banked``: inside FedSeqInter's chain.
 
-    A chain asks each client once a round, to train, and hands its model on: it takes any algorithm whose rounds are of that kind.
+    A chain asks each client once a round, to train, and hands its model on: it accepts any algorithm with such rounds.
     """
     if not isinstance(rule, Algorithm):
         return f"its builder returned {type(rule).__name__}, not an Algorithm"
     if why := rule.refuses.get("chain"):
         return f"not '{rule.name}': {why}"
     if rule.rounds is not None or rule.prepare is not None:
-        return f"a chain asks each client once a round, to train, and '{rule.name}' has rounds or a set-up of its own"
+        return f"a chain asks each client once a round, to train, and '{rule.name}' has its own rounds or set-up"
     if rule.hand_on is not None and rule.training().settle is not None:
-        return f"'{rule.name}' settles a client's state by what it sent, to which a chain adds what others did"
+        return f"'{rule.name}' updates a client's state from its message, which in a chain includes other clients' work"
     if not banked:
         return ""
     if rule.server_update is not take_mean:
-        return f"'{rule.name}' takes a step of the server every round, and FedSeqInter's only averages, every period"
+        return f"'{rule.name}' needs a server step in every round, but FedSeqInter's server only averages, once per period"
     if rule.hand_on is not None:
-        return f"'{rule.name}' sends more than its model to the server, and FedSeqInter's keeps models only"
+        return f"'{rule.name}' sends more than its model to the server, but FedSeqInter's server keeps only models"
     return (
-        "" if rule.weigh is by_samples else f"'{rule.name}' has weights of its own, and slots are averaged by examples"
+        "" if rule.weigh is by_samples else f"'{rule.name}' has its own weights, but slots are averaged by examples"
     )

@@ -1,4 +1,4 @@
-"""FeSEM: k-means of the clients' models; every client goes on from the centre that is nearest to it.
+"""FeSEM: k-means of the clients' models; each client continues from its nearest centre.
 
 ====  =======================================  =======  ==========================================
 W_k   model that client k returned             r_k      its centre: the nearest of N = ``clusters``
@@ -43,18 +43,18 @@ from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting
 
-DRAWS, STEPS = 5, 100  # of first centres; of E and M until they rest
+DRAWS, STEPS = 5, 100  # draws of first centres; repetitions of E and M until they converge
 
 
 TRAIN = Task(shows=("model",))
 
 
 def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting = "uniform") -> Algorithm:
-    """Gives each client to the nearest of several models and averages within: for a known number of groups.
+    """Assigns each client to the nearest of several models and averages within: for a known number of groups.
 
     r_k = argmin_i |W_k - C_i|; C_i <- mean of the W_k with r_k = i.
 
-    clusters: N, how many centres there are; 1 = FedAvg.
+    clusters: N, number of centres; 1 = FedAvg.
     pretrain_epochs: epochs in which each client trains the initial model before round 1, to find the first centres.
     """
 
@@ -62,7 +62,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         return shared.first_state([models["global"]] * clusters)
 
     def em(server: State, replies: Replies, round: Round) -> State:
-        """Both steps at the models that came back."""
+        """Do both steps with the models that came back."""
         names = nearest(server, replies)
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
 
@@ -74,7 +74,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
     def prepare(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         if clusters > round.m:
             raise ConfigError(
-                f"algorithm.clusters = {clusters}: only {round.m} clients hold rows; take at most as many clusters."
+                f"algorithm.clusters = {clusters}: only {round.m} clients hold rows; use at most that many clusters."
             )
         sent = {k: algorithm.broadcast(server, k) for k in round.cohort}
         replies = yield Ask(round.cohort, "pretrain", sent, "each")
@@ -108,7 +108,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
 
 
 def nearest(server: State, replies: Replies) -> dict[int, str]:
-    """The E step, then a member for every centre that has none."""
+    """Do the E step, then find a member for every centre that has none."""
     clients, names = replies.clients, list(server["clusters"])
     centres = [server["clusters"][name]["model"] for name in names]
     far = squared_distances([replies.each[k]["model"] for k in clients], centres)
@@ -125,7 +125,7 @@ def nearest(server: State, replies: Replies) -> dict[int, str]:
 
 
 def objective(server: State, replies: Replies) -> float:
-    """(1/K) sum_k |W_k - C_{r_k}|^2."""
+    """Return (1/K) sum_k |W_k - C_{r_k}|^2."""
     away = [
         squared_distances([replies.each[k]["model"]], [server["clusters"][server["cluster"][str(k)]]["model"]])
         for k in replies.clients
@@ -134,7 +134,7 @@ def objective(server: State, replies: Replies) -> float:
 
 
 def seeds(models: list[Tree], count: int, stream: np.random.Generator) -> list[int]:
-    """k-means++: the first at random, each further one with probability ~ its squared distance to the nearest drawn before."""
+    """Draw k-means++ seeds: the first at random, each further one with probability ~ squared distance to the nearest seed."""
     drawn = [int(stream.integers(len(models)))]
     while len(drawn) < count:
         away = squared_distances(models, [models[i] for i in drawn]).min(1).values

@@ -8,7 +8,7 @@ g_i  mean gradient of a batch of node i     eta   ``local.lr``
     adapt_first:    x_i <- sum_j W_ij (x_j - eta g_j(x_j))
     combine_first:  x_i <- sum_j W_ij x_j - eta g_i(x_i)
     metropolis:     W_ij = 1 / (1 + max(deg i, deg j)) on edges, the rest of each row on the diagonal
-    pairwise:       random disjoint pairs of neighbours a round, W = 1/2 within a pair, 1 for who has no partner
+    pairwise:       random disjoint pairs of neighbours per round, W = 1/2 within a pair, 1 without a partner
 
 Source: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, NeurIPS 2017 (its listing is ``combine_first``); pairs: Boyd, Ghosh,
 Prabhakar, Shah, IEEE Transactions on Information Theory 2006. B19. The objective is (1/K) sum F_k.
@@ -64,15 +64,15 @@ def gossip(
     mixing: Literal["metropolis", "pairwise"] = "metropolis",
     order: Literal["adapt_first", "combine_first"] = "adapt_first",
 ) -> Algorithm:
-    """Neighbours in a graph average, there is no server: for parties that trust each other both ways.
+    """Neighbours in a graph average their models without a server: for parties that trust each other both ways.
 
-    x_i <- sum_j W_ij (x_j - eta g_j): neighbours average, there is no server.
+    x_i <- sum_j W_ij (x_j - eta g_j): neighbours average without a server.
 
-    graph: who is whose neighbour: along a closed line, on a closed grid, all, by chance, or as edges says.
+    graph: the neighbours: along a closed line, on a closed grid, all, at random, or as given by edges.
     probability: of each edge of a random graph; left out = 2 ln K / K for K nodes.
     edges: pairs of neighbours of a given graph, [[0, 1], [1, 2], ...]; nodes count from 0.
-    mixing: W: each round with all neighbours, weighed by how many each node has, or in random disjoint pairs.
-    order: whether nodes train and then mix, or mix what they had and add what training changed.
+    mixing: W: with all neighbours, weighted by the nodes' numbers of neighbours, or in random disjoint pairs.
+    order: nodes train and then mix, or mix their old models and add the change by training.
     """
     joined = graphs.graph_of(graph, False, probability, edges)
 

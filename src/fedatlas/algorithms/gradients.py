@@ -12,7 +12,7 @@ from fedatlas.tree import Tensors, Tree
 
 
 def mean_gradient(model: Network, batches: Sequence[Batch], params: Tensors, *, by_rows: bool = True) -> Tree:
-    """Mean over ``batches`` of the gradient of the model's loss, by what they hold (a client's whole gradient) or batch by batch."""
+    """Return the mean gradient of the model's loss over ``batches``, weighted by their rows (a whole gradient) or equally."""
     leaves = {name: x.detach().requires_grad_() for name, x in params.items()}
     total = Tree({name: torch.zeros_like(x) for name, x in params.items()})
     shares = shares_of(batches) if by_rows else [1 / len(batches)] * len(batches)
@@ -25,7 +25,7 @@ def mean_gradient(model: Network, batches: Sequence[Batch], params: Tensors, *, 
 
 
 def shares_of(batches: Sequence[Batch]) -> list[float]:
-    """What each batch counts in the mean over all rows: its rows, their weights or the tokens that count; adds up to 1."""
+    """Return each batch's share in the mean over all rows: by rows, weights or counted tokens; the shares add up to 1."""
 
     def held(batch: Batch) -> float:
         tokens = batch.y.dim() == 2 and not batch.y.is_floating_point()

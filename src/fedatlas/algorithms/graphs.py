@@ -1,7 +1,7 @@
-"""Who hears whom: graphs of nodes, the mixing matrices built on them, and how fast they mix (B19, B20).
+"""Graphs of nodes, the mixing matrices built on them, and their speed of mixing (B19, B20).
 
-A graph of K nodes is a matrix of booleans, ``hears[i, j]``: node i hears node j. Its diagonal is empty: that a node hears
-itself goes without saying. A mixing matrix has the same orientation, W[i, j] being what i makes of what j sends.
+A graph of K nodes is a matrix of booleans, ``hears[i, j]``: node i hears node j. Its diagonal is empty, since each node
+hears itself anyway. A mixing matrix has the same orientation: W[i, j] is the weight that i gives to j's message.
 
 Source of the Metropolis weights: Xiao, Boyd, Systems & Control Letters 2004.
 """
@@ -28,7 +28,7 @@ DRAWS = 200  # random graphs drawn in search of a connected one
 
 
 class Graph(NamedTuple):
-    """How the nodes are joined, before their number is known."""
+    """The graph of the nodes, before their number is known."""
 
     name: str
     directed: bool = False
@@ -37,25 +37,25 @@ class Graph(NamedTuple):
 
 
 def graph_of(name: str, directed: bool, probability: float | None, pairs: Sequence[tuple[int, int]] | None) -> Graph:
-    """The graph of a table's keys; ConfigError where one does not belong to it, or its pairs are missing."""
+    """Return the graph of a table's keys; ConfigError if a key does not belong to it, or its pairs are missing."""
     graph = Graph(name, directed, probability, None if pairs is None else tuple((int(a), int(b)) for a, b in pairs))
     key = "arcs" if graph.directed else "edges"
     if graph.name != "given" and graph.pairs is not None:
         raise ConfigError(
-            f"algorithm.{key}: a graph '{graph.name}' has its own; remove the key or set graph = 'given'."
+            f"algorithm.{key}: a graph '{graph.name}' sets its own; remove the key or set graph = 'given'."
         )
     if graph.name == "given" and graph.pairs is None:
         raise ConfigError(f"algorithm.graph = 'given' needs its {key}: algorithm.{key} = [[0, 1], [1, 2], ...].")
     if graph.name != "random" and graph.probability is not None:
         raise ConfigError(
-            "algorithm.probability: only a graph 'random' has one; remove the key or set graph = 'random'."
+            "algorithm.probability: only graph = 'random' uses it; remove the key or set graph = 'random'."
         )
     return graph
 
 
 @lru_cache(maxsize=16)
 def hears(graph: Graph, K: int, seed: int) -> Booleans:
-    """The graph of K nodes, connected (in both directions); ConfigError with the reason where there is none."""
+    """Return the graph of K nodes, connected in both directions; ConfigError, with the reason, if there is none."""
     if graph.name == "random":
         found = random_graph(graph, K, seed)
     else:
@@ -66,20 +66,20 @@ def hears(graph: Graph, K: int, seed: int) -> Booleans:
             names = ", ".join(str(k) for k in lost[:5]) + (" ..." if len(lost) > 5 else "")
             what, way = ("arcs", "way there and back") if graph.directed else ("edges", "way")
             raise ConfigError(
-                f"algorithm.{what}: the graph is not connected, between node 0 and node {names} there is no {way}."
+                f"algorithm.{what}: the graph is not connected; there is no {way} between node 0 and node {names}."
             )
     found.flags.writeable = False
     return found
 
 
 def ring(K: int) -> Booleans:
-    """0 - 1 - ... - (K-1) - 0."""
+    """Return 0 - 1 - ... - (K-1) - 0."""
     one_way = np.roll(np.eye(K, dtype=bool), 1, axis=0)
     return (one_way | one_way.T) & ~np.eye(K, dtype=bool)
 
 
 def directed_ring(K: int) -> Booleans:
-    """0 -> 1 -> ... -> (K-1) -> 0, and 0 -> 2, so that the nodes are not all alike."""
+    """Return 0 -> 1 -> ... -> (K-1) -> 0, and 0 -> 2, so that the nodes differ."""
     found = np.roll(np.eye(K, dtype=bool), 1, axis=0) & ~np.eye(K, dtype=bool)
     if K > 2:
         found[2, 0] = True
@@ -87,11 +87,11 @@ def directed_ring(K: int) -> Booleans:
 
 
 def torus(K: int) -> Booleans:
-    """A grid of a x b nodes closed at both ends, a the largest divisor of K up to its square root."""
+    """Return a grid of a x b nodes closed at both ends; a is the largest divisor of K up to its square root."""
     a = max(d for d in range(1, math.isqrt(K) + 1) if K % d == 0)
     if a < 2:
         raise ConfigError(
-            f"algorithm.graph = 'torus' needs a x b nodes, both 2 or more: {K} clients cannot be laid out so."
+            f"algorithm.graph = 'torus' needs a x b nodes with a and b at least 2, which {K} clients do not allow."
         )
     b = K // a
     at = np.arange(K).reshape(a, b)
@@ -102,12 +102,12 @@ def torus(K: int) -> Booleans:
 
 
 def complete(K: int) -> Booleans:
-    """Everybody hears everybody."""
+    """Return the graph in which every node hears every other."""
     return ~np.eye(K, dtype=bool)
 
 
 def random_graph(graph: Graph, K: int, seed: int) -> Booleans:
-    """Erdos-Renyi G(K, p), drawn anew until it is connected."""
+    """Draw Erdos-Renyi graphs G(K, p) until one is connected."""
     p = min(1.0, 2 * math.log(K) / K) if graph.probability is None else graph.probability
     for draw in range(DRAWS):
         u = numpy_stream(seed, "graph", draw).random((K, K))
@@ -119,23 +119,23 @@ def random_graph(graph: Graph, K: int, seed: int) -> Booleans:
             return found
     raise ConfigError(
         f"algorithm.probability = {p:g}: none of {DRAWS} random graphs of {K} nodes was connected; raise it "
-        f"(above ln K / K = {math.log(K) / K:.2g} most are)."
+        f"(most are connected above ln K / K = {math.log(K) / K:.2g})."
     )
 
 
 def given(graph: Graph, K: int) -> Booleans:
-    """The user's own edges, or arcs from the first to the second."""
+    """Return the user's edges, or arcs from the first to the second node."""
     key = "arcs" if graph.directed else "edges"
     found = np.zeros((K, K), dtype=bool)
     for sender, receiver in graph.pairs or ():
         for k in (sender, receiver):
             if not 0 <= k < K:
                 raise ConfigError(
-                    f"algorithm.{key}: [{sender}, {receiver}] names node {k}, the nodes are 0 to {K - 1}."
+                    f"algorithm.{key}: [{sender}, {receiver}] names node {k}, but the nodes are 0 to {K - 1}."
                 )
         if sender == receiver:
             raise ConfigError(
-                f"algorithm.{key}: [{sender}, {receiver}] joins a node with itself, which needs no mention."
+                f"algorithm.{key}: [{sender}, {receiver}] joins a node with itself; remove it."
             )
         found[receiver, sender] = True
         if not graph.directed:
@@ -144,7 +144,7 @@ def given(graph: Graph, K: int) -> Booleans:
 
 
 def unreached(found: Booleans) -> list[int]:
-    """Nodes that do not hear node 0, or that node 0 does not hear, over any number of hops."""
+    """Return the nodes that do not hear node 0, or that node 0 does not hear, over any number of hops."""
     from scipy.sparse.csgraph import connected_components
 
     _, part = connected_components(found, directed=True, connection="strong")
@@ -152,7 +152,7 @@ def unreached(found: Booleans) -> list[int]:
 
 
 def metropolis(found: Booleans) -> Matrix:
-    """W_ij = 1 / (1 + max(deg i, deg j)) on edges, the rest of each row on its diagonal: symmetric, doubly stochastic."""
+    """Return W_ij = 1 / (1 + max(deg i, deg j)) on edges, with row sums 1 by the diagonal: symmetric, doubly stochastic."""
     degree = found.sum(axis=1)
     W = np.where(found, 1.0 / (1.0 + np.maximum.outer(degree, degree)), 0.0)
     np.fill_diagonal(W, 1.0 - W.sum(axis=1))
@@ -160,14 +160,14 @@ def metropolis(found: Booleans) -> Matrix:
 
 
 def out_shares(found: Booleans) -> Matrix:
-    """A_ij = 1 / (1 + number that hear j) for j itself and those who hear it: columns sum to one, rows need not."""
+    """Return A_ij = 1 / (1 + number that hear j) for j and those that hear it: columns sum to one, rows may not."""
     heard = found | np.eye(len(found), dtype=bool)
     A: Matrix = heard / heard.sum(axis=0)
     return A
 
 
 def matching(found: Booleans, present: tuple[int, ...], stream: np.random.Generator) -> Matrix:
-    """Random disjoint pairs of neighbours, as many as the order they are drawn in allows; each pair takes its mean."""
+    """Return random disjoint pairs of neighbours, as many as the order of drawing allows; each pair takes its mean."""
     edges = np.argwhere(np.triu(found))
     free = np.zeros(len(found), dtype=bool)
     free[list(present)] = True
@@ -180,7 +180,7 @@ def matching(found: Booleans, present: tuple[int, ...], stream: np.random.Genera
 
 
 def among(W: Matrix, present: tuple[int, ...]) -> Mapping[int, Mapping[int, float]]:
-    """The matrix among those who are there: the share that would go to an absent node stays with its sender.
+    """Return the matrix among present nodes: the share that would go to an absent node stays with its sender.
 
     Columns still sum to one; of a symmetric matrix, which stays symmetric, rows too.
     """
@@ -194,7 +194,7 @@ def among(W: Matrix, present: tuple[int, ...]) -> Mapping[int, Mapping[int, floa
 
 
 def spectral_gap(W: Matrix) -> float:
-    """1 - the second largest modulus of an eigenvalue: max(|lambda_2|, |lambda_n|) where W is symmetric. 1 mixes at once."""
+    """Return 1 - the second largest modulus of an eigenvalue, max(|lambda_2|, |lambda_n|) for symmetric W. 1 mixes at once."""
     if len(W) < 2:
         return 1.0
     values = np.linalg.eigvalsh(W) if np.array_equal(W, W.T) else np.linalg.eigvals(W)
@@ -202,7 +202,7 @@ def spectral_gap(W: Matrix) -> float:
 
 
 def describe(graph: Graph, found: Booleans, W: Matrix) -> dict[str, Any]:
-    """What the record says of a graph; ``messages`` are those of a round in which everybody takes part."""
+    """Describe a graph for the record; ``messages`` are those of a round with all nodes."""
     sends = found.sum(axis=0)
     return {
         "graph": graph.name,

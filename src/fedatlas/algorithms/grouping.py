@@ -1,7 +1,7 @@
 """Groups of clients that complement each other: the rule G = {psi, phi, tau} (G1 to G7).
 
 psi turns a client into a vector without seeing its data, tau says how well two vectors complement each other (the larger the
-better), phi forms the groups. Everything here is a pure function of arrays; who trains and who scores is in `superclients.py`.
+better), phi forms the groups. Everything here is a pure function of arrays; training and scoring are in `superclients.py`.
 
 Source: Zaccone, Rizzardi, Caldarola, Ciccone, Caputo, ICPR 2022; the thesis' algorithms 7 to 9 are not followed where
 they go wrong (errata of the thesis: argmin for argmax, groups that never close, a lost last group).
@@ -19,13 +19,13 @@ from fedatlas.rng import derive, numpy_stream
 
 Vector = np.ndarray
 Tau = Callable[[Vector, Vector], float]
-ROUNDING = 32  # units in the last place: rows no further from their mean, on average, are equal
+ROUNDING = 32  # units in the last place: rows at most this far from their mean, on average, count as equal
 Pick = Callable[[list[int], list[int]], int]
-"""(the group so far, the clients left in ascending order) -> who comes next."""
+"""(the group so far, the clients left in ascending order) -> the next client."""
 
 
 class Limits(NamedTuple):
-    """When a group is full: at ``examples`` examples or ``clients`` clients."""
+    """The size at which a group is full: at ``examples`` examples or ``clients`` clients."""
 
     examples: float  # D_min
     clients: int  # K_max
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
 
 
 def normalised(p: Vector, how: str) -> Vector:
-    """Mean confidences per class -> a distribution: divided by their sum, or the thesis' second softmax, which blurs it (G2)."""
+    """Normalise mean confidences per class: divided by their sum, or by the thesis' second softmax, which blurs them (G2)."""
     if how == "softmax":
         e = np.exp(p - p.max())
         return np.asarray(e / e.sum())
@@ -43,10 +43,10 @@ def normalised(p: Vector, how: str) -> Vector:
 
 
 def principal_scores(rows: np.ndarray, share: float = 0.9) -> np.ndarray:
-    """(K, D) -> (K, q): PCA scores on the fewest components that hold ``share`` of the variance (G3).
+    """Return (K, D) -> (K, q): PCA scores on the fewest components that hold ``share`` of the variance (G3).
 
     By the K x K Gram matrix, since D is a model's size. The sign of a component is that which makes its largest loading
-    positive. Clients that differ by rounding alone, in the rows' own precision, have no variance: (K, 1) zeros.
+    positive. Clients that differ only by rounding, in the rows' own precision, have no variance: (K, 1) zeros.
     """
     centred = rows - rows.mean(0, keepdims=True, dtype=np.float64).astype(rows.dtype)
     gram = (centred @ centred.T).astype(np.float64)
@@ -66,29 +66,29 @@ def principal_scores(rows: np.ndarray, share: float = 0.9) -> np.ndarray:
 
 
 def gini(a: Vector, b: Vector) -> float:
-    """1 - sum q_i^2 of the even mixture q = (a + b) / 2."""
+    """Return 1 - sum q_i^2 of the even mixture q = (a + b) / 2."""
     return float(1 - np.square((a + b) / 2).sum())
 
 
 def kl(a: Vector, b: Vector) -> float:
-    """1 - KL(q || uniform) of the even mixture q; 0 log 0 = 0."""
+    """Return 1 - KL(q || uniform) of the even mixture q; 0 log 0 = 0."""
     q = (a + b) / 2
     inside = q[q > 0]
     return float(1 - (inside * np.log(inside * len(q))).sum())
 
 
 def cosine(a: Vector, b: Vector) -> float:
-    """1 - cos(a, b)."""
+    """Return 1 - cos(a, b)."""
     return float(1 - a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
 
 
 def wasserstein_values(a: Vector, b: Vector) -> float:
-    """Distance between the entries taken as samples of values, as the authors' code has it: which class an entry belongs to is lost."""
+    """Return the distance of the entries as samples of values, as in the authors' code; it ignores the entries' classes."""
     return float(np.abs(np.sort(a) - np.sort(b)).mean())
 
 
 def wasserstein_support(a: Vector, b: Vector) -> float:
-    """Distance between the entries taken as masses at the classes' positions. For distributions."""
+    """Return the distance of the entries as masses at the classes' positions. For distributions."""
     return float(np.abs(np.cumsum(a - b)).sum())
 
 
@@ -105,10 +105,10 @@ OF_DISTRIBUTIONS = ("gini", "kl", "wasserstein_support")
 
 
 def form(pick: Pick, sizes: Mapping[int, int], limits: Limits) -> list[list[int]]:
-    """Groups of all clients, each ascending, numbered by their smallest client.
+    """Form groups of all clients, each ascending, numbered by their smallest client.
 
-    A group closes at ``limits.examples`` examples or ``limits.clients`` clients. What is left at the end goes, client
-    by client, to the groups with the fewest examples that have room.
+    A group closes at ``limits.examples`` examples or ``limits.clients`` clients. The clients left at the end go, one
+    by one, to the groups with the fewest examples that have room.
     """
     rest, out, group = sorted(sizes), list[list[int]](), list[int]()
 
@@ -135,7 +135,7 @@ def form(pick: Pick, sizes: Mapping[int, int], limits: Limits) -> list[list[int]
 
 
 def short(groups: Sequence[Sequence[int]], sizes: Mapping[int, int], limits: Limits) -> list[str]:
-    """A sentence for every group that closed on its number of clients, with fewer examples than it should have."""
+    """Return a sentence for every group that closed at its number of clients, with too few examples."""
     held = [sum(sizes[k] for k in group) for group in groups]
     return [
         f"superclient {i} has {len(group)} clients and {n} examples, fewer than the {limits.examples:.0f} asked for."
@@ -145,7 +145,7 @@ def short(groups: Sequence[Sequence[int]], sizes: Mapping[int, int], limits: Lim
 
 
 def random_pick(clients: Sequence[int], seed: int) -> Pick:
-    """The next of a shuffled list (G5)."""
+    """Return the next client of a shuffled list (G5)."""
     order = [int(k) for k in numpy_stream(seed, "grouping", "random").permutation(sorted(clients))]
     place = {k: i for i, k in enumerate(order)}
     return lambda group, rest: min(rest, key=place.__getitem__)
@@ -154,7 +154,7 @@ def random_pick(clients: Sequence[int], seed: int) -> Pick:
 def greedy_pick(
     vectors: Mapping[int, Vector], sizes: Mapping[int, int], tau: Tau, *, first: str, start: Vector | None, seed: int
 ) -> Pick:
-    """The client that complements the group best; equals: the smallest id (G6).
+    """Return the client that complements the group best; ties: the smallest id (G6).
 
     A group's vector is the mean of its members' by examples. An empty group takes the client with the largest
     tau(``start``, .), without ``start`` the one of largest norm, or with ``first = "random"`` any.
@@ -174,8 +174,8 @@ def greedy_pick(
 
 
 def kmeans_pick(vectors: Mapping[int, Vector], clusters: int, seed: int) -> Pick:
-    """One client at random from each non-empty cluster in turn (G7)."""
-    from sklearn.cluster import KMeans  # a second of importing, for those who use it
+    """Return one client at random from each non-empty cluster in turn (G7)."""
+    from sklearn.cluster import KMeans  # imported here: it takes a second
 
     clients = sorted(vectors)
     points = np.stack([vectors[k] for k in clients])

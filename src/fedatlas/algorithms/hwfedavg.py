@@ -14,9 +14,9 @@ exclusion and local balancing are this project's options (H3), not the paper's.
 
 score: the raw weight omega_k, which NWFedAvg inverts: 1 / s_k ("homogeneity"), the entropy or the Gini index of p_k, both 1
     for even labels, or 1 / (1 + chi-square distance of p_k from P).
-size_scaling: whether N_k enters the weights (the factor alpha_k); without it HWFedAvg is the slides' WFedAvg.
-exclude_above: clients whose s_k (other scores: 1 / omega_k) is larger sit the round out, unless all would; left out = none.
-balance_local: whether a client trains on as many rows of each class it holds as of its rarest, redrawn every round; N_k and
+size_scaling: include N_k in the weights (the factor alpha_k); without it HWFedAvg is the slides' WFedAvg.
+exclude_above: clients whose s_k (other scores: 1 / omega_k) is larger skip the round, unless all would; left out = none.
+balance_local: train on as many rows of each class held as of the client's rarest, redrawn every round; N_k and
     the counts are then those of these rows.
 """
 
@@ -54,7 +54,7 @@ Score = Literal["homogeneity", "entropy", "gini", "chi2"]
 
 
 def raw_weight(p: Tensor, P: Tensor, score: Score) -> Tensor:
-    """omega_k (up to a common factor) of label shares ``p`` (k,) under the cohort's ``P`` (k,)."""
+    """Return omega_k (up to a common factor) of label shares ``p`` (k,) under the cohort's ``P`` (k,)."""
     k = len(p)
     if score == "entropy":
         entropy: Tensor = -torch.special.xlogy(p, p).sum()
@@ -71,7 +71,7 @@ def raw_weight(p: Tensor, P: Tensor, score: Score) -> Tensor:
 
 
 def counted(data: Data) -> Tensor:
-    """Label counts of the rows the client would train on, float64 (classes,)."""
+    """Count the labels of the rows that the client would train on, float64 (classes,)."""
     counts = torch.zeros(data.classes, dtype=torch.float64)
     for piece in data.pieces():
         counts += torch.bincount(piece.y.reshape(-1), minlength=data.classes).double()
@@ -81,7 +81,7 @@ def counted(data: Data) -> Tensor:
 def label_spread(
     score: Score, inverse: str, scaled: bool, balanced: bool
 ) -> tuple[Mapping[str, Task | Question], Callable[[Round], Weights]]:
-    """The two tasks before training, and the weights that come of them."""
+    """Return the two tasks before training, and the weights that follow from them."""
 
     def counts(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
         return {"counts": counted(data)}, client, session
@@ -134,11 +134,11 @@ def spread_rounds(exclude_above: float | None) -> RoundMaker:
 def spread(
     name: str, score: Score, inverse: str, scaled: bool, balanced: bool, exclude_above: float | None
 ) -> Algorithm:
-    """HWFedAvg and NWFedAvg differ in ``inverse`` alone."""
+    """Return HWFedAvg or NWFedAvg, which differ only in ``inverse``."""
     tasks, weigh = label_spread(score, inverse, scaled, balanced)
     leaves = (
         "the local model, the label counts in a sum (summed, not yet masked), one score and the number of rows it trains on"
-        + (", which tells how many it has of its rarest class" if balanced else "")
+        + (", which reveals how many it has of its rarest class" if balanced else "")
     )
     return Algorithm(
         name,
@@ -146,7 +146,7 @@ def spread(
         tasks=tasks,
         weigh=weigh,
         demands=Demands(classes=True),
-        refuses={"chain": "it weighs clients by counts and scores of their labels, and a chain asks for none"},
+        refuses={"chain": "it weighs clients by counts and scores of their labels, which a chain does not collect"},
         card=Card("client weighting", leaves=leaves),
     )
 
@@ -172,6 +172,6 @@ def nwfedavg(
 ) -> Algorithm:
     """FedAvg in which clients with concentrated labels weigh more: W_k ~ alpha_k s_k.
 
-    inverse: what is inverted: omega_k alone ("omega"), or the whole weight of HWFedAvg ("literal"): few rows then weigh more.
+    inverse: the part inverted: only omega_k ("omega"), or the whole weight of HWFedAvg ("literal"): few rows then weigh more.
     """
     return spread("nwfedavg", score, inverse, size_scaling, balance_local, exclude_above)

@@ -1,4 +1,4 @@
-"""IFCA: every client is sent the models of all clusters, trains the one that fits its data best, and says which.
+"""IFCA: every client receives the models of all clusters, trains the one that fits its data best, and names it.
 
 =======  ==========================================  =======  ================================================
 theta_j  model of cluster j, of N = ``clusters``     F_k      mean loss over the rows of client k
@@ -7,16 +7,16 @@ j_k      cluster that client k picked                S_j      those of the cohor
 
     client:  j_k = argmin_j F_k(theta_j), equals: the smallest;  w_k <- LocalTrain(theta_{j_k})
     model:     theta_j <- sum over S_j of n_k w_k / sum over S_j of n_k
-    gradient:  theta_j <- theta_j + sum over S_j of n_k (w_k - theta_j) / sum over the cohort of n_k, with one exact gradient a client
+    gradient:  theta_j <- theta_j + sum over S_j of n_k (w_k - theta_j) / sum over the cohort of n_k, with one exact gradient per client
 
-Source: Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020. B11. A cluster that nobody picked keeps its model. The N models begin
+Source: Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020. B11. A cluster without picks keeps its model. The N models begin
 apart, each drawn from the run's ``init`` stream; ``starts`` sets of them are tried for ``start_rounds`` rounds before round 1 and the run
 goes on with the set of lowest training loss. The paper's means are uniform (``weights``).
 
-clusters: N, how many models clients choose from; 1 = FedAvg.
-starts: sets of N initial models that are tried before round 1, of which the best goes on; 1 = no trial.
+clusters: N, number of models that clients choose from; 1 = FedAvg.
+starts: sets of N initial models that are tried before round 1; the best is used; 1 = no trial.
 start_rounds: rounds in which each of these sets is trained by all clients before it is judged.
-average: what moves a cluster: the mean of its members' models, or one exact gradient each, by their share of the cohort.
+average: the update of a cluster: the mean of its members' models, or one exact gradient each, by their share of the cohort.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def ifca(
     average: Literal["model", "gradient"] = "model",
     weights: Weighting = "samples",
 ) -> Algorithm:
-    """Each client trains whichever model fits it best, j_k = argmin_j F_k(theta_j): for a known number of groups."""
+    """Each client trains the model that fits it best, j_k = argmin_j F_k(theta_j): for a known number of groups."""
     starts = 1 if clusters == 1 else starts
     cost = Passes(survey=float(clusters))
     choose: dict[str, Any] = {"survey": best_fit, "passes": cost, "sealing": Sealing(picked_model)}
@@ -98,7 +98,7 @@ def ifca(
         return with_largest(after)
 
     def prepare(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-        """Every set of models is trained for a while; the one that fits best is kept."""
+        """Train every set of models for a while, and keep the one that fits best."""
         best, lowest = server, math.inf
         for further in [None, *server["starts"]]:
             tried = server if further is None else {**server, **shared.first_state(further)}
@@ -130,13 +130,13 @@ def ifca(
 
 
 def mean_loss(scored: Replies, round: Round) -> float:
-    """Over the rows of those who answered; infinite where nobody did."""
+    """Return the mean loss over the rows of the clients that answered; infinite if there are none."""
     n = sum(round.sizes[k] for k in scored.clients)
     return sum(round.sizes[k] * float(scored.each[k]["loss"]) for k in scored.clients) / n if n else math.inf
 
 
 def broadcast(server: State, client_id: int) -> Message:
-    """All models; ``cluster`` is what the client picked last, before its first time the largest one."""
+    """Return all models; ``cluster`` is the client's last pick, or the largest cluster before its first."""
     last = server["cluster"].get(str(client_id)) or shared.largest(server)
     return {"models": server["clusters"], "cluster": int(last), **shared.of_all(server)}
 
@@ -147,12 +147,12 @@ def personal(message: Message, client: State) -> Tree:
 
 
 def with_largest(server: State) -> State:
-    """Models that began apart have no meaningful mean: the federation's is that of its largest cluster."""
+    """Return the server with its largest cluster's model as the federation's: models from different starts have no useful mean."""
     return {**server, **shared.of_all(server), **server["clusters"][shared.largest(server)]}
 
 
 def best_fit(model: Network, data: Data, message: Message, client: State) -> Mapping[str, Any]:
-    """The cluster whose model has the lowest mean loss over the client's rows, and that loss."""
+    """Return the cluster whose model has the lowest mean loss over the client's rows, and that loss."""
     losses = []
     for own in message["models"].values():
         with torch.no_grad():
@@ -169,33 +169,33 @@ def from_picked(message: Message, client: State, facts: Facts) -> Tree:
 
 
 def picked_model(message: Message, update: Update) -> Models:
-    """What an update is a change of: the model that was picked."""
+    """Return the model that an update is a change of: the picked one."""
     return {"model": message["models"][str(update["cluster"])]["model"]} if "model" in update else {}
 
 
 def say_which(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
-    """The local model goes up with the number of its cluster."""
+    """Send the local model with the number of its cluster."""
     return {"model": y, "cluster": facts.survey["cluster"]}, client
 
 
 def say_loss(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
-    """How well the best model fits, and which it is."""
+    """Send the loss of the best model, and its number."""
     found = best_fit(model, data, message, client)
     return {"loss": found["loss"], "cluster": found["cluster"]}, client, session
 
 
 def picked(replies: Replies) -> dict[int, str]:
-    """client -> the cluster it picked."""
+    """Map each client to the cluster it picked."""
     return {k: str(replies.each[k]["cluster"]) for k in replies.clients}
 
 
 def in_state(names: Mapping[int, str]) -> dict[str, str]:
-    """As a server's state holds them: its keys are words."""
+    """Return the names with string keys, as a server's state holds them."""
     return {str(k): name for k, name in names.items()}
 
 
 def damped(before: State, after: State, replies: Replies, p: Mapping[int, float]) -> State:
-    """Gradient averaging: a cluster moves by the share of the cohort that picked it."""
+    """Do gradient averaging: a cluster moves by the share of the cohort that picked it."""
     out = {}
     for name, own in after["clusters"].items():
         share = sum(p[k] for k, at in picked(replies).items() if at == name)

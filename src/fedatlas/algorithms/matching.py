@@ -1,4 +1,4 @@
-"""Which units of several clients' layers are the same one: MAP matching of neurons under a beta-Bernoulli process (PFNM).
+"""Matching of corresponding units in several clients' layers: MAP under a beta-Bernoulli process (PFNM).
 
 =======  ==============================================  ========  ==================================================
 v        a client's unit: its incoming weights, biases   theta_i   global unit (atom) i, N(mu0, sigma0_2) a priori
@@ -11,7 +11,7 @@ gamma    mass of the process: how freely atoms are made  J         clients
     r-th new atom:  |mu0/sigma0_2 + v/sigma2|^2 / (1/sigma0_2 + 1/sigma2) - |mu0|^2 / sigma0_2 - 2 log r + 2 log(gamma / J)
 
 The assignment of a client's units to different atoms with the largest total gain is found by the Hungarian method, one client at a
-time, the widest first; then in sweeps, in random order, each client is taken out and matched anew.
+time, the widest first; then in sweeps, in random order, each client is taken out and rematched.
 
 Source: Yurochkin, Agarwal, Ghosh, Greenewald, Hoang, Khazaeni, ICML 2019. H13. NumPy, float64.
 """
@@ -31,7 +31,7 @@ AtomOf = npt.NDArray[np.int64]
 
 
 class Prior(NamedTuple):
-    """What is assumed of the atoms before any client is seen."""
+    """The assumptions about the atoms before any client is seen."""
 
     sigma2: float
     sigma0_2: float
@@ -40,17 +40,17 @@ class Prior(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """The global units as matched so far. One that has lost all members keeps its number until all are numbered anew."""
+    """The global units as matched so far. One without members keeps its number until all are renumbered."""
 
     total: Matrix  # sum of the members' vectors, (atoms, features)
     n: AtomOf  # members
 
 
 def matched(clients: Sequence[Matrix], prior: Prior, sweeps: int, rng: np.random.Generator) -> list[AtomOf]:
-    """The atom of every unit (J times (units, features)): numbered as they first appear, clients and units ascending."""
+    """Return the atom of every unit (J times (units, features)), numbered by first appearance, clients and units ascending."""
     J, nobody = len(clients), np.empty(0, np.int64)
     found, atoms = [nobody] * J, Atoms(np.empty((0, clients[0].shape[1])), nobody)
-    for k in sorted(range(J), key=lambda k: -len(clients[k])):  # a stable sort: equals in their order
+    for k in sorted(range(J), key=lambda k: -len(clients[k])):  # a stable sort keeps ties in order
         found[k], atoms = rematched(clients[k], found[k], atoms, J, prior)
     before = found = renumbered(found)
     for _ in range(sweeps):
@@ -59,13 +59,13 @@ def matched(clients: Sequence[Matrix], prior: Prior, sweeps: int, rng: np.random
             found[k], atoms = rematched(clients[k], found[k], atoms, J, prior)
         found = renumbered(found)
         if all(np.array_equal(a, b) for a, b in zip(before, found, strict=True)):
-            break  # nobody moved, so nobody would
+            break  # no client changed, so further sweeps would not either
         before = found
     return found
 
 
 def rematched(V: Matrix, mine: AtomOf, atoms: Atoms, J: int, prior: Prior) -> tuple[AtomOf, Atoms]:
-    """A client taken out (``mine`` are its atoms so far) and matched to the atoms of all others."""
+    """Take a client out (``mine`` are its atoms so far) and match it to the atoms of all others."""
     total, n = atoms.total.copy(), atoms.n.copy()
     total[mine] -= V[: len(mine)]  # a client's units have different atoms
     n[mine] -= 1
@@ -80,7 +80,7 @@ def rematched(V: Matrix, mine: AtomOf, atoms: Atoms, J: int, prior: Prior) -> tu
 
 
 def summed(clients: Sequence[Matrix], found: Sequence[AtomOf]) -> Atoms:
-    """The atoms of an assignment whose numbers have no gaps."""
+    """Return the atoms of an assignment whose numbers have no gaps."""
     n = np.bincount(np.concatenate(found))
     total = np.zeros((len(n), clients[0].shape[1]))
     for V, names in zip(clients, found, strict=True):
@@ -89,7 +89,7 @@ def summed(clients: Sequence[Matrix], found: Sequence[AtomOf]) -> Atoms:
 
 
 def assigned(V: Matrix, total: Matrix, n: AtomOf, J: int, prior: Prior) -> AtomOf:
-    """For each unit of ``V`` (L, features) the atom (0 .. G-1, of sums ``total`` and members ``n``) or a new one (G, G+1 ...)."""
+    """Return for each unit of ``V`` (L, features) an atom (0 .. G-1, of sums ``total`` and members ``n``) or a new one (G, G+1 ...)."""
     from scipy.optimize import linear_sum_assignment
 
     if not len(n):
@@ -99,16 +99,16 @@ def assigned(V: Matrix, total: Matrix, n: AtomOf, J: int, prior: Prior) -> AtomO
     r = np.arange(1, new_atoms(old, new) + 1)
     _, chosen = linear_sum_assignment(np.hstack([old, new[:, None] - 2 * np.log(r)]), maximize=True)
     out = np.asarray(chosen, dtype=np.int64)
-    made = out >= len(n)  # which unit takes which r is a tie: in the order of the units
+    made = out >= len(n)  # the numbers r of new atoms are tied: given in the order of the units
     out[made] = len(n) + np.arange(int(made.sum()))
     return out
 
 
 def new_atoms(old: Matrix, new: Matrix) -> int:
-    """No more new atoms than this can be of use.
+    """Return the most new atoms that can be useful.
 
     With at least as many atoms as units, a client that makes r new ones leaves r old ones free; the unit of the r-th would have
-    moved to one of them unless 2 log r <= its gain anew minus its least gain among the old.
+    moved to one of them unless 2 log r <= its gain as a new atom minus its least gain among the old.
     """
     units, atoms = old.shape
     most = float((new - old.min(1)).max()) / 2
@@ -118,7 +118,7 @@ def new_atoms(old: Matrix, new: Matrix) -> int:
 
 
 def gain_of_old(V: Matrix, total: Matrix, n: AtomOf, J: int, prior: Prior) -> Matrix:
-    """Gain of each unit in each atom, (L, G)."""
+    """Return the gain of each unit in each atom, (L, G)."""
     s, s0, _, mu0 = prior
     a = mu0 / s0 + total / s
     square = (a * a).sum(1)
@@ -128,7 +128,7 @@ def gain_of_old(V: Matrix, total: Matrix, n: AtomOf, J: int, prior: Prior) -> Ma
 
 
 def gain_of_new(V: Matrix, J: int, prior: Prior) -> Matrix:
-    """Gain of each unit as the first new atom, (L,)."""
+    """Return the gain of each unit as the first new atom, (L,)."""
     s, s0, gamma, mu0 = prior
     a = mu0 / s0 + V / s
     out: Matrix = (a * a).sum(1) / (1 / s0 + 1 / s) - (mu0 * mu0).sum() / s0 + 2 * math.log(gamma / J)
@@ -136,7 +136,7 @@ def gain_of_new(V: Matrix, J: int, prior: Prior) -> Matrix:
 
 
 def renumbered(found: Sequence[AtomOf]) -> list[AtomOf]:
-    """The same groups, atoms numbered as they first appear."""
+    """Return the same groups, with atoms numbered as they first appear."""
     _, first, place = np.unique(np.concatenate(found), return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

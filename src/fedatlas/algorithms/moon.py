@@ -38,9 +38,9 @@ from fedatlas.weighting import Weighting, weighting
 
 
 def contrast(z: Tensor, z_g: Tensor, z_p: Tensor, tau: float | Tensor) -> Tensor:
-    """l_con of each row, (rows, h) three times -> (rows,): log(1 + e^{(cos(z, z_p) - cos(z, z_g)) / tau})."""
+    """Return l_con of each row, (rows, h) three times -> (rows,): log(1 + e^{(cos(z, z_p) - cos(z, z_g)) / tau})."""
     between = torch.nn.functional.normalize(z_g, dim=-1) - torch.nn.functional.normalize(z_p, dim=-1)
-    length = (z * z).sum(-1).clamp_min(1e-24).sqrt()  # a number a row, where z / |z| would be one for each feature
+    length = (z * z).sum(-1).clamp_min(1e-24).sqrt()  # one number per row, whereas z / |z| would have one per feature
     loss: Tensor = -torch.nn.functional.logsigmoid((z * between).sum(-1) / length / tau)
     return loss
 
@@ -50,11 +50,11 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
 
     Loss + mu mean(l_con); the mean of the local models becomes the global one.
 
-    mu: weight of the contrastive term beside the loss; 0 = FedAvg.
-    temperature: tau, which divides the cosines of features: the smaller, the sharper the contrast.
+    mu: weight of the contrastive term added to the loss; 0 = FedAvg.
+    temperature: tau, which divides the cosines of features; a smaller tau sharpens the contrast.
     """
     if mu == 0:  # no term and no state, so that the run equals FedAvg's bit for bit
-        nothing = {"algorithm.temperature": "mu = 0 leaves the contrast out"}
+        nothing = {"algorithm.temperature": "mu = 0 omits the contrast"}
         return Algorithm("moon", weigh=weighting(weights), card=Card("regularisation", unused=nothing))
 
     def objective(model: Network, w: Tensors, batch: Batch, message: Message, client: State, facts: Facts) -> Tensor:
@@ -65,7 +65,7 @@ def moon(*, mu: Rate = 1.0, temperature: Positive = 0.5, weights: Weighting = "s
         return loss + term.mean()
 
     def client_init(params: Tree, facts: Facts) -> State:
-        # 0 or 1 as a tensor of one number: clients that have and have not been seen can then share a step
+        # 0 or 1 as a tensor of one number, so that new and known clients can share a step
         return {"previous": params, "seen": next(iter(params.values())).new_zeros(1)}
 
     def finish(w_k: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:

@@ -1,4 +1,4 @@
-"""From which learning rate on a quadratic penalty alone throws local work off, whatever the data.
+"""The learning rate from which a quadratic penalty by itself makes local work diverge, for any data.
 
 A penalty (c/2) |w - w_t|^2 adds c (w - w_t) to a step's gradient. With momentum b the step on the penalty alone is a linear map
 of (w, u); both its eigenvalues are inside the unit circle as long as eta c < 2 (1 + b), in Nesterov's form as long as
@@ -14,14 +14,14 @@ from fedatlas.algorithm import Check
 
 
 def diverges_from(c: float, momentum: float = 0.0, nesterov: bool = False) -> float:
-    """The least learning rate of SGD at which (c/2) |w - w_t|^2, c > 0, no longer draws w to w_t."""
+    """Return the least learning rate of SGD at which (c/2) |w - w_t|^2, c > 0, no longer draws w to w_t."""
     return 2 / c * (1 + momentum) / (1 + 2 * momentum if nesterov else 1)
 
 
 def penalty_check(c: float, *, by_size: bool = False) -> Check | None:
-    """`Algorithm.check` of a method that adds c (w - w_t) to its local steps; None for c = 0.
+    """Return `Algorithm.check` of a method that adds c (w - w_t) to its local steps; None for c = 0.
 
-    ``by_size``: for a client of n_k rows, the fewer the worse, it is c (n/K) / n_k.
+    ``by_size``: for a client of n_k rows it is c (n/K) / n_k, so the smallest client diverges first.
     """
 
     def check(keys: Mapping[str, Any], sizes: Sequence[int] | None) -> str:
@@ -43,7 +43,7 @@ def penalty_check(c: float, *, by_size: bool = False) -> Check | None:
 
 
 def of_smallest(name: str, lr: float, limit: float, sizes: Sequence[int]) -> str:
-    """The same of the client with the fewest rows, but some; ``limit`` is that of a client of mean size."""
+    """Return the message for the client with the fewest rows above zero; ``limit`` is that of a client of mean size."""
     held = {k: n for k, n in enumerate(sizes) if n}
     if not held:
         return ""

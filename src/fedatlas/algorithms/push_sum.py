@@ -8,7 +8,7 @@ u_i   sum of the shares of weight, 1 at first  g_i   mean gradient of a batch of
 
     z_i <- sum_j A_ij (z_j - eta g_j(x_j));   u_i <- sum_j A_ij u_j;   x_i = z_i / u_i
 
-Every node pushes equal shares to itself and to all that hear it: it need not know who hears the others, nor answer those it
+Every node pushes equal shares to itself and to all that hear it: it need not know the other nodes' hearers, nor answer those it
 hears. Source: Kempe, Dobra, Gehrke, FOCS 2003 (the sums); He, Tan, Tang, Qiu, Liu 2019 (with gradient steps).
 B20. The objective is (1/K) sum F_k. Deviations: local work may be longer than one step, its move takes
 the place of -eta g; the share that would go to an absent node stays with its sender, so that the sums of z and u are kept.
@@ -45,14 +45,14 @@ def push_sum(
     probability: graphs.Probability | None = None,
     arcs: graphs.Pairs | None = None,
 ) -> Algorithm:
-    """Averages over one-way arcs, there is no server: for trust in one direction.
+    """Nodes average over one-way arcs without a server: for trust in one direction.
 
-    z <- A (z - eta g), u <- A u, x = z / u: averages over one-way arcs, there is no server.
+    z <- A (z - eta g), u <- A u, x = z / u: averages over one-way arcs without a server.
 
-    graph: who pushes to whom: 0 -> 1 -> ... -> 0 and 0 -> 2 ("directed_ring"), both ways along a closed line, on a closed grid
-        or among all, by chance, or as arcs says.
+    graph: the arcs: 0 -> 1 -> ... -> 0 and 0 -> 2 ("directed_ring"), both ways along a closed line, on a closed grid
+        or among all, at random, or as given by arcs.
     probability: of each arc of a random graph; left out = 2 ln K / K for K nodes.
-    arcs: who pushes to whom in a given graph, [[from, to], ...]; nodes count from 0.
+    arcs: arcs of a given graph, [[from, to], ...]; nodes count from 0.
     """
     joined = graphs.graph_of(graph, True, probability, arcs)
 
@@ -73,7 +73,7 @@ def push_sum(
         after = {i: sum(a * u[j] for j, a in row.items()) for i, row in A.items()}
         return {
             i: {j: {"z": a, "u": a, "model": a * u[j] / after[i]} for j, a in row.items()} for i, row in A.items()
-        }  # of "model" the buffers take their weights
+        }  # the buffers take their weights from those of "model"
 
     def describe(K: int, seed: int) -> Mapping[str, Any]:
         found = graphs.hears(joined, K, seed)
@@ -91,7 +91,7 @@ def push_sum(
             "decentralised",
             "decentralised, single-sided trust",
             keeps="its sums of shares of models and of weight",
-            leaves="shares of the local model and of its weight, to those who hear the node",
+            leaves="shares of the local model and of its weight, to the nodes that hear it",
             describe=describe,
         ),
     )

@@ -13,12 +13,12 @@ Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020. H11 (the thes
 errata 10-13). The paper's mean is uniform. ``weights="samples"`` weighs the models by n_k over the cohort and c by
 n_k/n, which solves the sample-weighted objective. Weight decay is part of F_k: of its steps and of both options'
 controls. Momentum and adaptive local optimisers are refused with option II: (w_t - y) / (tau eta) would not be a
-gradient then. ``variant="fedseq_code"`` is what the thesis ran: c_k+ is the mean of the gradients of this round's batches
+gradient then. ``variant="fedseq_code"`` is the thesis' code: c_k+ is the mean of the gradients of this round's batches
 at w_t, without weight decay; models are weighted by samples, c by 1/K.
 
-option: how a client renews its control c_k: I = gradient at w_t over all its rows, II = mean gradient of its steps.
-server_lr: eta_g, the server's learning rate: share of the mean move that the model makes; 1 = to the mean of the models.
-variant: the paper's algorithm, or what the FedSeq thesis ran, which sets option and weights itself.
+option: how a client updates its control c_k: I = gradient at w_t over all its rows, II = mean gradient of its steps.
+server_lr: eta_g, the server's learning rate: share of the mean move applied to the model; 1 = the mean of the models.
+variant: the paper's algorithm, or that of the FedSeq thesis' code, which sets option and weights itself.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def scaffold(
     weights: Weighting = "uniform",
     variant: Literal["paper", "fedseq_code"] = "paper",
 ) -> Algorithm:
-    """Takes each client's drift out of its steps by control variates: for unlike clients and much local work.
+    """Removes each client's drift from its steps by control variates: for unlike clients and much local work.
 
-    The variant ``fedseq_code`` has an option and weights of its own.
+    The variant ``fedseq_code`` sets its own option and weights.
     """
     paper = variant == "paper"
     if not paper and (option, weights) != ("II", "uniform"):
@@ -81,7 +81,7 @@ def scaffold(
 
     def finish(y: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         c_k = client["c_k"]
-        if paper and not (work.n_k if option == "I" else work.lr_sum):  # no rows or no rate: nothing to say
+        if paper and not (work.n_k if option == "I" else work.lr_sum):  # no rows or no rate: nothing to report
             return {"model": y, "c": c_k.zeros()}, client
         if not paper:
             new = facts.survey["gradient"]
@@ -92,7 +92,7 @@ def scaffold(
         return {"model": y, "c": new - c_k}, client
 
     def settle(seen: Update, work: Work, message: Message, client: State, facts: Facts) -> State:
-        return {"c_k": client["c_k"] + seen["c"]}  # by what the server adds, so that c stays the mean of the c_k
+        return {"c_k": client["c_k"] + seen["c"]}  # by the amount the server adds, so that c stays the mean of the c_k
 
     def weigh(round: Round) -> dict[str, Coefficients]:
         share = {k: round.sizes[k] / round.n if weights == "samples" else 1 / round.K for k in round.cohort}
@@ -105,8 +105,8 @@ def scaffold(
     train = Task(direction=direction, finish=finish, settle=settle, sealing=Sealing(tracked=("c",)))
     exact = paper and option == "II"
     look = partial(gradient_at_anchor, paper=paper)
-    looking = train._replace(survey=look, passes=Passes(survey=3.0))  # at each row once
-    if not paper:  # at every batch of its steps
+    looking = train._replace(survey=look, passes=Passes(survey=3.0))  # one pass over the rows
+    if not paper:  # one pass over the batches of its steps
         looking = looking._replace(passes=Passes(step=train.passes.step + 3.0))
     return Algorithm(
         "scaffold",
@@ -123,6 +123,6 @@ def scaffold(
 
 
 def gradient_at_anchor(model: Network, data: Data, message: Message, client: State, paper: bool) -> Mapping[str, Any]:
-    """The gradient at the model received: over all rows, or as the code has it, the mean over the batches of the local steps."""
+    """Return the gradient at the model received: over all rows, or as in the code the mean over the local steps' batches."""
     batches = data.pieces() if paper else data.batches()
     return {"gradient": mean_gradient(model, batches, message["model"], by_rows=paper)}

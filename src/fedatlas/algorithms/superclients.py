@@ -1,4 +1,4 @@
-"""The set-up of FedSeq: which clients form a superclient is settled before round 1 (G1 to G7).
+"""The set-up of FedSeq: superclients are formed before round 1 (G1 to G7).
 
 Every client trains w_0 once; its confidences or its weights become a vector (psi), and `grouping.py` makes groups of vectors.
 
@@ -53,11 +53,11 @@ from fedatlas.errors import ConfigError
 from fedatlas.rounds import messages
 from fedatlas.tree import Tree
 
-AT_ONCE = 32  # clients whose pre-trained models are there at the same time
+AT_ONCE = 32  # pre-trained models held at the same time
 
 
 class Grouping(NamedTuple):
-    """How superclients are formed: the parameters of G1 to G7."""
+    """The parameters of G1 to G7, by which superclients are formed."""
 
     psi: str
     phi: str
@@ -73,30 +73,30 @@ class Grouping(NamedTuple):
 
 
 def groups(server: State) -> Groups:
-    """The superclients."""
+    """Return the superclients."""
     return tuple(tuple(group) for group in server["groups"])
 
 
 def metric_of(how: Grouping) -> str:
-    """tau, with ``auto`` resolved; ConfigError where the vectors do not allow it (G1)."""
+    """Return tau, with ``auto`` resolved; ConfigError if the vectors do not allow it (G1)."""
     usual = {"random": "cosine", "kmeans": "euclidean", "greedy": "kl" if how.psi == "conf" else "cosine"}[how.phi]
     if how.metric == "auto" or how.phi == "random":
         return usual
     if (how.phi == "kmeans") != (how.metric == "euclidean"):
         raise ConfigError(
-            f"algorithm.metric = '{how.metric}': k-means works with 'euclidean', and only k-means does; "
-            f"with algorithm.phi = '{how.phi}' take '{usual}'."
+            f"algorithm.metric = '{how.metric}': 'euclidean' and k-means can only be used together; "
+            f"with algorithm.phi = '{how.phi}' use '{usual}'."
         )
     if how.metric in OF_DISTRIBUTIONS and how.psi == "clf":
         raise ConfigError(
-            f"algorithm.metric = '{how.metric}' compares distributions, which psi = 'clf' does not give: take 'cosine' "
+            f"algorithm.metric = '{how.metric}' compares distributions, which psi = 'clf' does not give; use 'cosine' "
             "or 'wasserstein_values', or psi = 'conf'."
         )
     return how.metric
 
 
 def pretrain(how: Grouping) -> Task:
-    """Local training of w_0; with psi = ``clf`` only the weights of linear layers leave."""
+    """Return local training of w_0; with psi = ``clf`` only the weights of linear layers leave."""
 
     def finish(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
         names = message.get("linear", params)
@@ -106,7 +106,7 @@ def pretrain(how: Grouping) -> Task:
 
 
 def confidences(model: Network, data: Data, message: Message, client: State, session: Any) -> Answered:
-    """p_c = mean over the exemplars of class c of the probability that the model gives class c (G2)."""
+    """Return p_c, the mean over class c's exemplars of the probability that the model gives class c (G2)."""
     total, count = torch.zeros(data.classes, dtype=torch.float64), torch.zeros(data.classes, dtype=torch.float64)
     with torch.no_grad():
         for piece in data.pieces():
@@ -120,9 +120,9 @@ CONFIDENCE = Question(confidences, passes=1.0)
 
 
 def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-    """Before round 1: every client trains w_0, its model becomes a vector, the vectors become groups.
+    """Form superclients before round 1: every client trains w_0, its model becomes a vector, the vectors become groups.
 
-    Of a client that does not answer nothing is known: it counts as the mean of those that do.
+    A client that does not answer counts as the mean of those that do.
     """
     vectors: dict[int, Vector] = {}
     told = {"linear": server["linear"]} if how.psi == "clf" else {}
@@ -148,7 +148,7 @@ def set_up(how: Grouping, algorithm: Algorithm, server: State, round: Round) -> 
 
 
 def limits_of(how: Grouping, sizes: Mapping[int, int]) -> Limits:
-    """When a superclient of these clients is full."""
+    """Return the size at which a superclient of these clients is full."""
     return Limits(how.min_examples or fewest(how.group_size, sizes), how.max_clients)
 
 
@@ -160,13 +160,13 @@ def notices(how: Grouping, rule: Card, server: State, facts: ServerFacts) -> lis
 
 
 def fewest(group_size: int, sizes: Mapping[int, int]) -> int:
-    """D_min of G1 where none is given: what ``group_size`` clients hold where all hold alike, but for a row."""
+    """Return D_min of G1 if it is not given: the rows of ``group_size`` clients of mean size, rounded down."""
     total = sum(sizes.values())
     return min(group_size * max(total // len(sizes), 1), total)
 
 
 def picker(how: Grouping, vectors: Mapping[int, Vector], sizes: Mapping[int, int], classes: int, seed: int) -> Pick:
-    """phi by name. Vectors that do not differ tell nothing, no more than none do: then, too, groups are random."""
+    """Return phi by name. Vectors that do not differ carry no information, like missing ones, and make groups random."""
     points = list(vectors.values())
     if how.phi == "random" or all(np.array_equal(points[0], p) for p in points):
         return random_pick(list(sizes), seed)
