@@ -1,1 +1,1 @@
-"""Privacy mechanisms: what an update looks like to whoever must not see it, and what was released of it."""
+"""Privacy mechanisms: how updates are hidden from parties that must not see them, and the record of what was released."""
