@@ -67,7 +67,7 @@ def spent(events: Sequence[Event], delta: float) -> Spent:
 
 
 def curve(events: Sequence[Event], delta: float, points: int = POINTS) -> tuple[tuple[int, float], ...]:
-    """Return (round, epsilon of all releases up to it) for every round that released, or for ``points`` of them, evenly spread, including the last."""
+    """Return (round, epsilon so far) of every round that released, or of ``points`` of them, evenly spread and with the last."""
     rounds = sorted({event.round for event in events})
     chosen = rounds
     if len(rounds) > points:
@@ -135,7 +135,7 @@ def _price(bill: Counter[Release], delta: float) -> Spent:
 
 
 def _composed(sampled: dict[Release, int], pure: float, mu: float, delta: float) -> float | None:
-    """Return epsilon from the loss distributions of Poisson rounds, one plain Gaussian and one pure mechanism; None if no grid holds them."""
+    """Return epsilon from loss distributions of Poisson rounds, one plain Gaussian and one pure mechanism; None if no grid holds them."""
     noises = [(r.multiplier, r.rate, n) for r, n in sampled.items()] + ([(1 / mu, 1.0, 1)] if mu else [])
     if min(m for m, _, _ in noises) < LEAST_NOISE or pure > 1e3:
         return None

@@ -64,9 +64,9 @@ class RoundClosed(Exception):  # an event of the protocol: the round changes not
 def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[int, ...]], None]) -> Asking:
     """Return a protocol that writes the opened sum to the journal before use, after ``note`` has recorded in the ledger who answered.
 
-    A round that is repeated reads it there, and those who answered do their work again without sending anything: what they were told
-    stands in the journal, too, so that their states follow from the numbers that were opened. RoundClosed where a party has helped
-    to open this ask and the sum was lost: it is not opened twice.
+    A repeated round reads the sum from the journal. The clients that answered repeat their work without sending anything. The journal
+    also holds what they were told, so that their states follow from the numbers that were opened. RoundClosed where a party has
+    helped to open this ask and the sum was lost: a sum is never opened twice.
     """
     journal, words = place.journal, dict[str, Any]()
     if journal is not None and (kept := journal.read(place.round, place.number)) is not None:

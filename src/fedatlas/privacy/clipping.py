@@ -36,10 +36,10 @@ def vector(update: Update) -> Tensor:
 
 
 def clipped(update: Update, bound: float, order: Literal[1, 2] = 2) -> Update:
-    """Return x min(1, bound / ||x||), x all numbers of ``update``, as float64 trees; order of the norm: 2 for Gaussian, 1 for Laplace noise.
+    """Return x min(1, bound / ||x||), x all numbers of ``update``, as float64 trees; ``order`` of the norm: 2 Gaussian, 1 Laplace noise.
 
-    A vector within the bound keeps its numbers to the bit. PrivacyError for numbers that are not finite, and other
-    content than trees of floats.
+    A vector within the bound keeps its numbers bit by bit. PrivacyError for numbers that are not finite, and for anything
+    but trees of floats.
     """
     x = vector(update)
     length = float(torch.linalg.vector_norm(x, order))

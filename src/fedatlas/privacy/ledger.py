@@ -59,7 +59,7 @@ class Mark(NamedTuple):
 def append(path: Path, events: Sequence[Event]) -> None:
     """Append one line per event and return once all are on the disk; only then may their releases be used.
 
-    PrivacyError for an event that an accountant could not read, DiskError if it cannot be written. In both cases the release must not be used.
+    PrivacyError for an event that an accountant could not read, DiskError if it cannot be written; the release must then not be used.
     """
     for event in events:
         if problem := _problem(event):
@@ -68,7 +68,7 @@ def append(path: Path, events: Sequence[Event]) -> None:
 
 
 def add(path: Path, text: str) -> None:
-    """Append whole lines to a file that only grows, and return once they and the file's name are on the disk; close a torn line before them."""
+    """Append whole lines to a growing file and return once they and its name are on the disk; close a torn line before them."""
     try:
         made = not path.exists()
         with open(path, "a+b", buffering=0) as file:

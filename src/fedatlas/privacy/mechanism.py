@@ -2,7 +2,7 @@
 
 A builder returns the record from the keys of its table, as an algorithm's builder does. The defaults of the fields describe a
 mechanism that changes nothing; a mechanism states only what differs. docs/mechanisms.md explains the fields. `Mechanism` is read
-without torch, for example by the recommender. Everything that needs torch belongs to `Work`, which `Mechanism.work` makes when a run begins.
+without torch, for example by the recommender. What needs torch belongs to `Work`, which `Mechanism.work` makes when a run begins.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Protocol(NamedTuple):
     staged: bool = False  # a phase after the work needs each client's session of the work
     check: Callable[[str, int, str, Message], None] | None = None  # (run, round, what, message): ProtocolError
     cohort: Callable[[str, Message], int | None] | None = None  # clients of a sum according to what a party signs for
-    # (client, federation, its private key, everybody's public keys, sums it opened) -> the session in which a deployed node's questions begin.
+    # (client, federation, its private key, everybody's public keys, sums it opened) -> the first session of a deployed node.
     node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any]], Any] | None = None
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
 

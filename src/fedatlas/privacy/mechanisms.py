@@ -56,7 +56,7 @@ def of_table(table: Mapping[str, Any]) -> Mechanism:
 
 
 def for_all_rounds(names: Iterable[str]) -> str:
-    """Return the first named mechanism whose noise is calibrated to the number of rounds, on which every round then depends; "" if there is none."""
+    """Return the first named mechanism whose noise is calibrated to the number of rounds, so that rounds depend on it; "" if none."""
     known = every()
     noises = {name: known[name].noise for name in names if name in known}
     return next((name for name, noise in noises.items() if noise is not None and noise.for_all_rounds), "")
