@@ -3,7 +3,7 @@
 ==============================  =============================================================================================
 releases                        epsilon
 ==============================  =============================================================================================
-Gaussian, nothing sampled       closed form: all of them are one (`fedatlas.privacy.gaussian`)
+Gaussian, nothing sampled       closed form: together they equal one release (`fedatlas.privacy.gaussian`)
 Gaussian, Poisson rounds        privacy loss distributions of dp-accounting, equal rounds composed as one block; both directions
                                 of add or remove, rounded so that epsilon is never too small (P1)
 Laplace                         basic composition: the sum of 1 / multiplier, delta = 0
@@ -11,10 +11,11 @@ Laplace and Gaussian            Laplace's as the worst mechanism of its epsilon,
 without noise                   infinity
 ==============================  =============================================================================================
 
-Where the noise is so small that a loss distribution does not fit on a grid, sampling is left out of the account: the
-closed form of the same releases without sampling is never below, and is called an upper bound (a sampled release is a
-mixture, and divergences are convex). Releases that tell of named clients cost these alone; stated is the client's epsilon that
-paid most. Sampling counts for neighbours by adding or removing only; exactly n of N is not Poisson and has no line here.
+Where the noise is so small that a loss distribution does not fit on a grid, sampling is ignored. The closed form of the
+same releases without sampling is never smaller and is called an upper bound (a sampled release is a mixture, and divergences
+are convex). Releases about named clients cost only these clients; the stated epsilon is that of the client that paid most.
+Sampling counts only where neighbours differ by adding or removing a unit. Drawing exactly n of N is not Poisson sampling
+and is not supported.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.privacy.gaussian import check_delta, epsilon_of
 from fedatlas.privacy.ledger import Event, Kind, counted
 
-POINTS = 32  # rounds of a curve
-FINEST, CELLS = 2.0**-17, 2.0**19  # of a grid of privacy losses: its step, and how many a single release may take
-WIDEST = 2.0**22  # cells of all releases together
-LEAST_NOISE = 0.05  # sampled releases with less noise are bounded without their sampling
+POINTS = 32  # most rounds in a curve
+FINEST, CELLS = 2.0**-17, 2.0**19  # grid of privacy losses: the smallest step, and the most cells of a single release
+WIDEST = 2.0**22  # most cells of all releases together
+LEAST_NOISE = 0.05  # sampled releases with less noise are bounded as if they were not sampled
 
 
 class Spent(NamedTuple):
-    """The price of some releases for one client, or one record."""
+    """The cost of some releases for one client, or one record."""
 
     epsilon: float
     delta: float
     how: str  # a sentence
-    upper_bound: bool = False  # the true price may be visibly lower
+    upper_bound: bool = False  # the true cost may be visibly lower
 
 
 class Release(NamedTuple):
@@ -53,7 +54,7 @@ class Release(NamedTuple):
 
 
 def spent(events: Sequence[Event], delta: float) -> Spent:
-    """epsilon of all events together at ``delta`` (0 only where all noise is Laplace's), for the client that paid most.
+    """Return epsilon of all events together at ``delta`` (0 only where all noise is Laplace's), for the client that paid most.
 
     PrivacyError where the events protect different units, or sample in a way that has no sound account.
     """
@@ -66,7 +67,7 @@ def spent(events: Sequence[Event], delta: float) -> Spent:
 
 
 def curve(events: Sequence[Event], delta: float, points: int = POINTS) -> tuple[tuple[int, float], ...]:
-    """(round, epsilon of all releases up to it): every round that released, or ``points`` of them, evenly spread, with the last."""
+    """Return (round, epsilon so far) of every round that released, or of ``points`` of them, evenly spread and with the last."""
     rounds = sorted({event.round for event in events})
     chosen = rounds
     if len(rounds) > points:
@@ -75,7 +76,7 @@ def curve(events: Sequence[Event], delta: float, points: int = POINTS) -> tuple[
 
 
 def _check(events: Sequence[Event]) -> None:
-    """PrivacyError where one epsilon for all events would say nothing."""
+    """Raise PrivacyError where one epsilon for all events would be meaningless."""
     if len({(event.unit, event.neighbours) for event in events}) > 1:
         raise PrivacyError(
             "the ledger holds releases that protect different units, clients and records: each has an epsilon of its own."
@@ -103,7 +104,7 @@ def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
 
 
 def _price(bill: Counter[Release], delta: float) -> Spent:
-    """epsilon of one client's releases."""
+    """Return epsilon of one client's releases."""
     if not bill:
         return Spent(0.0, delta, "Nothing was released.")
     laplace = {r: n for r, n in bill.items() if r.noise == "laplace"}
@@ -134,7 +135,7 @@ def _price(bill: Counter[Release], delta: float) -> Spent:
 
 
 def _composed(sampled: dict[Release, int], pure: float, mu: float, delta: float) -> float | None:
-    """epsilon by privacy loss distributions of Poisson rounds, one plain Gaussian and one pure mechanism; None if no grid holds them."""
+    """Return epsilon from loss distributions of Poisson rounds, one plain Gaussian and one pure mechanism; None if no grid holds them."""
     noises = [(r.multiplier, r.rate, n) for r, n in sampled.items()] + ([(1 / mu, 1.0, 1)] if mu else [])
     if min(m for m, _, _ in noises) < LEAST_NOISE or pure > 1e3:
         return None
@@ -149,19 +150,19 @@ def _composed(sampled: dict[Release, int], pure: float, mu: float, delta: float)
 
 
 def _step(noises: Sequence[tuple[float, float, int]]) -> float:
-    """Step of the grid of losses: a thirtieth of the spread of one release, so that rounding adds little to what they sum up to.
+    """Return the step of the grid of losses: a thirtieth of one release's spread, so that rounding adds little to the sum.
 
     Coarser only where a grid would have too many cells; a power of two, so that the rounds of a curve share grids.
     """
     spread = min(min(1 / m, rate * math.sqrt(math.expm1(min(1 / m**2, 500.0)))) for m, rate, _ in noises)
-    reach = [1 / (2 * m**2) + 10 / m for m, _, _ in noises]  # what a single release's loss hardly exceeds
+    reach = [1 / (2 * m**2) + 10 / m for m, _, _ in noises]  # a single release's loss hardly ever exceeds this
     wide = sum(min(n, 20 * math.sqrt(n * rate)) * far for (_, rate, n), far in zip(noises, reach, strict=True))
     step = max(min(spread / 30, 0.01), FINEST, 2 * max(reach) / CELLS, wide / WIDEST)
     return float(2.0 ** math.floor(math.log2(step)))
 
 
 def _distributions() -> Any:
-    """dp-accounting's privacy loss distributions; ConfigError without the extra."""
+    """Return dp-accounting's module of privacy loss distributions; ConfigError without the extra."""
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError as error:
@@ -171,7 +172,7 @@ def _distributions() -> Any:
 
 @lru_cache(maxsize=8)
 def _loss(multiplier: float, rate: float, step: float) -> Any:
-    """The privacy loss of one release, in both directions of add or remove, rounded upwards."""
+    """Return the privacy loss of one release, in both directions of add or remove, rounded upwards."""
     return _distributions().from_gaussian_mechanism(multiplier, sampling_prob=rate, value_discretization_interval=step)
 
 
@@ -180,7 +181,7 @@ def _repeated(loss: Any, times: int) -> Any:
 
 
 def _pure_loss(epsilon: float, step: float) -> Any:
-    """Of all mechanisms with this epsilon and delta = 0 the one that costs most beside others: randomised response."""
+    """Return the loss of the mechanism that costs most in composition at this epsilon and delta = 0: randomised response."""
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
     return _distributions().from_privacy_parameters(

@@ -1,7 +1,7 @@
 """Values and steps shared by the protocols around an ask: what they are told of it, and how a sum becomes the mean that the round expects.
 
-A protocol is a generator around an ask: of the algorithm's `Ask` it makes its own (keys, shares, the work, opening) and returns
-`Replies` with a value only. The server half drives it as it drives a round.
+A protocol is a generator around an ask. It turns the algorithm's `Ask` into several (keys, shares, the work, opening) and returns
+`Replies` that hold only a value. The server half drives it as it drives a round.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from fedatlas.algorithm import Ask, Message, Question, Replies, Task, Update
 from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
-SEND = "send"  # in a client's word: False where its sum was opened before
-CHAIN = "chain"  # in a client's word: True where models were handed from client to client
-WORK = "masked"  # the phase of the work itself, for clients that leave in it
-SESSION = "session"  # in a client's word: what belongs to one masked session and to no repetition
+SEND = "send"  # in a client's word: False if its sum was opened before
+CHAIN = "chain"  # in a client's word: True if models were passed from client to client
+WORK = "masked"  # the phase of the work itself, for clients that leave during it
+SESSION = "session"  # in a client's word: entries that belong to one masked session and are not repeated
 
 Asking = Generator[Ask, Replies, Replies]
 
@@ -36,20 +36,20 @@ class Place(NamedTuple):
     run: str
     round: int
     attempt: int
-    number: int  # of the sum in its round: the same in every attempt and when the round is repeated
+    number: int  # number of the sum in its round: the same in every attempt and when the round is repeated
     task: Task | Question
     sizes: Mapping[int, int]  # rows of the clients
     n: int
     K: int
-    coefficients: Mapping[int, Any]  # of those asked, those that leave included: client -> number, or part -> number
-    mend: Callable[[tuple[int, ...]], Callable[[str], float]]  # who answered -> the factor of a part of a mean
-    leaving: Mapping[int, str]  # client -> the phase before whose end it leaves
+    coefficients: Mapping[int, Any]  # of all clients asked, including those that leave: client -> number, or part -> number
+    mend: Callable[[tuple[int, ...]], Callable[[str], float]]  # clients that answered -> the factor of a part of a mean
+    leaving: Mapping[int, str]  # client -> the phase before the end of which it leaves
     by_rows: Callable[[str], bool] = lambda part: True  # whether the weights of a part follow the clients' rows
     journal: Journal | None = None
 
     @property
     def sums(self) -> Collection[str]:
-        """Parts of a mean that are added up as they are."""
+        """Parts of a mean that are summed unweighted."""
         return self.task.sums if isinstance(self.task, Task) else ()
 
 
@@ -58,15 +58,15 @@ class SessionFailed(Exception):  # an event of the protocol, answered by another
 
 
 class RoundClosed(Exception):  # an event of the protocol: the round changes nothing
-    """A sum that can neither be opened nor asked for again: the round closes without a change."""
+    """A sum that can be neither opened nor requested again. The round closes without a change."""
 
 
 def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[int, ...]], None]) -> Asking:
-    """A protocol whose opened sum is written to the journal before it is used, after ``note`` has told the ledger who answered.
+    """Return a protocol that writes the opened sum to the journal before use, after ``note`` has recorded in the ledger who answered.
 
-    A round that is repeated reads it there, and those who answered do their work again without sending anything: what they were told
-    stands in the journal, too, so that their states follow from the numbers that were opened. RoundClosed where a party has helped
-    to open this ask and the sum was lost: it is not opened twice.
+    A repeated round reads the sum from the journal. The clients that answered repeat their work without sending anything. The journal
+    also holds what they were told, so that their states follow from the numbers that were opened. RoundClosed where a party has
+    helped to open this ask and the sum was lost: a sum is never opened twice.
     """
     journal, words = place.journal, dict[str, Any]()
     if journal is not None and (kept := journal.read(place.round, place.number)) is not None:
@@ -97,7 +97,7 @@ def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[i
 
 
 def enough(who: Collection[int], given: Mapping[int, float], fewest: int) -> None:
-    """RoundClosed where so few of those in a sum have a weight in it that it would show what one of them sent."""
+    """Raise RoundClosed where so few clients have a weight in a sum that it would reveal what one of them sent."""
     heavy = sum(given[k] != 0 for k in who)
     if 0 < heavy < fewest:
         raise RoundClosed(f"only {heavy} of the {len(who)} clients in a sum have a weight in it: {fewest} have to")
@@ -109,7 +109,7 @@ def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Col
 
 
 def weights_of(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[str, dict[int, float]]:
-    """Return by part and client the coefficients of an ask; the part "" where there is one for all, 1 in a sum."""
+    """Return the coefficients of an ask by part and client; the part "" where one coefficient holds for all parts; 1 in a sum."""
     if ask.reduce != "mean":
         return {"": dict.fromkeys(asked, 1.0)}
     first = place.coefficients[asked[0]]
@@ -118,12 +118,12 @@ def weights_of(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[str, dict
 
 
 def way_of(ways: Mapping[str, Any], part: str) -> Any:
-    """Return how a part is weighted: as said, else as the model, else as the first."""
+    """Return how a part is weighted: as declared, else as the model, else as the first part."""
     return ways.get(part, ways.get("model", next(iter(ways.values()))))
 
 
 def with_counters(value: Update, told: Message) -> dict[str, Any]:
-    """Buffers that were summed as they are, with the counters that were not: those of ``told``."""
+    """Return the summed buffers together with the counters of ``told``, which are not summed."""
     whole = {**told.get(BUFFERS, {}), **value.get(BUFFERS, {})}
     return {**value, BUFFERS: Tree(whole)} if whole and BUFFERS in value else dict(value)
 

@@ -1,7 +1,7 @@
 """One clip over all parts of an update: the sensitivity of what is summed.
 
 `fedatlas.transforms.clip` bounds each part by itself; a client that sends two parts then moves the sum by up to
-sqrt(2) times the bound. Here all numbers of an update are one vector, and whatever is no tree of finite floating-point
+sqrt(2) times the bound. Here all numbers of an update form one vector. Anything but a tree of finite floating-point
 numbers is refused, since it would leave without noise.
 """
 
@@ -19,13 +19,13 @@ from fedatlas.algorithm import Update
 from fedatlas.errors import PrivacyError
 from fedatlas.tree import Tree
 
-# A norm of millions of float64 numbers is right to about 1e-13: a clipped vector is made this much shorter, so that
-# the bound holds for the numbers as they are and not only up to rounding.
+# The norm of millions of float64 numbers is accurate to about 1e-13. A clipped vector is made this much shorter, so that
+# the bound holds for the stored numbers and not only up to rounding.
 MARGIN = 1 - 2.0**-40
 
 
 def vector(update: Update) -> Tensor:
-    """Return all numbers of an update as one vector in float64; PrivacyError for anything that is no tree of finite floats."""
+    """Return all numbers of an update as one vector in float64; PrivacyError for anything but a tree of finite floats."""
     check(update)
     x = flat(update)
     if not bool(torch.isfinite(x).all()):
@@ -36,14 +36,14 @@ def vector(update: Update) -> Tensor:
 
 
 def clipped(update: Update, bound: float, order: Literal[1, 2] = 2) -> Update:
-    """x min(1, bound / ||x||), x all numbers of ``update``, trees in float64; order: of the norm, 2 for Gaussian, 1 for Laplace noise.
+    """Return x min(1, bound / ||x||), x all numbers of ``update``, as float64 trees; ``order`` of the norm: 2 Gaussian, 1 Laplace noise.
 
-    A vector within the bound keeps its numbers to the bit. PrivacyError for numbers that are not finite, and other
-    content than trees of floats.
+    A vector within the bound keeps its numbers bit by bit. PrivacyError for numbers that are not finite, and for anything
+    but trees of floats.
     """
     x = vector(update)
     length = float(torch.linalg.vector_norm(x, order))
-    if math.isinf(length):  # squares of finite numbers that overflow
+    if math.isinf(length):  # the squares of finite numbers can overflow
         raise PrivacyError("an update is too long to be clipped: it must be left out.")
     return changed(update, x if length <= bound else x * (bound / length * MARGIN))
 
@@ -62,7 +62,7 @@ def in_precision(value: Update, like: Update) -> Update:
 
 
 def check(update: Update, path: str = "") -> None:
-    """PrivacyError for a part that is no tree of floating-point numbers."""
+    """Raise PrivacyError for a part that is not a tree of floating-point numbers."""
     for key, item in update.items():
         here = f"{path}/{key}" if path else key
         if isinstance(item, Tree):

@@ -1,11 +1,11 @@
 """The Gaussian mechanism in closed form.
 
-A release with sensitivity Delta and standard deviation sigma is characterised by mu = Delta / sigma alone: its privacy curve is
+A release with sensitivity Delta and standard deviation sigma is characterised by mu = Delta / sigma. Its privacy curve is
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 
-and T of them, chosen one after another as one likes, are one release with mu = sqrt(sum of mu_t^2). Phi is the normal
-distribution function.
+and T of them, even if chosen adaptively, equal one release with mu = sqrt(sum of mu_t^2). Phi is the distribution function
+of the standard normal law.
 Source: Balle and Wang 2018; Dong, Roth and Su 2019 for the composition. P1.
 """
 
@@ -17,7 +17,7 @@ from fedatlas.errors import PrivacyError
 
 
 def check_delta(delta: float) -> None:
-    """PrivacyError unless 0 < delta < 1: Gaussian noise keeps no promise at delta = 0."""
+    """Raise PrivacyError unless 0 < delta < 1: Gaussian noise guarantees nothing at delta = 0."""
     if not 0 < delta < 1:
         raise PrivacyError(
             f"delta = {delta} is no probability between 0 and 1: give one well below 1 / (number of those protected)."
@@ -25,7 +25,7 @@ def check_delta(delta: float) -> None:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """delta(epsilon) of the curve above, its second term with e^epsilon inside the normal density, so that nothing overflows."""
+    """Return delta(epsilon) of the curve above; the second term has e^epsilon inside the normal density, so that nothing overflows."""
     from scipy.special import erfcx, ndtr
 
     if mu == 0:
@@ -36,21 +36,21 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 with delta(epsilon) <= delta; infinity without noise (mu = infinity)."""
+    """Return the smallest epsilon >= 0 with delta(epsilon) <= delta; infinity without noise (mu = infinity)."""
     from scipy.optimize import brentq
     from scipy.special import ndtri
 
     check_delta(delta)
-    if mu > 1e100:  # hardly any noise, and soon no number
+    if mu > 1e100:  # hardly any noise; beyond this the numbers overflow
         return math.inf
     if delta_of(mu, 0.0) <= delta:
         return 0.0
-    above = mu * mu / 2 + mu * max(0.0, -float(ndtri(delta)))  # the first term of delta(epsilon) alone is delta there
+    above = mu * mu / 2 + mu * max(0.0, -float(ndtri(delta)))  # there the first term of delta(epsilon) equals delta by itself
     return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, above * (1 + 1e-9) + 1e-9, xtol=1e-13, rtol=1e-13))
 
 
 def multiplier_of(epsilon: float, delta: float, releases: int = 1) -> float:
-    """The smallest sigma / Delta with which so many releases together are (epsilon, delta)-differentially private."""
+    """Return the smallest sigma / Delta at which ``releases`` releases together are (epsilon, delta)-differentially private."""
     from scipy.optimize import brentq
 
     check_delta(delta)
@@ -67,6 +67,6 @@ def multiplier_of(epsilon: float, delta: float, releases: int = 1) -> float:
 
 
 def classic_factor(delta: float) -> float:
-    """c = sqrt(2 ln(1.25 / delta)): sigma = c Delta / epsilon, proven for epsilon < 1 only (Dwork and Roth 2014)."""
+    """Return c = sqrt(2 ln(1.25 / delta)): sigma = c Delta / epsilon, proven for epsilon < 1 only (Dwork and Roth 2014)."""
     check_delta(delta)
     return math.sqrt(2 * math.log(1.25 / delta))

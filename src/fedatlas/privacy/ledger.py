@@ -1,12 +1,12 @@
-"""The ledger: one line for every release of noisy numbers, on the disk before the release is used.
+"""The ledger: one line per release of noisy numbers, on the disk before the release is used.
 
-``ledger.jsonl`` only grows. A resume never cuts it back: what was released stays released, so a round that is run
-again costs again (under noise = "seed" it is the same release, and counts once). A checkpoint holds a `Mark`, the
-length and the SHA-256 of the ledger as it was, and verifies on resume that this beginning is still there.
+``ledger.jsonl`` only grows. A resume never truncates it: what was released stays released, so a repeated round costs
+again (under noise = "seed" it is the same release and counts once). A checkpoint holds a `Mark`, the length and the
+SHA-256 of the ledger at that time. A resume verifies that the ledger still begins with it.
 
-A process that dies in the middle of `append` leaves a torn last line. Since a release is used only after its line lies
-on the disk whole, a torn line belongs to a release that nobody saw: it costs nothing, and it is counted and reported
-(`Ledger.torn`) instead of being dropped in silence. A last line that is whole but for its line feed is an event.
+A process that dies in the middle of `append` leaves a torn last line. A release is used only after its whole line is
+on the disk, so a torn line belongs to a release that nobody saw. It costs nothing. It is counted and reported
+(`Ledger.torn`) instead of being dropped silently. A last line that lacks only its line feed is an event.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ Neighbours = Literal["add or remove", "replace"]
 
 
 class Event(NamedTuple):
-    """One release, as plain data."""
+    """A release as plain data."""
 
-    mechanism: str  # the name of its table
+    mechanism: str  # name of the mechanism's table
     round: int
     noise: Kind
     multiplier: float  # standard deviation (Laplace: scale) of the noise over the sensitivity; 0 = no noise
     sensitivity: float  # how far one unit moves what is released, in the norm of the noise
     unit: Unit
     neighbours: Neighbours
-    delta: float  # at which the run states its epsilon; 0 for pure differential privacy
-    rate: float = 1.0  # probability with which a unit took part, drawn in secret; 1 = nothing was sampled
-    clients: tuple[int, ...] = ()  # whose data alone this release tells of; () = of anybody's
+    delta: float  # the delta at which the run states its epsilon; 0 for pure differential privacy
+    rate: float = 1.0  # probability that a unit took part, drawn in secret; 1 = nothing was sampled
+    clients: tuple[int, ...] = ()  # the only clients whose data this release depends on; () = any client's
     source: Literal["os", "seed"] = "os"
 
 
 class Ledger(NamedTuple):
-    """A ledger, read back."""
+    """The content of a ledger file."""
 
     events: tuple[Event, ...]
-    torn: int  # lines that were half written when a process died: their releases were never used
+    torn: int  # lines left incomplete when a process died; their releases were never used
 
 
 class Mark(NamedTuple):
-    """The beginning of a ledger that a checkpoint saw."""
+    """The length and hash of the ledger at the time of a checkpoint."""
 
     bytes: int
     sha256: str
 
 
 def append(path: Path, events: Sequence[Event]) -> None:
-    """Adds a line an event and returns when all lie on the disk; only then may their releases be used.
+    """Append one line per event and return once all are on the disk; only then may their releases be used.
 
-    PrivacyError for an event that no accountant could read, DiskError if it cannot be written: in both cases the release must not be used.
+    PrivacyError for an event that an accountant could not read, DiskError if it cannot be written; the release must then not be used.
     """
     for event in events:
         if problem := _problem(event):
@@ -68,7 +68,7 @@ def append(path: Path, events: Sequence[Event]) -> None:
 
 
 def add(path: Path, text: str) -> None:
-    """Adds whole lines to a file that only grows, and returns when they and its name lie on the disk; a torn line before them is closed."""
+    """Append whole lines to a growing file and return once they and its name are on the disk; close a torn line before them."""
     try:
         made = not path.exists()
         with open(path, "a+b", buffering=0) as file:
@@ -88,11 +88,11 @@ def add(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> Ledger:
-    """All events in the order written; no file is an empty ledger. CheckpointError where a whole line is no event."""
+    """Return all events in the order written; a missing file is an empty ledger. CheckpointError for a whole line that is not an event."""
     found: list[Event] = []
     torn = 0
     for number, line in enumerate(_content(path).split(b"\n"), 1):
-        if line.endswith(b"}"):  # an event is a flat object: its only brace ends it
+        if line.endswith(b"}"):  # an event is a flat object: its only closing brace ends it
             found.append(_parsed(path, number, line))
         else:
             torn += bool(line)
@@ -106,7 +106,7 @@ def mark(path: Path) -> Mark:
 
 
 def verify(path: Path, seen: Mark) -> None:
-    """CheckpointError unless the ledger still begins with what the checkpoint saw."""
+    """Raise CheckpointError unless the ledger still begins with what the checkpoint saw."""
     content = _content(path)
     if len(content) < seen.bytes:
         raise CheckpointError(
@@ -120,14 +120,14 @@ def verify(path: Path, seen: Mark) -> None:
 
 
 def counted(events: Sequence[Event]) -> tuple[Event, ...]:
-    """The releases that cost: every line, but equal lines under noise = "seed" once, being one and the same release."""
+    """Return the releases that cost: every line, but equal lines under noise = "seed" only once, since they are the same release."""
     once = dict.fromkeys(events)
     seeded = [event for event in once if event.source == "seed"]
     return (*(event for event in events if event.source == "os"), *seeded) if seeded else tuple(events)
 
 
 def _problem(event: Event) -> str:
-    """Why an event makes no sense; "" if it does."""
+    """Return why an event is invalid; "" if it is valid."""
     if not (0 < event.rate <= 1):
         return f"its rate {event.rate} is no probability above 0"
     if not (0 <= event.delta < 1):
@@ -166,7 +166,7 @@ def _content(path: Path) -> bytes:
 
 
 def _flush_folder(folder: Path) -> None:
-    """A new file's name is on the disk only once its folder is."""
+    """Flush a folder, since the name of a new file is on the disk only once its folder is."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

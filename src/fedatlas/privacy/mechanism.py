@@ -1,8 +1,8 @@
-"""The record of a privacy mechanism: what it says of itself (`Mechanism`) and what it does to an update in a round (`Work`).
+"""The record of a privacy mechanism: its description (`Mechanism`) and its work on an update in a round (`Work`).
 
-A builder returns the record from the keys of its table, as an algorithm's builder does. Every field has the default of a mechanism
-that leaves all as it is; a mechanism states what differs. docs/mechanisms.md explains the fields. `Mechanism` is read without torch,
-by the recommender for one; whatever needs torch belongs to `Work`, which `Mechanism.work` makes when a run begins.
+A builder returns the record from the keys of its table, as an algorithm's builder does. The defaults of the fields describe a
+mechanism that changes nothing; a mechanism states only what differs. docs/mechanisms.md explains the fields. `Mechanism` is read
+without torch, for example by the recommender. What needs torch belongs to `Work`, which `Mechanism.work` makes when a run begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Small = Annotated[float, Field(gt=0, lt=1)]
 Bits = Annotated[int, Field(ge=2, le=40)]
 
 WHO_CAME = ("clients", "selected", "bytes_up", "bytes_down", "bytes_peer", "bytes_privacy", "flops")
-"""Fields of a row that tell who took part, or how many did."""
+"""Fields of a row that reveal which clients took part, or how many."""
 
 PHASES: Mapping[str, str] = {
     "keys": "making and exchanging keys",
@@ -35,18 +35,18 @@ PHASES: Mapping[str, str] = {
     "decrypt": "opening the sum",
     "unmask": "handing over shares of the masks",
 }
-"""Phases in which the seconds of a protected round are counted, beside the algorithm's tasks, in words for people."""
+"""Phases of a protected round whose seconds are counted in addition to the algorithm's tasks, with their names for readers."""
 
 
 class Noise(NamedTuple):
     """The source of random words: the operating system, or a seed that every reader of the experiment file knows."""
 
     source: Source = "os"
-    seed: int = 0  # of the run; without meaning under "os"
+    seed: int = 0  # seed of the run; unused under "os"
 
 
 class Doing(NamedTuple):
-    """Whose update it is, and which."""
+    """The client, round and visit of an update."""
 
     client: int
     round: int
@@ -60,7 +60,7 @@ class Learns(NamedTuple):
 
     server: str
     clients: str  # other clients, each on its own
-    colluding: str  # some of them together, or with the server
+    colluding: str  # some of them together, or jointly with the server
 
 
 class Words(NamedTuple):
@@ -74,49 +74,49 @@ class Words(NamedTuple):
 
 
 class Noising(NamedTuple):
-    """The noise of a mechanism and its price. The ledger's events are the one source of epsilon."""
+    """The noise of a mechanism and its cost. The ledger's events are the only source of epsilon."""
 
     source: Source
     released: Callable[[Protection, int, Sequence[int]], Event | None]  # (.., round, clients) -> the ledger's line
-    delta: Callable[[Protection], float]  # at which epsilon is stated
-    for_all_rounds: bool = False  # the noise of each round is made for the number of rounds: `rounds` cannot change
-    epsilon: float | None = None  # of the whole run, where the keys state it; else it follows from the events
-    secret_cohort: bool = False  # who takes part is drawn in secret and must stay secret
+    delta: Callable[[Protection], float]  # the delta at which epsilon is stated
+    for_all_rounds: bool = False  # the noise of each round is calibrated to the number of rounds: `rounds` cannot change
+    epsilon: float | None = None  # epsilon of the whole run if the keys state it; else it follows from the events
+    secret_cohort: bool = False  # the cohort is drawn in secret and must stay secret
 
 
 class Extra(NamedTuple):
-    """A package that a plain installation lacks."""
+    """A package that a plain installation does not include."""
 
     module: str
-    name: str  # of the extra: pip install "fedatlas[name]"
-    sampled: bool = False  # needed only where a cohort is sampled
+    name: str  # name of the extra: pip install "fedatlas[name]"
+    sampled: bool = False  # needed only if the cohort is sampled
 
 
 class Asked(NamedTuple):
     """Choices of an experiment that a mechanism may refuse."""
 
-    clients: int  # in all; 0: not known yet
+    clients: int  # clients in total; 0: not known yet
     sampling: str
     fraction: float
     size: int | None
-    compression: str  # name of the transform; "" without one
+    compression: str  # name of the transform; "" if there is none
 
 
 class Trial(NamedTuple):
     """Facts of a round that a dry run has played through."""
 
     parties: int
-    largest: int  # rows of the client with the most
+    largest: int  # rows of the largest client
     counted: int  # what `Protocol.counted` found in one client's updates
 
 
 class Limits(NamedTuple):
     """Algorithms, choices and settings that a mechanism does not go with, and why."""
 
-    alone: str = ""  # why it stands beside no other mechanism
-    why_not: Callable[[Algorithm], str] = lambda algorithm: ""  # why it cannot protect an algorithm; "" where it can
-    refuses: Callable[[Asked], str] = lambda asked: ""  # a sentence about what the experiment file asks for; "": fine
-    columns: tuple[str, ...] = ()  # its keys that have a meaning where parties hold columns; (): it does not serve them
+    alone: str = ""  # why it cannot be combined with other mechanisms
+    why_not: Callable[[Algorithm], str] = lambda algorithm: ""  # why it cannot protect an algorithm; "" if it can
+    refuses: Callable[[Asked], str] = lambda asked: ""  # an objection to what the experiment file asks for; "" if there is none
+    columns: tuple[str, ...] = ()  # its keys that apply where parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
     extras: tuple[Extra, ...] = ()
 
@@ -125,47 +125,47 @@ class Mechanism(NamedTuple):
     """A mechanism: facts and words, read without torch."""
 
     name: str
-    keys: Mapping[str, Any]  # of its table, defaults included
-    place: int  # in the sound order: clip 1, noise 2, noise at the server 3, encrypt 4, mask 5
+    keys: Mapping[str, Any]  # keys of its table, defaults included
+    place: int  # position in the sound order: clip 1, noise 2, noise at the server 3, encrypt 4, mask 5
     trust: Literal["nobody", "clients", "server"]  # who has to be trusted: nobody, clients not to collude, the server
     learns: Learns
     work: Callable[[], Work]
     words: Words = Words()
-    phase: str = ""  # of `PHASES`: seconds in which clients seal an update; "": the task itself
-    sums_only: Literal["", "partly", "wholly"] = ""  # the server sees sums of updates in place of single ones
-    whole: bool = False  # acts on whole models; else on changes of what a client was told
+    phase: str = ""  # the one of `PHASES` in which clients seal an update; "": the task itself
+    sums_only: Literal["", "partly", "wholly"] = ""  # the server sees sums of updates instead of single ones
+    whole: bool = False  # acts on whole models; else on changes relative to what a client was told
     noise: Noising | None = None
-    hides: tuple[str, ...] = ()  # fields of a row that nobody in a federation would know, or that tell what is hidden
-    # (.., the run's rows, clients' sizes, the ledger's events) -> what the summary says of the run beyond what all have.
+    hides: tuple[str, ...] = ()  # fields of a row that nobody in a real federation would know, or that reveal what is hidden
+    # (.., the run's rows, clients' sizes, the ledger's events) -> additional figures of the run's summary.
     figures: Callable[[Protection, Sequence[Any], Mapping[int, int], Sequence[Event]], Mapping[str, Any]] | None = None
-    preview: Callable[[Trial], Mapping[str, Any]] | None = None  # what a dry run says beyond what all have
-    named: Callable[[Sequence[str]], Mechanism] | None = None  # the same once the model's parameters have names
+    preview: Callable[[Trial], Mapping[str, Any]] | None = None  # additional figures of a dry run
+    named: Callable[[Sequence[str]], Mechanism] | None = None  # a check of the same kind once the model's parameters have names
     limits: Limits = Limits()
 
 
 class Work(NamedTuple):
     """A mechanism at work: functions on an update in a round."""
 
-    # A client, to its update before it leaves: changes, or the model where the mechanism is `whole`.
+    # What a client does to its update before sending: to the changes, or to the model if the mechanism is `whole`.
     update: Callable[[Update, Protection, Doing], Update] | None = None
-    protocol: Protocol | None = None  # in place of sending updates: `sums_only`
-    # The server, in place of the mean: a sum of its own, noise also where nobody came; `release` makes a mean of it.
+    protocol: Protocol | None = None  # replaces the sending of updates if `sums_only`
+    # The server's own sum in place of the mean; it gets noise even if nobody came; `release` turns it into a mean.
     total: Callable[[Transform | None], Reducer] | None = None
-    # (value, .., place, who answered, algorithm) -> what the server uses of the value, with its noise.
+    # (value, .., place, who answered, algorithm) -> the value with noise, as the server uses it.
     release: Callable[[Update, Protection, Place, tuple[int, ...], Algorithm], Update] | None = None
 
 
 class Keys(NamedTuple):
-    """The secrets of all parties of a simulation, and what the server half is told of them."""
+    """The secrets of all parties of a simulation, and the part that the server half is told."""
 
     public: Any
-    session: Callable[[int, Mapping[str, Any]], Any]  # (client, sums it opened so far) -> what its questions begin with
+    session: Callable[[int, Mapping[str, Any]], Any]  # (client, sums it opened so far) -> the session in which its questions begin
 
 
 class Protocol(NamedTuple):
-    """A protocol around an ask, at whose end the server knows a sum of updates and no single one."""
+    """A protocol around an ask, after which the server knows a sum of updates but no single update."""
 
-    questions: Mapping[str, Question]  # its phases beside the work
+    questions: Mapping[str, Question]  # its phases other than the work
     phases: Mapping[str, str]  # question -> one of `PHASES`
     keys: Callable[[int, str, bool], Keys]  # (clients, federation, short keys for tests)
     # (changes, .., the server's word, session) -> (what is sent, the session, the changes as the server will decode them).
@@ -177,21 +177,21 @@ class Protocol(NamedTuple):
     leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
     staged: bool = False  # a phase after the work needs each client's session of the work
     check: Callable[[str, int, str, Message], None] | None = None  # (run, round, what, message): ProtocolError
-    cohort: Callable[[str, Message], int | None] | None = None  # clients of a sum by what a party signs for
-    # (client, federation, its private key, everybody's public keys, sums it opened) -> what a deployed node's questions begin with.
+    cohort: Callable[[str, Message], int | None] | None = None  # clients of a sum according to what a party signs for
+    # (client, federation, its private key, everybody's public keys, sums it opened) -> the first session of a deployed node.
     node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any]], Any] | None = None
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
 
 
 class Protection(NamedTuple):
-    """Mechanisms in their sound order, and what of the federation they follow from."""
+    """Mechanisms in their sound order, and the facts of the federation that they depend on."""
 
     mechanisms: tuple[Mechanism, ...]
     K: int  # clients that hold rows
     rounds: int  # of the run
-    fraction: float  # of the clients that take part in a round
+    fraction: float  # share of the clients that take part in a round
     seed: int
-    smallest: int = 1  # rows of the client with the fewest
+    smallest: int = 1  # rows of the smallest client
     testing: bool = False  # short keys, for tests
 
     @property
@@ -201,17 +201,17 @@ class Protection(NamedTuple):
 
     @property
     def protocol(self) -> Protocol | None:
-        """The protocol around an ask, where the server sees sums."""
+        """The protocol around an ask, if the server sees only sums."""
         return next((work.protocol for work in self.works if work.protocol is not None), None)
 
     @property
     def masks(self) -> bool:
-        """Whether the server sees sums in place of updates."""
+        """True if the server sees sums instead of updates."""
         return any(one.sums_only for one in self.mechanisms)
 
     @property
     def noising(self) -> Noising | None:
-        """The noise that is added, and its price."""
+        """The noise that is added, and its cost."""
         return next((one.noise for one in self.mechanisms if one.noise is not None), None)
 
     @property
@@ -221,12 +221,12 @@ class Protection(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether whole models are reduced in place of changes."""
+        """True if whole models are reduced instead of changes."""
         return any(one.whole for one in self.mechanisms)
 
     @property
     def secret_cohort(self) -> bool:
-        """Whether who takes part must stay secret."""
+        """True if the cohort must stay secret."""
         return self.noising is not None and self.noising.secret_cohort
 
     def delta(self) -> float:
@@ -239,7 +239,7 @@ class Protection(NamedTuple):
         return [event for event in found if event is not None]
 
     def check(self, run: str, round: int, what: str, message: Message) -> None:
-        """ProtocolError for a request that the protocol does not let a party answer."""
+        """Raise ProtocolError for a request that the protocol forbids a party to answer."""
         if self.protocol is not None and self.protocol.check is not None:
             self.protocol.check(run, round, what, message)
 
@@ -249,17 +249,17 @@ class Protection(NamedTuple):
         return {} if self.protocol is None else self.protocol.phases
 
     def phase(self, what: str, *, sealing: bool = False) -> str:
-        """Return the phase in which the seconds of an ask are counted, or those of ``sealing`` its updates."""
+        """Return the phase in which the seconds of an ask, or of ``sealing`` its updates, are counted."""
         if sealing:
             return self.mechanisms[-1].phase or what
         return self.phases.get(what, what)
 
 
 def drawn_by(source: Source) -> tuple[Extra, ...]:
-    """Return what noise needs installed to be drawn."""
+    """Return the extras needed to draw noise from this source."""
     return () if source == "seed" else (Extra("cryptography", "dp"),)
 
 
 def number(x: float) -> float | str:
-    """Return a number as JSON holds it: infinity as a word."""
+    """Return a number as JSON can hold it: infinity as a word."""
     return x if x < float("inf") else "infinite"

@@ -1,4 +1,4 @@
-"""The mechanisms of ``[[privacy]]`` by name: a builder each. `fedatlas list privacy` prints this table.
+"""The builders of the mechanisms of ``[[privacy]]``, by name. `fedatlas list privacy` prints this table.
 
 ========== ============================================================ ==================================================
 secagg     secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
@@ -41,11 +41,11 @@ LATER = (
     "rotation",
     "anonymise",
 )
-"""Mechanisms that are planned and not in this version: refused as such."""
+"""Planned mechanisms that this version refuses as not yet available."""
 
 
 def made(name: str, keys: Mapping[str, Any] | None = None) -> Mechanism:
-    """Return the mechanism of a table; a key that has to be given counts as 1 where it is not, for what does not depend on keys."""
+    """Return the mechanism of a table. A required key that is missing counts as 1, for callers that do not depend on keys."""
     needed = {key: 1.0 for key, p in keywords(MECHANISMS[name]).items() if p.default is p.empty}
     return MECHANISMS[name](**{**needed, **(keys or {})})
 
@@ -56,7 +56,7 @@ def of_table(table: Mapping[str, Any]) -> Mechanism:
 
 
 def for_all_rounds(names: Iterable[str]) -> str:
-    """Return the first mechanism named whose noise is made for the number of rounds, which then decides every round; "" without one."""
+    """Return the first named mechanism whose noise is calibrated to the number of rounds, so that rounds depend on it; "" if none."""
     known = every()
     noises = {name: known[name].noise for name in names if name in known}
     return next((name for name, noise in noises.items() if noise is not None and noise.for_all_rounds), "")
@@ -68,5 +68,5 @@ def for_columns() -> dict[str, Mechanism]:
 
 
 def every() -> dict[str, Mechanism]:
-    """Return all mechanisms by name, for what does not depend on keys."""
+    """Return all mechanisms by name, for callers that do not depend on keys."""
     return {name: made(name) for name in MECHANISMS}
