@@ -172,7 +172,9 @@ def fedseq_inter(
 def check_by_examples(rule: Mapping[str, Any] | None) -> None:
     """Raise ConfigError for a rule that sets its own weights."""
     if (rule or {}).get("weights", "samples") != "samples":
-        raise ConfigError("algorithm.rule.weights: slots are averaged by the examples that they have seen; remove the key.")
+        raise ConfigError(
+            "algorithm.rule.weights: slots are averaged by the examples that they have seen; remove the key."
+        )
 
 
 def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:
@@ -325,9 +327,9 @@ def no_rule(rule: Any, banked: bool) -> str:
     if not banked:
         return ""
     if rule.server_update is not take_mean:
-        return f"'{rule.name}' needs a server step in every round, but FedSeqInter's server only averages, once per period"
+        return (
+            f"'{rule.name}' needs a server step in every round, but FedSeqInter's server only averages, once per period"
+        )
     if rule.hand_on is not None:
         return f"'{rule.name}' sends more than its model to the server, but FedSeqInter's server keeps only models"
-    return (
-        "" if rule.weigh is by_samples else f"'{rule.name}' has its own weights, but slots are averaged by examples"
-    )
+    return "" if rule.weigh is by_samples else f"'{rule.name}' has its own weights, but slots are averaged by examples"

@@ -134,9 +134,7 @@ def given(graph: Graph, K: int) -> Booleans:
                     f"algorithm.{key}: [{sender}, {receiver}] names node {k}, but the nodes are 0 to {K - 1}."
                 )
         if sender == receiver:
-            raise ConfigError(
-                f"algorithm.{key}: [{sender}, {receiver}] joins a node with itself; remove it."
-            )
+            raise ConfigError(f"algorithm.{key}: [{sender}, {receiver}] joins a node with itself; remove it.")
         found[receiver, sender] = True
         if not graph.directed:
             found[sender, receiver] = True

@@ -41,7 +41,9 @@ class Place(NamedTuple):
     sizes: Mapping[int, int]  # rows of the clients
     n: int
     K: int
-    coefficients: Mapping[int, Any]  # of all clients asked, including those that leave: client -> number, or part -> number
+    coefficients: Mapping[
+        int, Any
+    ]  # of all clients asked, including those that leave: client -> number, or part -> number
     mend: Callable[[tuple[int, ...]], Callable[[str], float]]  # clients that answered -> the factor of a part of a mean
     leaving: Mapping[int, str]  # client -> the phase before the end of which it leaves
     by_rows: Callable[[str], bool] = lambda part: True  # whether the weights of a part follow the clients' rows

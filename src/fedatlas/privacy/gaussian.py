@@ -45,7 +45,9 @@ def epsilon_of(mu: float, delta: float) -> float:
         return math.inf
     if delta_of(mu, 0.0) <= delta:
         return 0.0
-    above = mu * mu / 2 + mu * max(0.0, -float(ndtri(delta)))  # there the first term of delta(epsilon) equals delta by itself
+    above = mu * mu / 2 + mu * max(
+        0.0, -float(ndtri(delta))
+    )  # there the first term of delta(epsilon) equals delta by itself
     return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, above * (1 + 1e-9) + 1e-9, xtol=1e-13, rtol=1e-13))
 
 

@@ -79,7 +79,9 @@ class Noising(NamedTuple):
     source: Source
     released: Callable[[Protection, int, Sequence[int]], Event | None]  # (.., round, clients) -> the ledger's line
     delta: Callable[[Protection], float]  # the delta at which epsilon is stated
-    for_all_rounds: bool = False  # the noise of each round is calibrated to the number of rounds: `rounds` cannot change
+    for_all_rounds: bool = (
+        False  # the noise of each round is calibrated to the number of rounds: `rounds` cannot change
+    )
     epsilon: float | None = None  # epsilon of the whole run if the keys state it; else it follows from the events
     secret_cohort: bool = False  # the cohort is drawn in secret and must stay secret
 
@@ -115,7 +117,9 @@ class Limits(NamedTuple):
 
     alone: str = ""  # why it cannot be combined with other mechanisms
     why_not: Callable[[Algorithm], str] = lambda algorithm: ""  # why it cannot protect an algorithm; "" if it can
-    refuses: Callable[[Asked], str] = lambda asked: ""  # an objection to what the experiment file asks for; "" if there is none
+    refuses: Callable[[Asked], str] = lambda asked: (
+        ""
+    )  # an objection to what the experiment file asks for; "" if there is none
     columns: tuple[str, ...] = ()  # its keys that apply where parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
     extras: tuple[Extra, ...] = ()
@@ -135,11 +139,15 @@ class Mechanism(NamedTuple):
     sums_only: Literal["", "partly", "wholly"] = ""  # the server sees sums of updates instead of single ones
     whole: bool = False  # acts on whole models; else on changes relative to what a client was told
     noise: Noising | None = None
-    hides: tuple[str, ...] = ()  # fields of a row that nobody in a real federation would know, or that reveal what is hidden
+    hides: tuple[
+        str, ...
+    ] = ()  # fields of a row that nobody in a real federation would know, or that reveal what is hidden
     # (.., the run's rows, clients' sizes, the ledger's events) -> additional figures of the run's summary.
     figures: Callable[[Protection, Sequence[Any], Mapping[int, int], Sequence[Event]], Mapping[str, Any]] | None = None
     preview: Callable[[Trial], Mapping[str, Any]] | None = None  # additional figures of a dry run
-    named: Callable[[Sequence[str]], Mechanism] | None = None  # a check of the same kind once the model's parameters have names
+    named: Callable[[Sequence[str]], Mechanism] | None = (
+        None  # a check of the same kind once the model's parameters have names
+    )
     limits: Limits = Limits()
 
 
@@ -159,7 +167,9 @@ class Keys(NamedTuple):
     """The secrets of all parties of a simulation, and the part that the server half is told."""
 
     public: Any
-    session: Callable[[int, Mapping[str, Any]], Any]  # (client, sums it opened so far) -> the session in which its questions begin
+    session: Callable[
+        [int, Mapping[str, Any]], Any
+    ]  # (client, sums it opened so far) -> the session in which its questions begin
 
 
 class Protocol(NamedTuple):
