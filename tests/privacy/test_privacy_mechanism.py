@@ -133,8 +133,7 @@ def test_a_sixth_mechanism_is_listed_and_previewed(sixth: None) -> None:
 
 def test_a_sixth_mechanism_refuses(sixth: None) -> None:
     def checked(*more: str) -> None:
-        found = resolve(config.read(None, ["privacy.bounded.bound=0.5", *more]))
-        check(found.config, found.algorithm, None, found.transform, found.mechanisms)
+        check(resolve(config.read(None, ["privacy.bounded.bound=0.5", *more])))
 
     def refused(*more: str) -> str:
         with pytest.raises(ConfigError) as error:

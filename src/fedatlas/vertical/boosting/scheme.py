@@ -40,10 +40,11 @@ def said(how: SecureBoost) -> str:
 
 def refusal(how: SecureBoost) -> str:
     """Gradients in the clear show the labels."""
+    locks = " or ".join(f"'{name}'" for name in for_columns())
     return (
         ""
         if how.encrypted
-        else "gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = 'paillier'."
+        else f"gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = {locks}."
     )
 
 
