@@ -1,1 +1,1 @@
-"""A run in one process: its plan, its rounds, how its models are judged."""
+"""A run in one process: its plan, its rounds, and how its models are judged."""

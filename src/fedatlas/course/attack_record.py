@@ -21,14 +21,15 @@ SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 
 
 def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, Any]:
-    """A round's attackers among those that took part, whose updates were none, and whose were left out; ascending.
+    """List a round's attackers, failed updates and clients left out, each ascending, among the clients that took part.
 
-    Nothing where neither attacks nor a rule are declared. A superclient that a selection left out stands there with all its clients.
+    Empty where neither attacks nor a rule are declared. A superclient that a selection left out is listed with all its
+    clients.
     """
     if setup.defence is None:
         return {}
     how = setup.bench.protection
-    if how is not None and how.secret_cohort:  # a row would show who came
+    if how is not None and how.secret_cohort:  # a row would reveal who took part
         return dict.fromkeys(("attackers", "left_out", "hostile"))
     now = federation.server.now
     seen, orders = now.seen, now.start.orders
@@ -44,7 +45,7 @@ def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, An
 
 
 def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
-    """Accuracy on the test rows of attacked classes and on the others, and the share of rows that became what the attackers wanted."""
+    """Return accuracy on test rows of attacked classes and on the others, and the attackers' success rate."""
     flips = [one.flip for one in now.setup.checked.poisonings if one.flip is not None]
     if not flips:
         return {}
@@ -61,7 +62,7 @@ def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
 
 
 def of_model(model: Model, rows: Rows, flips: Sequence[Flip]) -> dict[str, float | None]:
-    """The figures of one model; None where there is no such row."""
+    """Return the figures of one model; a figure without rows is None."""
     predicted = model.scores(rows.x, rows.y).predicted
     weight = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
     there = torch.isin(rows.y, torch.tensor([c for flip in flips for c in flip.classes]))
@@ -79,13 +80,13 @@ def of_model(model: Model, rows: Rows, flips: Sequence[Flip]) -> dict[str, float
 
 
 def weighted(hit: torch.Tensor, weight: torch.Tensor) -> float | None:
-    """Weighted mean; None of nothing."""
+    """Return the weighted mean; None for an empty list."""
     total = float(weight.sum())
     return float((hit.double() * weight).sum()) / total if total else None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Plain mean; None where one is missing."""
+    """Return the plain mean; None where a value is missing."""
     known = [v for v in values if v is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
@@ -101,7 +102,7 @@ def chance(setup: Setup, number: int) -> dict[str, Any]:
 
 
 def summary(now: Snapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entries ``attacks`` and ``aggregation`` of a summary; nothing where neither is declared."""
+    """Return the entries ``attacks`` and ``aggregation`` of a summary; empty where neither is declared."""
     setup = now.setup
     if setup.defence is None:
         return {}
@@ -113,7 +114,7 @@ def summary(now: Snapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def attack_entry(
     setup: Setup, one: Poisoning, table: int, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """One table of ``[[attack]]``: who attacked, how often, what came of it."""
+    """Summarise one table of ``[[attack]]``: who attacked, how often, and with what effect."""
     mine = sorted(k for k, each in found.items() if each == table)
     known = setup.dataset.class_names
     flip: dict[str, Any] = {}

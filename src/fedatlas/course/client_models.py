@@ -1,4 +1,4 @@
-"""Which model a client would use, during a run and after it."""
+"""The model that each client would use, during a run and after it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from fedatlas.tree import Tree
 
 
 def models_of(algorithm: Algorithm, server: State, networks: Networks) -> dict[str, Model]:
-    """name -> what is evaluated and saved, each with the server's buffers where it brings none of its own."""
+    """Map each name to the model that is evaluated and saved; a model without buffers gets the server's."""
     found = algorithm.models(server)
-    if "" not in networks.built:  # each model is that of an architecture
+    if "" not in networks.built:  # each model has one architecture
         return {name: networks(*parted(tree, networks.built[name].buffers), name) for name, tree in found.items()}
     return {name: networks(*parted(tree, server.get("buffers", Tree()))) for name, tree in found.items()}
 
 
 def files_of(models: Mapping[str, Model], mixed: bool) -> dict[str, Model]:
-    """File -> the model that a run leaves there; the first needs no name, but where architectures are several (``mixed``)."""
+    """Map files to the models that a run saves.
+
+    The first has no name unless there are several architectures (``mixed``).
+    """
     only = "" if mixed else next(iter(models), "")
     return {file_of("model", "" if name == only else name): model for name, model in models.items()}
 

@@ -1,7 +1,8 @@
-"""The course of a run whose parties hold columns: alignment and split in row 0, then a round of the scheme a row.
+"""The course of a run whose parties hold columns: alignment and split in row 0, then one round of the scheme per row.
 
-What the generator knows is the server's state of the checkpoint; all else is the parties'. A party that leaves, or that breaks the
-rules, ends the run after the last whole round: what the round had changed at any party goes back.
+The generator's knowledge is the server's state in the checkpoint; everything else belongs to the parties. If a party
+leaves or breaks the protocol, the run ends after the last whole round, and all parties undo what the interrupted round
+changed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LAST_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 class Growing:
-    """The course of a run whose parties hold columns. ``host``: what speaks with parties that are elsewhere."""
+    """The course of a run whose parties hold columns. ``host`` speaks with remote parties."""
 
     def __init__(
         self,
@@ -62,32 +63,32 @@ class Growing:
 
     @property
     def word(self) -> str:
-        """What a round makes."""
+        """Word for the result of a round."""
         return self.scheme.words.round
 
     @property
     def number(self) -> int:
-        """Rounds that have landed."""
+        """Number of rounds that have landed."""
         return self.state.round
 
     @property
     def server(self) -> State:
-        """What is known left of the link."""
+        """The coordinator's state."""
         return self.state.server
 
     @property
     def judged_on(self) -> str:
-        """The rows that the curves are drawn on."""
+        """The rows on which the curves are drawn."""
         return "held" if self.config.evaluation.on == "validation" else "test"
 
     @property
     def notices(self) -> Sequence[str]:
-        """What there is to say of the tables."""
+        """Notices about the tables."""
         return self.held.notices
 
     @property
     def lines(self) -> Sequence[str]:
-        """Who holds what, and what is trained."""
+        """Lines about who holds what and what is trained."""
         who = ", ".join(
             f"{one.name} ({len(one.schema)} columns, {len(one.ids):,} rows{', the label' if k == self.held.active else ''})"
             for k, one in enumerate(self.held.tables)
@@ -95,7 +96,7 @@ class Growing:
         return [f"{who}; {self.scheme.said(self.how)}, seed {self.config.seed}"]
 
     def noticed(self) -> list[str]:
-        """What there is to say since the last call."""
+        """Return the notices since the last call."""
         said, self.news = self.news, []
         return said
 
@@ -108,7 +109,7 @@ class Growing:
             folder.rewrite(self.config)
 
     def begin(self) -> RoundRow:
-        """Round 0: alignment, split, what the scheme begins with; the model without a round, judged."""
+        """Run round 0 (alignment, split, start of the scheme) and judge the model before any round."""
 
         def first() -> RoundGenerator:
             server = yield from align.align(self.held.align, self.server)
@@ -126,7 +127,7 @@ class Growing:
         return row
 
     def step(self) -> RoundRow:
-        """One round of the scheme."""
+        """Run one round of the scheme."""
         number = self.number + 1
         evaluated = number == self.config.rounds or number % self.config.evaluation.every == 0
 
@@ -158,7 +159,7 @@ class Growing:
             self.federation.landed(self.number)
 
     def _round(self, number: int, make: Rounds) -> RoundRow:
-        """The row of a round that is driven, whole or not at all."""
+        """Run a whole round and return its row; undo it if it fails."""
         started = time.perf_counter()
         try:
             server = self._driven(make, number, commit=False)
@@ -189,14 +190,14 @@ class Growing:
         return cast(RoundRow, row)
 
     def _driven(self, make: Rounds, number: int, *, commit: bool) -> State:
-        """What comes of a round. ProtocolError where it was given up."""
+        """Drive a round and return its result. ProtocolError if it was given up."""
         server = self.federation.drive(make, RoundStart(number, 1.0), commit=commit)
         if server is None:
             raise ProtocolError(self.federation.given_up)
         return server
 
     def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:  # noqa: ARG002
-        """What summary.json says of the run; the parties are asked for it."""
+        """Return the run's part of summary.json; the parties are asked for it."""
 
         def last() -> RoundGenerator:
             server = yield from self.scheme.end(self.how, self.server)
@@ -206,12 +207,12 @@ class Growing:
                 server = {**server, "tested": {k: tested[k] for k in ("quality", "intervals")}}
             return server
 
-        server = self._driven(last, self.number + 1, commit=True)  # kept by the parties, and by no checkpoint
+        server = self._driven(last, self.number + 1, commit=True)  # the parties keep it; no checkpoint does
         self.state = self.state._replace(server=server)
         return columns_end.figures(self.held, server, rows)
 
     def models(self) -> Mapping[str, Any]:
-        """Each party's own files; a party that is elsewhere writes its own there."""
+        """Return each party's own files; a remote party writes its own where it runs."""
         out: dict[str, Any] = {}
         brought = self.scheme.brought(self.server)
         for data, table in zip(self.held.parties, self.held.tables, strict=True):

@@ -1,4 +1,4 @@
-"""What a run of parties that hold columns writes: who holds what, each party's part of the model, the summary."""
+"""Files of a run whose parties hold columns: who holds what, each party's part of the model, the summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedatlas.setup.consortium import Consortium
 from fedatlas.vertical.judging import Judged
 from fedatlas.vertical.parties import Columns
 
-MODEL = "model.json"  # the active party's: the model without anybody's thresholds
+MODEL = "model.json"  # the active party's: the model without any party's thresholds
 
 
 def model_file(name: str) -> str:
@@ -28,7 +28,7 @@ def model_file(name: str) -> str:
 
 
 def own_file(name: str) -> str:
-    """What a party alone is told of the run: its own thresholds and the importance of its columns."""
+    """File of results that only one party receives: its own thresholds and the importance of its columns."""
     return f"party-{name}.json"
 
 
@@ -52,7 +52,10 @@ def partition_record(held: Consortium, server: State) -> dict[str, Any]:
 
 
 def part(whole: Checked, data: Columns, table: PartyTable, state: State, gains: Sequence[float]) -> dict[str, Any]:
-    """file -> a party's part of the model, and what it alone is told; of the party with the label the model and the scores, too."""
+    """Map files to a party's part of the model and its private results.
+
+    The active party also gets the model and the scores.
+    """
     scheme = whole.of_columns()
     found = scheme.export(data, state)
     about = {"party": data.name, "rows": len(table.ids), "importance": named(table, gains)}
@@ -68,7 +71,7 @@ def part(whole: Checked, data: Columns, table: PartyTable, state: State, gains: 
 
 
 def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[str, Any]:
-    """How a party's file was read, so that new rows are read alike."""
+    """Return how a party's file was read, so that new rows are read in the same way."""
     file = config.parties[data.party] if config.parties else None
     schema = [{"name": c.name, "categories": list(c.categories)} for c in table.schema]
     label = {"class_names": list(table.class_names), "task": table.task} if data.party == data.active else {}
@@ -76,13 +79,13 @@ def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[
 
 
 def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
-    """column -> gain, largest first, of those that were of use. What crosses the link is the columns' places, not their names."""
+    """Map used columns to their gain, largest first. Only column positions cross the link, never names."""
     pairs = [(name, float(gain)) for name, gain in zip(table.names, gains, strict=True) if gain > 0]
     return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
 
 def figures(held: Consortium, server: State, rows: Sequence[RoundRow]) -> RunSummary:
-    """The summary of these rows and of the finished model."""
+    """Return the summary of these rows and of the finished model."""
     scheme, final, table = held.checked.of_columns(), dict(server["quality"]), held.holder
     brought, last = scheme.brought(server), rows[-1]["round"]
     out: dict[str, Any] = {
@@ -114,20 +117,20 @@ def figures(held: Consortium, server: State, rows: Sequence[RoundRow]) -> RunSum
 
 
 def ends(intervals: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
-    """figure -> [low, high], and the level."""
+    """Map each figure to [low, high], and add the confidence level."""
     level = next((one[3] for one in intervals.values()), 0.95)
     return {**{name: [one[1], one[2]] for name, one in intervals.items()}, "level": level}
 
 
 def label_of(held: Consortium) -> str:
-    """The name of the target."""
+    """Return the name of the target."""
     if held.config.parties:
         return held.config.parties[held.active].label or ""
     return str(held.config.data.options().get("label") or "the target")
 
 
 def parties_of(held: Consortium, server: State) -> list[dict[str, Any]]:
-    """Each party's columns and rows, and how many of them all have."""
+    """List each party's columns and rows, and how many rows all parties share."""
     return [
         {
             "name": one.name,

@@ -1,6 +1,6 @@
 """The course of a run: one protocol for clients that hold rows (`rounds`) and for parties that hold columns (`columns`).
 
-`runs.loop` drives a course round by round, `runs.finish` ends it.
+`runs.loop` drives a course round by round; `runs.finish` ends it.
 """
 
 from __future__ import annotations
@@ -15,56 +15,56 @@ from fedatlas.record.fields import RoundRow, RunSummary
 
 
 class Course(Protocol):
-    """A run between two rounds, and what its next round does.
+    """A run between two rounds, and the methods that run the next one.
 
-    A round that ends in an error leaves everything as it was before it, on both sides.
+    A round that fails leaves both sides as they were before it.
     """
 
     keeper: Keeper
-    restored: Restored | None  # the checkpoint that it goes on from; None for a new run
+    restored: Restored | None  # the checkpoint to resume from; None for a new run
     state: RunState  # server's state, and how many rounds have landed
 
     @property
     def config(self) -> ExperimentConfig: ...
     @property
     def word(self) -> str:
-        """What a round makes, in a sentence."""
+        """Word for the result of a round, used in sentences."""
 
     @property
     def number(self) -> int:
-        """Rounds that have landed."""
+        """Number of rounds that have landed."""
 
     @property
     def notices(self) -> Sequence[str]:
-        """Sentences for the user, before anything is done."""
+        """Notices for the user before the run starts."""
 
     @property
     def lines(self) -> Sequence[str]:
-        """The run in a sentence, and how it is done."""
+        """Lines that describe the run and how it is carried out."""
 
     def resume(self, restored: Restored) -> None:
-        """Go on from a checkpoint. CheckpointError for other data or rows than it began with."""
+        """Resume from a checkpoint. CheckpointError if the data or rows differ from those it began with."""
 
     def begin(self) -> RoundRow:
-        """Round 0, what comes before training, and its row."""
+        """Run round 0, which precedes training, and return its row."""
 
     def step(self) -> RoundRow:
-        """One round, and its row."""
+        """Run one round and return its row."""
 
     def land(self, row: RoundRow) -> None:
-        """Make a round final: at the parties, in metrics.jsonl, and where it is due in a checkpoint."""
+        """Make a round final: at the parties, in metrics.jsonl and, when one is due, in a checkpoint."""
 
     def save(self) -> None:
         """Write a checkpoint of this round, unless there is one."""
 
     def noticed(self) -> list[str]:
-        """Sentences for the user since the last call."""
+        """Return the notices since the last call."""
 
     def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
-        """What summary.json says of the run; ``diverged``: why it did, of one that did."""
+        """Return the run's part of summary.json; ``diverged`` is the reason if it diverged."""
 
     def models(self) -> Mapping[str, Any]:
-        """file -> what is in it: the models of a run whose figures were taken."""
+        """Map files to their contents: the models of a run whose figures were taken."""
 
     def close(self) -> None:
         """Release workers and scratch files."""

@@ -1,4 +1,4 @@
-"""Whether the clients' models drift apart as their labels do (C12; the thesis' equations 3.7 and 3.8)."""
+"""Drift of the clients' models compared with that of their labels (C12; equations 3.7 and 3.8 of the thesis)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from fedatlas.tree import Tree
 
 
 class Drift(Observer):
-    """Looks at the models that come back in a round; of a chain the first client's counts, the others' are not one client's work."""
+    """Observe the models returned in a round.
+
+    Of a chain only the first client's counts, as later ones build on others' work.
+    """
 
     def __init__(self, setup: Setup) -> None:
         dataset = setup.dataset
@@ -29,18 +32,19 @@ class Drift(Observer):
         self.tasks = setup.algorithm.tasks
         self.like: Mapping[str, Any] = {}
         self.models: dict[int, np.ndarray] = {}
-        self.told: Tree | None = None  # what the last of them began with
+        self.told: Tree | None = None  # the model that the last of them began with
         self.apart = False
 
     def begin(self, like: Tree) -> None:
-        """Forgets the last round. ``like``: the tensors that a whole model has."""
+        """Forget the last round. ``like``: the tensors of a whole model."""
         self.like, self.models = {name: x.shape for name, x in like.items()}, {}
         self.told, self.apart = None, False
 
     def opened(self, request: Request, update: Update) -> None:
-        """Keeps the model in an update, where it holds a whole one that began with what the server sent.
+        """Keep the model of an update, if it is whole and began with what the server sent.
 
-        Where clients began with different ones (clusters, nodes of a graph) the distance is that of the starts, and there is no figure.
+        If clients began with different models (clusters, nodes of a graph), the distances are those of the starts, and
+        there is no figure.
         """
         model, client, task = update.get("model", {}), request.client, self.tasks[request.what]
         if not isinstance(task, Task) or request.sender not in {None, client}:
@@ -52,7 +56,10 @@ class Drift(Observer):
             self.told = told
 
     def figure(self) -> float | None:
-        """Spearman's rank correlation over the pairs of clients; None for fewer than three, and for models that began apart."""
+        """Return Spearman's rank correlation over pairs of clients.
+
+        None for fewer than three clients or different starts.
+        """
         seen = sorted(self.models)
         if len(seen) < 3 or self.apart:
             return None
@@ -60,5 +67,5 @@ class Drift(Observer):
 
 
 def alike(a: Tree, b: Tree) -> bool:
-    """Whether two models are the same, in most cases by being the same tensors."""
+    """Return whether two models are equal; in most cases their tensors are the same objects."""
     return a.keys() == b.keys() and all(x is b[name] or torch.equal(x, b[name]) for name, x in a.items())

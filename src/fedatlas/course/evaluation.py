@@ -1,4 +1,4 @@
-"""What a model is worth: the figures of a round, on the rows that the curves are drawn on and on each client's own."""
+"""The figures of a model per round, on the rows of the curves and on each client's own rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedatlas.model import Model, Scores
 from fedatlas.setup.assembly import Setup, judged_rows
 from fedatlas.setup.party_rows import HELD_OUT
 
-KEPT = 20_000_000  # scores of rows that are kept with a run at most
+KEPT = 20_000_000  # largest number of row scores saved with a run
 HELD = 8  # models whose figures are kept
-TOGETHER = 10_000_000  # scores of clients whose intervals are made at once
+TOGETHER = 10_000_000  # client scores whose intervals are computed together
 ENDS = ("value", "low", "high")
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
@@ -30,7 +30,10 @@ ClientModel = Callable[[int], Model]
 
 
 class Evaluator:
-    """Holds the evaluation rows of a run; every call is pure in the model. ``with_intervals``: whether figures get theirs."""
+    """Holds the evaluation rows of a run.
+
+    Every call is pure in the model. ``with_intervals``: whether to compute intervals.
+    """
 
     with_intervals = True
 
@@ -47,18 +50,18 @@ class Evaluator:
         self.headline = "rmse" if self.numbers else "accuracy"
 
     def scores(self, model: Model, rows: Rows) -> Scores:
-        """Predictions and losses (C10); those of the last call are kept."""
+        """Return predictions and losses (C10); the last result is cached."""
         if self._last is None or self._last[0] != model or self._last[1] is not rows:
             self._last = (model, rows, model.scores(rows.x, rows.y))
         return self._last[2]
 
     def forget(self) -> None:
-        """Before a new row: models that were seen need not be held any longer."""
+        """Forget the models seen before a new row."""
         self._last = self._ends = None
         self._seen.clear()
 
     def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
-        """Every quality field of a row of metrics.jsonl, plus per-class accuracy."""
+        """Return every quality field of a row of metrics.jsonl, plus per-class accuracy."""
         rows = self.rows if rows is None else rows
         found, d = self.scores(model, rows), self.setup.dataset
         if not self.numbers:
@@ -72,17 +75,17 @@ class Evaluator:
         return quality.class_sums(found.predicted, rows.y, found.losses, d.classes, rows.weight, skip)
 
     def row(self, model: Model) -> dict[str, Any]:
-        """The quality fields of a row, for one global model."""
+        """Return the quality fields of a row for one global model."""
         self.forget()
         return {**self.plain_row(model), **self._of_clients(self._own_summary(lambda k: model))}
 
     def plain_row(self, model: Model) -> dict[str, Any]:
-        """The quality fields of one more model that the algorithm names."""
+        """Return the quality fields of another model that the algorithm names."""
         found = self.shared(model)
         return {key: found[key] for key in self.keys}
 
     def shared(self, model: Model) -> dict[str, Any]:
-        """The figures on the common rows; in a row, a model that several clients use is evaluated once."""
+        """Return the figures on the common rows; within a row, a model shared by several clients is evaluated once."""
         if model not in self._seen:
             self._seen[model] = self.figures(model)
             while len(self._seen) > HELD:
@@ -90,7 +93,10 @@ class Evaluator:
         return self._seen[model]
 
     def tested(self, model: Model | None, model_of: ClientModel, rows: Rows) -> dict[str, Any]:
-        """The figures of the final model on rows that no choice was made by, with intervals; without one, means over clients."""
+        """Return the final model's figures on untouched test rows, with intervals.
+
+        Without one model, means over clients.
+        """
         if model is not None:
             return self.figures(model, rows) | self.detail(model, rows)
         return self._mean_figures([self.figures(model_of(k), rows) for k, n in self.setup.sizes.items() if n])
@@ -99,9 +105,9 @@ class Evaluator:
         return {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
 
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
-        """The quality fields where every client uses its own model: plain means over the clients that hold rows (C14)."""
+        """Return the quality fields where each client uses its own model: plain means over clients with rows (C14)."""
         self.forget()
-        trained = [k for k, n in self.setup.sizes.items() if n]  # who holds nothing has learnt nothing
+        trained = [k for k, n in self.setup.sizes.items() if n]  # a client without rows has learnt nothing
         each = [self.shared(model_of(k)) for k in trained]
         mean = self._mean_figures(each)
         own = self._own_summary(model_of)
@@ -110,11 +116,11 @@ class Evaluator:
         return {**mean, **self._of_clients(own)}
 
     def blank(self) -> dict[str, Any]:
-        """The quality fields of a round that was not evaluated."""
+        """Return the quality fields of a round that was not evaluated."""
         return {**dict.fromkeys(self.keys), **self._of_clients(None)}
 
     def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:
-        """For each client the headline figure of the model it would use, with a bootstrap interval.
+        """Return for each client the headline figure of the model it would use, with a bootstrap interval.
 
         Judged on its own held-out rows where ``evaluation.clients`` keeps some, else on the common evaluation rows.
         """
@@ -123,8 +129,8 @@ class Evaluator:
         kept, sizes, personal = 0, self.setup.sizes, self.setup.personal
         names = self.setup.partition.info.get("names", ())
         found: dict[int, intervals.Interval] = {}
-        alike: dict[int, np.ndarray] = {}  # scores of clients' own models on the common rows, not yet looked at
-        common = None  # one model on the same rows for everybody: one figure
+        alike: dict[int, np.ndarray] = {}  # scores of clients' own models on the common rows, not yet evaluated
+        common = None  # one model on the same rows for all clients gives one figure
         for k in sorted(sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
             rows = self.setup.rows.kept(k, HELD_OUT) if held else self.rows
@@ -154,22 +160,25 @@ class Evaluator:
             self.judged.clear()
         for entry in out:
             k = entry["client"]
-            # a client's own model without rows of its own is the initial one: no figure of the method
+            # a client without rows still has the initial model: its figure says nothing about the method
             entry |= dict.fromkeys(ENDS) if personal and not sizes[k] else dict(zip(ENDS, found[k][:3], strict=True))
         return out
 
     def _of_common(self, scores: Mapping[int, np.ndarray], weight: np.ndarray) -> dict[int, intervals.Interval]:
-        """client -> the headline figure of its model with its interval, the common rows drawn alike for all."""
+        """Map clients to the headline figure of their models with intervals.
+
+        The common rows are resampled alike for all.
+        """
         table, draws = np.stack(list(scores.values())), self._draws(self.rows)
         made = intervals.of_means(table, weight, self.setup.seed, "clients", root=self.numbers, draws=draws)
         return dict(zip(scores, made, strict=True))
 
     def interval(self, model: Model, rows: Rows, *key: int | str) -> intervals.Interval:
-        """The headline figure with its bootstrap interval over rows."""
+        """Return the headline figure with its bootstrap interval over rows."""
         return self._bootstrap(self._headline(model, rows), rows, *key)[self.headline]
 
     def ends(self, model: Model, rows: Rows | None = None) -> dict[str, intervals.Interval]:
-        """Every figure of the common rows, or of others, with its interval; those of the last call are kept."""
+        """Return every figure of the common or other rows with its interval; the last result is cached."""
         rows = self.rows if rows is None else rows
         if self._ends is None or self._ends[0] != model or self._ends[1] is not rows:
             self._ends = (model, rows, self._bootstrap(self.resampled(model, rows), rows, "test"))
@@ -179,7 +188,7 @@ class Evaluator:
         return intervals.bootstrap(figures, rows.n, self.setup.seed, *key, draws=self._draws(rows))
 
     def _draws(self, rows: Rows) -> int:
-        """How often rows are drawn: not at all where fewer than two count, which say nothing of others."""
+        """Return the number of bootstrap draws; 0 where fewer than two rows count, which give no interval."""
         counting = rows.n if rows.weight is None else int(rows.weight.count_nonzero())
         return intervals.usual_draws(rows.y.numel()) if counting > 1 and self.with_intervals else 0
 
@@ -188,7 +197,7 @@ class Evaluator:
         return resampling.of_mean(self.headline, score, own, root=self.numbers)
 
     def resampled(self, model: Model, rows: Rows) -> Weighted:
-        """The figures of a model on rows that are drawn again and again."""
+        """Return a model's figures on bootstrap samples of the rows."""
         scores, d = self.scores(model, rows), self.setup.dataset
         loss = self._mean_loss(scores, rows)
         if self.numbers:
@@ -205,7 +214,7 @@ class Evaluator:
         return resampling.together(*parts)
 
     def _mean_loss(self, scores: Scores, rows: Rows) -> Weighted:
-        """The mean loss: of texts over the labels that count."""
+        """Return the mean loss; for texts, over the labels that count."""
         d, losses = self.setup.dataset, scores.losses.double()
         own = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
         if d.task == "tokens":
@@ -229,7 +238,7 @@ class Evaluator:
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
         """What the report shows of the final model: intervals, and the confusion matrix, or predictions by the size of the target.
 
-        For two classes AUC, log-loss and calibration, too.
+        For two classes also AUC, log-loss and calibration.
         """
         rows = self.rows if rows is None else rows
         found = self.ends(model, rows)
@@ -268,18 +277,21 @@ class Evaluator:
         return self._spread(scores, [len(rows) for rows in held.values()])
 
     def _spread(self, values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
-        """The headline figure over clients (C14); of an error, whose bad end is the large one, under the same keys."""
+        """Return the spread of the headline figure over clients (C14).
+
+        For errors the bad end is the large one, under the same keys.
+        """
         sign = -1.0 if self.numbers else 1.0
         found = client_summary([None if v is None else sign * v for v in values], sizes)
         return {key: None if v is None else sign * v for key, v in found.items()}
 
     def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
-        """The fields of a row for it: that of accuracy is always there."""
+        """Return the fields of a row for it; those of accuracy are always present."""
         return {"client_accuracy": None, f"client_{self.headline}": found}
 
 
 def floats_in(value: Any) -> Iterator[float]:
-    """All floats of nested dicts and lists: what JSON would hold."""
+    """Yield all floats of nested dicts and lists, as in JSON."""
     if isinstance(value, float):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -293,7 +305,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def word_accuracy(sums: quality.ClassSums, special: Mapping[str, int]) -> dict[str, float | None]:
-    """Accuracy with and without the ends of sentences and the words outside the vocabulary (M10)."""
+    """Return accuracy with and without sentence ends and out-of-vocabulary words (M10)."""
     never = special["pad"], special["bos"]
     return {
         "words": quality.accuracy(sums, (*never, special["eos"])),
@@ -304,7 +316,7 @@ def word_accuracy(sums: quality.ClassSums, special: Mapping[str, int]) -> dict[s
 
 
 def two_class(margin: Tensor, rows: Rows) -> dict[str, Any]:
-    """AUC, log-loss and calibration of a two-class model, from its log-odds."""
+    """Return AUC, log-loss and calibration of a two-class model from its log-odds."""
     p = torch.sigmoid(margin)
     found = quality.calibration(p, rows.y, weights=rows.weight)
     return {

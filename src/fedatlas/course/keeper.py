@@ -1,4 +1,4 @@
-"""What of a run is on the disk between rounds: its rows and its checkpoints, with what these hold beside the two states."""
+"""Rows and checkpoints of a run on disk, including the parts of a checkpoint besides the two states."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedatlas.record.run_folder import RunFolder
 
 
 class Keeper:
-    """Writes rows and checkpoints, and checks that a run goes on from the data it began with.
+    """Writes rows and checkpoints, and checks that a resumed run finds the data it began with.
 
-    ``data``: the fingerprint of these data; ``every``: rounds between two checkpoints; ``spent``: the ledger of what was released.
+    ``data``: the fingerprint of the data; ``every``: rounds between two checkpoints; ``spent``: the ledger of releases.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Keeper:
         self.saved = -1  # round of the last checkpoint
 
     def take_up(self, restored: Restored) -> RunState:
-        """The state of a checkpoint; rows after it are dropped. CheckpointError for other data or rows."""
+        """Return the state of a checkpoint and drop later rows. CheckpointError for other data or rows."""
         if restored.extra.get("data", self.data) != self.data:
             raise CheckpointError(
                 f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
@@ -42,15 +42,15 @@ class Keeper:
         return restored.run
 
     def land(self, row: Mapping[str, Any], state: RunState) -> RunState:
-        """The state after a round, whose row is on the disk now."""
+        """Record the state after a round whose row is now on disk."""
         return RunState(row["round"], state.server, self.folder.append(row))
 
     def due(self, number: int) -> bool:
-        """Whether a round is to have a checkpoint."""
+        """Return whether a checkpoint is due after this round."""
         return number == self.rounds or number % self.every == 0
 
     def save(self, state: RunState, parties: PartyState, beside: Mapping[str, Any]) -> None:
-        """Write a checkpoint, with what is known ``beside`` the states."""
+        """Write a checkpoint, with ``beside`` in addition to the states."""
         extra = {"data": self.data, "rows_sha256": self.folder.rows_sha256(), **beside}
         if self.spent is not None:
             extra["ledger"] = list(ledger.mark(self.spent))

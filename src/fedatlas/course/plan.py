@@ -1,4 +1,4 @@
-"""Chooses the plan of a run from its configuration, its model and the machine."""
+"""Choose the plan of a run from its configuration, its model and the machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.setup.cohort import draw_round
 from fedatlas.wire import codec
 
-ALONE = 2e8  # floating-point operations of a round below which handing clients to workers costs more than it saves
+ALONE = 2e8  # floating-point operations of a round below which sending clients to workers costs more than it saves
 
 
 def resolve_plan(setup: Setup, wanted: str | None = None) -> Plan:
-    """The plan, before round 1. ``wanted``: in place of ``engine.plan``."""
+    """Return the plan before round 1. ``wanted`` replaces ``engine.plan``."""
     engine = setup.config.engine
     wanted = wanted or engine.plan
     device, threads = "cpu" if engine.device == "auto" else engine.device, machine.cores()
@@ -41,7 +41,7 @@ def resolve_plan(setup: Setup, wanted: str | None = None) -> Plan:
 
 
 def calibrated(setup: Setup) -> Plan:
-    """The fastest of the plans on a round with the first clients of the first cohort, timed here and now."""
+    """Return the fastest plan, timed here on a round with the first clients of the first cohort."""
     cohort = draw_round(setup.config, setup.sizes, setup.seed, 1).round.cohort[: 2 * machine.cores()]
     seconds = {}
     native = find_compiler() is not None and setup.config.engine.device != "cuda"
@@ -56,7 +56,7 @@ def calibrated(setup: Setup) -> Plan:
 def step_for(setup: Setup, workers: int) -> str:
     """By a rule: in one process, clients of a small dense model share a stack (`worth_stacking`), on a GPU of any size.
 
-    Two workers gain more than a stack (docs/performance.md); all else takes steps of its own.
+    Two workers gain more than a stack (docs/performance.md); every other case uses a separate step per client.
     """
     if workers > 1:
         return "program"
@@ -70,12 +70,12 @@ def step_for(setup: Setup, workers: int) -> str:
 
 
 def has_buffers(setup: Setup) -> bool:
-    """Whether any network has buffers."""
+    """Return whether any network has buffers."""
     return any(one.buffers for one in setup.networks.values())
 
 
 def workers_for(setup: Setup) -> tuple[int, str]:
-    """As many workers as asked for; by default one a core where a round is worth it."""
+    """Return the number of workers asked for; by default one per core where a round is worth it."""
     engine = setup.config.engine
     if not can_fork():
         return 1, "this system cannot fork workers, or a GPU is in sight (CUDA_VISIBLE_DEVICES= hides it)"
@@ -91,19 +91,19 @@ def workers_for(setup: Setup) -> tuple[int, str]:
 
 
 def chunk_for(setup: Setup) -> int:
-    """Clients whose work is held at once: as asked, else what fits into half of ``engine.memory``."""
+    """Return how many clients' work is held at once: as asked, else as many as fit into half of ``engine.memory``."""
     engine = setup.config.engine
     if engine.chunk:
         return engine.chunk
     room, free = bytes_of(engine.memory) // 2, free_memory(engine.device)
-    room = room if free is None else min(room, free // 4)  # a stack's gradients and activations are there as well
+    room = room if free is None else min(room, free // 4)  # a stack also holds gradients and activations
     return max(1, min(256, room // max(held(setup), 1)))
 
 
 def held(setup: Setup) -> int:
     """Bytes that one client's work holds until its update is added up: what it is told and keeps, and room for both in the answer.
 
-    Of clients whose models differ: those of the one that holds most.
+    If the clients' models differ, the largest value counts.
     """
     algorithm, bench = setup.algorithm, setup.bench
     parties = PartyHalf(bench, SerialExecutor(bench), PartyState(), setup.sizes, setup.seed)
@@ -116,6 +116,6 @@ def held(setup: Setup) -> int:
         state = parties.state_of(client, message, facts)
         memory = model if bench.transform is not None and bench.transform.memory_init is not None else 0
         kept = codec.size(dict(state)) + memory
-        # kept: before, told, answered, and put away
+        # kept: before, sent, answered, and stored
         found = max(found, 2 * model, codec.size(dict(message)) + 4 * kept)
     return found

@@ -27,27 +27,27 @@ SILENT = "nobody stayed to its end"
 
 def leaving(how: Protection, drawn: Drawn, seed: int) -> dict[int, str]:
     """Return the clients of a round that ``[failures]`` drops, and the phase of a secure sum in which they leave."""
-    if how.protocol is None or drawn.round.units:  # a chain passes over them before it ends
+    if how.protocol is None or drawn.round.units:  # a chain skips them before it ends
         return {}
     gone, phases = [k for k in drawn.selected if k not in drawn.round.cohort], how.protocol.leaves
     return {k: phases[int(numpy_stream(seed, "leaving", drawn.round.number, k).integers(len(phases)))] for k in gone}
 
 
 def parted(how: Protection, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the row without what must stay secret, what a simulation alone may know of it, marked as such)."""
+    """Split a row into its public part and the secrets that only a simulation may know, which are marked as such."""
     keys = [key for key in row if any(key in one.hides for one in how.mechanisms)]
     own = {"simulation_only": True, "round": row["round"], **{key: row[key] for key in keys}}
     return {**row, **dict.fromkeys(keys)}, own
 
 
 def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rounds whose sum was never opened, and why the last of them was not."""
+    """Count the rounds whose sum was never opened, and say why the last of them was not."""
     why = [row["given_up"] for row in rows if row.get("given_up")]
     return {"rounds": len(why), "of": max(len(rows) - 1, 0), "why": why[-1] if why else None}
 
 
 def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
-    """The summary's ``privacy``: per mechanism its parameters and who learns what, and what the whole run released, by the ledger."""
+    """Return the summary's ``privacy``: parameters and learners per mechanism, and the total release by the ledger."""
     rows = folder.rows()
     events, torn = ledger.read(folder.path / LEDGER) if how.noising is not None else ledger.Ledger((), 0)
     counted = ledger.counted(events)
@@ -76,7 +76,7 @@ def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
 
 
 def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[str, Any]:
-    """Return what some releases cost together, and how that was found; ``nothing``: what is said where there are none."""
+    """Return the joint cost of several releases and how it was found; ``nothing`` is the text for an empty list."""
     spent = accountant.spent(events, delta) if events else accountant.Spent(0.0, delta, nothing)
     found = {"epsilon": number(spent.epsilon), "how": spent.how, "upper_bound": spent.upper_bound}
     return {"unit": events[0].unit if events else None, "delta": delta, **found}
@@ -88,14 +88,17 @@ def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
 
 
 def coming(how: Protection, config: ExperimentConfig) -> float:
-    """Clients that are to be expected back in a round."""
+    """Return the clients expected back in a round."""
     failures, epochs = config.failures, config.local.epochs or 0
     lost = failures.stragglers * (1 - 1 / epochs) if failures.straggler_policy == "drop" and epochs else 0.0
     return how.fraction * how.K * (1 - failures.dropout) * (1 - lost)
 
 
 def visit(setup: Setup) -> dict[str, int]:
-    """Bytes that a client sends and is told in a round whose cohort is secret: they follow from the forms of both messages."""
+    """Return a client's traffic in bytes in a round with a secret cohort.
+
+    It follows from the shapes of both messages.
+    """
     task, transform = setup.algorithm.training(), setup.bench.transform
     message = messages(setup.algorithm, first_server(setup), (0,))[0]
     model = Tree(setup.first.params).zeros()

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, what it comes out as, and when it stops early."""
+"""The progress of a run, its result, and the criterion to stop it early."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedatlas.record.fields import RoundRow, RunSummary
 
 
 class Progress(Protocol):
-    """Is told what happens, for people to watch."""
+    """Receives progress events to show them to people."""
 
     def started(self, course: Course) -> None: ...
     def said(self, notice: str) -> None: ...
@@ -24,7 +24,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Tells nobody; knows which folder it is about."""
+    """Shows nothing; remembers only the folder."""
 
     folder: Path | None = None
 
@@ -33,20 +33,20 @@ class Silent:
         self.folder = course.keeper.folder.path
 
     def said(self, notice: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def row(self, row: RoundRow) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finished(self, folder: Path, summary: RunSummary) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def beside(self, name: str) -> AbstractContextManager[Progress]:  # noqa: ARG002
-        """Of a baseline, too, nothing."""
+        """Do nothing, for a baseline too."""
         return contextlib.nullcontext(self)
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 NOBODY: Progress = Silent()
@@ -60,7 +60,7 @@ class Run(NamedTuple):
 
 
 def stopped(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Why ``[stop]`` ends the run: a level reached, or no better figure for ``patience`` rounds; else nothing."""
+    """Return why ``[stop]`` ends the run (a level reached, or no better figure for ``patience`` rounds); else ""."""
     if config.stop is None or not rows:
         return ""
     key, sign = ("rmse", -1.0) if "rmse" in rows[0] else ("accuracy", 1.0)

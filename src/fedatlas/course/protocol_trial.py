@@ -1,8 +1,9 @@
 """A protected round played through once for the dry run: the real protocol among all who would be asked, with one client's update.
 
-One client trains, without protection; its update is sealed once and stands for everybody's. All phases run among as many clients as a
-round asks, so that bytes are those of a run and seconds are measured: the keys of all, the sealing of one times their number, the opening
-of the sum. What is opened is thrown away, keys are made for this alone, and no ledger or journal is written.
+One client trains without protection; its update is sealed once and represents every client's. All phases run with as
+many clients as a round asks, so bytes are those of a run and seconds are measured: making all keys, sealing one update
+(times the number of clients), opening the sum. The opened sum is discarded, the keys are made only for this, and no
+ledger or journal is written.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ class Rehearsed(NamedTuple):
 
     costs: list[Cost]
     seconds_keys: float
-    counted: int = 0  # what `Protocol.counted` found in what one client sends in a round
+    counted: int = 0  # what `Protocol.counted` found in one client's traffic of a round
 
 
 class Last(Observer):
-    """Remembers the last update that was opened, before its memory is used again."""
+    """Remembers the last opened update before its memory is reused."""
 
     def __init__(self) -> None:
         self.update: Update = {}
 
     def opened(self, request: Request, update: Update) -> None:  # noqa: ARG002
-        """A copy of it."""
+        """Return a copy of it."""
         self.update = codec.decode(codec.encode(dict(update)))
 
 
 class Rehearsal(Sampled):
-    """Adds to the costs of a round without protection what the protocol of each protected ask takes."""
+    """Adds the cost of each protected ask's protocol to the costs of a round without protection."""
 
     def __init__(self, setup: Setup, link: Link, keyring: Keyring) -> None:
         self.last = Last()
@@ -68,12 +69,15 @@ class Rehearsal(Sampled):
         self.wide = 0
 
     def ask(self, ask: Ask) -> Replies:
-        """Return the replies without protection; those of its protocol, all copies of one update, count for their costs only."""
+        """Return the replies without protection.
+
+        The protocol's replies, all copies of one update, count only for their costs.
+        """
         found, task = self.answer(ask), self.algorithm.tasks[ask.what]
         update = self.updates.setdefault(ask.what, self.last.update)
         if ask.to and update and hidden(ask, task):
             self.played = _Played(self, ask, task, update)
-            with suppress(PrivacyError, SessionFailed, RoundClosed):  # copies of one masked update are no sum
+            with suppress(PrivacyError, SessionFailed, RoundClosed):  # copies of a masked update do not sum
                 self._guarded(ask)
             self.wide, self.played = self.wide + self.played.counted, None
         return found
@@ -95,7 +99,7 @@ class _Played:
         self.counted = 0
 
     def phase(self, inner: Ask) -> tuple[Replies, Cost]:
-        """The replies to an ask of the protocol, and what it costs beyond an ask without it."""
+        """Return the replies to an ask of the protocol, and its cost beyond an unprotected ask."""
         return self._questions(inner) if inner.what in self.how.phases else self._work(inner)
 
     def _questions(self, inner: Ask) -> tuple[Replies, Cost]:
@@ -118,7 +122,7 @@ class _Played:
         protocol = how.protocol
         self.counted = 0 if protocol is None else protocol.counted(sent)
         if protocol is not None and protocol.staged:
-            for k in inner.to[1:]:  # their sessions go on: a single number each
+            for k in inner.to[1:]:  # their sessions continue with a single number each
                 one, doing = {"model": Tree({"x": torch.zeros(1)})}, Doing(k, server.now.start.round, inner.what, 0, 1)
                 _, self.sessions[k], _ = protocol.seal(one, doing, inner.words[k], self.sessions[k])
         began = time.perf_counter()
@@ -133,7 +137,7 @@ class _Played:
         return {**inner.words[k], CHAIN: bool(self.ask.route.anchors)}
 
     def _anchor(self, k: int) -> int:
-        """Bytes of the model that a client at the end of a chain has to know, to send its change."""
+        """Return the bytes of the model that a client at the end of a chain needs in order to send its change."""
         message, route = self.ask.messages[k], self.ask.route
         if k not in route.anchors or route.sender.get(k) == k:
             return 0
@@ -167,7 +171,7 @@ def _plus(one: Cost, other: Cost) -> Cost:
 
 
 def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
-    """A first and a second round with these clients under the mechanisms of ``[[privacy]]``, one party's work standing for all."""
+    """Rehearse a first and a second round with these clients under ``[[privacy]]``; one party's work represents all."""
     how = setup.bench.protection
     assert how is not None
     began = time.perf_counter()
@@ -179,7 +183,7 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
     costs = []
     try:
         for number in (1, 2):
-            asking.known.clear()  # what a client is told and sends may change once it has been there
+            asking.known.clear()  # a client's traffic may change after its first round
             asking.updates.clear()
             generator = (algorithm.rounds or federated)(algorithm, server, drawn._replace(number=number))
             server = dict(asking.drive(generator, RoundStart(number, setup.config.local.lr)))

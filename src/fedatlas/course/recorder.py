@@ -1,7 +1,8 @@
-"""``[observe]``: writes what the roles of a run see of it, as it crosses. It changes nothing, and keeps no tensor.
+"""``[observe]``: record what the roles of a run see of it, as it crosses. It changes nothing and keeps no tensor.
 
-A frame's bytes are those that the row counts: of a message, of an update, of what a client is told besides (the word of a protected sum,
-the model that the server knows), each in the direction in which it crosses. What a client hands to itself crosses nowhere.
+A frame's bytes are those that the row counts: of a message, an update, or further information for a client (the word of
+a protected sum, the model that the server knows), each in the direction in which it crosses. What a client passes to
+itself does not cross.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from fedatlas.setup.assembly import Setup
 from fedatlas.setup.views import views_of
 from fedatlas.wire import codec
 
-SET_UP = ("", 0, 0, -1)  # the ask of what was said of columns and target, before there were any
+SET_UP = ("", 0, 0, -1)  # the ask for statements about columns and target, before these exist
 
 
 class Recorder(Observer):
-    """An observer that writes views, round by round."""
+    """Observer that writes views round by round."""
 
     def __init__(self, setup: Setup, how: ObserveConfig, recording: Recording) -> None:
         self.setup, self.how, self.recording = setup, how, recording
         self.limit = bytes_of(how.limit)
         self.notices: list[str] = []  # for people, until they are read
-        self._heard: dict[int, tuple[Request, bytearray]] = {}  # updates of an ask whose receivers are not known yet
+        self._heard: dict[int, tuple[Request, bytearray]] = {}  # updates of an ask whose receivers are not yet known
 
     @property
     def on(self) -> bool:
@@ -41,12 +42,12 @@ class Recorder(Observer):
         return bool(self.recording.open)
 
     def begin(self, number: int) -> None:
-        """A round begins."""
+        """Begin a round."""
         if self.recording.stopped is None and self.how.wants(number):
             self._guarded(lambda: self.recording.begin(number), number)
 
     def end(self, number: int, models: Mapping[str, Model]) -> None:
-        """End the round; an outsider who is given the finished model could have had that of this round."""
+        """End the round; an outsider who receives the final model could also have received this round's."""
         if self.on and any(role.kind == "outsider" for role in self.recording.roles):
             name, model = next(iter(models.items()))
             body = {"model": dict(model.save())}
@@ -56,12 +57,12 @@ class Recorder(Observer):
             self._guarded(lambda: self.recording.end(number), number)
 
     def keep(self) -> None:
-        """The checkpoint is written: what waits for it is kept."""
+        """Keep the views that wait for the checkpoint, which is now written."""
         if self.recording.stopped is None:
             self._guarded(self.recording.keep, 0)
 
     def begin_set_up(self) -> None:
-        """Begin with the set-up, after clients and server have spoken of columns and target."""
+        """Begin with the set-up, after clients and server have exchanged facts about columns and target."""
         self.recording.resume(-1)
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]
@@ -70,12 +71,12 @@ class Recorder(Observer):
             self._write(frame)
 
     def noticed(self) -> list[str]:
-        """Return the notices for people, once."""
+        """Return the notices for people once."""
         said, self.notices = self.notices, []
         return said
 
     def asked(self, request: Request) -> None:
-        """A request, as far as it crosses."""
+        """Record a request, as far as it crosses."""
         k, by = request.client, request.sender
         if not self.on or k < 0:
             return
@@ -112,7 +113,7 @@ class Recorder(Observer):
             self._write(ViewFrame(request.client, "up", None, request.ask, request.what, codec.size(body), body))
 
     def mixed(self, mixing: Mixing) -> None:
-        """Record who heard whom."""
+        """Record which clients received which updates."""
         heard, self._heard = self._heard, {}
         for receiver, row in mixing.items() if self.on else ():
             for sender in row:
@@ -140,7 +141,7 @@ class Recorder(Observer):
         self._guarded(work, number)
 
     def _guarded(self, work: Callable[[], None], number: int) -> None:
-        """A disk that is full ends the recording, not the run."""
+        """Guard a write: a full disk ends the recording, not the run."""
         if self.recording.stopped is not None:
             return
         try:
@@ -154,7 +155,7 @@ class Recorder(Observer):
 
 
 def recorder_of(setup: Setup, run: Path) -> Recorder | None:
-    """The recorder of a run that is observed."""
+    """Return the recorder of an observed run."""
     how = views_of(setup.config)
     if how is None:
         return None

@@ -44,7 +44,7 @@ LOST = "was lost or altered; it follows from configuration and data, and is writ
 
 
 class Parties(NamedTuple):
-    """Those of a run that are elsewhere: how they train, and what speaks for them here."""
+    """The remote parties of a run: how they train, and what speaks for them here."""
 
     plan: Plan
     host: Host
@@ -65,10 +65,10 @@ class Simulation:
         intervals: bool = True,
         parties: Parties | None = None,
     ) -> None:
-        """``resume``: from its last checkpoint; ``intervals``: whether its final figures get theirs."""
+        """``resume``: continue from its last checkpoint; ``intervals``: whether its final figures get them."""
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
-        # Elsewhere parties wait for the checkpoint of each round.
+        # Remote parties wait for the checkpoint of each round.
         spent = folder.path / LEDGER if how is not None and how.noising is not None else None
         self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), 0 if parties is None else 1, spent)
         states = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
@@ -106,12 +106,12 @@ class Simulation:
 
     @property
     def config(self) -> ExperimentConfig:
-        """The configuration, every key written out."""
+        """The configuration with every key written out."""
         return self.setup.config
 
     @property
     def number(self) -> int:
-        """Rounds that have landed."""
+        """Number of rounds that have landed."""
         return self.state.round
 
     @property
@@ -126,13 +126,13 @@ class Simulation:
 
     @property
     def notices(self) -> Sequence[str]:
-        """What the set-up has to say, and that the algorithm's own takes a while."""
+        """Notices of the set-up, and a notice if the algorithm's own set-up takes long."""
         first = f"Set-up of '{self.setup.algorithm.name}' with all clients, before round 1 ..."
         return [*self.setup.notices, *([first] if self.setup.algorithm.prepare and not self.restored else [])]
 
     @property
     def lines(self) -> Sequence[str]:
-        """Who holds how many rows, what is trained, and on which plan."""
+        """Lines about who holds how many rows, what is trained, and under which plan."""
         c, d, plan, held = self.config, self.setup.dataset, self.plan, self.setup.partition.sizes
         rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
         model = ", ".join(self.setup.networks) or c.model.name
@@ -146,12 +146,12 @@ class Simulation:
         ]
 
     def noticed(self) -> list[str]:
-        """What there is to say since the last call."""
+        """Return the notices since the last call."""
         said, self.news = self.news, []
         return [*said, *(self.recorder.noticed() if self.recorder else ())]
 
     def resume(self, restored: Restored) -> None:
-        """Go on from a checkpoint; files that follow from the data and are not as they were are written again."""
+        """Resume from a checkpoint; rewrite files that follow from the data if they have changed."""
         self.state = self.keeper.take_up(restored)
         self.federation.restore(restored.extra)
         if self.recorder:
@@ -162,7 +162,7 @@ class Simulation:
             folder.rewrite(self.config)
 
     def begin(self) -> RoundRow:
-        """Round 0: the initial model, evaluated (C4)."""
+        """Run round 0: the initial model, evaluated (C4)."""
         write_beginning(self.setup, self.keeper.folder)
         started = time.perf_counter()
         if self.recorder:
@@ -175,12 +175,12 @@ class Simulation:
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
-        self.snapshot.attackers()  # refuses a share of superclients that is nobody
+        self.snapshot.attackers()  # refuses a share of superclients that rounds to zero
         self.news += state_notices(self.setup, self.server)
         return self._judged(0, None, cost, math.nan, started)
 
     def step(self) -> RoundRow:
-        """One round: draw, drive, evaluate."""
+        """Run one round: draw, drive, evaluate."""
         started = time.perf_counter()
         setup, number, how = self.setup, self.number + 1, self.protection
         lr = learning_rate(self.config.local.schedule, self.config.local.lr, number, self.config.rounds)
@@ -204,7 +204,7 @@ class Simulation:
             rounds = setup.algorithm.rounds or federated
             self._drive(lambda: rounds(setup.algorithm, begun, drawn.round), start)
             return self._judged(number, drawn, self.federation.cost, lr, started)
-        except DivergedError:  # the last state that was finite is what is kept, on both sides
+        except DivergedError:  # both sides keep the last finite state
             self.state = self.began
             if self.recorder:
                 self.recorder.recording.drop()
@@ -245,7 +245,7 @@ class Simulation:
         return DivergedError(f"the run diverged in round {number}: {why}. {kept}")
 
     def _judged(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> RoundRow:
-        """The row of a round that was driven; what nobody in a federation would know goes to a file of its own."""
+        """Return the row of a driven round; what nobody in a federation would know goes to a separate file."""
         config, card = self.config, self.setup.algorithm.card
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
         before, now = time.perf_counter(), self.snapshot
@@ -280,14 +280,17 @@ class Simulation:
         return cast(RoundRow, row)
 
     def _private(self, row: Mapping[str, Any], cost: Cost) -> dict[str, Any]:
-        """Fields of a row under ``[[privacy]]``."""
+        """Return the fields of a row under ``[[privacy]]``."""
         if self.protection is None:
             return {}
         why = self.federation.given_up or (SILENT if row["selected"] and not row["clients"] else None)
         return {"bytes_privacy": cost.bytes_privacy, **({"given_up": why} if self.protection.masks else {})}
 
     def _flops(self, view: View) -> int:
-        """Operations of a round, each party's passes times its network's; where shapes change, of the model it began with."""
+        """Return a round's operations, passes times the network's cost per party.
+
+        If shapes change, the cost is that of the first model.
+        """
         setup = self.setup
         if not any(isinstance(task, Task) and task.reshapes for task in setup.algorithm.tasks.values()):
             return int(sum(passes * setup.built(name).flops for name, passes in view.passes_of.items()))
@@ -297,20 +300,18 @@ class Simulation:
 
     def _facts(self, drawn: Drawn | None, cost: Cost, lr: float) -> dict[str, Any]:
         work = self.federation.view.work if drawn else {}
-        if self.protection is not None:  # who left in the middle of a sum did some work, and does not count
+        if self.protection is not None:  # clients that left during a sum did work that does not count
             work = {k: w for k, w in work.items() if k in self.federation.server.counted}
         done = {k: w for k, w in work.items() if w.steps and k != SERVER}
-        if self.setup.bench.spares:  # whose work came to no numbers was left out
+        if self.setup.bench.spares:  # clients whose work gave NaN or infinity were left out
             done = {k: w for k, w in done.items() if math.isfinite(w.loss)}
         total = sum(w.examples for w in done.values())
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else math.nan
         clients, weights = took_part(drawn, work), cost.weights
-        if weights and not (drawn and drawn.round.units):  # who worked and was then left out of the mean had none
+        if weights and not (drawn and drawn.round.units):  # those left out of the mean had none
             weights = {k: weights.get(k, 0.0) for k in clients}
         return {
-            "train_loss": None
-            if math.isnan(loss)
-            else loss,  # which parties that are elsewhere may keep for themselves
+            "train_loss": None if math.isnan(loss) else loss,  # which remote parties may keep for themselves
             "clients": clients,
             "selected": list(drawn.selected) if drawn else [],
             "weights": [weight for k, weight in weights.items() if k >= 0],
@@ -319,7 +320,7 @@ class Simulation:
         }
 
     def check_finite(self, number: int, quality: Mapping[str, Any]) -> None:
-        """A server's step after which the model, or its loss, is not a number ends the run there."""
+        """End the run there if the model or its loss is not finite after a server step."""
         finite = all(model.finite() for model in self.snapshot.models().values())
         if not finite or not all(map(math.isfinite, floats_in(quality))):
             after = " after the server's step" if number else ""
@@ -329,21 +330,21 @@ class Simulation:
             )
 
     def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
-        """What summary.json says of the run."""
+        """Return the run's part of summary.json."""
         return rounds_end.figures(self.snapshot, self.plan, self.keeper.folder, rows, diverged)
 
     def models(self) -> Mapping[str, Any]:
-        """The files of its models, and the scores of the rows that they were judged on."""
+        """Return the model files and the scores of the rows on which the models were judged."""
         left = files_of(self.snapshot.models(), self.setup.mixed)
         return {**{file: model.save() for file, model in left.items()}, JUDGED: self.evaluator.judged}
 
     def close(self) -> None:
-        """End the workers and remove their scratch files."""
+        """Stop the workers and remove their scratch files."""
         self.federation.close()
 
 
 def took_part(drawn: Drawn | None, work: Mapping[int, Work]) -> list[Any]:
-    """The clients that returned, ascending; for chains a list of lists, superclients ascending."""
+    """Return the clients that returned, ascending; for chains a list of lists, superclients ascending."""
     if drawn is not None and drawn.round.units:
         return [list(unit.members) for unit in sorted(drawn.round.units) if unit.members]
-    return [k for k in sorted(work) if k >= 0]  # the union of all rows and the server are no clients
+    return [k for k in sorted(work) if k >= 0]  # the union of all rows and the server are not clients

@@ -1,4 +1,4 @@
-"""What summary.json says of a run whose clients hold rows; of one that diverged, from the models before it did."""
+"""The summary of a run whose clients hold rows; if it diverged, from the models before that."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedatlas.record.summary import planted_groups, summarise
 
 
 def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
-    """The summary of these rows and of the models behind the last of them; ``diverged``: why it ended there, of one that did."""
+    """Return the summary of these rows and of the final models; ``diverged`` is the reason if the run diverged."""
     setup, models, evaluator = now.setup, now.models(), now.evaluator
-    ruined = bool(diverged and setup.checked.poisonings)  # which is an outcome, and not that of the model before
+    ruined = bool(diverged and setup.checked.poisonings)  # an outcome, not that of the model before
     last = None if ruined else judged(now, rows[-1])
     summary = summarise(setup, plan, [*rows[:-1], last or rows[-1]])
     executor = now.federation.executor
@@ -33,7 +33,7 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
         summary["clusters"] = cluster_figures(found, planted_groups(setup.partition))
     if not setup.personal:
         summary["final"] |= evaluator.detail(models["global"]) if last else {"interval": {}}
-    if last and setup.config.evaluation.on == "validation":  # no choice was made by these rows
+    if last and setup.config.evaluation.on == "validation":  # these rows were not used for any choice
         one = None if setup.personal else models["global"]
         summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))
     if setup.bench.protection is not None:
@@ -49,7 +49,10 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
 
 
 def judged(now: Snapshot, row: RoundRow) -> RoundRow | None:
-    """The last row with its figures, which a divergence between two evaluations left out; None where they are no numbers."""
+    """Return the last row with its figures, filling in those that a divergence between evaluations skipped.
+
+    None if not finite.
+    """
     if row["loss"] is not None:
         return row
     quality = now.quality()
@@ -57,7 +60,7 @@ def judged(now: Snapshot, row: RoundRow) -> RoundRow | None:
 
 
 def without_models(now: Snapshot) -> list[dict[str, Any]]:
-    """`per_client` where it is not known what the clients would use, or what they would use answers no numbers."""
+    """Return `per_client` where the clients' models are unknown or output NaN."""
     setup, common = now.setup, now.evaluator.rows.n
     sizes = setup.sizes
     held = {k: len(setup.held_out.get(k, ())) for k in sorted(sizes)}

@@ -1,4 +1,4 @@
-"""A run of clients that hold rows between two rounds: its models, and what they are worth."""
+"""A run whose clients hold rows between two rounds: its models and their quality."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedatlas.setup.torch_model import Networks
 
 
 class Snapshot(NamedTuple):
-    """The state of a run behind a round, and what judges it."""
+    """The state of a run after a round, and its evaluator."""
 
     setup: Setup
     federation: Host
@@ -24,7 +24,7 @@ class Snapshot(NamedTuple):
     server: State
 
     def models(self) -> dict[str, Model]:
-        """name -> what is evaluated and saved."""
+        """Map each name to the model that is evaluated and saved."""
         return models_of(self.setup.algorithm, self.server, self.networks)
 
     def client_model(self, client: int) -> Model:
@@ -34,12 +34,12 @@ class Snapshot(NamedTuple):
         return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)
 
     def attackers(self) -> dict[int, int]:
-        """Malicious client -> the number of its table in ``[[attack]]``."""
+        """Map malicious clients to the number of their table in ``[[attack]]``."""
         groups = self.setup.algorithm.groups
         return self.setup.cast.attackers(groups(self.server) if groups is not None else None)
 
     def quality(self) -> dict[str, Any]:
-        """The quality fields of a row."""
+        """Return the quality fields of a row."""
         every = list(self.models().items())
         personal = self.setup.personal
         row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])

@@ -1,4 +1,4 @@
-"""Work that is thrown away: what rounds, set-up and evaluation cost under a plan, for ``--dry-run`` and ``plan = "calibrate"``."""
+"""Timing on discarded work: the cost of rounds, set-up and evaluation, for ``--dry-run`` and ``plan = "calibrate"``."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fedatlas.setup.assembly import Setup, all_clients, first_server
 from fedatlas.setup.cohort import draw_round
 from fedatlas.tree import Tree
 
-FEW_DRAWS = 20  # by which all are judged
+FEW_DRAWS = 20  # rows on which all are judged
 
 
 class Sampled(ServerHalf):
-    """Asks one party for each task, once, and takes its answer for everybody's: costs are those of all."""
+    """Asks one party once per task and uses its answer for all; costs are those of all."""
 
     def __init__(self, setup: Setup, link: Link, observers: Iterable[Observer] = ()) -> None:
         bench = setup.bench
         half = (bench.algorithm, link, setup.sizes, setup.seed)
         super().__init__(*half, transform=bench.transform, raw_bytes=bench.raw_bytes, observers=observers)
-        self.known: dict[tuple[str, str], tuple[Replies, Cost]] = {}  # by task, and who asks and answers
+        self.known: dict[tuple[str, str], tuple[Replies, Cost]] = {}  # by task, who asks and who answers
 
     def answer(self, ask: Ask) -> Replies:
         if not ask.to:
@@ -80,7 +80,7 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
     sizes = setup.sizes
     some = drawn._replace(cohort=cohort, sizes={k: sizes[k] for k in cohort})
-    if algorithm.groups is not None:  # without the set-up that would form them, these clients are one group
+    if algorithm.groups is not None:  # without the set-up that would form groups, these clients are one group
         some = some._replace(units=(Unit(0, cohort),), groups=1)
     costs, seconds = [], 0.0
     try:
@@ -96,7 +96,7 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
 
 
 class Judging(NamedTuple):
-    """About how many seconds judging takes."""
+    """Approximate seconds that judging takes."""
 
     one: float  # a model's figures
     ends: float  # the intervals of its figures, after the last round
@@ -104,10 +104,10 @@ class Judging(NamedTuple):
 
 
 def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
-    """About how long judging takes, from one model, the initial one, and a few drawings of the rows it is judged on."""
+    """Return about how long judging takes, from one initial model and a few bootstrap draws of its rows."""
     models = setup.models(plan.threads, find_device(plan.device))
     evaluator, one, (name, model) = Evaluator(setup), 0.0, next(iter(models.initial().items()))
-    for _ in range(2):  # the first pays for what later ones find ready
+    for _ in range(2):  # the first call pays for what later ones reuse
         started = time.perf_counter()
         evaluator.row(models(Tree(model.params).clone(), model.buffers, name))
         one = time.perf_counter() - started
