@@ -170,8 +170,8 @@ class Sealing(NamedTuple):
 
     base: Callable[[Message, Update], Models] = told_model  # part -> the reference, known at both ends, that it is a change of
     beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
-    # Parts that are changes of a state which `Task.settle` moves by what the server sees: what a transform leaves out of one
-    # is part of the next, so that no error memory is kept for them.
+    # Parts that are changes of a state which `Task.settle` moves by what the server sees. What a transform leaves out of one
+    # is part of the next, so no error memory is kept for them.
     tracked: tuple[str, ...] = ()
     silent: bool = False  # nothing is sent: the work is for the client's own state
     remembered: bool = True  # what a transform left out of the update is added to the next; not for a question asked once
@@ -205,7 +205,7 @@ class Task(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What a party can be asked that is no training: label counts, scores, phases of a protocol, histograms of a tree.
+    """A request to a party other than training: label counts, scores, phases of a protocol, histograms of a tree.
 
     ``answer(model, data, message, state, session) -> (reply, state, session)``. ``model`` is the party's network (`Network`),
     ``data`` its rows (`Data`), or None where it has none. ``session`` is what this party's earlier answers of the round left in its

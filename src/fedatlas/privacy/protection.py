@@ -1,4 +1,4 @@
-"""What a client does to its update before it leaves, under the mechanisms of an experiment.
+"""Protection of a client's update before it is sent, under the mechanisms of an experiment.
 
 In their sound order (P16): clip, noise, compress, mask or encrypt. All act on changes of what the client was told, but for a mechanism
 that noises whole models.
@@ -21,7 +21,7 @@ from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded,
 
 
 class Protected(NamedTuple):
-    """What comes of a client's update: what crosses, what its transform and its protocol keep, and what the server will see of it."""
+    """The results of protecting a client's update: what crosses, what its transform and its protocol keep, and what the server will see of it."""
 
     sent: Update
     memory: State | None
