@@ -1,7 +1,7 @@
-"""The records a federated algorithm is made of. An algorithm states what differs from FedAvg, and nothing else.
+"""The records that make up a federated algorithm. An algorithm states only what differs from FedAvg.
 
 Every function here is pure: state goes in and comes out. They are written for ONE client and see trees of
-*trainable* tensors; buffers (batch-norm statistics) travel beside them and are handled by the round (C9).
+*trainable* tensors; buffers (batch-norm statistics) travel separately and are handled by the round (C9).
 
 ============  ===================================================================================================
 message       what a party is told: a dict of trees, tensors and plain values; ``message["model"]`` is the model
@@ -31,13 +31,13 @@ Update = Mapping[str, Any]
 Models = Mapping[str, Tree]
 ServerFacts = Mapping[str, Any]
 Finished = tuple[Update, State]
-"""What a client sends, and what it keeps."""
+"""The update that a client sends, and the state that it keeps."""
 Answered = tuple[Update, State, Any]
-"""The same of a question, and what the party's next answer of the round finds in its memory."""
+"""The reply to a question, the state that the party keeps, and its session for its next answer of the round."""
 
 
 class Batch(NamedTuple):
-    """Rows of one local step. ``extra`` holds buffers and dropout masks by name: what the module needs besides parameters."""
+    """Rows of one local step. ``extra`` holds what the module needs besides parameters: buffers and dropout masks, by name."""
 
     x: Tensor
     y: Tensor
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 class Network(Protocol):
-    """What an algorithm may ask of a network. All calls are pure in ``params``."""
+    """The calls that an algorithm may make on a network. All are pure in ``params``."""
 
     def loss(self, params: Tensors, batch: Batch) -> Tensor: ...
     def logits(self, params: Tensors, batch: Batch) -> Tensor: ...
@@ -56,7 +56,7 @@ class Network(Protocol):
 
 
 class Data(Protocol):
-    """A client's rows, as a survey sees them: whole, in evaluation order, in pieces that fit in memory; or as its training will."""
+    """A client's rows as a survey sees them: all, in evaluation order and in pieces that fit in memory, or as training will."""
 
     n: int
     classes: int
@@ -66,7 +66,7 @@ class Data(Protocol):
 
 
 class Facts(NamedTuple):
-    """What a client knows during its local work."""
+    """Facts that a client knows during its local work."""
 
     n_k: float  # its examples
     n: float  # examples of the whole federation
@@ -74,14 +74,14 @@ class Facts(NamedTuple):
     classes: int  # 0 where the target is a number
     round: float  # number of the round, from 1
     lr: float  # this round's local learning rate
-    survey: Mapping[str, Any] = {}  # what the task's survey found
+    survey: Mapping[str, Any] = {}  # results of the task's survey
     weight_decay: float = 0.0  # of this task's local steps
     momentum: float = 0.0  # of the local optimiser: SGD's, or Adam's beta1
-    buffers: Mapping[str, Tensor] = {}  # those of the local model, known to `Task.finish` alone
+    buffers: Mapping[str, Tensor] = {}  # buffers of the local model, known only to `Task.finish`
 
 
 class Work(NamedTuple):
-    """What a client really did in one task."""
+    """The work that a client really did in one task."""
 
     n_k: int
     steps: int
@@ -91,7 +91,7 @@ class Work(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How much local work: so many epochs, or steps, or examples; where several are given, whichever ends first."""
+    """The amount of local work in epochs, steps or examples; if several are given, the first limit reached ends it."""
 
     epochs: int | None = None
     steps: int | None = None
@@ -100,25 +100,25 @@ class Budget(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """Early stopping, judged after every pass over the rows: local work ends after so long without a lower loss."""
+    """Early stopping, judged after every pass over the rows: local work ends after this long without a lower loss."""
 
     passes: int = 0  # 0 = no limit of this kind; of two limits the first that is reached counts
     steps: int = 0
     held_out: float = (
-        0.0  # share of the rows that are judged on and not trained on: the best model is kept; 0: the mean
+        0.0  # share of the rows used to judge and not to train, and the best model is kept; 0: the mean
     )
     # training loss of the pass is judged, and the last model is kept
 
 
 class Public(NamedTuple):
-    """Work on the public rows in place of the party's own."""
+    """Work on the public rows instead of the party's own."""
 
-    rows: int = 0  # so many of them, drawn anew each round, the same for every party; 0 = all
-    targets: str = ""  # key of the message with a target for each row, which stands in the label's place
+    rows: int = 0  # so many of them, drawn again each round, the same for every party; 0 = all
+    targets: str = ""  # key of the message whose entry has a target for each row, used instead of the label
 
 
 class Solver(NamedTuple):
-    """An optimiser that a task brings along; None = as ``[local]`` says."""
+    """An optimiser that a task brings along; None = the one in ``[local]``."""
 
     optimizer: Literal["sgd", "adam"] | None = None  # with its usual constants, and without the clipping of ``[local]``
     lr: float | None = None
@@ -127,7 +127,7 @@ class Solver(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Options of a task that differ from the experiment's ``[local]`` table; None = as there."""
+    """Options of a task that differ from the experiment's ``[local]`` table; None = the value there."""
 
     epochs: int | None = None
     steps: int | None = None
@@ -140,52 +140,52 @@ class Local(NamedTuple):
 
 
 def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
-    """Local work begins at the model of the message."""
+    """Return the message's model, at which local work begins."""
     return Tree(message["model"])
 
 
 def plain_loss(model: Network, params: Tensors, batch: Batch, message: Message, client: State, facts: Facts) -> Tensor:
-    """The model's own loss."""
+    """Return the model's own loss."""
     return model.loss(params, batch)
 
 
 def return_model(params: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
-    """The local model goes up; the client keeps what it had."""
+    """Return the local model as the update; the client's state stays unchanged."""
     return {"model": params}, client
 
 
 def told_model(message: Message, update: Update) -> Models:
-    """What an update is a change of: its model of the message's, in a chain of the one it set out from (`Route.anchors`)."""
+    """Return the reference of an update's changes: the message's model, or in a chain the model it started from (`Route.anchors`)."""
     sent, told = update.get("model", {}), message.get("anchor", message.get("model", {}))
     return {"model": Tree({name: told[name] for name in sent})} if sent and sent.keys() <= told.keys() else {}
 
 
 def nothing_beside(message: Message) -> Collection[str]:
-    """All of the model is the server's business."""
+    """Return no exceptions: the server may handle all of the model."""
     return ()
 
 
 class Sealing(NamedTuple):
-    """What `Transform` may do with a task's update, where a model that is a change of the message's is not all there is."""
+    """Rules for `Transform` on a task's update, for updates that are more than a change of the message's model."""
 
-    base: Callable[[Message, Update], Models] = told_model  # part -> what both ends know it is a change of
+    base: Callable[[Message, Update], Models] = told_model  # part -> the reference, known at both ends, that it is a change of
     beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
-    # Parts that are changes of a state which `Task.settle` moves by what the server sees: what a transform leaves out of one
-    # is part of the next, so that no error memory is kept for them.
+    # Parts that are changes of a state which `Task.settle` moves by what the server sees. What a transform leaves out of one
+    # is part of the next, so no error memory is kept for them.
     tracked: tuple[str, ...] = ()
     silent: bool = False  # nothing is sent: the work is for the client's own state
-    remembered: bool = True  # what a transform left out of the update is part of the next; not of a question asked once
+    remembered: bool = True  # what a transform left out of the update is added to the next; not for a question asked once
 
 
 class Passes(NamedTuple):
-    """What a task costs, in forward passes of one example: forward 1, backward 2."""
+    """The cost of a task in forward passes of one example: forward 1, backward 2."""
 
     step: float = 3.0  # each example of a local step
     survey: float = 0.0  # each row, once
 
 
 class Task(NamedTuple):
-    """One thing a party can be asked to do; most algorithms have one, ``train``."""
+    """Work that a party can be asked to do; most algorithms have one task, ``train``."""
 
     start: Callable[[Message, State, Facts], Tree] = start_from_model
     survey: Callable[[Network, Data, Message, State], Mapping[str, Any]] | None = None
@@ -194,18 +194,18 @@ class Task(NamedTuple):
     finish: Callable[[Tree, Work, Message, State, Facts], Finished] = return_model
     settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
     options: Local = Local()
-    # Parts of a single client's update that the server may look at; () = it sees sums alone, which can be masked.
+    # Parts of a single client's update that the server may look at; () = it sees only sums, which can be masked.
     shows: tuple[str, ...] = ()
-    # Parts that are added up as they are, whatever the weights: {"losses": ...} of a mean.
+    # Parts that are summed unweighted, for example {"losses": ...} of a mean.
     sums: tuple[str, ...] = ()
-    stateful: bool = True  # the client's state is handed in and kept; else the task knows of none
+    stateful: bool = True  # the client's state is passed in and kept; else the task has no state
     passes: Passes = Passes()
     sealing: Sealing = Sealing()
     reshapes: bool = False  # its tensors differ in shape from round to round: only a long job gets a step program
 
 
 class Question(NamedTuple):
-    """What a party can be asked that is no training: label counts, scores, phases of a protocol, histograms of a tree.
+    """A request to a party other than training: label counts, scores, phases of a protocol, histograms of a tree.
 
     ``answer(model, data, message, state, session) -> (reply, state, session)``. ``model`` is the party's network (`Network`),
     ``data`` its rows (`Data`), or None where it has none. ``session`` is what this party's earlier answers of the round left in its
@@ -214,18 +214,18 @@ class Question(NamedTuple):
 
     answer: Callable[[Network, Any, Message, State, Any], Answered]
     data: Literal["own", "public", "none"] = "own"
-    rows: int = 0  # of the public rows: so many, drawn anew each round, the same for every party; 0 = all
+    rows: int = 0  # of the public rows: so many, drawn again each round, the same for every party; 0 = all
     balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
-    stateful: bool = False  # the client's state is handed in and kept; else the question knows of none
+    stateful: bool = False  # the client's state is passed in and kept; else the question has no state
     shows: tuple[str, ...] = ()  # as a task's
     passes: float = 0.0  # its cost in forward passes of each row
 
 
 class Unit(NamedTuple):
-    """Clients that are drawn as one: a superclient. It is numbered by its place among all units, ascending by smallest client."""
+    """A superclient: clients that are drawn as one. Its number is its place among all units, ascending by smallest client."""
 
     number: int
-    members: tuple[int, ...]  # those that take part this round, ascending; may be nobody
+    members: tuple[int, ...]  # members that take part this round, ascending; may be empty
 
 
 class Round(NamedTuple):
@@ -233,15 +233,15 @@ class Round(NamedTuple):
 
     number: int  # from 1
     cohort: tuple[int, ...]  # selected clients that will take part, ascending
-    K: int  # clients in all
-    n: int  # examples in all
+    K: int  # number of all clients
+    n: int  # number of all examples
     sizes: Mapping[int, int]  # examples of each client of the cohort
     examples: int = 0  # examples the cohort goes through in this round's local work
     budgets: Mapping[int, Budget] = {}  # clients whose amount of work differs (stragglers)
     facts: Mapping[int, Mapping[str, float]] = {}  # further plain numbers the server learnt of a client
-    seed: int = 0  # of the run, for what a round draws itself
+    seed: int = 0  # seed of the run, for the round's own draws
     units: tuple[Unit, ...] = ()  # in the order drawn, where clients are grouped; the cohort holds their members
-    groups: int = 0  # units in all
+    groups: int = 0  # number of all units
 
     @property
     def m(self) -> int:
@@ -256,18 +256,18 @@ Weights = Coefficients | Mapping[str, Coefficients]
 """One set of coefficients, or one per part of the update where parts differ."""
 
 Mixing = Mapping[int, Mapping[int, float | Mapping[str, float]]]
-"""receiver -> sender -> coefficient of the sender's update in what the receiver makes of all it hears (or one per part)."""
+"""receiver -> sender -> coefficient of the sender's update in the receiver's sum of all it hears (or one per part)."""
 
 
 class Route(NamedTuple):
-    """The way of messages and replies, where it is not once from the server to all clients and back."""
+    """The route of messages and replies, if it is not one trip from the server to all clients and back."""
 
-    sender: Mapping[int, int] = {}  # party -> the client that hands it its message; the server where it is not named
+    sender: Mapping[int, int] = {}  # party -> the client that passes it its message; parties not named hear from the server
     via: Literal["server", "peer"] = (
-        "server"  # where the replies go: to a peer, they are counted when they are handed on
+        "server"  # where the replies go; replies to a peer are counted when they are passed on
     )
-    visits: Mapping[int, int] = {}  # how often a party has done this already in this round: its epochs go on from there
-    seats: Mapping[int, int] = {}  # party -> its place in the sum; its own number where it is not named
+    visits: Mapping[int, int] = {}  # how often a party has already done this in the round; its epochs continue from there
+    seats: Mapping[int, int] = {}  # party -> its place in the sum; a party not named has its own number
     anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, where the message holds another: told
     # along where updates are compressed, so that both ends know what is a change of what
 
@@ -275,11 +275,11 @@ class Route(NamedTuple):
 class Ask(NamedTuple):
     """What a round yields: ask these parties to do this with these messages, and combine the replies so.
 
-    A message that a party has anyway (it is its own sender) costs nothing. With ``reduce="mean"`` the reply is the sum
+    A message that a party already has (it is its own sender) costs nothing. With ``reduce="mean"`` the reply is the sum
     of the updates times ``weights(those who answered)``, with ``"sum"`` their plain sum: in both cases the round never
     sees one client's update, so that it can be masked or encrypted. ``"each"`` hands over every update.
-    With ``"neighbours"`` no server takes part: an update goes to every other node that ``mixing(those who answered)`` lets
-    hear it, and the reply of a node is the sum of the updates times its coefficients.
+    With ``"neighbours"`` no server takes part: an update goes to every other node that may hear it according to
+    ``mixing(those who answered)``, and the reply of a node is the sum of the updates times its coefficients.
     """
 
     to: tuple[int, ...]
@@ -289,15 +289,15 @@ class Ask(NamedTuple):
     weights: Callable[[tuple[int, ...]], Weights] | None = None
     budgets: Mapping[int, Budget] = {}
     mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
-    architectures: Mapping[int, str] = {}  # party -> the network it works with, where that is not its own: the server's
+    architectures: Mapping[int, str] = {}  # party -> the network it works with, if that is not its own but the server's
     route: Route = Route()
-    words: Mapping[int, Mapping[str, Any]] = {}  # party -> what a protected update is sealed by: a protocol's business
+    words: Mapping[int, Mapping[str, Any]] = {}  # party -> the word that seals a protected update; only protocols use it
 
 
 class Replies(NamedTuple):
-    """What a round is sent back for an `Ask`."""
+    """The replies that a round receives for an `Ask`."""
 
-    clients: tuple[int, ...]  # who answered
+    clients: tuple[int, ...]  # parties that answered
     value: Update | None  # the mean or the sum, tensors in float64; None for the others or if nobody answered
     each: Mapping[int, Update]  # "each": the updates; "neighbours": each node's sum, tensors in float64; else empty
 
@@ -307,37 +307,37 @@ RoundMaker = Callable[["Algorithm", State, Round], RoundGenerator]
 
 
 UNION = -1
-"""The party that holds all clients' rows at once: only the centralised baseline may ask it."""
+"""The party that holds the rows of all clients. Only the centralised baseline may ask it."""
 
 SERVER = -2
-"""The server itself, which holds the public rows: what it is asked costs no bytes."""
+"""The server itself, which holds the public rows. Asking it costs no bytes."""
 
 Groups = tuple[tuple[int, ...], ...]
 """Clients that are drawn as one, each group ascending, groups by their smallest client."""
 
 
 def keep_model(models: Models, facts: ServerFacts) -> State:
-    """The server's state is the model alone."""
+    """Return the server's state: only the model."""
     return {"model": models["global"]}
 
 
 def send_model(server: State, client_id: int) -> Message:
-    """Every party is told the model."""
+    """Return the message for a party: the model."""
     return {"model": server["model"]}
 
 
 def take_mean(server: State, mean: Update, round: Round) -> State:
-    """The mean of the local models becomes the global one."""
+    """Return the server's state with the mean of the local models as the global model."""
     return {**server, "model": mean["model"]}
 
 
 def global_model(server: State) -> Models:
-    """What is evaluated and saved."""
+    """Return the model that is evaluated and saved."""
     return {"global": server["model"]}
 
 
 def by_samples(round: Round) -> Coefficients:
-    """p_k = n_k / sum of n_j over those who returned (C3)."""
+    """Return the weights p_k = n_k / sum of n_j over those who returned (C3)."""
     total = sum(round.sizes[k] for k in round.cohort)
     return {k: round.sizes[k] / total for k in round.cohort}
 
@@ -356,30 +356,30 @@ Family = Literal[
     "distillation",
     "decentralised",
 ]
-"""What a method changes (its place in the taxonomy); "" is not declared, which the registry does not allow."""
+"""The part of federated learning that a method changes (its place in the taxonomy); the registry refuses "", not declared."""
 
 Communication = Literal["centralised", "decentralised, mutual trust", "decentralised, single-sided trust"]
 
 
 class Card(NamedTuple):
-    """What is told of an algorithm and changes no model: to people, to the record, to the count of bytes."""
+    """Description of an algorithm for readers, the record and the count of bytes. It does not affect any model."""
 
     family: Family = ""
     communication: Communication = "centralised"
     keeps: str = "nothing"  # what a client keeps between its participations; from client_init, or a node
-    leaves: str = "the local model"  # what leaves a client
+    leaves: str = "the local model"  # data that leave a client
     sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
-    figures: Callable[[State], Mapping[str, float]] | None = None  # what a row of the record says of the server's state
+    figures: Callable[[State], Mapping[str, float]] | None = None  # facts of the server's state for a row of the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
-    unused: Mapping[str, str] = {}  # keys that do nothing beside the others, and why: {"algorithm.psi": "..."}
+    unused: Mapping[str, str] = {}  # keys that have no effect given the others, and why: {"algorithm.psi": "..."}
     # Sentences for the user, once, before round 1: of the server's state behind `prepare` and of what `server_init` was told, with
     # the "sizes" of all clients beside it.
     notices: Callable[[State, ServerFacts], Sequence[str]] | None = None
-    excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics excludes it
+    excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics rules it out
 
 
 class Demands(NamedTuple):
-    """What an algorithm asks of the data and of the networks beyond a loss of rows."""
+    """Requirements of an algorithm on the data and the networks, beyond a loss of rows."""
 
     classes: bool = False  # works on class labels only
     features: bool = False  # the network must be head(features(x))
@@ -387,16 +387,16 @@ class Demands(NamedTuple):
     mixed: bool = False  # works with clients whose models differ in architecture (``[[models]]``)
     inits: int = 1  # different initial models: ``models`` of server_init has "global", "1", "2", ...
     public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
-    public_labels: bool = True  # looks at their labels; else rows of any classes will do
+    public_labels: bool = True  # uses their labels; else rows of any classes are fine
 
 
 Check = Callable[[Mapping[str, Any], Sequence[int] | None], str]
-"""(keys of the experiment with their values, as in {"local.lr": 0.1}; rows of each client, None before data are read) -> what of
-them can only go wrong, as one sentence that says what to do; "" where nothing can."""
+"""(keys of the experiment with their values, as in {"local.lr": 0.1}; rows of each client, None before data are read) -> one
+sentence about values that cannot work, with what to do; "" if there are none."""
 
 
 class Algorithm(NamedTuple):
-    """A federated algorithm. Every field has FedAvg's default; an algorithm states only what differs."""
+    """A federated algorithm. The default of every field is FedAvg's; an algorithm states only what differs."""
 
     name: str = "fedavg"
     tasks: Mapping[str, Task | Question] = {"train": Task()}
@@ -408,19 +408,19 @@ class Algorithm(NamedTuple):
     server_update: Callable[[State, Update, Round], State] = take_mean
     models: Callable[[State], Models] = global_model
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
-    check: Check | None = None  # asked before data are read, and again when it is known who holds how many rows
+    check: Check | None = None  # asked before data are read, and again when the clients' sizes are known
     # Why it does not go with a table or with a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or
     # inside the chains of FedSeq: {"chain": "..."}; "masks" and "dp" are what hides updates from the server and noise on the
     # level of clients (`fedatlas.setup.mechanism_choice`), "deployment" is a run between real parties
     # (`fedatlas.deployment.refusals`), as far as the record does not show it by itself.
     refuses: Mapping[str, str] = {}
     card: Card = Card()
-    # What follows serves rounds that are not "send the model, train, average".
+    # The fields below serve rounds that are not "send the model, train, average".
     rounds: RoundMaker | None = None  # None: rounds.federated
-    prepare: RoundMaker | None = None  # before round 1, with all clients
+    prepare: RoundMaker | None = None  # runs before round 1, with all clients
     serverless: bool = False  # nodes hear each other, by reduce="neighbours"; no server takes part
     demands: Demands = Demands()
-    personal: Callable[[Message, State], Tree] | None = None  # may hold buffers, too, where they are the client's own
+    personal: Callable[[Message, State], Tree] | None = None  # may also hold buffers, if they are the client's own
     clusters: Callable[[State], Mapping[int, int]] | None = None  # client -> its cluster
     groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
     # In a chain, of an algorithm whose clients send more than their model: (the other parts that were handed on, a client's
@@ -428,14 +428,14 @@ class Algorithm(NamedTuple):
     hand_on: Callable[[Update, Update], Update] | None = None
 
     def training(self, what: str = "train") -> Task:
-        """The task ``what``, which has to be a training."""
+        """Return the task ``what``, which has to be a training."""
         task = self.tasks[what]
         assert isinstance(task, Task), f"'{what}' of '{self.name}' is a question"
         return task
 
 
 class Transform(NamedTuple):
-    """What happens to an update between client and server: to its float trees, taken as changes of what the client was told.
+    """A change of an update between client and server. It acts on float trees, as changes relative to what the client was told.
 
     Written for one client and pure, like an algorithm. Each transform treats every part of the update (a tree) as one vector;
     plain values, single tensors, integers and buffers pass untouched.
@@ -443,6 +443,6 @@ class Transform(NamedTuple):
 
     name: str
     encode: Callable[[Update, State, torch.Generator], Finished]  # on the client: (sealed, memory)
-    decode: Callable[[Update], Update] | None = None  # on the server, one at a time; None: reduced as it comes
+    decode: Callable[[Update], Update] | None = None  # on the server, one update at a time; None: reduced as it arrives
     memory_init: Callable[[Update], State] | None = None  # kept with the client, by part; some parts have none
     finalize: Callable[[Update, Round, torch.Generator], Update] | None = None  # on the server, after the reduction

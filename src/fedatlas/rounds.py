@@ -1,4 +1,4 @@
-"""Round generators: who is asked what, in which order. They do no I/O and are driven by `federation.server`."""
+"""Round generators, which decide the asks of a round and their order. They do no I/O and are driven by `federation.server`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedatlas.tree import Tensors, Tree
 
 
 def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
-    """One round of the FedAvg family: broadcast, local work, weighted mean over those who returned, server step.
+    """Play one round of the FedAvg family: broadcast, local work, weighted mean over those who returned, server step.
 
     If nobody returns, the round changes nothing (C11). Buffers go down with the message, come back averaged
     by the weights of the models (integers: the maximum) and skip the server step (C9).
@@ -45,7 +45,7 @@ def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerat
 
 
 def updated(algorithm: Algorithm, server: State, replies: Replies, round: Round) -> State:
-    """The server after a mean: its step, the averaged buffers, everything in the precision it had; unchanged without replies."""
+    """Return the server after a mean: its step and the averaged buffers, in the previous precision; unchanged without replies."""
     if replies.value is None:
         return server
     after = algorithm.server_update(server, replies.value, round)
@@ -56,21 +56,21 @@ def updated(algorithm: Algorithm, server: State, replies: Replies, round: Round)
 
 
 class Chain(NamedTuple):
-    """A superclient's work of a round: its clients in the order in which the model visits them."""
+    """Work of a superclient in a round: its clients in the order in which the model visits them."""
 
     unit: int
-    order: tuple[int, ...]  # a client stands here once for every pass
-    examples: int = 0  # of its members that took part, once it is known who did
+    order: tuple[int, ...]  # a client is listed once per pass
+    examples: int = 0  # examples of the members that took part, once these are known
 
 
 Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
 
 
 def chained(passes: int = 1, *, anchored: bool = False) -> RoundMaker:
-    """RoundMaker in which the model travels along each superclient and the superclients' models are averaged (G8).
+    """Return a RoundMaker in which the model travels along each superclient and the superclients' models are averaged (G8).
 
     To the algorithm's ``weigh`` and ``server_update`` a superclient is a client: the cohort, the sizes and K count
-    superclients. ``anchored``: the message's model stays the server's, the one handed on stands in ``message["start"]``.
+    superclients. ``anchored``: the message's model stays the server's; the one passed on is ``message["start"]``.
     """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -94,7 +94,7 @@ def chained(passes: int = 1, *, anchored: bool = False) -> RoundMaker:
 
 
 def of_chains(round: Round, chains: list[Chain]) -> Round:
-    """The round with superclients in the clients' place."""
+    """Return the round with superclients in place of clients."""
     sizes = {chain.unit: chain.examples for chain in chains}
     return round._replace(cohort=tuple(sorted(sizes)), sizes=sizes, K=round.groups)
 
@@ -108,18 +108,18 @@ def relay(
     *,
     anchored: bool = False,
 ) -> Relay:
-    """Hands the models of ``starts`` (by superclient) along all chains at once, up to the last client of each.
+    """Pass the models of ``starts`` (by superclient) along all chains at once, up to the last client of each.
 
-    Returns the chains and the fields of the ask that is left, of which the caller decides how it is reduced. Shorter
-    chains begin later, so that all end in the same ask. Who leaves on the way is passed over, and its examples do not count.
-    What a client sends beside its model goes on in the next one's ``message["handed"]``, where the algorithm says what becomes
-    of it (`Algorithm.hand_on`); ProtocolError where it does not.
+    Return the chains and the fields of the remaining ask; the caller decides how it is reduced. Shorter chains begin later,
+    so that all end in the same ask. A client that leaves on the way is skipped, and its examples do not count. The parts that
+    a client sends besides its model are passed to the next client in ``message["handed"]`` as `Algorithm.hand_on` defines;
+    ProtocolError if the algorithm does not define it.
     """
     chains = [chain_of(round, number, members, passes) for number, members in sorted(round.units) if members]
     longest = max((len(chain.order) for chain in chains), default=0)
     given = {chain.unit: handed(algorithm, starts[chain.unit]) for chain in chains}
-    there = {chain.unit: {chain.order[-1]} for chain in chains}  # who took part, if the last one does
-    holder: dict[int, int] = {}  # superclient -> who held its model last
+    there = {chain.unit: {chain.order[-1]} for chain in chains}  # clients that took part, if the last one does
+    holder: dict[int, int] = {}  # superclient -> the client that held its model last
     fields: dict[str, Any] = {"messages": {}}
     for hop in range(longest):
         seats, messages, visits, sender, anchors = dict[int, int](), {}, {}, {}, {}
@@ -147,7 +147,7 @@ def relay(
 
 
 def handed(algorithm: Algorithm, update: Update) -> tuple[Tree, Any, Message]:
-    """What goes from client to client: the model, its buffers, and the other parts as the next message has them."""
+    """Return what is passed from client to client: the model, its buffers, and the other parts in the form of the next message."""
     rest = {name: part for name, part in update.items() if name not in {"model", "buffers"}}
     if "model" not in update or (rest and algorithm.hand_on is None):
         sent = ", ".join(f"'{name}'" for name in update if name != "buffers") or "nothing"
@@ -159,21 +159,21 @@ def handed(algorithm: Algorithm, update: Update) -> tuple[Tree, Any, Message]:
 
 
 def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -> Chain:
-    """A superclient's members, in a fresh order for every pass."""
+    """Return a superclient's members, in a fresh order for every pass."""
     streams = (numpy_stream(round.seed, "chain", round.number, number, turn) for turn in range(passes))
     order = tuple(int(k) for stream in streams for k in stream.permutation(members))
     return Chain(number, order)
 
 
 def gossip(mixing: Callable[[State, Round], Mixing], share: bool = False) -> RoundMaker:
-    """RoundMaker without a server: each node of the cohort works from what it holds, then keeps the mix of what it hears.
+    """Return a RoundMaker without a server: each node of the cohort works from its own state, then keeps the mix of what it hears.
 
         node_i <- sum_j W_ij update_j,      W = ``mixing(server, round)`` among the round's cohort
 
     ``server["nodes"]`` holds what every node holds, by its number: a simulation sees all of them, no party does.
-    ``server["model"]`` is the uniform mean of the models that the nodes would use (C1), for evaluation alone.
-    ``broadcast`` tells a node what it holds itself. Absent nodes keep what they have. With ``share`` the nodes exchange
-    before they work (task "share"): what they heard is told to "train", and what comes of that stays with its node.
+    ``server["model"]`` is the uniform mean of the models that the nodes would use (C1), for evaluation only.
+    ``broadcast`` tells a node its own state. Absent nodes keep theirs. With ``share`` the nodes exchange
+    before they work (task "share"): "train" is told what they heard, and its result stays with its node.
     Buffers are mixed as the models are (C9); with ``share``, before the work.
     """
 
@@ -199,17 +199,17 @@ def gossip(mixing: Callable[[State, Round], Mixing], share: bool = False) -> Rou
 
 
 def own(nodes: tuple[int, ...]) -> dict[str, Any]:
-    """The fields of an ask whose messages are what the nodes hold themselves."""
+    """Return the fields of an ask whose messages are the nodes' own states."""
     return {"route": Route({k: k for k in nodes}, "peer")}
 
 
 def unmixed(answered: tuple[int, ...]) -> Mixing:
-    """Everybody keeps its own."""
+    """Return the mixing in which every node keeps its own state."""
     return {k: {k: 1.0} for k in answered}
 
 
 def with_buffers(server: State) -> State:
-    """Every node holds buffers of its own where the model has any; at first all hold the same."""
+    """Return the server with separate buffers for every node, if the model has any; at first all are equal."""
     if not server.get("buffers"):
         return server
     nodes = {k: {"buffers": server["buffers"], **state} for k, state in server["nodes"].items()}
@@ -217,7 +217,7 @@ def with_buffers(server: State) -> State:
 
 
 def with_means(algorithm: Algorithm, server: State) -> State:
-    """The server's model and buffers as uniform means over all nodes, in their order."""
+    """Return the server with model and buffers as uniform means over all nodes, in their order."""
     told = [algorithm.broadcast(server, int(k)) for k in server["nodes"]]
     assert algorithm.personal is not None
     out = {**server, "model": mean_of([algorithm.personal(message, {}) for message in told], server["model"])}
@@ -227,7 +227,7 @@ def with_means(algorithm: Algorithm, server: State) -> State:
 
 
 def mean_of(trees: Iterable[Tensors], like: Tree) -> Tree:
-    """Uniform mean in float64, in the precision of ``like``; integers: the maximum (C8, C9)."""
+    """Return the uniform mean, computed in float64, in the precision of ``like``; integers: the maximum (C8, C9)."""
     trees = list(trees)
     total = {name: x.double() if x.is_floating_point() else x for name, x in trees[0].items()}
     for tree in trees[1:]:
@@ -237,23 +237,23 @@ def mean_of(trees: Iterable[Tensors], like: Tree) -> Tree:
 
 
 def messages(algorithm: Algorithm, server: State, cohort: tuple[int, ...]) -> dict[int, Message]:
-    """The broadcast for each client, with the model's buffers where it has any."""
+    """Return the broadcast for each client, with the model's buffers if it has any."""
     buffers = {"buffers": server["buffers"]} if server.get("buffers") else {}
     return {k: {**algorithm.broadcast(server, k), **buffers} for k in cohort}
 
 
 def weights_of(algorithm: Algorithm, round: Round) -> Callable[[tuple[int, ...]], Weights]:
-    """The algorithm's weights as a function of who answered."""
+    """Return the algorithm's weights as a function of the clients that answered."""
     return lambda answered: algorithm.weigh(round._replace(cohort=answered))
 
 
 def returned(round: Round, replies: Replies) -> Round:
-    """The round as it came out: the cohort are those who answered."""
+    """Return the round with only those who answered as its cohort."""
     return round._replace(cohort=replies.clients)
 
 
 def cast_like(value: Any, like: Any) -> Any:
-    """``value`` with floating tensors in the precision they have in ``like`` (means arrive in float64)."""
+    """Return ``value`` with floating tensors in the precision that they have in ``like`` (means arrive in float64)."""
     if isinstance(value, Tensor):
         return value.to(like.dtype) if isinstance(like, Tensor) and value.dtype != like.dtype else value
     if isinstance(value, dict):

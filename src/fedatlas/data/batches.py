@@ -1,6 +1,6 @@
-"""The one place that decides which rows a client sees in which order.
+"""The only place that decides which rows a client sees, and in which order.
 
-Every draw depends on (seed, purpose, round, client, epoch) alone and is made on the processor, so that engines, chunk sizes,
+Every draw depends only on (seed, purpose, round, client, epoch) and is made on the processor, so that engines, chunk sizes,
 worker counts and devices give the same run (C7).
 """
 
@@ -49,7 +49,7 @@ Values = Callable[[Tensor], Mapping[str, Tensor]]
 
 
 class Draw(NamedTuple):
-    """How the batches of one piece of local work are drawn."""
+    """The rules for drawing the batches of one piece of local work."""
 
     seed: int
     round: int

@@ -12,7 +12,7 @@ from fedatlas.errors import ConfigError
 
 
 class DataConfig(registry.Component):
-    """``[data]``: these keys and, beside them, the keyword arguments of the source called ``name``.
+    """``[data]``: these keys and the keyword arguments of the source called ``name``.
 
     Both are checked when the value is made: ConfigError with the nearest valid name for an unknown source or key.
     """

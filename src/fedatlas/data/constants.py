@@ -24,7 +24,7 @@ from fedatlas.errors import ConfigError
 
 
 def read_constants(file: str) -> Preprocess:
-    """What a file of ``data.constants`` says; ConfigError where it is not there, is no such file, or makes no sense."""
+    """Return the content of a ``data.constants`` file; ConfigError where it is missing, of another form, or invalid."""
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def wrong(file: str, why: str) -> ConfigError:
 
 
 def check_numbers(given: Preprocess) -> None:
-    """ValueError for a constant that is no finite number, or a deviation that is not above 0."""
+    """Raise ValueError for a constant that is not a finite number, or a deviation that is not above 0."""
     deviations = [given.target_sd, *(rule.sd for rule in given.rules)]
     medians = [rule.median for rule in given.rules if rule.median is not None]
     centres = [given.target_mean, *(rule.mean for rule in given.rules)]
@@ -142,7 +142,7 @@ def check_columns(dataset: Dataset, schema: Sequence[Column], rules: Sequence[Co
 
 
 def kind_of(dataset: Dataset) -> str:
-    """What the rows are, in the words of `Preprocess.kind`."""
+    """Return the kind of the rows, as `Preprocess.kind` names it."""
     x = dataset.train.x
     if x.dtype == torch.int64:
         return "tokens"

@@ -174,7 +174,7 @@ class HeldRows(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """Who holds which training rows. ``clients[k]`` are the indices of those that client k trains on (int64, ascending).
+    """The assignment of training rows to clients. ``clients[k]`` are the indices of those that client k trains on (int64, ascending).
 
     This is the one place that says what a party's data are, and a party reaches them by its number alone (`RowSource`):
     where parties hold columns of the same rows, their names stand here beside the rows.

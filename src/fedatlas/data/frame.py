@@ -37,7 +37,7 @@ TaskChoice = Literal["auto", "classes", "numbers"]
 
 
 class Roles(NamedTuple):
-    """What a table's columns are for; everything not named here is an input."""
+    """The roles of a table's columns; every column not named here is an input."""
 
     label: str
     client: str = ""
@@ -122,7 +122,7 @@ def lacking(path: str, what: str = "file or folder") -> str:
 
 
 def missing(cells: np.ndarray) -> np.ndarray:
-    """Which cells of a text column are missing."""
+    """Return which cells of a text column are missing."""
     out: np.ndarray = np.isin(np.char.lower(cells), MISSING)
     return out
 
@@ -287,7 +287,7 @@ def refuse_commas(column: pd.Series, what: str, otherwise: str = "") -> None:
 
 
 def no_numbers(cells: Iterable[str]) -> list[str]:
-    """The texts that are no numbers."""
+    """Return the texts that are not numbers."""
 
     def is_number(cell: str) -> bool:
         try:

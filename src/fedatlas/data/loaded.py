@@ -1,4 +1,4 @@
-"""What a source hands over, and the splits made of it: test rows, a limit, the public rows."""
+"""The rows that a source delivers, and the splits made from them: test rows, a limit, the public rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (`
 
 @dataclass(frozen=True)
 class Loaded:
-    """Everything a source knows; ``test`` is None where it has no test set of its own."""
+    """The rows and facts of a source; ``test`` is None where it has no test set of its own."""
 
     train: Split
     test: Split | None
@@ -45,7 +45,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What every loader is given, beside its own keys."""
+    """The arguments of every loader, besides its own keys."""
 
     store: Store
     seed: int

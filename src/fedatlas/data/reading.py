@@ -52,7 +52,7 @@ def alike(what: str, names: Sequence[str]) -> str:
 
 
 def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
-    """What is odd about one input; "" for nothing."""
+    """Return what is odd about one input; "" if nothing is."""
     if column.categories and column.name not in roles.categories:
         found, counts = np.unique(texts(cells), return_counts=True)
         known = ~missing(found)

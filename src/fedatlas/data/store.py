@@ -1,4 +1,4 @@
-"""Where data files lie: prepared files are looked for under ``FEDATLAS_DATA``, then in the user's cache folder."""
+"""The folders of data files: prepared files are looked for under ``FEDATLAS_DATA``, then in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
+    """Write a file completely or not at all."""
     with replacing(path) as part:
         part.write_bytes(content)
 

@@ -1,4 +1,4 @@
-"""Who holds which training rows: partitioners and their figures (D1 to D12)."""
+"""Assignments of training rows to clients: partitioners and their figures (D1 to D12)."""
 
 from fedatlas.data.partition.build import PARTITIONS, make_partition, split
 from fedatlas.data.partition.export import to_flower

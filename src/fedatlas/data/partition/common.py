@@ -1,4 +1,4 @@
-"""What all partitioners share: class pools, quotas, the check that nobody stands empty."""
+"""Parts shared by all partitioners: class pools, quotas, the check that no client is empty."""
 
 from __future__ import annotations
 

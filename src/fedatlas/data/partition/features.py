@@ -1,4 +1,4 @@
-"""What feature skew does to the rows of one client: the same world seen through another instrument."""
+"""Feature skew of one client's rows: the same world seen through another instrument."""
 
 from __future__ import annotations
 
