@@ -166,17 +166,13 @@ def nothing_beside(message: Message) -> Collection[str]:
 class Sealing(NamedTuple):
     """Rules for `Transform` on a task's update, for updates that are more than a change of the message's model."""
 
-    base: Callable[[Message, Update], Models] = (
-        told_model  # part -> the reference, known at both ends, that it is a change of
-    )
+    base: Callable[[Message, Update], Models] = told_model  # part -> the reference that it is a change of
     beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
     # Parts that are changes of a state which `Task.settle` moves by what the server sees. What a transform leaves out of one
     # is part of the next, so no error memory is kept for them.
     tracked: tuple[str, ...] = ()
     silent: bool = False  # nothing is sent: the work is for the client's own state
-    remembered: bool = (
-        True  # what a transform left out of the update is added to the next; not for a question asked once
-    )
+    remembered: bool = True  # what a transform left out is added to the next update; not for a question asked once
 
 
 class Passes(NamedTuple):
@@ -264,15 +260,11 @@ Mixing = Mapping[int, Mapping[int, float | Mapping[str, float]]]
 class Route(NamedTuple):
     """The route of messages and replies, if it is not one trip from the server to all clients and back."""
 
-    sender: Mapping[
-        int, int
-    ] = {}  # party -> the client that passes it its message; parties not named hear from the server
+    sender: Mapping[int, int] = {}  # party -> the client that passes it its message; others hear from the server
     via: Literal["server", "peer"] = (
         "server"  # where the replies go; replies to a peer are counted when they are passed on
     )
-    visits: Mapping[
-        int, int
-    ] = {}  # how often a party has already done this in the round; its epochs continue from there
+    visits: Mapping[int, int] = {}  # how often a party has done this in the round; its epochs continue from there
     seats: Mapping[int, int] = {}  # party -> its place in the sum; a party not named has its own number
     anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, where the message holds another: told
     # along where updates are compressed, so that both ends know what is a change of what
@@ -297,9 +289,7 @@ class Ask(NamedTuple):
     mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
     architectures: Mapping[int, str] = {}  # party -> the network it works with, if that is not its own but the server's
     route: Route = Route()
-    words: Mapping[
-        int, Mapping[str, Any]
-    ] = {}  # party -> the word that seals a protected update; only protocols use it
+    words: Mapping[int, Mapping[str, Any]] = {}  # party -> the word that seals a protected update
 
 
 class Replies(NamedTuple):

@@ -64,9 +64,7 @@ class Job(NamedTuple):
     facts: Facts
     budget: Budget
     seed: int
-    memory: State | None = (
-        None  # memory of the transform that seals the update, {} before its first use; None: it is not sealed
-    )
+    memory: State | None = None  # of the transform that seals the update, {} before its first use; None: not sealed
     architecture: str = ""  # of the network it works with, if there are several
     role: str = ""  # of the party, if it has a special one
     session: Any = None  # kept in the party's memory by earlier questions of this round
@@ -96,10 +94,7 @@ class Result(NamedTuple):
 
 
 class Executor(Protocol):
-    """Runner of jobs, with results in the order of the jobs.
-
-    Finish with one result before asking for the next: its memory may be reused.
-    """
+    """Runner of jobs, with results in their order. Finish with one before asking for the next: its memory may be reused."""
 
     @property
     def run_job(self) -> Callable[[Bench, Job], Result]: ...  # does one job
