@@ -232,7 +232,7 @@ def test_noise_wants_constants_that_no_row_settled(mechanism: str, target: str, 
         "algorithm.weights=uniform",
     ]
     open_run = set_up(config.read(None, common), 1)
-    settled = f"data.constants={written(tmp_path, open_run.preprocess)}"
+    settled = f"data.constants={written(tmp_path, open_run.held.preprocess)}"
     private = [*common, *([f"privacy.{mechanism}"] if mechanism else [])]
     if mechanism:
         with pytest.raises(ConfigError, match=r'would be settled from clients.* data.constants = "FILE.json"'):

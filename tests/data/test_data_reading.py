@@ -137,7 +137,7 @@ def test_codes_with_commas_stay_codes_where_they_are_named_so(tmp_path: Path) ->
     given = {"name": "file", "path": str(with_commas(tmp_path / "c.csv", "1,5", "2,5")), "drop": ["id"]}
     few: dict[str, Any] = {"partition": {"name": "iid", "clients": 2}}
     named = set_up(Experiment.of(data=given | {"label": "poor", "categories": ["size"]}, **few).config, 1)
-    assert named.preprocess.schema[0].categories == ("1,5", "2,5")
+    assert named.held.preprocess.schema[0].categories == ("1,5", "2,5")
     classes = set_up(Experiment.of(data=given | {"label": "size", "task": "classes"}, **few).config, 1)
     assert classes.dataset.class_names == ("1,5", "2,5")
     words = set_up(

@@ -101,7 +101,7 @@ def test_ends_of_sentences_are_no_words(tmp_path):
     ]
     setup = set_up(config.read(None, [*chosen, "partition={name='iid', clients=2}"]), 1)
     special = {"pad": 0, "oov": 6, "bos": 7, "eos": 8}
-    setup = setup._replace(dataset=replace(setup.dataset, facts={"special": special}))
+    setup = setup._replace(held=setup.held._replace(dataset=replace(setup.dataset, facts={"special": special})))
     evaluator = Evaluator(setup)
     model = setup.models().initial()[""]
     predicted, y = evaluator.scores(model, evaluator.rows).predicted, evaluator.rows.y

@@ -56,8 +56,8 @@ NOT_NOISED = {
     **dict.fromkeys((*BY_ROWS, "hwfedavg", "nwfedavg"), WEIGHS),
     "fedseq": CHAIN,
     "fedseq_inter": CHAIN,
-    "feddyn": "its step counts who came",
-    "fednova": "its clients' divisors, which count their steps, are no part of a model and would leave without noise",
+    "feddyn": "its server step depends on the number of clients that returned",
+    "fednova": "its clients' divisors, which count their steps, are not part of the model and would leave without noise",
     "fedmd": "its clients' answers ('score') are no change of a model, which alone is clipped and noised",
     "fedbn": "its clients' batch-norm layers leave without noise",
 }

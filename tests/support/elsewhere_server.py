@@ -26,7 +26,7 @@ from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.in_process import InProcess
-from fedatlas.runs import loop as running
+from fedatlas.course import rounds as running
 from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
 from federation import Federation, brief, fast, federation, play, same, stacked, states, tuned

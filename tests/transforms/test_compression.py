@@ -92,7 +92,7 @@ def test_error_feedback_is_worth_its_memory(tmp_path: Path, monkeypatch: pytest.
         (("compression.name=topk", "algorithm.name=centralised"), "[compression]: not with 'centralised'"),
         (
             ("compression={name='clip', norm=0.1}", "algorithm.name=fednova"),
-            "compression.name = 'clip': not with 'fednova': a change divided by its steps",
+            "compression.name = 'clip': not with 'fednova': the change would be clipped after division by its steps",
         ),
     ],
 )
