@@ -94,8 +94,8 @@ def test_a_run_in_which_no_cluster_can_be_split_says_so(tmp_path: Path) -> None:
         assert sum("No cluster can be split" in notice for notice in heard.notices) == said
 
 
-TOLD = "'feddf' distils on 180 of 200 public rows, 30 steps a round at most (algorithm.passes, steps)."
-WORKS = "'fedmd' works on 40 of 200 public rows a round, in batches of 2."
+TOLD = "'feddf' distils on 180 of 200 public rows, at most 30 steps per round (algorithm.passes, steps)."
+WORKS = "'fedmd' works on 40 of 200 public rows per round, in batches of 2."
 SHORT = "superclient 1 has 2 clients and 224 examples, fewer than the 300 asked for."  # 1347 rows over 12 clients: 112 or 113
 PUBLIC = {"public": {"from": "test", "per_class": 20}}
 
