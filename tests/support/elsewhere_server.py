@@ -21,12 +21,12 @@ from fedatlas import run
 from fedatlas.algorithm import Facts, Message, State
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import read
+from fedatlas.course import rounds as running
 from fedatlas.course.plan import resolve_plan
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.in_process import InProcess
-from fedatlas.course import rounds as running
 from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
 from federation import Federation, brief, fast, federation, play, same, stacked, states, tuned
