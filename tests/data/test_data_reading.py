@@ -146,7 +146,7 @@ def test_codes_with_commas_stay_codes_where_they_are_named_so(tmp_path: Path) ->
         ).config,
         1,
     )
-    assert words.preprocess.schema[0].categories == ("1,5", "a", "b")  # mostly texts
+    assert words.held.preprocess.schema[0].categories == ("1,5", "a", "b")  # mostly texts
 
 
 def test_rows_without_weight_have_no_gain(tmp_path: Path) -> None:
