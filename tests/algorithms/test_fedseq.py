@@ -125,10 +125,10 @@ def test_a_plug_in_is_a_rule_and_says_what_a_chain_does_with_the_rest(monkeypatc
     silent = federation(fedseq(phi="random", rule={"name": "silent"}))
     with pytest.raises(ProtocolError, match=r"send 'model', 'rows', and a chain hands on one model: .* `hand_on`"):
         play(silent, everyone(silent, 1))
-    for name, words in {"settling": "settles a client's state", "odd": "returned int, not an Algorithm"}.items():
+    for name, words in {"settling": "updates a client's state from its message", "odd": "returned int, not an Algorithm"}.items():
         with pytest.raises(ConfigError, match=words):
             fedseq(rule={"name": name})
-    with pytest.raises(ConfigError, match="'counting' takes a step of the server every round"):
+    with pytest.raises(ConfigError, match="'counting' needs a server step in every round"):
         fedseq_inter(rule={"name": "adding"})
 
 
@@ -319,12 +319,12 @@ def test_confidences_sum_to_one_in_any_order_of_the_exemplars() -> None:
         ({"phi": "kmeans", "metric": "gini"}, "euclidean"),
         (
             {"rule": {"name": "scaffold"}},
-            "not 'scaffold': a chain hands on one model, and without its clients' controls c would .*; take one of 'fedsgd', 'fedavg'",
+            "not 'scaffold': a chain hands on one model, and without its clients' controls c would .*; use one of 'fedsgd', 'fedavg'",
         ),
         ({"rule": {"name": "fednova"}}, "not 'fednova': its clients send a change and its divisor"),
         ({"rule": {"name": "hwfedavg"}}, "not 'hwfedavg': it weighs clients by counts and scores of their labels"),
         ({"rule": {"name": "fedprox", "adaptive": True}}, "not 'fedprox': mu follows the loss of a whole cohort"),
-        ({"rule": {"name": "ditto"}}, "a chain asks each client once a round, to train, and 'ditto' has rounds or"),
+        ({"rule": {"name": "ditto"}}, "a chain asks each client once a round, to train, and 'ditto' has its own rounds"),
         ({"rule": {"name": "fedprxo"}}, r"algorithm.rule.name: unknown algorithm 'fedprxo': did you mean 'fedprox'\?"),
         ({"rule": {"name": "fedprox", "mo": 1}}, "mu"),
     ],
@@ -359,10 +359,10 @@ def test_a_rule_that_would_be_ignored_is_refused() -> None:
     with pytest.raises(ConfigError, match="weights"):
         fedseq_inter(rule={"name": "fedavg", "weights": "uniform"})
     with pytest.raises(
-        ConfigError, match="'feddyn' takes a step of the server every round, and FedSeqInter's only averages"
+        ConfigError, match="'feddyn' needs a server step in every round, but FedSeqInter's server only averages"
     ):
         fedseq_inter(rule={"name": "feddyn"})
-    with pytest.raises(ConfigError, match="duals of 'feddyn' add up"):
+    with pytest.raises(ConfigError, match="duals of 'feddyn' need anchor = 'predecessor'"):
         fedseq(anchor="server", rule={"name": "feddyn"})
     assert fedseq(anchor="server", rule={"name": "feddyn", "variant": "fedseq_code"}).name == "fedseq"
 

@@ -350,11 +350,11 @@ def test_a_run_shows_graph_and_gap(name: str, messages: int, tmp_path: Path) -> 
 @pytest.mark.parametrize(("overrides", "says"), [
     (["algorithm.graph=torus", "partition.clients=11"], "a x b nodes"),
     (["algorithm.graph=given"], "needs its edges"),
-    (["algorithm.graph=given", "algorithm.edges=[[0, 1], [2, 12]]"], "names node 12, the nodes are 0 to 11"),
+    (["algorithm.graph=given", "algorithm.edges=[[0, 1], [2, 12]]"], "names node 12, but the nodes are 0 to 11"),
     (["algorithm.graph=given", "algorithm.edges=[[0, 1], [1, 1]]"], "with itself"),
     (["algorithm.graph=given", "algorithm.edges=[[0, 1]]"], "not connected"),
     (["algorithm.edges=[[0, 1]]"], "set graph = 'given'"),
-    (["algorithm.probability=0.5"], "only a graph 'random'"),
+    (["algorithm.probability=0.5"], "only graph = 'random' uses it"),
     (["algorithm.graph=random", "algorithm.probability=0.01"], "raise it"),
     (["algorithm.graph=star"], "'ring'"),
 ])  # fmt: skip
