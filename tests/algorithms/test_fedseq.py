@@ -125,7 +125,10 @@ def test_a_plug_in_is_a_rule_and_says_what_a_chain_does_with_the_rest(monkeypatc
     silent = federation(fedseq(phi="random", rule={"name": "silent"}))
     with pytest.raises(ProtocolError, match=r"send 'model', 'rows', and a chain hands on one model: .* `hand_on`"):
         play(silent, everyone(silent, 1))
-    for name, words in {"settling": "updates a client's state from its message", "odd": "returned int, not an Algorithm"}.items():
+    for name, words in {
+        "settling": "updates a client's state from its message",
+        "odd": "returned int, not an Algorithm",
+    }.items():
         with pytest.raises(ConfigError, match=words):
             fedseq(rule={"name": name})
     with pytest.raises(ConfigError, match="'counting' needs a server step in every round"):
@@ -324,7 +327,10 @@ def test_confidences_sum_to_one_in_any_order_of_the_exemplars() -> None:
         ({"rule": {"name": "fednova"}}, "not 'fednova': its clients send a change and its divisor"),
         ({"rule": {"name": "hwfedavg"}}, "not 'hwfedavg': it weighs clients by counts and scores of their labels"),
         ({"rule": {"name": "fedprox", "adaptive": True}}, "not 'fedprox': mu follows the loss of a whole cohort"),
-        ({"rule": {"name": "ditto"}}, "a chain asks each client once a round, to train, and 'ditto' has its own rounds"),
+        (
+            {"rule": {"name": "ditto"}},
+            "a chain asks each client once a round, to train, and 'ditto' has its own rounds",
+        ),
         ({"rule": {"name": "fedprxo"}}, r"algorithm.rule.name: unknown algorithm 'fedprxo': did you mean 'fedprox'\?"),
         ({"rule": {"name": "fedprox", "mo": 1}}, "mu"),
     ],

@@ -349,7 +349,10 @@ def test_doctor_knows_every_extra() -> None:
         ("algorithm={name='fedseq', psi='clf', normalise='softmax'}", "algorithm.normalise = 'softmax' is not used"),
         ("algorithm={name='fedseq', phi='kmeans', first='random'}", "algorithm.first = 'random' is not used: k-means"),
         ("algorithm={name='fedseq', min_examples=300, group_size=4}", "algorithm.group_size = 4 is not used"),
-        ("algorithm={name='fedseq', anchor='server'}", "algorithm.anchor = 'server' is not used: 'fedavg' has no anchor"),
+        (
+            "algorithm={name='fedseq', anchor='server'}",
+            "algorithm.anchor = 'server' is not used: 'fedavg' has no anchor",
+        ),
         ("algorithm={name='fedmd', temperature=3}", "algorithm.temperature = 3 is not used: digest = 'l1'"),
         ("algorithm={name='feddf', steps=0, patience=9}", "algorithm.patience = 9 is not used: steps = 0 leaves"),
         ("algorithm={name='ifca', clusters=1, starts=7}", "algorithm.starts = 7 is not used: there is one cluster"),
