@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from fedatlas.config import ExperimentConfig, parse
+from fedatlas.config import ExperimentConfig
 from fedatlas.course.columns_end import named, part
 from fedatlas.data.party_tables import PartyTable, read_party
+from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.deployment.node_rows import RowCounts
 from fedatlas.deployment.node_state import NodeState, same_rows
-from fedatlas.deployment.terms import ColumnsTerms
 from fedatlas.errors import ConfigError
 from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.link import Request
@@ -23,7 +23,6 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
 from fedatlas.setup.consortium import columns_of, files_of, refuse_labels
-from fedatlas.setup.refusals import checked
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.messages import Count
 from fedatlas.wire.policy import Asked
@@ -68,25 +67,29 @@ def facts_of(table: PartyTable) -> ColumnsFacts:
     )
 
 
+def active_of(config: ExperimentConfig) -> int:
+    """Return the number of the party that has the label, as the experiment says."""
+    return next(k for k, one in enumerate(config.parties) if one.label)
+
+
 class NodeColumnsRun:
     """One run at a node that holds columns."""
 
     private = True
 
-    def __init__(self, bundle: Bundle, terms: ColumnsTerms, table: PartyTable) -> None:
-        self.number, self.table = terms.number, table
-        self.whole = checked(parse(terms.config))
-        self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(of_tables([table]))))
-        self.state = NodeState(bundle.path / "state" / terms.run, self.number)
-        config, asked = self.whole.config, self.whole.algorithm
+    def __init__(self, bundle: Bundle, agreed: AgreedRun, digest: str, rows: str, table: PartyTable) -> None:
+        self.agreed, self.digest = agreed, digest
+        self.number, self.table, self.whole = agreed.number, table, agreed.whole
+        self.rows = same_rows(rows, fingerprint(of_tables([table])))
+        self.state = NodeState(bundle.path / "state" / agreed.agreement.run, self.number)
+        config, asked, names = self.whole.config, self.whole.algorithm, agreed.agreement.names
         workers = config.engine.workers or cores()
-        self.data = columns_of(self.number, table, terms.active, terms.names, config.seed, workers)
+        self.data = columns_of(self.number, table, active_of(config), names, config.seed, workers)
         self.half = party_half(asked.name, asked.tasks, self.data, self.state.party)
 
-    def asked(self, request: Request, cohort: int) -> Asked:  # noqa: ARG002
+    def asked(self, request: Request) -> Asked:  # noqa: ARG002
         """A request as the policy sees it: all nodes are asked."""
-        t, w = self.terms, self.whole
-        return Asked(t.operator, w.algorithm.name, 0.0, w.config.rounds, len(t.names), bool(w.mechanisms))
+        return self.agreed.asked()
 
     def add_own_part(self, folder: Path) -> None:
         """Write the node's part of the model, with its columns by their names, and its report."""

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedatlas.deployment.terms import RowsTerms
+from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import OPENED, noted, whole_lines
 from fedatlas.privacy.mechanism import Protection
@@ -27,6 +27,11 @@ def identities_of(members: Mapping[str, Member], names: tuple[str, ...]) -> dict
     return {k: bytes.fromhex(members[name].identity) for k, name in enumerate(names)}
 
 
+def federation_of(federation: str, digest: str) -> str:
+    """Return the name by which the signatures of a masked session know the federation: its own, and what all agreed on."""
+    return f"{federation} {digest}"
+
+
 class NodeKeys:
     """`federation.party.Secrets` of one node. ``begins``: what its questions begin with, of the sums that it has opened so far."""
 
@@ -39,16 +44,19 @@ class NodeKeys:
                 self.record.setdefault(run, []).append(asked)
 
     @classmethod
-    def of(cls, bundle: Bundle, terms: RowsTerms, how: Protection | None, folder: Path) -> NodeKeys | None:
-        """Return the keys for a run; None where no protocol gives a node any."""
+    def of(
+        cls, bundle: Bundle, agreed: AgreedRun, digest: str, how: Protection | None, folder: Path
+    ) -> NodeKeys | None:
+        """Return the keys for a run; None where no protocol gives a node any. ``digest``: of the run, which every signature names."""
         protocol = None if how is None else how.protocol
         if protocol is None or protocol.node is None:
             return None
-        public = identities_of(bundle.members(), terms.names)
+        public = dict(enumerate(map(bytes.fromhex, agreed.agreement.identities)))
         path = bundle.path / IDENTITY
         if not path.exists():
             raise ConfigError(f"'{path}' is gone: copy the bundle again.")
-        return cls(partial(protocol.node, terms.number, bundle.federation, path.read_bytes(), public), folder)
+        of_run = federation_of(bundle.federation, digest)
+        return cls(partial(protocol.node, agreed.number, of_run, path.read_bytes(), public), folder)
 
     def session(self, client: int) -> Any:  # noqa: ARG002
         """Return the state that the questions of a round begin with."""

@@ -7,7 +7,8 @@ the server settles them for all; a node then codes its rows by that. The file is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -148,6 +149,28 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
     return NodeRows(facts_of(whole), bare)
+
+
+def with_names(held: NodeRows, names: Collection[str]) -> NodeRows:
+    """Rows that tell only these names of classes and categories: cells with others count as missing, rows of other classes are left out."""
+    about, splits = held.about, dict(held.splits)
+    schema = tuple((column, tuple(name for name in known if name in names)) for column, known in about.schema)
+    for j, ((_, mine), (_, kept)) in enumerate(zip(about.schema, schema, strict=True)):
+        if mine != kept:
+            places = torch.tensor([float(kept.index(name)) if name in kept else math.nan for name in mine])
+            splits = {name: split._replace(x=recoded(split.x, j, places)) for name, split in splits.items()}
+    classes = tuple(name for name in about.class_names if name in names)
+    if about.task == "classes" and classes != about.class_names:
+        places = torch.tensor([classes.index(name) if name in classes else -1 for name in about.class_names])
+        splits = {name: of_classes(split, places) for name, split in splits.items()}
+    return NodeRows(about._replace(class_names=classes, schema=schema), splits)
+
+
+def of_classes(split: Split, places: Tensor) -> Split:
+    """The rows whose class has a place, with its place."""
+    y = places[split.y]
+    kept = split.take((y >= 0).nonzero().flatten().numpy())
+    return kept._replace(y=places[kept.y])
 
 
 MUST_AGREE = {

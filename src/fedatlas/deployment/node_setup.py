@@ -37,8 +37,8 @@ SUMMARIES = {
 }
 """Questions about a node's rows, by name. Rows of each class are not among them."""
 
-AskAll = Callable[[str, Message], Sequence[Numbers]]
-"""(name of a summary, message) -> the answers of all nodes that hold rows, in their order."""
+AskAll = Callable[[], Sequence[Numbers]]
+"""Returns the answers of the nodes to the question that is due, in their order."""
 
 
 class LearntSum(NamedTuple):
@@ -56,7 +56,7 @@ def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
 
     def learn(summary: Summary, message: Message) -> Learnt:
         if (total := next(known, None)) is None:
-            answers = ask_all(summary.name, message)
+            answers = ask_all()
             found = summary.add(answers)
             total = LearntSum(summary.name, dict(found), *in_the_clear(summary, message, answers, found))
             totals.append(total)
@@ -79,11 +79,43 @@ def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
     return Learnt(total.sum, Traffic(total.up, total.down))
 
 
-def answered(name: str, message: Message, split: Split) -> Numbers:
-    """A node's answer to a question of round 0."""
-    if name not in SUMMARIES:
-        raise ProtocolError(f"nodes do not answer the question '{name}'.")
-    return SUMMARIES[name].of(HeldRows(split, np.arange(len(split.y))), message)
+class _Due(Exception):
+    """The question that comes next."""
+
+    def __init__(self, summary: Summary, message: Message) -> None:
+        self.question = summary, message
+
+
+def question_due(
+    whole: Checked,
+    about: RowsFacts,
+    splits: Mapping[str, Split],
+    number: int,
+    clients: int,
+    totals: Sequence[LearntSum],
+) -> tuple[Summary, Message] | None:
+    """Return the question of round 0 that comes after ``totals``; None after the last. A node asks itself what the server may ask."""
+    told = iter(totals)
+
+    def learn(summary: Summary, message: Message) -> Learnt:
+        if (total := next(told, None)) is None:
+            raise _Due(summary, message)
+        return learnt(summary, total)
+
+    try:
+        node_holdings(whole, about, splits, number, clients, learn)
+    except _Due as due:
+        return due.question
+    if next(told, None) is not None:
+        raise ProtocolError("round 0 has more sums than the experiment asks for.")
+    return None
+
+
+def answered(summary: Summary, message: Message, split: Split) -> Numbers:
+    """Return a node's answer to a question of round 0. ProtocolError for one that nodes do not answer."""
+    if summary.name not in SUMMARIES:
+        raise ProtocolError(f"nodes do not answer the question '{summary.name}'.")
+    return summary.of(HeldRows(split, np.arange(len(split.y))), message)
 
 
 def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:
@@ -100,10 +132,17 @@ def node_setup(
     whole: Checked, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
 ) -> Setup:
     """Make a node's set-up: its rows under its number, and no others."""
+    return assemble(node_holdings(whole, about, splits, number, clients, learn), alone=True)
+
+
+def node_holdings(
+    whole: Checked, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
+) -> Holdings:
+    """The federation as one of its nodes knows it."""
     train = splits["train"]
     held = {"test": train.take(np.arange(min(1, len(train.y)))), **splits}  # what a row looks like
     partition = of_one(number, clients, len(train.y))
-    return assemble(holdings(whole, dataset_of(about, held), partition, partition, learn), alone=True)
+    return holdings(whole, dataset_of(about, held), partition, partition, learn)
 
 
 def of_one(number: int, clients: int, rows: int = 0) -> Partition:

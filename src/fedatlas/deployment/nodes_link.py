@@ -21,12 +21,12 @@ from fedatlas.algorithm import Update, Work
 from fedatlas.config.experiment import RoundConfig
 from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.terms import decoded
-from fedatlas.deployment.trainer import digest_of
 from fedatlas.errors import FedatlasError, TransportError, first_line
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import append, whole_lines
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
+from fedatlas.wire.agreement import digest_of
 from fedatlas.wire.messages import (
     NodeHello,
     Place,
@@ -94,6 +94,7 @@ class NodesLink:
         self.event = event  # tells those who watch
         self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds that its replies took
         self.run, self.names, self.nodes, self.rules = run, list(names), nodes, rules
+        self.agreed = ""  # digest of the run
         self.folder, self.begin = folder, begin
         self.closed = AskJournal(folder / CLOSED)
         self.work: dict[int, Work] = {}  # of the replies of the ask under way
@@ -144,7 +145,7 @@ class _OpenAsk:
         self.messages: dict[int, TaskRequest] = {}
         for k, request in self.requests.items():
             body = codec.encode(request.plain())
-            self.messages[k] = TaskRequest(link.run, self.place, digest_of(body), (), len(requests), body)
+            self.messages[k] = TaskRequest(link.run, self.place, digest_of(body), link.agreed, (), body)
         self.number = {name: k for k, name in enumerate(link.names)}
         self.began = time.monotonic()
         self.answered: set[int] = set()

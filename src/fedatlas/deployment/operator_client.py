@@ -1,15 +1,23 @@
-"""An operator's end: submits an experiment, shows what happens, fetches the run's directory. It imports no torch."""
+"""An operator's end: submits an experiment, shows what happens, fetches the run's directory. Only submitting imports torch."""
 
 from __future__ import annotations
 
+import datetime
+import re
 import sys
+import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedatlas.errors import ConfigError, DiskError, TransportError
-from fedatlas.files import write_bytes
+from fedatlas.files import OWN_FILES, write_bytes, write_text
+from fedatlas.secret import random_bytes
+from fedatlas.wire.agreement import agreement_of, sign
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import call
 from fedatlas.wire.messages import FetchRun, RunEvent, RunFile, Submission, WatchRun
@@ -35,12 +43,8 @@ def ask_server(bundle: Bundle, asked: Any) -> Any:
 def submit(
     bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str], patience: float = 0
 ) -> str:
-    """Submit a run; return its name. ``patience``: seconds to wait for a server that is not there yet."""
-    try:
-        text = "" if experiment is None else experiment.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"'{experiment}' cannot be read: {error.strerror}.") from None
-    submission = Submission(text, tuple(overrides), tuple(nodes))
+    """Sign a run and submit it; return its name. ``patience``: seconds to wait for a server that is not there yet."""
+    submission = signed_submission(bundle, experiment, overrides, nodes)
     until = time.monotonic() + patience
     while True:
         try:
@@ -49,6 +53,55 @@ def submit(
             if time.monotonic() > until:
                 raise
             time.sleep(0.1)
+
+
+def signed_submission(
+    bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str]
+) -> Submission:
+    """Return the submission of an experiment, resolved here and signed with the operator's key; a second call names another run."""
+    from fedatlas.config import read  # with torch, which the other commands do without
+    from fedatlas.deployment.refusals import deployable
+    from fedatlas.setup.columns_method import of_columns
+
+    text, overrides = with_own_files("" if experiment is None else text_of(experiment), overrides)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / (experiment or Path("experiment.toml")).name
+        write_text(path, text)
+        config = read(path, overrides)
+    registered = [name for name, member in bundle.members().items() if member.role == "node"]
+    names = tuple(nodes) or tuple(registered)
+    if odd := [name for name in names if name not in registered]:
+        raise ConfigError(f"--nodes: '{odd[0]}' is not registered; registered are {', '.join(registered)}.")
+    if of_columns(config) and not nodes and {*(parties := [one.name for one in config.parties])} <= {*registered}:
+        names = tuple(parties)
+    whole = deployable(config, names).config
+    rows = "parties" if config.parties else config.data.name
+    label = re.sub(r"[^a-z0-9-]", "-", f"{rows}-{config.algorithm.name}".lower())
+    run = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}-{random_bytes(3).hex()}"
+    rules = None if config.round is None else config.round.model_dump()
+    return Submission(sign(bundle, agreement_of(bundle, run, whole.plain(), names)), rules)
+
+
+def text_of(path: Path) -> str:
+    """The text of an experiment file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"'{path}' cannot be read: {error.strerror}.") from None
+
+
+def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]:
+    """An experiment and its overrides, with a place holder for each file: every node says with --data where its own lies."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return text, [*overrides]  # its reader says what is wrong
+    data, parties = values.get("data"), values.get("parties")
+    given = {key.strip(): value.strip(" '\"") for key, _, value in (one.partition("=") for one in overrides)}
+    name = given.get("data.name", data.get("name") if isinstance(data, dict) else None)
+    if isinstance(parties, list) and all(isinstance(one, dict) for one in parties):
+        text = tomli_w.dumps({**values, "parties": [{**one, "path": OWN_FILES} for one in parties]})
+    return text, [*overrides, *([f"data.path={OWN_FILES}"] if name == "file" else [])]
 
 
 def events(bundle: Bundle, run: str) -> Iterator[Mapping[str, Any]]:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 import sys
 import time
-import tomllib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomli_w
-
 from fedatlas.errors import ConfigError
-from fedatlas.files import OWN_FILES
+from fedatlas.wire.agreement import verified
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.certificates import Caller
 from fedatlas.wire.listener import Listener
@@ -127,39 +123,22 @@ class Server:
             yield self._status()
 
     def _submit(self, caller: Caller, asked: Submission) -> str:
-        """Check an experiment and put it into the queue."""
-        from fedatlas.config import read
+        """Check the agreement on a run and put it into the queue."""
+        from fedatlas.config import parse
         from fedatlas.deployment.refusals import deployable
         from fedatlas.deployment.server_run import SubmissionState, SubmittedRun
-        from fedatlas.files import write_text
-        from fedatlas.setup.columns_method import of_columns
 
-        registered = [name for name, member in self.bundle.members().items() if member.role == "node"]
-        names = asked.nodes or tuple(registered)
-        if odd := [name for name in names if name not in registered]:
-            raise ConfigError(f"--nodes: '{odd[0]}' is not registered; registered are {', '.join(registered)}.")
-        path = self.runs / ".submitted.toml"
-        text, overrides = with_own_files(asked.text, asked.overrides)
-        write_text(path, text)
-        config = read(path, overrides)
-        if (
-            of_columns(config)
-            and not asked.nodes
-            and {*(parties := [one.name for one in config.parties])} <= {*registered}
-        ):
-            names = tuple(parties)
-        whole = deployable(config, names).config
-        rows = "parties" if config.parties else config.data.name
-        label = re.sub(r"[^a-z0-9-]", "-", f"{rows}-{config.algorithm.name}".lower())
-        base = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}"
-        name, number = base, 2
-        while (self.runs / name).exists():
-            name, number = f"{base}-{number}", number + 1
-        rules = None if config.round is None else config.round.model_dump()
-        state = SubmissionState(whole.plain(), names, caller.name, time.time(), "queued", "", rules)
-        SubmittedRun.create(self.runs / name, state)
-        self.log(f"'{caller.name}' submits '{name}'")
-        return name
+        found = verified(self.bundle, asked.agreement)
+        if found.operator != caller.name:
+            raise ConfigError(f"the agreement is signed by '{found.operator}', and '{caller.name}' submits it.")
+        deployable(parse({**found.config, **({"round": asked.round} if asked.round else {})}), found.names)
+        state = SubmissionState(asked.agreement, time.time(), "queued", "", asked.round)
+        try:
+            SubmittedRun.create(self.runs / found.run, state)
+        except FileExistsError:
+            raise ConfigError(f"there is a run '{found.run}' already: submit the experiment again.") from None
+        self.log(f"'{caller.name}' submits '{found.run}'")
+        return found.run
 
     def _watch(self, run: SubmittedRun, after: int) -> Iterator[Any]:
         """Yield events from line ``after`` on, as they come, until the run is over."""
@@ -202,25 +181,11 @@ class Server:
                 nodes.append(NodeStatus(name, stream is not None, heard))
         runs = []
         for run in self._submitted():
-            s, rows = run.state, run.folder / "run" / "metrics.jsonl"
+            s, a, rows = run.state, run.agreement, run.folder / "run" / "metrics.jsonl"
             done = max(0, len(rows.read_text().splitlines()) - 1) if rows.exists() else 0
-            rounds = s.config.get("rounds")
-            runs.append(RunStatus(run.name, s.status, s.why, s.operator, s.nodes, s.submitted, rounds, done))
+            rounds = a.config.get("rounds")
+            runs.append(RunStatus(run.name, s.status, s.why, a.operator, a.names, s.submitted, rounds, done))
         return ServerStatus(self.bundle.federation, tuple(nodes), tuple(runs))
-
-
-def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]:
-    """An experiment and its overrides, with a place holder for each file: every node says with --data where its own lies."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return text, [*overrides]  # its reader says what is wrong
-    data, parties = values.get("data"), values.get("parties")
-    given = {key.strip(): value.strip(" '\"") for key, _, value in (one.partition("=") for one in overrides)}
-    name = given.get("data.name", data.get("name") if isinstance(data, dict) else None)
-    if isinstance(parties, list) and all(isinstance(one, dict) for one in parties):
-        text = tomli_w.dumps({**values, "parties": [{**one, "path": OWN_FILES} for one in parties]})
-    return text, [*overrides, *([f"data.path={OWN_FILES}"] if name == "file" else [])]
 
 
 def _lines(path: Path, at: int) -> list[bytes]:

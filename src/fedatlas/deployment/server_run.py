@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,14 +29,14 @@ from fedatlas.deployment.columns_host import columns_host, counted
 from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_columns import ColumnsFacts
 from fedatlas.deployment.node_judging import with_judging
-from fedatlas.deployment.node_keys import identities_of
+from fedatlas.deployment.node_keys import federation_of, identities_of
 from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows
 from fedatlas.deployment.node_setup import LearntSum
 from fedatlas.deployment.nodes import Answer, Nodes
 from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.streams_host import rows_host
-from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms, decoded, encoded
+from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
@@ -52,16 +52,17 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium
 from fedatlas.setup.privacy_refusals import fewest_of
 from fedatlas.wire import codec
+from fedatlas.wire.agreement import Agreement, run_digest, standing
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.fields import plain, record
 from fedatlas.wire.messages import (
     FactsQuestion,
     ModelStored,
-    Name,
     NodeFacts,
     Open,
     RunStart,
     RunStarted,
+    Signed,
     SumAnswer,
     SumQuestion,
 )
@@ -81,9 +82,7 @@ class NodeRefused(FedatlasError):
 class SubmissionState(NamedTuple):
     """A run as it was submitted, and how it stands; in its ``job.json``."""
 
-    config: Open
-    nodes: tuple[Name, ...]
-    operator: Name
+    agreement: Signed
     submitted: float  # seconds since 1970
     status: str  # queued, running, finished, diverged, failed, stopped
     why: str
@@ -95,9 +94,13 @@ class SubmittedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
-        self.state: SubmissionState = record(
-            SubmissionState, json.loads((folder / JOB).read_text(encoding="utf-8")), JOB
-        )
+        kept = json.loads((folder / JOB).read_text(encoding="utf-8"))
+        if "agreement" not in kept:
+            raise ConfigError(
+                f"run '{self.name}' is of an earlier version, without a signed agreement: submit it again."
+            )
+        self.state: SubmissionState = record(SubmissionState, kept, JOB)
+        self.agreement: Agreement = record(Agreement, json.loads(self.state.agreement.text), JOB)
 
     @classmethod
     def create(cls, folder: Path, state: SubmissionState) -> SubmittedRun:
@@ -177,9 +180,10 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
 
 
 def _run(job: SubmittedRun, context: ServerContext) -> None:
-    names, rules = job.state.nodes, RoundConfig(**job.state.round or {})
-    context.nodes.stop = job.check
-    whole, path = deployable(parse(job.state.config), names), job.folder / RUN
+    names, rules = job.agreement.names, RoundConfig(**job.state.round or {})
+    context.nodes.stop = partial(check_standing, job, context.bundle)
+    check_standing(job, context.bundle)
+    whole, path = deployable(parse(job.agreement.config), names), job.folder / RUN
     if whole.columns:  # all of them take part in every round
         rules = rules.model_copy(update={"minimum": len(names), "on_loss": "wait"})
     elif (fewest := max(map(fewest_of, whole.mechanisms), default=1)) > 1:
@@ -191,6 +195,7 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
     resume = start == "resume"
     folder = RunFolder.open(path) if resume else RunFolder.create(path, whole.config, again=start == "again")
     link = NodesLink(job.name, names, context.nodes, rules, folder.path, begin, job.event)
+    link.agreed = answers.digest
     if not resume:  # who was set up before says so, or says that it knows nothing
         answers.begin_all(link)
     course: Course
@@ -204,6 +209,13 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
     deliver_model(job, context, names, path, rules, columns=whole.columns)
 
 
+def check_standing(job: SubmittedRun, bundle: Bundle) -> None:
+    """Raise Stopped where an operator wants the run to end, is revoked by now, or the agreement has expired."""
+    job.check()
+    if why := standing(bundle, job.state.agreement, job.agreement):
+        raise Stopped(f"the agreement no longer holds: {why}.")
+
+
 class InitialAnswers:
     """The nodes' answers about their rows, asked once."""
 
@@ -215,6 +227,7 @@ class InitialAnswers:
         self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
+        self.body = b""  # what round 0 settled, as all nodes are told it
         e, why = whole.config.engine, "each node trains in its own process"
         step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
         self.plan = Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
@@ -235,11 +248,6 @@ class InitialAnswers:
                 raise _refused(name, str(error)) from None
         return found
 
-    @property
-    def _who(self) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
-        """Experiment, operator and nodes, for the policy of a node."""
-        return self.job.state.config, self.job.state.operator, self.names
-
     @cached_property
     def facts(self) -> Mapping[str, Any]:
         """Facts of each node's rows, or of its table."""
@@ -247,28 +255,34 @@ class InitialAnswers:
         if "facts" in self.kept:
             return {name: record(kind, one, LEARNT) for name, one in self.kept["facts"].items()}
         self.context.nodes.wait_for(self.names, self.rules.deadline)
-        question = FactsQuestion(self.job.name, *self._who)
+        question = FactsQuestion(self.job.name, self.job.state.agreement)
         return self._ask(dict.fromkeys(self.names, question), NodeFacts, lambda said: record(kind, said.facts, "facts"))
 
     def setup(self) -> tuple[Setup, StartMessage]:
         """The set-up of the run, and the function that makes the message by which a node sets it up."""
         test, about = self._test(agreed(self.facts))
         sizes = {name: self.facts[name].rows.train for name in self.names}
-        learn = node_setup.asking(lambda name, message: self._sums(name, message, about), self.totals)
+        learn = node_setup.asking(lambda: self._sums(about), self.totals)
         setup = node_setup.server_setup(self.whole, about, sizes, learn, test)
         self.keep()
         if self.judging is not None:
             setup = with_judging(setup)
-        return setup, lambda k, landed: self._begin(k, landed, setup, about)
+        self.body = bytes(encoded(self._settled(setup, about)))
+        return setup, self._begin
 
     def consortium(self) -> tuple[Consortium, StartMessage]:
         """The same where parties hold columns."""
         held = counted(self.whole, [self.facts[name] for name in self.names])
         self.keep()
-        name, active = self.job.name, held.active
-        return held, lambda k, landed: RunStart(
-            name, encoded(ColumnsTerms(name, *self._who, k, active, stateful=True, landed=landed))
-        )
+        return held, self._begin
+
+    def _begin(self, k: int, landed: int) -> RunStart:  # noqa: ARG002  # all nodes are told the same
+        return RunStart(self.job.name, self.job.state.agreement, landed, self.body)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the run: of its agreement and of what round 0 settled."""
+        return run_digest(self.job.state.agreement, self.body)
 
     def _test(self, about: RowsFacts) -> tuple[Split | None, RowsFacts]:
         """The server's own test rows, coded as the nodes' are, and what the rows are with these."""
@@ -288,28 +302,33 @@ class InitialAnswers:
         splits = coded(held, about)
         return splits["test" if "test" in splits else "train"], about
 
-    def _sums(self, name: str, message: Mapping[str, Any], about: RowsFacts) -> list[Any]:
-        body = encoded(SumTerms(about, message))
-        question = SumQuestion(self.job.name, name, len(self.totals), *self._who, body)
+    def _sums(self, about: RowsFacts) -> list[Any]:
+        """Every node's answer to the question of round 0 that is due, which each works out by itself."""
+        question = SumQuestion(
+            self.job.name, self.job.state.agreement, len(self.totals), encoded(SumTerms(about, tuple(self.totals)))
+        )
         holders = dict.fromkeys((name for name in self.names if self.facts[name].rows.train), question)
-        return [*self._ask(holders, SumAnswer, lambda said: decoded(Sums, said.body).answer).values()]
+        read = lambda said: None if said.few else decoded(Sums, said.body).answer  # noqa: E731
+        answers = [one for one in self._ask(holders, SumAnswer, read).values() if one is not None]
+        if not answers:
+            raise ConfigError("every node has fewer rows than the min_rows of its policy: constants cannot be settled.")
+        return answers
 
-    def _begin(self, k: int, landed: int, setup: Setup, about: RowsFacts) -> RunStart:
-        worth = worth_of(setup.config.local.batch_size, list(setup.sizes.values()))
-        terms = RowsTerms(
-            self.job.name,
-            *self._who,
-            k,
+    def _settled(self, setup: Setup, about: RowsFacts) -> RowsSetup:
+        """What round 0 settled."""
+        sizes = setup.sizes
+        worth = worth_of(setup.config.local.batch_size, list(sizes.values()))
+        holders, judging = tuple(k for k, n in sizes.items() if n), tuple(self.judging or ())
+        return RowsSetup(
             about,
             tuple(self.totals),
             self.plan,
             tuple(sorted(worth.sizes)),
             worth.most,
-            stateful=setup.algorithm.client_init is not None or setup.bench.transform is not None,
-            landed=landed,
-            judging=self.judging is not None,
+            sum(sizes.values()),
+            holders,
+            judging,
         )
-        return RunStart(self.job.name, encoded(terms))
 
     def begin_all(self, link: NodesLink) -> None:
         """Every node is set up."""
@@ -323,7 +342,7 @@ class InitialAnswers:
 
         return Guard(
             setup.bench.protection,
-            self.context.bundle.federation,
+            federation_of(self.context.bundle.federation, self.digest),
             identities_of(self.context.bundle.members(), self.names),
         )
 

@@ -1,4 +1,4 @@
-"""The bodies of messages before round 1: what a node is told of a run, and the sums that parties ask each other for.
+"""The bodies of messages before round 1: questions of round 0, and what it settled.
 
 They are the codec's bytes, and hold tensors. A task and its reply are a `federation.link.Request` and a `Reply`.
 """
@@ -15,14 +15,14 @@ from fedatlas.errors import FedatlasError, ProtocolError, first_line
 from fedatlas.wire import codec
 from fedatlas.wire.fields import plain, record
 from fedatlas.wire.frames import Body
-from fedatlas.wire.messages import Count, Landed, Name, Open, RunName
+from fedatlas.wire.messages import Count
 
 
 class SumTerms(NamedTuple):
-    """A question of round 0."""
+    """The state of round 0 before a question; a node works out the question that is due (`node_setup.question_due`)."""
 
     about: RowsFacts  # what the rows of all nodes are
-    message: Mapping[str, Any]
+    totals: tuple[LearntSum, ...]  # the sums so far
 
 
 class Sums(NamedTuple):
@@ -31,43 +31,17 @@ class Sums(NamedTuple):
     answer: Mapping[str, Any]
 
 
-class RowsTerms(NamedTuple):
-    """A run on rows, as a node is told of it."""
+class RowsSetup(NamedTuple):
+    """The second part of the agreement on a run on rows: what round 0 settled. All nodes are told the same bytes."""
 
-    run: RunName
-    config: Open
-    operator: Name
-    names: tuple[Name, ...]
-    number: Count  # of the node
     about: RowsFacts
     totals: tuple[LearntSum, ...]
     plan: Plan
     worth: tuple[Count, ...]  # batch sizes that get a program, which follow from all nodes' rows
     most: Count  # rows of the largest node
-    stateful: bool  # whether nodes keep a state
-    landed: Landed
-    judging: bool  # whether nodes judge the model
-    rows: str = ""  # fingerprint of the node's own rows, which it writes down
-
-
-class ColumnsTerms(NamedTuple):
-    """A run of parties that hold columns, as a node is told of it."""
-
-    run: RunName
-    config: Open
-    operator: Name
-    names: tuple[Name, ...]
-    number: Count
-    active: Count  # the node that has the label
-    stateful: bool
-    landed: Landed
-    rows: str = ""
-
-
-def terms_of(value: Any, at: str) -> RowsTerms | ColumnsTerms:
-    """The terms of a run in a table: on columns where it names an active node."""
-    terms: RowsTerms | ColumnsTerms = record(ColumnsTerms if "active" in value else RowsTerms, value, at)
-    return terms
+    examples: Count  # training rows of all nodes
+    holders: tuple[Count, ...]  # numbers of the nodes that hold training rows
+    judging: tuple[Count, ...]  # numbers of the nodes that judge the model; none: the server does
 
 
 def encoded(terms: Any) -> bytearray:

@@ -7,40 +7,46 @@ It answers what its speaker hands it, one message after another (`wire.messages.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fedatlas import machine
-from fedatlas.config import ExperimentConfig, parse
+from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import examples_of
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.model_delivery import store_delivery
+from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
+from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
-from fedatlas.deployment.node_rows import NodeRows, coded, read_rows
+from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
 from fedatlas.deployment.node_state import NodeState, StoredReply, same_rows
-from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms, decoded, encoded, terms_of
+from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import Worth
-from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolError, first_line
+from fedatlas.errors import DataError, DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
 from fedatlas.federation.link import Request
-from fedatlas.federation.party import PartyHalf
+from fedatlas.federation.party import Answer, PartyHalf
 from fedatlas.files import write_bytes
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.cohort import select
 from fedatlas.setup.columns_method import of_columns
-from fedatlas.setup.refusals import checked
 from fedatlas.wire import codec, frames
+from fedatlas.wire.agreement import digest_of, run_digest
 from fedatlas.wire.bundle import POLICY, Bundle
-from fedatlas.wire.fields import plain
+from fedatlas.wire.fields import plain, record
 from fedatlas.wire.frames import RawMessage
 from fedatlas.wire.messages import (
     TO_NODE,
@@ -53,6 +59,7 @@ from fedatlas.wire.messages import (
     RunStart,
     RunStarted,
     RunUnknown,
+    Signed,
     SumAnswer,
     SumQuestion,
     TaskReply,
@@ -75,58 +82,87 @@ class Dropped(ProtocolError):
 
 
 class NodeRowsRun:
-    """One run at this node."""
+    """One run at this node. ``digest``: of its agreement and ``setup``. ``rows``: fingerprint of the rows that it began with."""
 
-    def __init__(self, bundle: Bundle, terms: RowsTerms, held: NodeRows) -> None:
-        whole = checked(parse(terms.config))
-        self.config = whole.config
-        self.number = terms.number
-        splits = coded(held, terms.about)
-        self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(splits)))
-        learn = node_setup.replayed(terms.totals)
-        self.setup: Setup = node_setup.node_setup(whole, terms.about, splits, self.number, len(terms.names), learn)
-        if terms.judging:
+    def __init__(
+        self, bundle: Bundle, agreed: AgreedRun, setup: RowsSetup, digest: str, rows: str, held: NodeRows
+    ) -> None:
+        self.agreed, self.digest, self.number, self.config = agreed, digest, agreed.number, agreed.whole.config
+        splits, names = coded(held, setup.about), agreed.agreement.names
+        self.rows = same_rows(rows, fingerprint(splits))
+        self.holders, self.judging = setup.holders, setup.judging
+        learn = node_setup.replayed(setup.totals)
+        self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
+        self.judged = len(splits["test"].y) if "test" in splits else 0
+        if setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
-        folder = bundle.path / "state" / terms.run
+        folder = bundle.path / "state" / agreed.agreement.run
         self.state = NodeState(folder, self.number)
         self.private = self.setup.bench.protection is not None
-        keys = NodeKeys.of(bundle, terms, self.setup.bench.protection, folder)
+        keys = NodeKeys.of(bundle, agreed, digest, self.setup.bench.protection, folder)
         sizes = {self.number: len(splits["train"].y)}
-        worth = Worth(frozenset(terms.worth), terms.most)
-        executor = make_executor(terms.plan, self.setup.bench, sizes.values(), worth)
+        worth = Worth(frozenset(setup.worth), setup.most)
+        executor = make_executor(setup.plan, self.setup.bench, sizes.values(), worth)
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys)
 
-    def asked(self, request: Request, cohort: int) -> Asked:
-        """A request as the policy sees it."""
+    def asked(self, request: Request) -> Asked:
+        """A request as the policy sees it. ProtocolError where the experiment draws other nodes for this round."""
         local, n = self.config.local, self.half.sizes[self.number]
         budget = request.budget or self.setup.bench.local.budget
         epochs = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) / max(n, 1) if n else 0.0
-        return Asked(
-            self.terms.operator,
-            self.setup.algorithm.name,
-            epochs,
-            self.config.rounds,
-            cohort_of(request, cohort, self.setup.bench.protection),
-            self.private,
-            request.what in LABEL_COUNTS,
-        )
+        cohort = self._cohort(request)
+        names = tuple(self.agreed.agreement.names[k] for k in cohort)
+        counts = request.what in LABEL_COUNTS
+        return self.agreed.asked(epochs=epochs, cohort=len(cohort), members=names, counts_labels=counts)
+
+    def _cohort(self, request: Request) -> tuple[int, ...]:
+        """The nodes of an ask: those that this node signs for under masks, else those that the experiment draws."""
+        session = self.half.sessions.get(self.number)
+        if (signed := cohort_of(request, self.setup.bench.protection, session)) is not None:
+            return signed
+        if request.what == JUDGE:
+            return self.judging
+        if request.round == 0:
+            return self.holders
+        drawn = select(self.config.cohort, [*self.holders], self.config.seed, request.round)
+        if self.number not in drawn:
+            raise ProtocolError("the experiment draws other nodes for this round.")
+        return drawn
 
     def add_own_part(self, folder: Path) -> None:
         """Nothing is added to what the server sends."""
 
 
-def cohort_of(request: Request, cohort: int, protection: Protection | None = None) -> int:
-    """The number of nodes in an ask; under masks those that the node signs for, or whose sum it helps to open."""
+def cohort_of(request: Request, protection: Protection | None, session: Any) -> tuple[int, ...] | None:
+    """Return the nodes that this node signs for, or whose sum it helps to open; None where a request does not tell."""
     protocol = None if protection is None else protection.protocol
-    signed = protocol.cohort(request.what, request.message) if protocol is not None and protocol.cohort else None
-    return cohort if signed is None else signed
+    if protocol is None or protocol.cohort is None:
+        return None
+    return protocol.cohort(request.what, request.message, session)
+
+
+@contextlib.contextmanager
+def untold(words: str) -> Iterator[None]:
+    """Any error inside becomes these words: what leaves this site says nothing of its rows. The node's own log has the reason."""
+    try:
+        yield
+    except (Untold, ProtocolError):  # a protocol's sentences hold words of the experiment and of requests only
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, FedatlasError) else f"{type(error).__name__}: {first_line(error)}"
+        sys.stderr.write(f"fedatlas: {why}\n")
+        raise Untold(f"{words} (the node's own log says why)") from error
+
+
+class Untold(FedatlasError):
+    """Something failed at this node for a reason that stays here."""
 
 
 class Trainer:
     """A node's training process: it answers one message after another."""
 
     def __init__(self, bundle: Bundle, data: Path) -> None:
-        self.bundle, self.data = bundle, data
+        self.bundle, self.data, self.agreements = bundle, data, NodeAgreements(bundle)
         self.run: NodeRowsRun | NodeColumnsRun | None = None  # one run at a time
         self.kept: tuple[str, Any] = "", None  # the rows, or the table, that were read last
         self.answers: dict[type, Callable[[Any], Any]] = {
@@ -144,14 +180,16 @@ class Trainer:
         return TrainerReady({path.parent.name: codec.decode(path.read_bytes())["round"] for path in sorted(states)})
 
     def serve(self, message: RawMessage) -> Iterator[RawMessage]:
-        """Yield the answer to a message, if it has one. A refusal says why."""
+        """Yield the answer to a message, if it has one. A refusal says why, in words of the agreement and the policy."""
         try:
             asked = read(message, TO_NODE)
             if (answer := self.answers[type(asked)](asked)) is not None:
                 yield written(answer)
-        except Exception as error:  # noqa: BLE001  # whatever a message leads to is told to its sender
-            why = str(error) if isinstance(error, FedatlasError) else f"{type(error).__name__}: {first_line(error)}"
-            yield written(refusal(message, why, dropped=isinstance(error, Dropped)))
+        except FedatlasError as error:
+            yield written(refusal(message, str(error), dropped=isinstance(error, Dropped)))
+        except Exception:  # noqa: BLE001  # whatever a message leads to ends with it
+            sys.stderr.write(f"fedatlas: {traceback.format_exc()}")
+            yield written(refusal(message, "it failed (the node's own log says why)"))
 
     def policy(self) -> Policy:
         """Read the policy as the file is now."""
@@ -159,65 +197,91 @@ class Trainer:
 
     def held(self, config: ExperimentConfig) -> Any:
         """The rows of this node, or its table where parties hold columns; read once."""
-        key = str([config.data, config.seed, config.parties])
+        names = self.policy().names
+        key = str([config.data, config.seed, config.parties, names])
         if self.kept[0] != key:
-            name = self.bundle.name
-            self.kept = key, own_table(config, name, self.data) if of_columns(config) else read_rows(self.data, config)
+            with untold("its rows cannot be used as the experiment says"):
+                self.kept = key, self._read(config, names)
         return self.kept[1]
 
-    def _path(self, run: str) -> Path:
-        return self.bundle.path / "state" / run / RUN
+    def _read(self, config: ExperimentConfig, names: tuple[str, ...] | None) -> Any:
+        if of_columns(config):
+            return own_table(config, self.bundle.name, self.data)
+        held = read_rows(self.data, config)
+        return held if names is None else with_names(held, names)
 
-    def _stored(self, run: str) -> RowsTerms | ColumnsTerms | None:
-        path = self._path(run)
-        if not path.exists():
-            return None
-        kept = codec.decode(path.read_bytes())
-        kept.pop("least", None)  # of a run that an earlier version began
-        return terms_of(kept, str(path))
+    def _folder(self, run: str) -> Path:
+        return self.bundle.path / "state" / run
 
-    def _open(self, terms: Any) -> NodeRowsRun | NodeColumnsRun:
-        made = NodeColumnsRun if isinstance(terms, ColumnsTerms) else NodeRowsRun
-        self.run = made(self.bundle, terms, self.held(parse(terms.config)))
+    def _stored(self, run: str) -> KeptRun | None:
+        path = self._folder(run) / RUN
+        return kept_run(codec.decode(path.read_bytes()), str(path)) if path.exists() else None
+
+    def _open(self, run: str, kept: KeptRun) -> NodeRowsRun | NodeColumnsRun:
+        agreed = self.agreements.accept(run, kept.agreement)
+        held, digest = self.held(agreed.whole.config), run_digest(kept.agreement, kept.setup)
+        if agreed.whole.columns:
+            self.run = NodeColumnsRun(self.bundle, agreed, digest, kept.rows, held)
+            return self.run
+        setup = decoded(RowsSetup, kept.setup)
+        check_setup(setup, agreed, held.facts)
+        FirstAnswers(self._folder(run)).check(setup)
+        with untold("the run cannot be set up with its rows"):
+            self.run = NodeRowsRun(self.bundle, agreed, setup, digest, kept.rows, held)
         return self.run
 
     def running(self, run: str) -> NodeRowsRun | NodeColumnsRun | None:
         """Return a run that this node was told of, from its disk where this process is new; else None."""
-        if self.run is None or self.run.terms.run != run:
-            terms = self._stored(run)
-            return None if terms is None else self._open(terms)
+        if self.run is None or self.run.agreed.agreement.run != run:
+            kept = self._stored(run)
+            return None if kept is None else self._open(run, kept)
+        self.agreements.stands(self.run.agreed)
         return self.run
 
-    def _checked(self, asked: FactsQuestion | SumQuestion) -> Any:
-        """The rows of this node for a question before round 1, where the policy lets it pass."""
-        config = parse(asked.config)
-        epochs, masked = float(config.local.epochs or 0), bool(config.privacy)
-        name, rounds = config.algorithm.name, config.rounds
-        self.policy().check(Asked(asked.operator, name, epochs, rounds, len(asked.names), masked))
-        return self.held(config)
+    def _agreed(self, asked: FactsQuestion | SumQuestion) -> AgreedRun:
+        """The run of a question before round 1, where the policy lets it pass."""
+        agreed = self.agreements.accept(asked.run, asked.agreement)
+        self.policy().check(agreed.asked())
+        return agreed
 
     def _facts(self, asked: FactsQuestion) -> NodeFacts:
-        held = self._checked(asked)
+        held = self.held(self._agreed(asked).whole.config)
         return NodeFacts(asked.run, plain(held.facts if isinstance(held, NodeRows) else facts_of(held)))
 
     def _sums(self, asked: SumQuestion) -> SumAnswer:
-        terms = decoded(SumTerms, asked.body)
-        train = coded(self._checked(asked), terms.about)["train"]
-        answer = node_setup.answered(asked.question, terms.message, train)
-        return SumAnswer(asked.run, asked.index, encoded(Sums(answer)))
+        agreed, terms, digest = self._agreed(asked), decoded(SumTerms, asked.body), digest_of(asked.body)
+        kept = FirstAnswers(self._folder(asked.run))
+        if (answer := kept.known(asked.index, digest)) is None:
+            answer = kept.keep(asked.index, self._first(agreed, asked.index, terms, digest))
+        return SumAnswer(asked.run, asked.index, answer.few, answer.body)
+
+    def _first(self, agreed: AgreedRun, index: int, terms: SumTerms, digest: str) -> FirstAnswer:
+        """The answer to the question that is due: the node works out which one that is."""
+        held = self.held(agreed.whole.config)
+        check_facts(terms.about, held.facts)
+        few = held.facts.rows.train < self.policy().min_rows
+        splits, clients = coded(held, terms.about), len(agreed.agreement.names)
+        with untold("the question cannot be answered with its rows"):
+            due = node_setup.question_due(agreed.whole, terms.about, splits, agreed.number, clients, terms.totals)
+            body = b"" if due is None or few else encoded(Sums(node_setup.answered(*due, splits["train"])))
+        if due is None or index != len(terms.totals):
+            raise ProtocolError("no question of this number is due.")
+        return FirstAnswer(digest, few, body)
 
     def _start(self, asked: RunStart) -> RunStarted:
-        known, terms = self._stored(asked.run), decoded(terms_of, asked.body)
-        if terms.run != asked.run:
-            raise ProtocolError("it is told of another run than its message names.")
-        if known is None and terms.stateful and terms.landed >= 0:
-            raise DataError(
-                f"its state of this run is gone (it has landed up to round {terms.landed}): put its folder 'state' back, "
+        known = self._stored(asked.run)
+        kept = KeptRun(asked.agreement, bytes(asked.body), "" if known is None else known.rows)
+        if known is not None and (known.agreement, known.setup) != (kept.agreement, kept.setup):
+            raise ProtocolError("this node was told something else of this run before.")
+        running = self._open(asked.run, kept)
+        if known is None and asked.landed >= 0 and keeps_state(running.agreed.whole):
+            self.run = None
+            raise ProtocolError(
+                f"its state of this run is gone (it has landed up to round {asked.landed}): put its folder 'state' back, "
                 "or begin a new run."
             )
-        running = self._open(terms if known is None else terms._replace(rows=known.rows))
         if known is None:
-            write_bytes(self._path(asked.run), encoded(running.terms))
+            write_bytes(self._folder(asked.run) / RUN, codec.encode(kept._replace(rows=running.rows).plain()))
         return RunStarted(asked.run)
 
     def _task(self, asked: TaskRequest) -> TaskReply | RunUnknown:
@@ -230,17 +294,32 @@ class Trainer:
     def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> StoredReply:
         if digest_of(asked.body) != asked.digest:
             raise ProtocolError("its digest is not that of its message.")
+        if asked.agreed != running.digest:
+            raise ProtocolError("it is not of the run that this node agreed to.")
         request = decoded(Request, asked.body)
         if (request.run, request.client, request.ask[1:]) != (asked.run, running.number, asked.place):
             raise ProtocolError("it is asked as another party, or of another run.")
-        self.policy().check(running.asked(request, asked.cohort))
+        self._check_policy(running, request)
         if running.private and running.state.broken == asked.place[:2]:
             raise Dropped("ended in the middle of the round, and its keys of this round with it")
-        (answer,) = running.half.answer([request])
+        answer = self._answer(running, request)
         if answer.lost:
             raise DivergedError("training produced NaN or infinity; nothing was sent.")
         work = (*answer.work[:4], None if running.private else answer.work.loss)
         return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()))
+
+    def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> None:
+        policy = self.policy()
+        policy.check(running.asked(request))
+        few = isinstance(running, NodeRowsRun) and request.what == JUDGE and running.judged < policy.min_rows
+        if few and not running.private:
+            raise PrivacyError("its policy.toml refuses to judge on fewer test rows than min_rows")
+
+    def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
+        """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""
+        with untold("training failed"):
+            (answer,) = running.half.answer([request])
+            return answer
 
     def _land(self, running: NodeRowsRun | NodeColumnsRun, verdicts: Verdicts) -> None:
         for number, counted in sorted(verdicts):
@@ -261,9 +340,33 @@ class Trainer:
         return ModelStored(asked.run, str(where))
 
 
-def digest_of(body: bytes | bytearray | memoryview) -> str:
-    """The digest of a request's bytes."""
-    return hashlib.blake2b(body, digest_size=16).hexdigest()
+class KeptRun(NamedTuple):
+    """A run as a node keeps it on its disk."""
+
+    agreement: Signed
+    setup: bytes  # `terms.RowsSetup` as it came
+    rows: str  # fingerprint of the rows that it began with
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as the codec carries it."""
+        setup = (
+            torch.frombuffer(bytearray(self.setup), dtype=torch.uint8)
+            if self.setup
+            else torch.zeros(0, dtype=torch.uint8)
+        )
+        return {"agreement": self.agreement._asdict(), "setup": setup, "rows": self.rows}
+
+
+def kept_run(value: Mapping[str, Any], at: str) -> KeptRun:
+    """Return the run in a node's file. DataError for one that an earlier version began."""
+    if "agreement" not in value:
+        raise DataError("an earlier version began this run, without a signed agreement: submit it again.")
+    return KeptRun(record(Signed, value["agreement"], at), value["setup"].numpy().tobytes(), value["rows"])
+
+
+def keeps_state(whole: Checked) -> bool:
+    """Whether nodes keep a state between the rounds of an experiment."""
+    return whole.columns or whole.algorithm.client_init is not None or whole.transform is not None
 
 
 def fingerprint(splits: Mapping[str, Split]) -> str:

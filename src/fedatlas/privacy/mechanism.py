@@ -187,7 +187,8 @@ class Protocol(NamedTuple):
     leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
     staged: bool = False  # a phase after the work needs each client's session of the work
     check: Callable[[str, int, str, Message], None] | None = None  # (run, round, what, message): ProtocolError
-    cohort: Callable[[str, Message], int | None] | None = None  # clients of a sum according to what a party signs for
+    # (what, message, session) -> the clients of a sum, by what a party signs for or helps to open; None where it is no such question.
+    cohort: Callable[[str, Message, Any], tuple[int, ...] | None] | None = None
     # (client, federation, its private key, everybody's public keys, sums it opened) -> the first session of a deployed node.
     node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any]], Any] | None = None
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`

@@ -10,6 +10,7 @@ README.md     what to do with it
 
 from __future__ import annotations
 
+import datetime
 import re
 import shutil
 import tomllib
@@ -23,7 +24,7 @@ from fedatlas import secret
 from fedatlas.errors import ConfigError
 from fedatlas.files import write_text
 from fedatlas.wire import certificates
-from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, signed_list, write_secret
+from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, list_in, signed_list, write_secret
 from fedatlas.wire.messages import NAME
 from fedatlas.wire.policy import TEMPLATE
 
@@ -86,8 +87,28 @@ class Bundle(NamedTuple):
 
     def revoked(self) -> set[str]:
         """Numbers of the revoked certificates."""
+        return {*self.revocations()["serials"]}
+
+    def revocations(self) -> Mapping[str, Any]:
+        """The newest list of revocations that this party knows: when it was signed, and the numbers of certificates."""
         path = self.path / REVOKED
-        return set(signed_list(path, self.path / CA)["serials"]) if path.exists() else set()
+        found = signed_list(path, self.path / CA) if path.exists() else {}
+        return {"date": "", "serials": [], **found}
+
+    def signed_revocations(self) -> str:
+        """The text of that list, with its signature; "" where there is none."""
+        path = self.path / REVOKED
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def take_revocations(self, signed: str) -> bool:
+        """Keep a list of revocations that is newer than the one that is known. ValueError where the authority did not sign it."""
+        found = list_in(signed, REVOKED, self.path / CA)
+        if found.get("federation") != self.federation:
+            raise ValueError("it is of another federation")
+        if str(found.get("date", "")) <= self.revocations()["date"]:
+            return False
+        write_text(self.path / REVOKED, signed)
+        return True
 
 
 def with_article(role: str) -> str:
@@ -180,12 +201,12 @@ def _publish(
     authority: Authority, folder: Path, federation: str, members: Mapping[str, Member], revoked: Sequence[str]
 ) -> None:
     """Write the lists into the authority's folder, and into every bundle that still lies next to it."""
+    date = datetime.datetime.now(datetime.UTC).isoformat()
     listed = {"federation": federation, "members": {name: list(one) for name, one in members.items()}}
     for home in (folder / AUTHORITY, *(folder / name for name in members)):
         if home.is_dir():
             authority.sign(home / MEMBERS, listed)
-            if home.name in {AUTHORITY, "server"}:
-                authority.sign(home / REVOKED, {"federation": federation, "serials": list(revoked)})
+            authority.sign(home / REVOKED, {"federation": federation, "date": date, "serials": list(revoked)})
 
 
 README = {

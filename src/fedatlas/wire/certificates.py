@@ -125,39 +125,60 @@ class Authority:
 
 def signed_list(path: Path, ca: Path) -> Any:
     """Read a list that `Authority.sign` wrote. ConfigError where the authority did not sign it."""
+    try:
+        return list_in(path.read_text(encoding="utf-8"), path.name, ca)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"'{path}' cannot be trusted ({error}): copy it again from where 'deploy init' was run."
+        ) from None
+
+
+def list_in(signed: str, name: str, ca: Path) -> Any:
+    """Return the list ``name`` in a signed text. ValueError where the authority did not sign it."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        whole = json.loads(signed)
         key = x509.load_pem_x509_certificate(ca.read_bytes()).public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
         seal = base64.b64decode(whole["signature"])
-        key.verify(seal, f"{path.name}\n{whole['list']}".encode(), ec.ECDSA(hashes.SHA256()))
+        key.verify(seal, f"{name}\n{whole['list']}".encode(), ec.ECDSA(hashes.SHA256()))
         return json.loads(whole["list"])
-    except (OSError, ValueError, KeyError, TypeError, InvalidSignature) as error:
-        why = "its signature is not the authority's" if isinstance(error, InvalidSignature) else str(error)
-        raise ConfigError(
-            f"'{path}' cannot be trusted ({why}): copy it again from where 'deploy init' was run."
-        ) from None
+    except InvalidSignature:
+        raise ValueError("its signature is not the authority's") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None
 
 
 def caller_of(pem: bytes) -> Caller | None:
     """The party that a certificate names; None where it names none."""
     from cryptography import x509
 
-    made = x509.load_pem_x509_certificate(pem)
     try:
+        made = x509.load_pem_x509_certificate(pem)
         san = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
+    except (x509.ExtensionNotFound, ValueError):
         return None
     for uri in san.get_values_for_type(x509.UniformResourceIdentifier):
         parts = uri.removeprefix(SCHEME).split("/")
         if uri.startswith(SCHEME) and len(parts) == 3:
             return Caller(parts[0], parts[1], parts[2], f"{made.serial_number:x}", made.not_valid_after_utc)
     return None
+
+
+def issued_by(pem: bytes, ca: bytes) -> bool:
+    """Whether the authority with the certificate ``ca`` issued the certificate ``pem``."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        x509.load_pem_x509_certificate(pem).verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return True
 
 
 def _name(text: str) -> Any:

@@ -211,7 +211,7 @@ class Listener:
             if old is not None and fresh and old.instance != hello.instance:
                 self._refuse(stream, "another one of this name is connected")
                 return
-            stream.out.put(written(ServerHello(messages.PROTOCOL, ours)))
+            stream.out.put(written(ServerHello(messages.PROTOCOL, ours, self.bundle.signed_revocations())))
             stream.instance = hello.instance
             self.streams[name] = stream
             if old is not None:

@@ -15,7 +15,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.frames import Body, RawMessage
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised by every change of a message. Programs that speak different numbers refuse each other."""
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,39}"
@@ -41,38 +41,44 @@ Open = Annotated[Mapping[str, Any], Bound(most=1 << 24, open=True)]
 # ---------------------------------------------------------------------------------------------- from the server to a node
 
 
+class Signed(NamedTuple):
+    """An agreement that an operator has signed (`wire.agreement`)."""
+
+    text: Annotated[str, Bound(most=1 << 20)]
+    certificate: Text
+    signature: Text
+
+
 class ServerHello(NamedTuple):
-    """The server's first word on a stream that it has accepted."""
+    """The server's first word on a stream that it has accepted. ``revoked``: the authority's signed list of revocations."""
 
     protocol: Count
     version: Text
+    revoked: Annotated[str, Bound(most=1 << 20)] = ""
 
 
 class FactsQuestion(NamedTuple):
     """Say what your rows are."""
 
     run: RunName
-    config: Open
-    operator: Name
-    names: tuple[Name, ...]
+    agreement: Signed
 
 
 class SumQuestion(NamedTuple):
-    """Answer a question of round 0 about your rows (`deployment.terms.SumTerms`)."""
+    """Answer the question of round 0 that is due (`deployment.terms.SumTerms`)."""
 
     run: RunName
-    question: Text
+    agreement: Signed
     index: Count  # type: ignore[assignment]  # hides tuple.index
-    config: Open
-    operator: Name
-    names: tuple[Name, ...]
     body: Body
 
 
 class RunStart(NamedTuple):
-    """Prepare a run (`deployment.terms.RowsTerms` or `ColumnsTerms`)."""
+    """Prepare a run: its agreement, and what round 0 settled (`deployment.terms.RowsSetup` or `ColumnsSetup`), the same for all."""
 
     run: RunName
+    agreement: Signed
+    landed: Landed
     body: Body
 
 
@@ -82,8 +88,8 @@ class TaskRequest(NamedTuple):
     run: RunName
     place: Place
     digest: Digest  # of the body
+    agreed: Digest  # of the run: its agreement and what round 0 settled (`wire.agreement.run_digest`)
     verdicts: Verdicts  # that the node has not acknowledged
-    cohort: Count  # nodes that are asked
     body: Body
 
 
@@ -138,6 +144,7 @@ class SumAnswer(NamedTuple):
 
     run: RunName
     index: Count  # type: ignore[assignment]  # hides tuple.index
+    few: bool  # left out of the question: the node holds fewer rows than its policy's min_rows
     body: Body
 
 
@@ -194,11 +201,10 @@ class Refusal(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """Run an experiment."""
+    """Run an experiment that the operator has signed."""
 
-    text: Annotated[str, Bound(most=1 << 20)]
-    overrides: tuple[Text, ...]
-    nodes: tuple[Text, ...]  # none: all that are registered
+    agreement: Signed
+    round: Open | None = None  # the table [round], which is the server's and no part of the agreement
 
 
 class WatchRun(NamedTuple):

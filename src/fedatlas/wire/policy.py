@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fedatlas.errors import ConfigError, PrivacyError, ProtocolError, unknown_name
 from fedatlas.wire.fields import Bound, record
@@ -16,7 +16,11 @@ TEMPLATE = """# What this node takes part in. It checks every ask against this f
 # operators = ["operator"]              # only runs that they started
 # local_epochs = 4                      # at most so many passes over the rows in a round
 # rounds = 200                          # at most so many rounds of one run
-min_cohort = 2                          # no round with fewer nodes
+min_cohort = 2                          # no round with fewer nodes; under masks never fewer than 3
+# members = ["north", "south"]          # only these nodes count for min_cohort
+min_rows = 10                           # no answer before round 1 and no judging from fewer rows, unless in a secure sum
+# names = ["yes", "no"]                 # only these classes and categories are told; cells with others count as missing
+# label = "outcome"                     # the run's data.label must be this; weight, drop and categories can be pinned, too
 # secure_aggregation = true             # no run whose server sees this node's update alone
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
@@ -34,6 +38,8 @@ class Asked(NamedTuple):
     cohort: int  # nodes of this ask; 0 = not said
     masked: bool  # whether the server sees only sums
     counts_labels: bool = False
+    data: Mapping[str, Any] = {}  # the table [data]
+    members: tuple[str, ...] = ()  # names of the nodes of this ask, where they are known
 
 
 class Policy(NamedTuple):
@@ -44,6 +50,13 @@ class Policy(NamedTuple):
     local_epochs: Annotated[float, Bound(least=1e-9)] | None = None
     rounds: Whole | None = None
     min_cohort: Whole = 1
+    members: tuple[str, ...] | None = None
+    min_rows: Annotated[int, Bound(least=0)] = 10
+    names: tuple[str, ...] | None = None
+    label: str | None = None
+    weight: str | None = None
+    drop: tuple[str, ...] | None = None
+    categories: tuple[str, ...] | None = None
     secure_aggregation: bool = False
     label_counts: Literal["masked", "plain", "no"] = "masked"
 
@@ -73,8 +86,8 @@ class Policy(NamedTuple):
             _most("local epochs", asked.epochs, self.local_epochs),
             _most("rounds", asked.rounds, self.rounds),
         ]
-        if 0 < asked.cohort < self.min_cohort:
-            said.append(f"a round of {asked.cohort} nodes, fewer than min_cohort = {self.min_cohort}")
+        said.append(self._cohort(asked))
+        said += [self._pinned(key, asked.data.get(key)) for key in PINNED]
         if self.secure_aggregation and not asked.masked:
             said.append("a run without secure aggregation, which secure_aggregation = true forbids")
         if asked.counts_labels and not (
@@ -84,13 +97,41 @@ class Policy(NamedTuple):
         if found := [one for one in said if one]:
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 
+    def _cohort(self, asked: Asked) -> str:
+        """Return the objection to so few nodes, or ""."""
+        counted = asked.cohort
+        if self.members is not None and asked.members:
+            counted = len({*asked.members} & {*self.members})
+        least = max(self.min_cohort, 3) if asked.masked and asked.cohort else self.min_cohort
+        if not asked.cohort or counted >= least:
+            return ""
+        named = "" if self.members is None else " of its members"
+        floor = f"min_cohort = {self.min_cohort}" if least == self.min_cohort else "3, which a secure sum needs"
+        return f"a round of {counted} nodes{named}, fewer than {floor}"
 
+    def _pinned(self, key: str, given: Any) -> str:
+        """Return the objection to another label, weight, or list of columns than the policy's, or ""."""
+        if (own := getattr(self, key)) is None:
+            return ""
+        same = set(given or ()) == {*own} if isinstance(own, tuple) else given == own
+        return "" if same else f"data.{key}, which is not the one that {key} pins"
+
+
+PINNED = ("label", "weight", "drop", "categories")
+"""Keys of ``[data]`` that a policy can pin."""
 WORDS = {
     "algorithms": "a list of names",
     "operators": "a list of names",
     "local_epochs": "a number above 0",
     "rounds": "a whole number above 0",
     "min_cohort": "a whole number above 0",
+    "members": "a list of names",
+    "min_rows": "a whole number",
+    "names": "a list of names",
+    "label": "a name",
+    "weight": "a name",
+    "drop": "a list of names",
+    "categories": "a list of names",
     "secure_aggregation": "true or false",
     "label_counts": '"masked", "plain" or "no"',
 }

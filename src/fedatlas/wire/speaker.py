@@ -169,12 +169,20 @@ class Speaker:
                 hello = message or RawMessage({})
                 if why := messages.other_protocol(hello, "the server", "this node"):
                     return why
-                messages.read(hello, messages.TO_NODE)
+                self._revocations(messages.read(hello, messages.TO_NODE).revoked)
                 self.log(f"speaks to the server at {self.bundle.address}")
                 greeted = True
             elif message is not None:
                 self.trainer.told.put(message)
         return "the server ended the stream"
+
+    def _revocations(self, signed: str) -> None:
+        """Keep the list of revocations that the server hands on, where the authority signed it and it is newer."""
+        try:
+            if signed and self.bundle.take_revocations(signed):
+                self.log("a new list of revocations came")
+        except ValueError as error:
+            raise ProtocolError(f"the server's list of revocations is refused: {error}.") from None
 
     def _watch(self, call: Any, heard: list[float]) -> None:
         """End a stream on which nothing comes any more."""

@@ -37,7 +37,7 @@ from fedatlas.privacy.mechanism import Doing, Keys, Protocol
 from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.secagg import client, fixed, server
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, identity, place_of
-from fedatlas.privacy.secagg.messages import raw, table, told
+from fedatlas.privacy.secagg.messages import positions, raw, table, told
 from fedatlas.privacy.secagg.session import Session, carried, restored
 
 KEYS, SHARES, UNMASK = "secagg keys", "secagg shares", "secagg unmask"
@@ -119,11 +119,14 @@ def check_begun(run: str, round: int, what: str, message: Message) -> None:
         raise ProtocolError(f"a masked session for {named} was begun in round {round} of '{run}': refused.")
 
 
-def cohort(what: str, message: Message) -> int | None:
-    """Return how many clients a sum is of, by what a client signs for or helps to open; None where a question does not tell."""
+def cohort(what: str, message: Message, session: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the clients of a sum, by what a client signs for or helps to open; None where a question does not tell."""
     if what == KEYS:
-        return len(message["cohort"])
-    return int(message["survivors"].sum()) if what == UNMASK else None
+        return tuple(message["cohort"].tolist())
+    if what != UNMASK:
+        return None
+    asked = _begun(session).place.cohort
+    return tuple(asked[v] for v in positions(message, "survivors", len(asked), client.SERVER))
 
 
 def wide(sent: Update) -> int:
