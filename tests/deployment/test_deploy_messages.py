@@ -199,7 +199,7 @@ def test_a_node_refuses_a_message_that_it_cannot_read(tmp_path: Path):
         Bundle.open(init(tmp_path / "some", ["north"], "localhost")["north"], "node"), tmp_path / "no.csv"
     )
     for message, why in [
-        (RawMessage({"kind": "train", "run": "r"}), "the message 'train' is not one of protocol 2."),
+        (RawMessage({"kind": "train", "run": "r"}), f"the message 'train' is not one of protocol {PROTOCOL}."),
         (
             RawMessage({"kind": "commit", "run": "r", "verdicts": [[1, 1]]}),
             "'commit.verdicts.0.1' is not true or false",
@@ -217,7 +217,11 @@ def test_a_node_refuses_a_message_that_it_cannot_read(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("protocol", "said"),
-    [({"protocol": 1}, "protocol 1"), ({}, "no protocol number"), ({"protocol": "2"}, "no protocol")],
+    [
+        ({"protocol": PROTOCOL - 1}, f"protocol {PROTOCOL - 1}"),
+        ({}, "no protocol number"),
+        ({"protocol": str(PROTOCOL)}, "no protocol number"),
+    ],
 )
 def test_the_server_refuses_a_node_of_another_protocol(site: Site, protocol: dict[str, Any], said: str):
     hello = RawMessage({"kind": "hello", "instance": "1", "version": VERSION, "ready": True, **protocol})
@@ -242,7 +246,7 @@ def speaking(bundle: Bundle, code: str, logged: list[str]) -> Speaker:
     return speaker
 
 
-@pytest.mark.parametrize(("theirs", "said"), [(7, "protocol 7"), (None, "no protocol number")])
+@pytest.mark.parametrize(("theirs", "said"), [(PROTOCOL + 1, f"protocol {PROTOCOL + 1}"), (None, "no protocol number")])
 def test_a_node_refuses_a_server_of_another_protocol(
     site: Site, monkeypatch: pytest.MonkeyPatch, theirs: int | None, said: str
 ):
