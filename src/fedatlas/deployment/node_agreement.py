@@ -64,10 +64,18 @@ class NodeAgreements:
         agreed = self.known.get(run)
         if agreed is None or agreed.signed != signed:
             agreed = self._checked(run, signed)
-            self._pin(run, signed)
             self.known = {run: agreed}
         self.stands(agreed)
         return agreed
+
+    def pin(self, agreed: AgreedRun) -> None:
+        """Keep an agreement before anything is said under it. ProtocolError where another one was kept for a run of this name."""
+        path, digest = self.bundle.path / "state" / agreed.agreement.run / PIN, run_digest(agreed.signed)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"digest": digest})
+        elif json.loads(path.read_text(encoding="utf-8"))["digest"] != digest:
+            raise ProtocolError("the agreement is refused: this node accepted another one on a run of this name.")
 
     def stands(self, agreed: AgreedRun) -> None:
         """ProtocolError where an agreement has expired, or its operator is revoked by now."""
@@ -87,15 +95,6 @@ class NodeAgreements:
         if whole.config.plain() != found.config:
             raise ProtocolError("the agreement is refused: its experiment is not written out with all defaults.")
         return AgreedRun(signed, found, whole, number)
-
-    def _pin(self, run: str, signed: Signed) -> None:
-        path = self.bundle.path / "state" / run / PIN
-        digest = run_digest(signed)
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"digest": digest})
-        elif json.loads(path.read_text(encoding="utf-8"))["digest"] != digest:
-            raise ProtocolError("the agreement is refused: this node accepted another one on a run of this name.")
 
 
 def own_identity(bundle: Bundle) -> str:

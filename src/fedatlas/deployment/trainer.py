@@ -219,6 +219,8 @@ class Trainer:
 
     def _open(self, run: str, kept: KeptRun) -> NodeRowsRun | NodeColumnsRun:
         agreed = self.agreements.accept(run, kept.agreement)
+        self.policy().check(agreed.asked())
+        self.agreements.pin(agreed)
         held, digest = self.held(agreed.whole.config), run_digest(kept.agreement, kept.setup)
         if agreed.whole.columns:
             self.run = NodeColumnsRun(self.bundle, agreed, digest, kept.rows, held)
@@ -242,6 +244,7 @@ class Trainer:
         """The run of a question before round 1, where the policy lets it pass."""
         agreed = self.agreements.accept(asked.run, asked.agreement)
         self.policy().check(agreed.asked())
+        self.agreements.pin(agreed)
         return agreed
 
     def _facts(self, asked: FactsQuestion) -> NodeFacts:
