@@ -19,7 +19,6 @@ from fedatlas.deployment.node_rows import RowsFacts, read_rows
 from fedatlas.deployment.node_setup import LearntSum
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
 from fedatlas.deployment.trainer import Trainer
-from fedatlas.engine.executors import Plan
 from fedatlas.federation.link import Request
 from fedatlas.wire import codec, messages
 from fedatlas.wire.agreement import PURPOSE, agreement_of, digest_of, run_digest, sign
@@ -159,8 +158,7 @@ def facts_of_file(made: Agreements, node: Trainer) -> RowsFacts:
 
 
 def settled(about: RowsFacts, totals: tuple[LearntSum, ...] = (), **fields: Any) -> RowsSetup:
-    plan = Plan("fast", "program", 1, 1, 1, "float32", "cpu", "")
-    return RowsSetup(about, totals, plan, (8,), 40, 120, (0, 1, 2), ())._replace(**fields)
+    return RowsSetup(about, totals, (8,), 40, 120, (0, 1, 2), ())._replace(**fields)
 
 
 def test_one_agreement_a_run(made: Agreements, node: Trainer) -> None:
@@ -325,7 +323,7 @@ def test_an_honest_run_starts(made: Agreements, node: Trainer) -> None:
         {"holders": (1, 2)},
         {"holders": (0, 1, 7)},
         {"totals": ()},
-        {"plan": Plan("loop", "loop", 1, 1, 1, "float64", "cpu", "")},
+        {"worth": (8, 1 << 40)},
     ],
 )
 def test_what_round_0_settled_fits_what_the_node_holds_and_was_told(

@@ -121,13 +121,13 @@ def check_facts(about: RowsFacts, own: RowsFacts) -> None:
 
 def check_setup(setup: RowsSetup, agreed: AgreedRun, own: RowsFacts) -> None:
     """ProtocolError where what round 0 settled does not fit this node's rows or the experiment."""
-    rows, clients, plan = own.rows.train, len(agreed.agreement.names), agreed.whole.config.engine
+    rows, clients = own.rows.train, len(agreed.agreement.names)
     check_facts(setup.about, own)
     numbers = {*setup.holders, *setup.judging}
     inside = numbers <= {*range(clients)} and (not rows or agreed.number in setup.holders)
     if not (inside and rows <= setup.most <= setup.examples):
         raise ProtocolError("the numbers of rows do not fit this node's own.")
-    if (setup.plan.engine, setup.plan.precision, setup.plan.device) != (plan.name, plan.precision, "cpu"):
-        raise ProtocolError("the plan of work is not that of the experiment.")
+    if any(not 0 < size <= setup.most for size in setup.worth):
+        raise ProtocolError("a batch of that size is larger than the largest node.")
     if setup.judging and agreed.whole.config.data.test_file:
         raise ProtocolError("the experiment does not let nodes judge.")

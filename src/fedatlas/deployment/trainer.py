@@ -102,7 +102,7 @@ class NodeRowsRun:
         keys = NodeKeys.of(bundle, agreed, digest, self.setup.bench.protection, folder)
         sizes = {self.number: len(splits["train"].y)}
         worth = Worth(frozenset(setup.worth), setup.most)
-        executor = make_executor(setup.plan, self.setup.bench, sizes.values(), worth)
+        executor = make_executor(node_setup.plan_of(agreed.whole), self.setup.bench, sizes.values(), worth)
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys)
 
     def asked(self, request: Request) -> Asked:
