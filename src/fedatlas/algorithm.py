@@ -424,6 +424,10 @@ class Algorithm(NamedTuple):
         plain = self.rounds is None and self.prepare is None and "train" in self.tasks
         return Asks() if self.asks is None and plain else self.asks
 
+    def tells_labels(self, what: str) -> bool:
+        """Return whether the answer to a task says how many rows of each class a party holds."""
+        return what in self.tasks and self.tasks[what].tells_labels
+
     def training(self, what: str = "train") -> Task:
         """Return the task ``what``, which has to be a training."""
         task = self.tasks[what]

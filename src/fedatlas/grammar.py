@@ -41,5 +41,5 @@ class Asks(NamedTuple):
         return self.round if number else self.first
 
     def also(self, *forms: Form) -> Asks:
-        """Return the grammar with further forms in every round."""
-        return self._replace(round=(*self.round, *forms))
+        """Return the grammar with further forms, in every round and in the set-up."""
+        return Asks((*self.round, *forms), (*self.first, *forms))

@@ -45,6 +45,11 @@ ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
         ({"secure_aggregation": True}, {}, "a run without secure aggregation"),
         ({}, {"counts_labels": True}, "an ask for label counts, which label_counts = 'masked' forbids here"),
         ({"label_counts": "no"}, {"counts_labels": True, "masked": True}, "label_counts = 'no'"),
+        (
+            {},
+            {"counts_labels": True, "masked": True, "alone": True},
+            "tells label counts outside a sum, which label_counts",
+        ),
     ],
 )
 def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[str, Any], why: str):
@@ -85,6 +90,7 @@ def test_what_it_allows_passes():
     Policy(secure_aggregation=True).check(ASKED._replace(masked=True))
     Policy(label_counts="plain").check(ASKED._replace(counts_labels=True))
     Policy().check(ASKED._replace(counts_labels=True, masked=True))
+    Policy(label_counts="plain").check(ASKED._replace(counts_labels=True, masked=True, alone=True))
 
 
 def test_the_template_is_what_holds_without_a_file(tmp_path: Path):

@@ -180,7 +180,8 @@ def recalibrated(algorithm: Algorithm) -> Algorithm:
         return {**after, "buffers": cast_like(Tree({**buffers, **pooled(replies.value["moments"])}), buffers)}
 
     look = Question(moments, passes=1.0)
-    asks = algorithm.grammar and algorithm.grammar.also(Form("statistics", "sum"))
+    asks = algorithm.grammar
+    asks = asks and asks._replace(round=(*asks.round, Form("statistics", "sum")))
     return algorithm._replace(rounds=then_look, tasks={**algorithm.tasks, "statistics": look}, asks=asks)
 
 

@@ -23,7 +23,7 @@ from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
-from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
+from fedatlas.deployment.node_judging import judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows
 from fedatlas.deployment.node_state import NodeState, StoredReply, same_rows
@@ -31,11 +31,12 @@ from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms, d
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import Worth
 from fedatlas.errors import DataError, DivergedError, FedatlasError, ProtocolError, first_line
+from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
 from fedatlas.privacy.mechanism import Protection
-from fedatlas.setup.assembly import Setup
+from fedatlas.setup.assembly import Setup, rules_of
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.setup.refusals import checked
 from fedatlas.wire import codec, frames
@@ -66,8 +67,6 @@ from fedatlas.wire.messages import (
 from fedatlas.wire.policy import Asked, Policy
 
 RUN = "run.bin"
-LABEL_COUNTS = {"counts", JUDGE}
-"""Tasks whose answers say how many rows of each class a node holds."""
 
 
 class Dropped(ProtocolError):
@@ -89,12 +88,17 @@ class NodeRowsRun:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / terms.run
         self.state = NodeState(folder, self.number)
-        self.private = self.setup.bench.protection is not None
-        keys = NodeKeys.of(bundle, terms, self.setup.bench.protection, folder)
+        how = self.setup.bench.protection
+        self.private = how is not None
+        self.sums_only = how is not None and any(one.sums_only == "wholly" for one in how.mechanisms)
+        keys = NodeKeys.of(bundle, terms, how, folder)
         sizes = {self.number: len(splits["train"].y)}
         worth = Worth(frozenset(terms.worth), terms.most)
         executor = make_executor(terms.plan, self.setup.bench, sizes.values(), worth)
-        self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys)
+        self.state.party.landed = max(self.state.round, terms.landed)
+        known = (terms.run, len(terms.names), getattr(terms, "n", None))  # n: of the terms that say it
+        expected = Expected(self.setup.bench, *known, rules_of(self.setup))
+        self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
 
     def asked(self, request: Request, cohort: int) -> Asked:
         """A request as the policy sees it."""
@@ -107,8 +111,9 @@ class NodeRowsRun:
             epochs,
             self.config.rounds,
             cohort_of(request, cohort, self.setup.bench.protection),
-            self.private,
-            request.what in LABEL_COUNTS,
+            self.sums_only,
+            self.setup.bench.algorithm.tells_labels(request.what),
+            request.single,
         )
 
     def add_own_part(self, folder: Path) -> None:
@@ -215,7 +220,8 @@ class Trainer:
                 f"its state of this run is gone (it has landed up to round {terms.landed}): put its folder 'state' back, "
                 "or begin a new run."
             )
-        running = self._open(terms if known is None else terms._replace(rows=known.rows))
+        # What landed here stands on this node's disk: of a run that it knows it believes no other word.
+        running = self._open(terms if known is None else terms._replace(rows=known.rows, landed=known.landed))
         if known is None:
             write_bytes(self._path(asked.run), encoded(running.terms))
         return RunStarted(asked.run)
@@ -224,15 +230,13 @@ class Trainer:
         if (running := self.running(asked.run)) is None:
             return RunUnknown(asked.run, asked.place)
         self._land(running, asked.verdicts)
-        kept = running.state.known(asked.place, asked.digest) or self._done(running, asked)
+        request = _request(running, asked)
+        if asked.place[0] > running.state.round:  # else its state says why not
+            running.half.compare(request)  # before a request of another round ends the one under way
+        kept = running.state.known(asked.place, asked.digest) or self._done(running, asked, request)
         return TaskReply(asked.run, asked.place, asked.digest, running.state.round, kept.work, kept.body)
 
-    def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> StoredReply:
-        if digest_of(asked.body) != asked.digest:
-            raise ProtocolError("its digest is not that of its message.")
-        request = decoded(Request, asked.body)
-        if (request.run, request.client, request.ask[1:]) != (asked.run, running.number, asked.place):
-            raise ProtocolError("it is asked as another party, or of another run.")
+    def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest, request: Request) -> StoredReply:
         self.policy().check(running.asked(request, asked.cohort))
         if running.private and running.state.broken == asked.place[:2]:
             raise Dropped("ended in the middle of the round, and its keys of this round with it")
@@ -259,6 +263,16 @@ class Trainer:
         if (running := self.running(asked.run)) is not None:
             running.add_own_part(where)
         return ModelStored(asked.run, str(where))
+
+
+def _request(running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> Request:
+    """The request in a message. ProtocolError where its head says something else."""
+    if digest_of(asked.body) != asked.digest:
+        raise ProtocolError("its digest is not that of its message.")
+    request: Request = decoded(Request, asked.body)
+    if (request.run, request.client, request.ask[1:]) != (asked.run, running.number, asked.place):
+        raise ProtocolError("it is asked as another party, or of another run.")
+    return request
 
 
 def digest_of(body: bytes | bytearray | memoryview) -> str:

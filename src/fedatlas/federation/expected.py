@@ -27,7 +27,9 @@ from fedatlas.tree import Tree
 CLOSE = 1e-6  # relative: another machine's cosine may end in another bit
 
 RUN = "a party is asked for another run than its experiment's, or told of another number of clients or examples."
-ROUND = "a party is asked for a round that does not come after the last that landed, or that the experiment does not have."
+ROUND = (
+    "a party is asked for a round that does not come after the last that landed, or that the experiment does not have."
+)
 ATTEMPT = f"a party is asked for an attempt at a round that is over, or for more than {ATTEMPTS} of them."
 FORM = "a party is asked in a way that '{}' does not declare: for another task, another sum, alone, or by another way."
 OFTEN = "a party is asked more often in a round than '{}' declares."
@@ -85,6 +87,8 @@ class Expected:
         else:
             one = self._form(request)
         before = self.tally.of(request.client)
+        if one is not None and not within(one, request.round):
+            self.ended = request.round
         if not 0 <= request.visits <= before or (one is not None and not self.tally.once_more(request.client, one)):
             raise ProtocolError(OFTEN.format(self.bench.algorithm.name))
 
@@ -159,19 +163,16 @@ class Expected:
         if algorithm.grammar is None:  # rounds of a user's own that declare nothing: there is nothing to compare with
             return
         one = self._form(request)
-        if one is None or request.architecture or (one.when is not None and not self._due(one, request.round)):
+        if (
+            one is None
+            or request.architecture
+            or not (within(one, request.round) or self.ended in {None, request.round})
+        ):
             raise ProtocolError(FORM.format(algorithm.name))
         if self._hidden(one) != (request.word is not None):
             raise ProtocolError(CLEAR if self._hidden(one) else FORM.format(algorithm.name))
         if not self._allowed(one, request.budget):
             raise ProtocolError(BUDGET)
-
-    def _due(self, form: Form, number: int) -> bool:
-        """Whether a form is asked in a round: where it says so, and in one other, with which a run may end."""
-        if form.when is None or form.when(number):
-            return True
-        self.ended = number if self.ended is None else self.ended
-        return self.ended == number
 
     def _allowed(self, form: Form, told: Budget | None) -> bool:
         rules = self.rules
@@ -227,6 +228,11 @@ class Expected:
             return value.keys() <= whole.keys()
         kinds = {"buffers": [buffers], "model": [model]}.get(name, [model, buffers, whole])
         return any(value.keys() == kind.keys() and shapes(value) == kind for kind in kinds)
+
+
+def within(form: Form, number: int) -> bool:
+    """Whether a form says that it comes in a round. In one other it may come, too: a run may end there."""
+    return form.when is None or form.when(number)
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class PartyHalf:
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
         """Answers in the order of the requests. Their tensors hold until the next one is asked for."""
         for request in requests:
-            check_request(request, self.bench)
+            self.compare(request)
             self._begin(request)
             if self.bench.protection is not None:
                 self.bench.protection.check(request.run, request.round, request.what, request.message)
@@ -70,10 +70,14 @@ class PartyHalf:
             reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
             yield Answer(reply, result.work, result.lost)
 
-    def _begin(self, request: Request) -> None:
-        """Compare a request with what is expected, before and after it begins its round."""
+    def compare(self, request: Request) -> None:
+        """ProtocolError for a request that this party would not answer. Nothing begins by it."""
+        check_request(request, self.bench)
         if self.expected is not None:
             self.expected.check(request, self.state)
+
+    def _begin(self, request: Request) -> None:
+        """The round of a request begins, where it is the first; ProtocolError where it comes more often than declared."""
         if self.state.begin(request.round, request.attempt):
             self.sessions.clear()
             if self.expected is not None:

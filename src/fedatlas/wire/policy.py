@@ -34,6 +34,7 @@ class Asked(NamedTuple):
     cohort: int  # nodes of this ask; 0 = not said
     masked: bool  # whether the server sees only sums
     counts_labels: bool = False
+    alone: bool = False  # whether the server looks at this answer by itself, masks or not
 
 
 class Policy(NamedTuple):
@@ -77,10 +78,14 @@ class Policy(NamedTuple):
             said.append(f"a round of {asked.cohort} nodes, fewer than min_cohort = {self.min_cohort}")
         if self.secure_aggregation and not asked.masked:
             said.append("a run without secure aggregation, which secure_aggregation = true forbids")
-        if asked.counts_labels and not (
-            self.label_counts == "plain" or (self.label_counts == "masked" and asked.masked)
-        ):
-            said.append(f"an ask for label counts, which label_counts = '{self.label_counts}' forbids here")
+        hidden = asked.masked and not asked.alone
+        if asked.counts_labels and not (self.label_counts == "plain" or (self.label_counts == "masked" and hidden)):
+            what = (
+                "an ask for label counts"
+                if asked.masked == hidden
+                else "an answer that tells label counts outside a sum"
+            )
+            said.append(f"{what}, which label_counts = '{self.label_counts}' forbids here")
         if found := [one for one in said if one]:
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 
