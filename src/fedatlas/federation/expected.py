@@ -24,6 +24,13 @@ from fedatlas.federation.link import Request
 from fedatlas.grammar import Form
 from fedatlas.tree import Tree
 
+OF_THE_NETWORK = (
+    "model",
+    "buffers",
+    "start",
+    "judged",
+)  # entries of a message that are the network's, in whatever mapping
+HANDED = "handed"  # what a client of a chain hands on beside its model, in the form of its algorithm
 CLOSE = 1e-6  # relative: another machine's cosine may end in another bit
 
 RUN = "a party is asked for another run than its experiment's, or told of another number of clients or examples."
@@ -82,10 +89,8 @@ class Expected:
 
     def count(self, request: Request) -> None:
         """ProtocolError where a request comes more often in its round than declared."""
-        if self._protocol(request):
-            one = Form(request.what, "each", most=self._sums(request.round))
-        else:
-            one = self._form(request)
+        question = self._protocol(request)
+        one = Form(request.what, "each", most=self._sums(request.round)) if question else self._form(request)
         before = self.tally.of(request.client)
         if one is not None and not within(one, request.round):
             self.ended = request.round
@@ -200,17 +205,16 @@ class Expected:
             self.forms[name] = {"model": shapes(params), "buffers": shapes(buffers)}
         return self.forms[name]
 
-    def _look(self, name: str, value: Any, like: Mapping[str, Any], request: Request) -> None:
+    def _look(self, name: str, value: Any, like: Mapping[str, Any] | None, request: Request) -> None:
         if isinstance(value, Tree):
             if id(value) in self.seen:
                 return
             self.seen[id(value)] = value
         if isinstance(value, Mapping):
-            tensors = name and value and all(isinstance(x, Tensor) for x in value.values())
-            if (tensors or isinstance(value, Tree)) and not self._formed(name, value, like):
+            if (isinstance(value, Tree) or name in OF_THE_NETWORK) and not self._formed(name, value, like):
                 raise ProtocolError(CONTENT)
             for key, inner in value.items():
-                self._look(str(key), inner, like, request)
+                self._look(str(key), inner, None if key == HANDED else like, request)
         elif isinstance(value, list | tuple):
             for inner in value:
                 self._look(name, inner, like, request)
@@ -218,10 +222,12 @@ class Expected:
         elif request.round and not is_finite(value):
             raise NotFinite(FINITE)
 
-    def _formed(self, name: str, value: Mapping[str, Tensor], like: Mapping[str, Any]) -> bool:
+    def _formed(self, name: str, value: Mapping[str, Any], like: Mapping[str, Any] | None) -> bool:
         """Whether tensors are those of the network, of its statistics, or of both; or stand for names alone."""
-        if self.bench.chain:  # models may grow
+        if like is None or self.bench.chain:  # a rule's own parts; models that may grow
             return True
+        if not all(isinstance(x, Tensor) for x in value.values()):
+            return False
         model, buffers = like["model"], like["buffers"]
         whole = {**model, **buffers}
         if all(x.numel() == 0 for x in value.values()):

@@ -89,6 +89,8 @@ class PartyHalf:
         """The round has landed: who is not ``counted`` has the state from before it again."""
         self.state.commit(round, counted)
         self.sessions.clear()
+        if self.expected is not None:
+            self.expected.begin()
 
     def _session(self, client: int) -> Any:
         """What a party's questions of this round have left, before the first its secrets."""
