@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from fedatlas.grammar import Asks
 from fedatlas.tree import Tensors, Tree
 
 Message = Mapping[str, Any]
@@ -200,6 +201,7 @@ class Task(NamedTuple):
     passes: Passes = Passes()
     sealing: Sealing = Sealing()
     reshapes: bool = False  # its tensors differ in shape from round to round: only a long job gets a step program
+    tells_labels: bool = False  # its answer says how many rows of each class the party holds
 
 
 class Question(NamedTuple):
@@ -217,6 +219,7 @@ class Question(NamedTuple):
     stateful: bool = False  # the client's state is passed in and kept; else the question has no state
     shows: tuple[str, ...] = ()  # as a task's
     passes: float = 0.0  # its cost in forward passes of each row
+    tells_labels: bool = False  # as a task's
 
 
 class Unit(NamedTuple):
@@ -340,20 +343,9 @@ def by_samples(round: Round) -> Coefficients:
     return {k: round.sizes[k] / total for k in round.cohort}
 
 
-Family = Literal[
-    "",
-    "baseline",
-    "averaging",
-    "client weighting",
-    "adaptive server update",
-    "regularisation",
-    "matching",
-    "clustering: multitask",
-    "clustering: sequential",
-    "personalisation",
-    "distillation",
-    "decentralised",
-]
+Weighed = Literal["averaging", "client weighting", "adaptive server update", "regularisation", "matching"]
+Apart = Literal["clustering: multitask", "clustering: sequential", "personalisation", "distillation", "decentralised"]
+Family = Literal["", "baseline"] | Weighed | Apart
 """The part of federated learning that a method changes (its place in the taxonomy); the registry refuses "", not declared."""
 
 Communication = Literal["centralised", "decentralised, mutual trust", "decentralised, single-sided trust"]
@@ -424,6 +416,17 @@ class Algorithm(NamedTuple):
     # In a chain, of an algorithm whose clients send more than their model: (the other parts that were handed on, a client's
     # own update) -> the parts that it sends on.
     hand_on: Callable[[Update, Update], Update] | None = None
+    asks: Asks | None = None  # what its set-up and its rounds ask; None: `grammar` derives it
+
+    @property
+    def grammar(self) -> Asks | None:
+        """What it asks: without a word, one training a round for a mean. None for rounds of its own that say nothing."""
+        plain = self.rounds is None and self.prepare is None and "train" in self.tasks
+        return Asks() if self.asks is None and plain else self.asks
+
+    def tells_labels(self, what: str) -> bool:
+        """Return whether the answer to a task says how many rows of each class a party holds."""
+        return what in self.tasks and self.tasks[what].tells_labels
 
     def training(self, what: str = "train") -> Task:
         """Return the task ``what``, which has to be a training."""

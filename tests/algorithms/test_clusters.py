@@ -22,6 +22,7 @@ from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.federation.sealing import MEMORY
 from fedatlas.federation.start import RoundStart
+from fedatlas.grammar import Asks
 from fedatlas.metrics.clusters import adjusted_rand, cluster_figures, purity
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.torch_model import TorchModel
@@ -231,9 +232,10 @@ def test_halves_have_the_smallest_largest_similarity_across() -> None:
 
 
 def test_as_many_centres_as_clients_is_local_training() -> None:
+    local = ALGORITHMS["local_only"]()
+    local = local._replace(asks=Asks(local.asks.round, local.asks.round))
     fed, alone = (
-        federation(made, populations(), **WHOLE)
-        for made in (ALGORITHMS["fesem"](clusters=K, pretrain_epochs=2), ALGORITHMS["local_only"]())
+        federation(made, populations(), **WHOLE) for made in (ALGORITHMS["fesem"](clusters=K, pretrain_epochs=2), local)
     )
     server, _ = play(fed, everyone(fed, 3))
     _, host = play(alone, everyone(alone, 4), first=0)  # the set-up is a pass of its own, round 0

@@ -14,6 +14,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.party import PartyHalf
+from fedatlas.grammar import Asks, Form
 from federation import Deep, Smooth, brief, federation, play
 
 
@@ -73,6 +74,55 @@ def test_a_party_does_not_show_what_it_would_hand_to_a_sum(name: str) -> None:
                 list(half.answer([asked]))
     with pytest.raises(ProtocolError, match="is asked for 'spy', which"):
         list(half.answer([asked._replace(what="spy")]))
+
+
+class Forms(Observer):
+    """What was asked, as the grammar says it: (whether before round 1, task, reducer, whether the reply goes to another party)."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[bool, str, str, bool]] = set()
+
+    def asked(self, request: Request) -> None:
+        self.seen.add((not request.round, request.what, request.reduce, request.peer))
+
+
+UNUSED = {"fedma": {(False, "train", "sum", False)}}
+"""Forms of other networks: a single layer has nothing to match."""
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_what_is_declared_is_what_is_asked(name: str) -> None:
+    """Nothing else comes of the grammar's forms, and each of them comes: both halves compare, here as everywhere."""
+    made = ALGORITHMS[name](eps1=1e9, eps2=0.0, after_round=0) if name == "cfl" else brief(name)
+    fed, forms = federation(made, make=Deep if name == "fedma" else Smooth), Forms()
+    host = Between.of(fed, observers=[forms])
+    assert host.party.expected is not None
+    play(fed, [(0, 1, 2), (0, 3, 4)], host=host)
+    grammar = made.grammar
+    assert grammar is not None
+    first = {(True, form.what, form.reduce, form.via == "peer") for form in grammar.first if made.prepare is not None}
+    later = {(False, form.what, form.reduce, form.via == "peer") for form in grammar.round}
+    assert first | later == forms.seen | UNUSED.get(name, set())
+
+
+@pytest.mark.parametrize(
+    ("asks", "why"),
+    [
+        (
+            Asks((Form("counts", "sum"), Form("train"))),
+            "'hwfedavg' asks for 'score' by reduce='each', which it does not",
+        ),
+        (
+            Asks((Form("counts", "sum", most=0), Form("score", "each"), Form("train"))),
+            "'hwfedavg' asks client 0 for 'counts' more often in a round than it declares",
+        ),
+    ],
+)
+def test_the_servers_generator_is_held_to_the_grammar(asks: Asks, why: str) -> None:
+    """Before anybody works: the law that no algorithm of the registry breaks is one that can be broken."""
+    fed = federation(brief("hwfedavg")._replace(asks=asks))
+    with pytest.raises(ProtocolError, match=why):
+        play(fed, [(0, 1, 2)])
 
 
 class Refusing:

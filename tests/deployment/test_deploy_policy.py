@@ -55,6 +55,11 @@ ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
         ),
         ({"label": "y"}, {"data": {"label": "x"}}, "data.label, which is not the one that label pins"),
         ({"drop": ("a", "b")}, {"data": {"drop": ["a"]}}, "data.drop, which is not the one that drop pins"),
+        (
+            {},
+            {"counts_labels": True, "masked": True, "alone": True},
+            "tells label counts outside a sum, which label_counts",
+        ),
     ],
 )
 def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[str, Any], why: str):
@@ -99,6 +104,7 @@ def test_what_it_allows_passes():
     Policy(secure_aggregation=True).check(ASKED._replace(masked=True))
     Policy(label_counts="plain").check(ASKED._replace(counts_labels=True))
     Policy().check(ASKED._replace(counts_labels=True, masked=True))
+    Policy(label_counts="plain").check(ASKED._replace(counts_labels=True, masked=True, alone=True))
 
 
 def test_the_template_is_what_holds_without_a_file(tmp_path: Path):

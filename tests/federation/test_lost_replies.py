@@ -15,6 +15,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.start import RoundStart
+from fedatlas.grammar import Asks, Form
 from fedatlas.rounds import federated
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
@@ -101,13 +102,16 @@ def test_a_mean_of_those_asked_becomes_one_of_those_who_answered(name: str, gone
     assert dict(host.cost.weights) == pytest.approx(counted, rel=1e-12)  # what the record says
 
 
+BOTH = Asks((Form("train"), Form("train", "sum")))
+
+
 def test_a_sum_is_not_mended() -> None:
     """Neither one asked for nor a part that a mean leaves as it is (`Task.sums`)."""
 
     def count(params: Tree, work: Any, message: Message, client: State, facts: Facts) -> tuple[State, State]:
         return {"model": params, "rows": float(facts.n_k)}, client
 
-    made = Algorithm("counting", tasks={"train": Task(finish=count, sums=("rows",))})
+    made = Algorithm("counting", tasks={"train": Task(finish=count, sums=("rows",))}, asks=BOTH)
     fed = federation(made)
     host = Between.of(fed)
     host.lost = lambda request: request.client == 3

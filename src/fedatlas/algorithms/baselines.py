@@ -28,6 +28,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms import architectures
 from fedatlas.algorithms.whole_models import kept_model, model_part, whole_model
+from fedatlas.grammar import Asks, Form
 from fedatlas.rounds import messages, updated, weights_of
 from fedatlas.tree import Tree
 
@@ -54,6 +55,7 @@ def centralised(*, budget: Literal["auto", "epochs", "samples"] = "auto") -> Alg
     return Algorithm(
         "centralised",
         rounds=rounds,
+        asks=Asks((Form("train", most="clients", to="union"),)),  # once an architecture
         server_init=architectures.begin,
         broadcast=architectures.told,
         models=architectures.models,
@@ -79,6 +81,7 @@ def local_only() -> Algorithm:
     return Algorithm(
         "local_only",
         rounds=rounds,
+        asks=Asks((Form("train", "sum"),)),
         tasks={"train": Task(start=lambda message, client, facts: whole_model(client), finish=finish)},
         client_init=lambda params, facts: {"model": params},
         server_init=architectures.begin,

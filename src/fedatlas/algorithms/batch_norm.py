@@ -33,6 +33,7 @@ from fedatlas.algorithm import (
     plain_loss,
 )
 from fedatlas.errors import ConfigError
+from fedatlas.grammar import Form
 from fedatlas.rounds import cast_like, federated
 from fedatlas.tree import Tensors, Tree
 
@@ -179,7 +180,9 @@ def recalibrated(algorithm: Algorithm) -> Algorithm:
         return {**after, "buffers": cast_like(Tree({**buffers, **pooled(replies.value["moments"])}), buffers)}
 
     look = Question(moments, passes=1.0)
-    return algorithm._replace(rounds=then_look, tasks={**algorithm.tasks, "statistics": look})
+    asks = algorithm.grammar
+    asks = asks and asks._replace(round=(*asks.round, Form("statistics", "sum")))
+    return algorithm._replace(rounds=then_look, tasks={**algorithm.tasks, "statistics": look}, asks=asks)
 
 
 def pooled(sums: Tensors) -> dict[str, Tensor]:

@@ -40,6 +40,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.whole_models import whole_model
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tree
@@ -105,6 +106,8 @@ def cfl(
     return Algorithm(
         "cfl",
         rounds=rounds,
+        # A new client goes down the tree: with K clients there are fewer splits.
+        asks=Asks((Form("place", "each", most="clients"), Form("train", "each"))),
         tasks={
             "train": Task(shows=("model",)),
             "place": Task(shows=("model",), sealing=Sealing(remembered=False)),

@@ -32,6 +32,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms.penalty import penalty_check
 from fedatlas.algorithms.whole_models import kept_model, whole_model
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import Count, Rate
 from fedatlas.rounds import messages, returned, updated, weights_of
 from fedatlas.tree import Tree
@@ -61,6 +62,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
     return Algorithm(
         "ditto",
         rounds=rounds,
+        asks=Asks((Form("personal", "sum"), Form("train", handed="self"))),
         tasks={"train": Task(stateful=False), "personal": personal},
         client_init=lambda params, facts: {"v": params},
         weigh=weighting(weights),

@@ -55,6 +55,7 @@ from fedatlas.algorithm import (
 from fedatlas.algorithms import architectures
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
 from fedatlas.algorithms.whole_models import model_part
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, messages, returned, updated
 from fedatlas.weighting import Weighting, weighting
@@ -82,6 +83,7 @@ def feddf(
     def notices(server: State, facts: ServerFacts) -> list[str]:
         return used(facts["public"], steps, passes) if steps else []
 
+    itself = (Form(what, "each", most="clients", to="server") for what in ("score", "distil"))
     keys = ("patience", "passes", "temperature")
     idle = {} if steps else {f"algorithm.{key}": "steps = 0 leaves the distillation out" for key in keys}
 
@@ -98,6 +100,7 @@ def feddf(
     return Algorithm(
         "feddf",
         rounds=rounds,
+        asks=Asks((Form("train", "each"), *itself)),
         tasks={"train": Task(shows=("model",)), "score": SCORE, "distil": distil},
         server_init=architectures.begin,
         broadcast=architectures.told,

@@ -70,12 +70,22 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms.matching import Prior, matched
+from fedatlas.grammar import Asks, Form
 from fedatlas.layers import Layer, from_rows, parsed, picked, plain, put, rows, vectors, widened, width
 from fedatlas.registry import Count, Positive, Rate
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import cast_like
 from fedatlas.tree import Tensors, Tree
 
+ASKS = Asks(
+    (
+        Form("train", "each"),
+        Form("retrain", "each", most="layers"),
+        Form("counts", "sum"),
+        Form("last", "sum"),
+        Form("train", "sum"),  # of a network without hidden layers
+    )
+)
 IDLE = "algorithm.retrain_lr = {:g} is not used: after one hidden layer, only the last is retrained."
 
 Averaging = Literal["mean", "map"]
@@ -114,13 +124,14 @@ def fedma(
     return Algorithm(
         "fedma",
         rounds=layer_by_layer(merge),
+        asks=ASKS,
         tasks={
             "train": Task(start=own_units, survey=count_rows, finish=send_first, shows=("model",)),
             "retrain": retrain._replace(options=Local(epochs=epochs, lr_scale=retrain_lr)),
             "last": retrain._replace(
                 options=Local(epochs=last_epochs or epochs, lr_scale=last_lr, weight_decay=last_weight_decay), shows=()
             ),
-            "counts": Question(send_counts),
+            "counts": Question(send_counts, tells_labels=True),
         },
         server_init=begin,
         client_init=lambda params, facts: {"layers": [], "model": Tree(), "pi": {}},

@@ -60,6 +60,7 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
 from fedatlas.algorithms.whole_models import kept_model, whole_model
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import Count, Positive, Whole
 from fedatlas.rounds import cast_like, weights_of
 from fedatlas.tree import Tree
@@ -91,6 +92,10 @@ def fedmd(
         "fedmd",
         rounds=partial(learn, revisit_epochs),
         prepare=partial(set_up, {"start": start_epochs, "private": private_epochs}),
+        asks=Asks(
+            (Form("score"), Form("digest", "sum"), Form("train", "sum", epochs=revisit_epochs)),
+            (Form("start", "sum"), Form("private", "sum")),
+        ),
         tasks={
             "train": OWN,
             "start": OWN._replace(options=LEARN._replace(epochs=start_epochs, public=Public())),

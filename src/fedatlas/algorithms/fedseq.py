@@ -67,6 +67,7 @@ from fedatlas.algorithm import (
 from fedatlas.algorithms.superclients import CONFIDENCE, Grouping, groups, metric_of, notices, pretrain, set_up
 from fedatlas.algorithms.whole_models import model_part
 from fedatlas.errors import ConfigError
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import OURS, Count, Whole, arguments, find
 from fedatlas.rounds import cast_like, chained, handed, relay
 from fedatlas.tree import Tree
@@ -105,7 +106,9 @@ def fedseq(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
     )
     local = in_chains(rule, how, anchor)
-    return local._replace(name="fedseq", rounds=chained(passes, anchored=anchor == "server"))
+    return local._replace(
+        name="fedseq", rounds=chained(passes, anchored=anchor == "server"), asks=of_chains(how, passes, "mean")
+    )
 
 
 def fedseq_inter(
@@ -165,8 +168,19 @@ def fedseq_inter(
         return averaged({**server, "bank": bank, "omega": omega, "held": held}) if bank else server
 
     return local._replace(
-        name="fedseq_inter", server_init=server_init, rounds=rounds, tasks={**local.tasks, "train": train}
+        name="fedseq_inter",
+        server_init=server_init,
+        rounds=rounds,
+        asks=of_chains(how, passes, "each"),
+        tasks={**local.tasks, "train": train},
     )
+
+
+def of_chains(how: Grouping, passes: int, reduce: str) -> Asks:
+    """Return what a round along chains asks, and its set-up. The model visits each client ``passes`` times."""
+    along = Form("train", "each", most=passes, via="peer", handed="client")
+    set_up = (Form("pretrain", "each"), Form("confidence", "each", most="clients", to="server"))
+    return Asks((along, Form("train", reduce, handed="client")), () if how.phi == "random" else set_up)
 
 
 def check_by_examples(rule: Mapping[str, Any] | None) -> None:

@@ -38,6 +38,7 @@ from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.clusters import squared_distances
 from fedatlas.algorithms.whole_models import whole_model
 from fedatlas.errors import ConfigError
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import Whole
 from fedatlas.rng import numpy_stream
 from fedatlas.tree import Tree
@@ -93,6 +94,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         "fesem",
         rounds=rounds,
         prepare=prepare if clusters > 1 else None,
+        asks=Asks((Form("train", "each"),), (Form("pretrain", "each"),)),
         tasks={"train": TRAIN, "pretrain": TRAIN._replace(options=Local(epochs=pretrain_epochs))},
         server_init=server_init,
         broadcast=shared.of_client,

@@ -43,6 +43,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms import graphs
+from fedatlas.grammar import Asks, Form
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import gossip as gossip_rounds
 from fedatlas.tree import Tree
@@ -100,10 +101,12 @@ def gossip(
         return {"model": message["mixed"] + (y - message["model"])}, client
 
     first = order == "combine_first"
+    heard = tuple(Form(what, "neighbours", via="peer", handed="self") for what in ("share", "train"))
     own: dict[str, Task | Question] = {"share": Question(share), "train": Task(finish=add_to_mix)}
     return Algorithm(
         "gossip",
         rounds=gossip_rounds(mix, share=first),
+        asks=Asks(heard if first else heard[1:]),
         tasks=own if first else {"train": Task()},
         server_init=nodes_alike,
         broadcast=lambda server, client_id: server["nodes"][str(client_id)],

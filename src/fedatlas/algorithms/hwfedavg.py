@@ -47,6 +47,7 @@ from fedatlas.algorithm import (
     Task,
     Weights,
 )
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import Rate
 from fedatlas.rounds import federated
 
@@ -92,8 +93,9 @@ def label_spread(
         return {"omega": raw_weight(held / n_k, message["P"], score), "n_k": n_k}, client, session
 
     tasks: dict[str, Task | Question] = {
-        "counts": Question(counts, balanced=balanced),
-        "score": Question(spread, balanced=balanced, shows=("omega", "n_k")),
+        "counts": Question(counts, balanced=balanced, tells_labels=True),
+        # The server tells P, and by one P after another it would learn each p_kj.
+        "score": Question(spread, balanced=balanced, shows=("omega", "n_k"), tells_labels=True),
         "train": Task(options=Local(balanced=balanced)),
     }
 
@@ -143,6 +145,7 @@ def spread(
     return Algorithm(
         name,
         rounds=spread_rounds(exclude_above),
+        asks=Asks((Form("counts", "sum"), Form("score", "each"), Form("train"))),
         tasks=tasks,
         weigh=weigh,
         demands=Demands(classes=True),

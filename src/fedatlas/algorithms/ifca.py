@@ -55,6 +55,7 @@ from fedatlas.algorithm import (
 from fedatlas.algorithms import clusters as shared
 from fedatlas.algorithms.gradients import shares_of
 from fedatlas.algorithms.whole_models import whole_model
+from fedatlas.grammar import Asks, Form
 from fedatlas.registry import Whole
 from fedatlas.rounds import cast_like, messages
 from fedatlas.tree import Tree
@@ -114,6 +115,10 @@ def ifca(
         "ifca",
         rounds=rounds,
         prepare=prepare if starts > 1 else None,
+        asks=Asks(
+            (Form("train", "each"),),
+            (Form("train", "each", most=starts * start_rounds), Form("score", "each", most=starts)),
+        ),
         tasks={
             "train": Task(start=from_picked, finish=say_which, shows=("model", "cluster"), **choose),
             "score": Question(say_loss, shows=("loss", "cluster"), passes=float(clusters)),

@@ -35,6 +35,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.algorithms import graphs
+from fedatlas.grammar import Asks, Form
 from fedatlas.rounds import gossip
 from fedatlas.tree import Tree
 
@@ -82,6 +83,7 @@ def push_sum(
     return Algorithm(
         "push_sum",
         rounds=gossip(mix),
+        asks=Asks((Form("train", "neighbours", via="peer", handed="self"),)),
         tasks={"train": Task(finish=finish)},
         server_init=server_init,
         broadcast=broadcast,

@@ -178,7 +178,7 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
     keyring = Keyring(how, len(setup.sizes), NAME)
     seconds_keys = time.perf_counter() - began if how.masks else 0.0
     executor = make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
-    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed, compares=False)
     asking, server, algorithm = Rehearsal(setup, both, keyring), first_server(setup), setup.algorithm
     costs = []
     try:

@@ -36,7 +36,7 @@ from fedatlas.record.fingerprint import fingerprint, of_rows
 from fedatlas.record.initial_files import restore_derived, write_beginning
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.rounds import federated
-from fedatlas.setup.assembly import Setup, all_clients, first_server, state_notices
+from fedatlas.setup.assembly import Setup, all_clients, first_server, rules_of, state_notices
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
 from fedatlas.wording import count, facts_text
 
@@ -96,6 +96,7 @@ class Simulation:
                 observers=watching,
                 keyring=self.keyring,
                 defence=setup.defence,
+                rules=rules_of(setup),
             )
         )
         self.networks = setup.models(self.plan.threads, find_device(self.plan.device))
@@ -153,6 +154,7 @@ class Simulation:
     def resume(self, restored: Restored) -> None:
         """Resume from a checkpoint; rewrite files that follow from the data if they have changed."""
         self.state = self.keeper.take_up(restored)
+        self.federation.states.landed = self.state.round
         self.federation.restore(restored.extra)
         if self.recorder:
             self.recorder.recording.resume(restored.run.round)

@@ -60,7 +60,7 @@ class Sampled(ServerHalf):
 def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
     """About what the algorithm's set-up before round 1 costs (seconds of one worker), and a server that has gone through it."""
     algorithm, executor = setup.algorithm, make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
-    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed, compares=False)
     asking, server = Sampled(setup, both), first_server(setup)
     try:
         if algorithm.prepare is not None:
@@ -74,7 +74,7 @@ def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
 def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost], float]:
     """Costs of a first and a second round with these clients, and the second's seconds: its step is derived by then."""
     executor = make_executor(plan, setup.bench, setup.sizes.values())
-    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed)
+    both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed, compares=False)
     algorithm, lr = setup.algorithm, setup.config.local.lr
     server: State = first_server(setup)
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from fedatlas.algorithm import Algorithm, Message, Question, State, Update
+from fedatlas.algorithm import Message, Question, State, Update
 from fedatlas.course.evaluation import ClientModel, Evaluator
 from fedatlas.data.batches import Rows
+from fedatlas.grammar import Form
 from fedatlas.metrics import quality
 from fedatlas.model import Model
-from fedatlas.setup.assembly import Setup
+from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree
 
 JUDGE = "judge"
@@ -27,9 +28,12 @@ Ask = Callable[[Mapping[str, Any], Sequence[int]], Update]
 
 def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setup:
     """The set-up of parties that can be asked to judge. ``answer``: a node's own."""
-    question = Question(answer or _nobody, data="none")
-    algorithm: Algorithm = setup.bench.algorithm
-    algorithm = algorithm._replace(tasks={**algorithm.tasks, JUDGE: question})
+    question = Question(answer or _nobody, data="none", tells_labels=True)
+    algorithm, config = setup.bench.algorithm, setup.config
+    judged = lambda number: number in (0, config.rounds) or config.evaluation.judges(number)  # noqa: E731
+    form = Form(JUDGE, "sum", most=len(algorithm.models(first_server(setup))), when=judged)
+    asks = algorithm.grammar and algorithm.grammar.also(form)
+    algorithm = algorithm._replace(tasks={**algorithm.tasks, JUDGE: question}, asks=asks)
     return setup._replace(bench=setup.bench._replace(algorithm=algorithm))
 
 

@@ -97,7 +97,7 @@ class NodeState:
             self.party.commit(round, (self.client,) if counted else ())
         else:
             self._drop()
-        self.round = round
+        self.round = self.party.landed = round
         write_bytes(self.folder / "state.bin", codec.encode({"round": round, "state": self.party.get(self.client)}))
         if self.replies:
             shutil.rmtree(self.folder / "pending", ignore_errors=True)

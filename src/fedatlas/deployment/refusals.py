@@ -41,6 +41,7 @@ def undeployable(algorithm: Algorithm) -> str:
         "works with public rows, which do not travel in this version": d.public is not None,
         "sends layers instead of the whole model, which nodes do not do in this version": d.layered,
         "gives clients models of their own, which nodes do not keep in this version": a.personal is not None,
+        "does not declare what it asks (Algorithm.asks), which nodes compare": a.grammar is None,
     }
     return next((why for why, holds in reasons.items() if holds), "")
 

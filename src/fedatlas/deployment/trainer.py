@@ -27,7 +27,7 @@ from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
-from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
+from fedatlas.deployment.node_judging import judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
 from fedatlas.deployment.node_state import NodeState, StoredReply, same_rows
@@ -35,11 +35,12 @@ from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encode
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import Worth
 from fedatlas.errors import DataError, DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
+from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import Answer, PartyHalf
 from fedatlas.files import write_bytes
 from fedatlas.privacy.mechanism import Protection
-from fedatlas.setup.assembly import Setup
+from fedatlas.setup.assembly import Setup, rules_of
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import select
 from fedatlas.setup.columns_method import of_columns
@@ -73,8 +74,6 @@ from fedatlas.wire.messages import (
 from fedatlas.wire.policy import Asked, Policy
 
 RUN = "run.bin"
-LABEL_COUNTS = {"counts", JUDGE}
-"""Tasks whose answers say how many rows of each class a node holds."""
 
 
 class Dropped(ProtocolError):
@@ -82,14 +81,13 @@ class Dropped(ProtocolError):
 
 
 class NodeRowsRun:
-    """One run at this node. ``digest``: of its agreement and ``setup``. ``rows``: fingerprint of the rows that it began with."""
+    """One run at this node. ``digest``: of its agreement and of what round 0 settled. ``rows``: fingerprint of its rows."""
 
-    def __init__(
-        self, bundle: Bundle, agreed: AgreedRun, setup: RowsSetup, digest: str, rows: str, held: NodeRows
-    ) -> None:
+    def __init__(self, bundle: Bundle, agreed: AgreedRun, setup: RowsSetup, kept: KeptRun, held: NodeRows) -> None:
+        digest = run_digest(kept.agreement, kept.setup)
         self.agreed, self.digest, self.number, self.config = agreed, digest, agreed.number, agreed.whole.config
         splits, names = coded(held, setup.about), agreed.agreement.names
-        self.rows = same_rows(rows, fingerprint(splits))
+        self.rows = same_rows(kept.rows, fingerprint(splits))
         self.holders, self.judging = setup.holders, setup.judging
         learn = node_setup.replayed(setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
@@ -98,12 +96,16 @@ class NodeRowsRun:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run
         self.state = NodeState(folder, self.number)
-        self.private = self.setup.bench.protection is not None
-        keys = NodeKeys.of(bundle, agreed, digest, self.setup.bench.protection, folder)
+        how = self.setup.bench.protection
+        self.private = how is not None
+        keys = NodeKeys.of(bundle, agreed, digest, how, folder)
         sizes = {self.number: len(splits["train"].y)}
         worth = Worth(frozenset(setup.worth), setup.most)
         executor = make_executor(node_setup.plan_of(agreed.whole), self.setup.bench, sizes.values(), worth)
-        self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys)
+        self.state.party.landed = max(self.state.round, kept.landed)
+        known = (agreed.agreement.run, len(names), setup.examples, rules_of(self.setup))
+        expected = Expected(self.setup.bench, *known)
+        self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
 
     def asked(self, request: Request) -> Asked:
         """A request as the policy sees it. ProtocolError where the experiment draws other nodes for this round."""
@@ -112,8 +114,10 @@ class NodeRowsRun:
         epochs = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) / max(n, 1) if n else 0.0
         cohort = self._cohort(request)
         names = tuple(self.agreed.agreement.names[k] for k in cohort)
-        counts = request.what in LABEL_COUNTS
-        return self.agreed.asked(epochs=epochs, cohort=len(cohort), members=names, counts_labels=counts)
+        counts = self.setup.bench.algorithm.tells_labels(request.what)
+        return self.agreed.asked(
+            epochs=epochs, cohort=len(cohort), members=names, counts_labels=counts, alone=request.single
+        )
 
     def _cohort(self, request: Request) -> tuple[int, ...]:
         """The nodes of an ask: those that this node signs for under masks, else those that the experiment draws."""
@@ -221,15 +225,16 @@ class Trainer:
         agreed = self.agreements.accept(run, kept.agreement)
         self.policy().check(agreed.asked())
         self.agreements.pin(agreed)
-        held, digest = self.held(agreed.whole.config), run_digest(kept.agreement, kept.setup)
+        held = self.held(agreed.whole.config)
         if agreed.whole.columns:
+            digest = run_digest(kept.agreement, kept.setup)
             self.run = NodeColumnsRun(self.bundle, agreed, digest, kept.rows, held)
             return self.run
         setup = decoded(RowsSetup, kept.setup)
         check_setup(setup, agreed, held.facts)
         FirstAnswers(self._folder(run)).check(setup)
         with untold("the run cannot be set up with its rows"):
-            self.run = NodeRowsRun(self.bundle, agreed, setup, digest, kept.rows, held)
+            self.run = NodeRowsRun(self.bundle, agreed, setup, kept, held)
         return self.run
 
     def running(self, run: str) -> NodeRowsRun | NodeColumnsRun | None:
@@ -273,10 +278,11 @@ class Trainer:
 
     def _start(self, asked: RunStart) -> RunStarted:
         known = self._stored(asked.run)
-        kept = KeptRun(asked.agreement, bytes(asked.body), "" if known is None else known.rows)
+        kept = KeptRun(asked.agreement, bytes(asked.body), "", asked.landed)
         if known is not None and (known.agreement, known.setup) != (kept.agreement, kept.setup):
             raise ProtocolError("this node was told something else of this run before.")
-        running = self._open(asked.run, kept)
+        # What landed here stands on this node's disk: of a run that it knows it believes no other word.
+        running = self._open(asked.run, kept if known is None else known)
         if known is None and asked.landed >= 0 and keeps_state(running.agreed.whole):
             self.run = None
             raise ProtocolError(
@@ -291,17 +297,13 @@ class Trainer:
         if (running := self.running(asked.run)) is None:
             return RunUnknown(asked.run, asked.place)
         self._land(running, asked.verdicts)
-        kept = running.state.known(asked.place, asked.digest) or self._done(running, asked)
+        request = _request(running, asked)
+        if asked.place[0] > running.state.round:  # else its state says why not
+            running.half.compare(request)  # before a request of another round ends the one under way
+        kept = running.state.known(asked.place, asked.digest) or self._done(running, asked, request)
         return TaskReply(asked.run, asked.place, asked.digest, running.state.round, kept.work, kept.body)
 
-    def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> StoredReply:
-        if digest_of(asked.body) != asked.digest:
-            raise ProtocolError("its digest is not that of its message.")
-        if asked.agreed != running.digest:
-            raise ProtocolError("it is not of the run that this node agreed to.")
-        request = decoded(Request, asked.body)
-        if (request.run, request.client, request.ask[1:]) != (asked.run, running.number, asked.place):
-            raise ProtocolError("it is asked as another party, or of another run.")
+    def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest, request: Request) -> StoredReply:
         self._check_policy(running, request)
         if running.private and running.state.broken == asked.place[:2]:
             raise Dropped("ended in the middle of the round, and its keys of this round with it")
@@ -349,6 +351,7 @@ class KeptRun(NamedTuple):
     agreement: Signed
     setup: bytes  # `terms.RowsSetup` as it came
     rows: str  # fingerprint of the rows that it began with
+    landed: int  # the last round that had landed when this node was told of the run
 
     def plain(self) -> dict[str, Any]:
         """Return it as the codec carries it."""
@@ -357,19 +360,31 @@ class KeptRun(NamedTuple):
             if self.setup
             else torch.zeros(0, dtype=torch.uint8)
         )
-        return {"agreement": self.agreement._asdict(), "setup": setup, "rows": self.rows}
+        return {**self._asdict(), "agreement": self.agreement._asdict(), "setup": setup}
 
 
 def kept_run(value: Mapping[str, Any], at: str) -> KeptRun:
     """Return the run in a node's file. DataError for one that an earlier version began."""
     if "agreement" not in value:
         raise DataError("an earlier version began this run, without a signed agreement: submit it again.")
-    return KeptRun(record(Signed, value["agreement"], at), value["setup"].numpy().tobytes(), value["rows"])
+    return KeptRun(record(Signed, value["agreement"], at), value["setup"].numpy().tobytes(), value["rows"], value["landed"])
 
 
 def keeps_state(whole: Checked) -> bool:
     """Whether nodes keep a state between the rounds of an experiment."""
     return whole.columns or whole.algorithm.client_init is not None or whole.transform is not None
+
+
+def _request(running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> Request:
+    """The request in a message. ProtocolError where its head says something else, or where it is of another run."""
+    if digest_of(asked.body) != asked.digest:
+        raise ProtocolError("its digest is not that of its message.")
+    if asked.agreed != running.digest:
+        raise ProtocolError("it is not of the run that this node agreed to.")
+    request: Request = decoded(Request, asked.body)
+    if (request.run, request.client, request.ask[1:]) != (asked.run, running.number, asked.place):
+        raise ProtocolError("it is asked as another party, or of another run.")
+    return request
 
 
 def fingerprint(splits: Mapping[str, Split]) -> str:

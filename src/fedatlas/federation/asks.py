@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.reducers import Reducer, part_of
-from fedatlas.algorithm import SERVER, Algorithm, Ask, Question, Task, Weights
+from fedatlas.algorithm import SERVER, UNION, Algorithm, Ask, Question, Task, Weights
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.link import Reply
+from fedatlas.grammar import Form
 from fedatlas.registry import find
 from fedatlas.wire import codec
 
@@ -99,6 +102,57 @@ def check_ask(ask: Ask, reducer: Reducer, algorithm: Algorithm) -> None:
             f"'{name}' asks for '{ask.what}' by reduce='{reducer.name}', which looks at single clients, but the task declares "
             "that the server sees it in sums only: name the parts it shows in Task.shows."
         )
+
+
+class Tally:
+    """How often each party has been asked each form in one attempt at a round. ``clients``: of the federation."""
+
+    def __init__(self, clients: int, layers: int | None = None) -> None:
+        self.clients, self.layers = clients, layers  # hidden layers of the network; None where they are not known
+        self.times: Counter[tuple[int, Form]] = Counter()
+
+    def once_more(self, party: int, form: Form) -> bool:
+        """Count one more, and return whether the form allows it."""
+        self.times[party, form] += 1
+        return self.times[party, form] <= self.most(form)
+
+    def of(self, party: int) -> int:
+        """Return how often a party was asked anything."""
+        return sum(times for (k, _), times in self.times.items() if k == party)
+
+    def most(self, form: Form) -> float:
+        """Return how often a form may come."""
+        if isinstance(form.most, int):
+            return form.most
+        many = self.clients if form.most == "clients" else self.layers
+        return math.inf if many is None else many
+
+
+def of_party(form: Form, party: int) -> bool:
+    """Whether a form is for a party of this kind."""
+    return form.to == {SERVER: "server", UNION: "union"}.get(party, "clients")
+
+
+def from_whom(form: Form, party: int, sender: int | None) -> bool:
+    """Whether this sender may hand a form's message over."""
+    return sender is None or form.handed == "client" or (form.handed == "self" and sender == party)
+
+
+def check_declared(ask: Ask, reducer: Reducer, algorithm: Algorithm, forms: Iterable[Form], tally: Tally) -> None:
+    """ProtocolError for an ask that is none of the ``forms`` that its algorithm declares, or that comes too often."""
+    name, route = algorithm.name, ask.route
+    shape = (ask.what, reducer.name, reducer.single, route.via)
+    alike = [form for form in forms if (form.what, form.reduce, form.single, form.via) == shape]
+    for k in ask.to:
+        one = next((form for form in alike if of_party(form, k) and from_whom(form, k, route.sender.get(k))), None)
+        if one is None:
+            raise ProtocolError(
+                f"'{name}' asks for '{ask.what}' by reduce='{reducer.name}', which it does not declare: add the form to Algorithm.asks."
+            )
+        if not tally.once_more(k, one):
+            raise ProtocolError(
+                f"'{name}' asks client {k} for '{ask.what}' more often in a round than it declares (Form.most)."
+            )
 
 
 def coefficients_of(ask: Ask, clients: tuple[int, ...], sums: Collection[str]) -> dict[int, Any]:

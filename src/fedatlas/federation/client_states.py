@@ -106,6 +106,7 @@ class PartyState:
         self.before = ClientStates(self.after.budget // 4)  # of the clients that worked in this round
         self.fresh: set[int] = set()  # those that had no state before it
         self.place = (-1, 0)  # (round, attempt) of the work since the last commit
+        self.landed: int | None = None  # the last round that has landed; None where that is not known
 
     def get(self, client: int) -> State | None:
         """The state of a client, None before its first use."""
@@ -118,7 +119,7 @@ class PartyState:
         """
         first = (round, attempt) != self.place
         if first:
-            self.commit(self.place[0], ())
+            self._settle(self.place[0], ())
             self.place = round, attempt
         return first
 
@@ -135,6 +136,10 @@ class PartyState:
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """Makes the round final; who is not ``counted`` goes back."""
+        self.landed = round
+        self._settle(round, counted)
+
+    def _settle(self, round: int, counted: Collection[int]) -> None:
         if round != self.place[0]:
             return
         for client in self.fresh - set(counted):

@@ -9,6 +9,7 @@ from fedatlas.algorithm import Facts, State
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.defence import Defence
+from fedatlas.federation.expected import Expected, Rules
 from fedatlas.federation.host import Host
 from fedatlas.federation.link import Observer, Reply, Request
 from fedatlas.federation.party import PartyHalf, Secrets
@@ -33,11 +34,14 @@ class InProcess(Host):
         keyring: Keyring | None = None,
         defence: Defence | None = None,
         secrets: Secrets | None = None,  # what parties are given and keep in memory, where there is no keyring
+        rules: Rules | None = None,  # of the experiment, where there is one
+        compares: bool = True,  # whether the parties compare what they are asked; not on trial, nor with columns
     ) -> None:
         super().__init__()
         self.bench, self.executor, self.sizes, self.states = bench, executor, sizes, state
         self._workers = executor
-        self.party = PartyHalf(bench, executor, state, sizes, seed, keyring or secrets)
+        expected = Expected(bench, run, len(sizes), sum(sizes.values()), rules) if compares else None
+        self.party = PartyHalf(bench, executor, state, sizes, seed, keyring or secrets, expected)
         self.server = ServerHalf(
             bench.algorithm,
             self,

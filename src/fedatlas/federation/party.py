@@ -15,6 +15,7 @@ from fedatlas.engine.attackers import Order
 from fedatlas.engine.job import Bench, Executor, Job, Result
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.sealing import MEMORY, sealed, told
 from fedatlas.transforms.change import BUFFERS
@@ -47,18 +48,18 @@ class PartyHalf:
         sizes: Mapping[int, int],
         seed: int,
         secrets: Secrets | None = None,
+        expected: Expected | None = None,
     ) -> None:
         self.bench, self.executor, self.state, self.sizes, self.seed = bench, executor, state, sizes, seed
         self.sessions: dict[int, Any] = {}  # of questions that go on within a round; in memory alone
-        self.secrets = secrets
+        self.secrets, self.expected = secrets, expected
         self.orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
         """Answers in the order of the requests. Their tensors hold until the next one is asked for."""
         for request in requests:
-            check_request(request, self.bench)
-            if self.state.begin(request.round, request.attempt):
-                self.sessions.clear()
+            self.compare(request)
+            self._begin(request)
             if self.bench.protection is not None:
                 self.bench.protection.check(request.run, request.round, request.what, request.message)
         jobs = (self.job(request) for request in requests)
@@ -69,10 +70,27 @@ class PartyHalf:
             reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
             yield Answer(reply, result.work, result.lost)
 
+    def compare(self, request: Request) -> None:
+        """ProtocolError for a request that this party would not answer. Nothing begins by it."""
+        check_request(request, self.bench)
+        if self.expected is not None:
+            self.expected.check(request, self.state)
+
+    def _begin(self, request: Request) -> None:
+        """The round of a request begins, where it is the first; ProtocolError where it comes more often than declared."""
+        if self.state.begin(request.round, request.attempt):
+            self.sessions.clear()
+            if self.expected is not None:
+                self.expected.begin()
+        if self.expected is not None:
+            self.expected.count(request)
+
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""
         self.state.commit(round, counted)
         self.sessions.clear()
+        if self.expected is not None:
+            self.expected.begin()
 
     def _session(self, client: int) -> Any:
         """What a party's questions of this round have left, before the first its secrets."""

@@ -29,7 +29,9 @@ from fedatlas.algorithm import (
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.asks import (
     Mend,
+    Tally,
     check_ask,
+    check_declared,
     coefficients_of,
     heard_by_others,
     hidden,
@@ -85,8 +87,9 @@ def zero_update(server: ServerHalf, what: str) -> Update:
 class UnderWay:
     """A round under way at the server: what it began with, and what was asked, answered and spent since."""
 
-    def __init__(self, start: RoundStart, cost: Cost) -> None:
+    def __init__(self, start: RoundStart, cost: Cost, declared: Tally) -> None:
         self.start, self.cost = start, cost
+        self.declared = declared  # how often each party was asked what
         self.leaving = start.leaving  # clients that leave, until they are gone
         self.asks = 0  # so far
         self.sums = 0  # that a protocol opened so far: a repeated round counts the same
@@ -117,7 +120,7 @@ class ServerHalf:
         self.of = Federation(run, len(sizes), sum(sizes.values()))
         self.transform, self.raw_bytes, self.deadline = transform, raw_bytes, deadline
         self.observers, self.guard, self.defence = tuple(observers), guard, defence
-        self.now = UnderWay(RoundStart(0, 0.0), Cost())
+        self.now = UnderWay(RoundStart(0, 0.0), Cost(), Tally(self.of.K))
 
     @property
     def cost(self) -> Cost:
@@ -131,7 +134,7 @@ class ServerHalf:
 
     def begin(self, start: RoundStart) -> None:
         """Begin a round, or another attempt at it; what earlier attempts cost was spent all the same."""
-        self.now = UnderWay(start, self.now.cost.in_vain() if start.attempt else Cost())
+        self.now = UnderWay(start, self.now.cost.in_vain() if start.attempt else Cost(), Tally(self.of.K))
 
     def drive(self, generator: RoundGenerator, start: RoundStart) -> State:
         """Run one round to its end: send the generator the replies to each ask. The caller commits the round."""
@@ -154,8 +157,16 @@ class ServerHalf:
         return replies
 
     def ask(self, ask: Ask) -> Replies:
-        """Return the replies to one ask, protected where the run is."""
+        """Return the replies to one ask, protected where the run is. ProtocolError for one that its algorithm does not declare."""
+        self._hold(ask)
         return self.answer(ask) if self.guard is None else self._guarded(ask)
+
+    def _hold(self, ask: Ask) -> None:
+        """Hold an ask to the algorithm's grammar, where it has one."""
+        if (grammar := self.algorithm.grammar) is not None:
+            reducer = reducer_of(ask)
+            check_ask(ask, reducer, self.algorithm)
+            check_declared(ask, reducer, self.algorithm, grammar.of(self.now.start.round), self.now.declared)
 
     def _guarded(self, ask: Ask) -> Replies:
         """The replies to an ask of a protected run: by the protocol of its mechanisms, where the server would see something."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
 from fedatlas.federation.cost import Cost
 from fedatlas.federation.defence import Defence
+from fedatlas.federation.expected import Rules
 from fedatlas.federation.in_process import server_facts
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
@@ -31,7 +33,7 @@ from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.checked import Checked
-from fedatlas.setup.cohort import local_budget
+from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
@@ -331,6 +333,22 @@ def local_options(config: ExperimentConfig) -> LocalOptions:
     optimizer = Optimizer(local.optimizer, local.momentum, local.nesterov, local.betas, local.eps)
     budget = local_budget(config)
     return LocalOptions(optimizer, local.batch_size, budget, local.weight_decay, local.clip, config.data.augment)
+
+
+def rules_of(setup: Setup) -> Rules:
+    """What the experiment says of its rounds, as a party compares it with what it is asked."""
+    config, algorithm = setup.config, setup.algorithm
+    local, failures = config.local, config.failures
+
+    def rate(number: int) -> float:
+        if number:
+            return learning_rate(local.schedule, local.lr, number, config.rounds)
+        return local.lr if algorithm.prepare is not None else 0.0
+
+    fewer = failures.stragglers > 0 and failures.straggler_policy == "keep"
+    drawn = config.cohort.sampling == "uniform" and algorithm.groups is None
+    most = math.floor(usual_size(config, len(setup.sizes))) if drawn else None
+    return Rules(config.rounds, rate, local_budget(config), local.epochs or 0 if fewer else 0, most)
 
 
 def judged_rows(setup: Setup) -> Rows:

@@ -43,6 +43,7 @@ class Asked(NamedTuple):
     counts_labels: bool = False
     data: Mapping[str, Any] = {}  # the table [data]
     members: tuple[str, ...] = ()  # names of the nodes of this ask, where they are known
+    alone: bool = False  # whether the server looks at this answer by itself, masks or not
 
 
 class Policy(NamedTuple):
@@ -101,10 +102,14 @@ class Policy(NamedTuple):
         said += [self._pinned(key, asked.data.get(key)) for key in PINNED]
         if self.secure_aggregation and not asked.masked:
             said.append("a run without secure aggregation, which secure_aggregation = true forbids")
-        if asked.counts_labels and not (
-            self.label_counts == "plain" or (self.label_counts == "masked" and asked.masked)
-        ):
-            said.append(f"an ask for label counts, which label_counts = '{self.label_counts}' forbids here")
+        hidden = asked.masked and not asked.alone
+        if asked.counts_labels and not (self.label_counts == "plain" or (self.label_counts == "masked" and hidden)):
+            what = (
+                "an ask for label counts"
+                if asked.masked == hidden
+                else "an answer that tells label counts outside a sum"
+            )
+            said.append(f"{what}, which label_counts = '{self.label_counts}' forbids here")
         if found := [one for one in said if one]:
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 

@@ -119,13 +119,16 @@ def check_begun(run: str, round: int, what: str, message: Message) -> None:
         raise ProtocolError(f"a masked session for {named} was begun in round {round} of '{run}': refused.")
 
 
-def cohort(what: str, message: Message, session: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Return the clients of a sum, by what a client signs for or helps to open; None where a question does not tell."""
+def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
+    """Return the clients of a sum, by what a client signs for or helps to open; None where a question does not tell.
+
+    Without a ``session`` the survivors of a sum are known by their places alone.
+    """
     if what == KEYS:
         return tuple(message["cohort"].tolist())
     if what != UNMASK:
         return None
-    asked = _begun(session).place.cohort
+    asked = range(len(message["survivors"])) if session is None else _begun(session).place.cohort
     return tuple(asked[v] for v in positions(message, "survivors", len(asked), client.SERVER))
 
 

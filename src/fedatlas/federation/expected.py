@@ -1,0 +1,253 @@
+"""What a party may be asked, worked out from what it knows of the experiment, and compared with each request before anything is done.
+
+Of what the server alone knows (the model, control variates, an adaptive mu) only form and finiteness are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from torch import Tensor
+
+from fedatlas.aggregation import REDUCERS
+from fedatlas.aggregation.changes import finite
+from fedatlas.algorithm import Budget, Task, start_from_model
+from fedatlas.engine.job import Bench
+from fedatlas.errors import DivergedError, ProtocolError
+from fedatlas.federation.asks import Tally, from_whom, of_party
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.host import ATTEMPTS
+from fedatlas.federation.link import Request
+from fedatlas.grammar import Form
+from fedatlas.tree import Tree
+
+OF_THE_NETWORK = (
+    "model",
+    "buffers",
+    "start",
+    "judged",
+)  # entries of a message that are the network's, in whatever mapping
+HANDED = "handed"  # what a client of a chain hands on beside its model, in the form of its algorithm
+CLOSE = 1e-6  # relative: another machine's cosine may end in another bit
+
+RUN = "a party is asked for another run than its experiment's, or told of another number of clients or examples."
+ROUND = (
+    "a party is asked for a round that does not come after the last that landed, or that the experiment does not have."
+)
+ATTEMPT = f"a party is asked for an attempt at a round that is over, or for more than {ATTEMPTS} of them."
+FORM = "a party is asked in a way that '{}' does not declare: for another task, another sum, alone, or by another way."
+OFTEN = "a party is asked more often in a round than '{}' declares."
+CLEAR = "a party is asked for an update without the protection of [[privacy]]."
+FOREIGN = "a party is asked by a protocol of [[privacy]] for what is not protected by it, or of more parties than a round has."
+RATE = "a party is told another learning rate than the experiment's of this round."
+BUDGET = "a party is told another amount of work than the experiment allows."
+CONTENT = "a party is sent tensors that are not of its network's form."
+FINITE = "a party is sent numbers that are not finite."
+
+
+class NotFinite(ProtocolError, DivergedError):
+    """A message with NaN or infinity: between real parties against the rules, in a simulation a run that diverged."""
+
+
+class Rules(NamedTuple):
+    """What an experiment says of its rounds."""
+
+    rounds: int
+    rate: Callable[[int], float]  # number of a round -> its local learning rate; 0: that of the set-up
+    budget: Budget  # the work of a round
+    stragglers: int = 0  # most epochs of a client that is told to work less; 0: nobody is
+    cohort: int | None = None  # most clients of a round
+
+
+class Expected:
+    """What the parties of one experiment expect. ``n``: None where a party does not know it; ``rules``: None for rounds without a plan."""
+
+    def __init__(self, bench: Bench, run: str, K: int, n: int | None = None, rules: Rules | None = None) -> None:
+        self.bench, self.run, self.K, self.n, self.rules = bench, run, K, n, rules
+        self.forms: dict[str, Mapping[str, Any]] = {}  # by architecture: tensor -> its shape and type
+        self.seen: WeakValueDictionary[int, Tree] = WeakValueDictionary()  # trees of this round that were looked at
+        self.ended: int | None = None  # the round in which something was asked that only its end allows
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a round, or another attempt at one: nothing has been asked yet."""
+        self.tally = Tally(self.K, max(len(self.bench.chain) - 1, 0))
+
+    def check(self, request: Request, state: PartyState) -> None:
+        """ProtocolError, in a fixed sentence, for a request that no honest server of this experiment sends. It changes nothing."""
+        for holds, sentence in self._head(request, state):
+            if not holds:
+                raise ProtocolError(sentence)
+        if self._protocol(request):
+            self._check_protocol(request)
+        elif request.client >= 0:
+            self._check_form(request)
+            self._check_content(request)
+
+    def count(self, request: Request) -> None:
+        """ProtocolError where a request comes more often in its round than declared."""
+        question = self._protocol(request)
+        one = Form(request.what, "each", most=self._sums(request.round)) if question else self._form(request)
+        before = self.tally.of(request.client)
+        if one is not None and not within(one, request.round):
+            self.ended = request.round
+        if not 0 <= request.visits <= before or (one is not None and not self.tally.once_more(request.client, one)):
+            raise ProtocolError(OFTEN.format(self.bench.algorithm.name))
+
+    # ------------------------------------------------------------------------------------------------ the head
+
+    def _head(self, request: Request, state: PartyState) -> Iterator[tuple[bool, str]]:
+        rules, number, attempt = self.rules, request.round, request.attempt
+        yield request.run == self.run and request.K == self.K and self.n in {None, request.n}, RUN
+        yield number >= 0 and (state.landed is None or number == state.landed + 1), ROUND
+        begun = state.place[1] if number == state.place[0] else 0
+        yield begun <= attempt < ATTEMPTS, ATTEMPT
+        if rules is not None:
+            yield number <= rules.rounds, ROUND
+            yield math.isclose(request.lr, rules.rate(number), rel_tol=CLOSE, abs_tol=1e-12), RATE
+
+    # ------------------------------------------------------------------------------------------------ protocols
+
+    def _protocol(self, request: Request) -> bool:
+        """Whether it is a question of a protocol of ``[[privacy]]``."""
+        how = self.bench.protection
+        return how is not None and request.what in how.phases
+
+    def _hidden(self, form: Form) -> bool:
+        """Whether ``[[privacy]]`` protects what answers a form; as `asks.hidden`."""
+        task = self.bench.algorithm.tasks.get(form.what)
+        if self.bench.protection is None or (isinstance(task, Task) and task.sealing.silent):
+            return False
+        return form.via == "server" and form.to == "clients" and form.reduce in {"mean", "sum"}
+
+    def _sums(self, number: int) -> int:
+        """How many protected sums a round may have."""
+        grammar = self.bench.algorithm.grammar
+        forms = [form for form in grammar.of(number) if self._hidden(form)] if grammar is not None else []
+        return sum(form.most if isinstance(form.most, int) else self.K for form in forms)
+
+    def _check_protocol(self, request: Request) -> None:
+        how, rules, message = self.bench.protection, self.rules, request.message
+        assert how is not None
+        assert how.protocol is not None
+        grammar = self.bench.algorithm.grammar
+        protected = {form.what for form in (grammar.of(request.round) if grammar else ()) if self._hidden(form)}
+        plain = request.single and request.reduce == "each" and not request.peer and request.word is None
+        plain = plain and request.sender is None and not request.visits and not request.architecture
+        belongs = grammar is None or (bool(protected) and message.get("ask", next(iter(protected))) in protected)
+        try:
+            parties = how.protocol.cohort(request.what, message, None) if how.protocol.cohort is not None else None
+        except (LookupError, TypeError, AttributeError, ValueError):
+            belongs, parties = False, None
+        few = rules is None or rules.cohort is None or parties is None or len(parties) <= rules.cohort
+        if not (plain and belongs and few):
+            raise ProtocolError(FOREIGN)
+
+    # ------------------------------------------------------------------------------------------------ forms
+
+    def _form(self, request: Request) -> Form | None:
+        """The form of a request; None where there is none."""
+        grammar, k = self.bench.algorithm.grammar, request.client
+        for form in grammar.of(request.round) if grammar is not None else ():
+            alike = form.what == request.what and of_party(form, k) and (form.via == "peer") == request.peer
+            if alike and from_whom(form, k, request.sender) and self._reduced(form, request):
+                return form
+        return None
+
+    def _reduced(self, form: Form, request: Request) -> bool:
+        """Whether the update goes where the form says; a protected one into a reducer of the mechanism's own."""
+        if request.word is None or not self._hidden(form):
+            return request.reduce == form.reduce and request.single == form.single
+        return not request.single and (request.reduce in {form.reduce, "sum"} or request.reduce not in REDUCERS)
+
+    def _check_form(self, request: Request) -> None:
+        algorithm = self.bench.algorithm
+        if algorithm.grammar is None:  # rounds of a user's own that declare nothing: there is nothing to compare with
+            return
+        one = self._form(request)
+        if (
+            one is None
+            or request.architecture
+            or not (within(one, request.round) or self.ended in {None, request.round})
+        ):
+            raise ProtocolError(FORM.format(algorithm.name))
+        if self._hidden(one) != (request.word is not None):
+            raise ProtocolError(CLEAR if self._hidden(one) else FORM.format(algorithm.name))
+        if not self._allowed(one, request.budget):
+            raise ProtocolError(BUDGET)
+
+    def _allowed(self, form: Form, told: Budget | None) -> bool:
+        rules = self.rules
+        if told is None or rules is None:
+            return True
+        own = rules.budget if form.epochs is None else Budget(epochs=form.epochs)
+        fewer = type(told.epochs) is int and told == Budget(epochs=told.epochs)
+        return told == own or (fewer and told.epochs in range(1, rules.stragglers + 1))
+
+    # ------------------------------------------------------------------------------------------------ content
+
+    def _check_content(self, request: Request) -> None:
+        task, like = self.bench.tasks(request.client)[request.what], self._network(request.client)
+        if isinstance(task, Task) and task.start is start_from_model and "model" not in request.message:
+            raise ProtocolError(CONTENT)
+        self._look("", request.message, like, request)
+        if request.anchor is not None:
+            self._look("model", request.anchor, like, request)
+
+    def _network(self, client: int) -> Mapping[str, Any]:
+        """The form of a party's network."""
+        name = self.bench.architecture(client)
+        if name not in self.forms:
+            params, buffers = self.bench.network_of(client).initial()
+            self.forms[name] = {"model": shapes(params), "buffers": shapes(buffers)}
+        return self.forms[name]
+
+    def _look(self, name: str, value: Any, like: Mapping[str, Any] | None, request: Request) -> None:
+        if isinstance(value, Tree):
+            if id(value) in self.seen:
+                return
+            self.seen[id(value)] = value
+        if isinstance(value, Mapping):
+            if (isinstance(value, Tree) or name in OF_THE_NETWORK) and not self._formed(name, value, like):
+                raise ProtocolError(CONTENT)
+            for key, inner in value.items():
+                self._look(str(key), inner, None if key == HANDED else like, request)
+        elif isinstance(value, list | tuple):
+            for inner in value:
+                self._look(name, inner, like, request)
+        # In a set-up an algorithm may let a start diverge and choose another.
+        elif request.round and not is_finite(value):
+            raise NotFinite(FINITE)
+
+    def _formed(self, name: str, value: Mapping[str, Any], like: Mapping[str, Any] | None) -> bool:
+        """Whether tensors are those of the network, of its statistics, or of both; or stand for names alone."""
+        if like is None or self.bench.chain:  # a rule's own parts; models that may grow
+            return True
+        if not all(isinstance(x, Tensor) for x in value.values()):
+            return False
+        model, buffers = like["model"], like["buffers"]
+        whole = {**model, **buffers}
+        if all(x.numel() == 0 for x in value.values()):
+            return value.keys() <= whole.keys()
+        kinds = {"buffers": [buffers], "model": [model]}.get(name, [model, buffers, whole])
+        return any(value.keys() == kind.keys() and shapes(value) == kind for kind in kinds)
+
+
+def within(form: Form, number: int) -> bool:
+    """Whether a form says that it comes in a round. In one other it may come, too: a run may end there."""
+    return form.when is None or form.when(number)
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the shape and the type of each tensor."""
+    return {name: (tuple(x.shape), x.dtype) for name, x in tensors.items()}
+
+
+def is_finite(x: Any) -> bool:
+    """Whether a leaf of a message holds no NaN and no infinity."""
+    if isinstance(x, Tensor):
+        return not x.is_floating_point() or finite(x)
+    return not isinstance(x, float) or math.isfinite(x)

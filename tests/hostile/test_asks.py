@@ -1,0 +1,342 @@
+"""A server that asks what its experiment does not: hand-written requests to a party half, and to a node's own process loop."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deployments import NAMES, experiment
+from fedatlas.algorithm import Algorithm, Budget
+from fedatlas.config import parse
+from fedatlas.deployment.node_rows import agreed, read_rows
+from fedatlas.deployment.terms import RowsTerms, encoded
+from fedatlas.deployment.trainer import Trainer, digest_of
+from fedatlas.deployment.trial_rows import deal
+from fedatlas.engine.executors import Plan
+from fedatlas.errors import ProtocolError
+from fedatlas.federation import expected
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.expected import Expected, Rules
+from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Reply, Request
+from fedatlas.federation.party import PartyHalf
+from fedatlas.federation.start import RoundStart
+from fedatlas.privacy.mechanisms import local_dp, secagg
+from fedatlas.privacy.secagg.secure_sum import KEYS, UNMASK
+from fedatlas.rounds import federated
+from fedatlas.setup.resolution import resolve
+from fedatlas.tree import Tree
+from fedatlas.wire import codec
+from fedatlas.wire.bundle import Bundle, init
+from fedatlas.wire.messages import RunStart, TaskRequest, written
+from federation import SIZES, Federation, brief, federation
+from protected import protected
+
+RULES = Rules(rounds=5, rate=lambda number: 0.1 if number else 0.0, budget=Budget(epochs=2), cohort=3)
+COHORT = (0, 1, 2)
+
+
+class Idle:
+    """An executor that must not be reached."""
+
+    def run(self, jobs: Any) -> Any:  # noqa: ARG002
+        raise AssertionError("the party began to work")
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def honest(name: str | Algorithm, *mechanisms: Any) -> tuple[Federation, InProcess, list[Request]]:
+    """A federation, a host whose parties expect its rules, and what an honest server asks client 1 in round 1."""
+    fed, host = protected(name, *mechanisms) if mechanisms else plain(name)
+    host.party.expected = Expected(fed.bench, host.server.of.run, 5, sum(SIZES), RULES)
+    asked: list[Request] = []
+    usual = host.server.link
+
+    def noting(requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:
+        asked.extend(request for request in requests if request.client == 1)
+        return usual(requests, deadline)
+
+    noting.commit = usual.commit  # type: ignore[attr-defined]
+    host.server.link = noting  # type: ignore[assignment]
+    drawn = fed.round(1, COHORT)
+    host.server.drive((fed.bench.algorithm.rounds or federated)(fed.bench.algorithm, fed.begin(host), drawn), START)
+    return fed, host, asked
+
+
+START = RoundStart(1, 0.1)
+
+
+def plain(name: str | Algorithm) -> tuple[Federation, InProcess]:
+    fed = federation(brief(name) if isinstance(name, str) else name)
+    return fed, fed.host()
+
+
+def half_of(fed: Federation, host: InProcess, **more: Any) -> PartyHalf:
+    """A fresh party half that trains nothing, round 0 landed."""
+    state = PartyState()
+    state.landed = 0
+    knows = Expected(fed.bench, host.server.of.run, 5, sum(SIZES), RULES)
+    return PartyHalf(fed.bench, Idle(), state, dict(enumerate(SIZES)), 1, **{"expected": knows, **more})
+
+
+def refused(half: PartyHalf, request: Request, sentence: str) -> None:
+    place = half.state.place
+    with pytest.raises(ProtocolError, match=re.escape(sentence)):
+        list(half.answer([request]))
+    assert half.state.place == place, "a refused request began a round"
+
+
+def spoilt(change: Any) -> Any:
+    """The same message with another model."""
+    return lambda request: request._replace(message={**request.message, "model": change(request.message["model"])})
+
+
+def first_row(model: Tree) -> Tree:
+    return model.map(lambda x: x[:1])
+
+
+LIES: Mapping[str, tuple[Any, str]] = {
+    "another run": (lambda r: r._replace(run="another"), expected.RUN),
+    "more clients": (lambda r: r._replace(K=500), expected.RUN),
+    "more examples": (lambda r: r._replace(n=1), expected.RUN),
+    "a round to come": (lambda r: r._replace(round=2), expected.ROUND),
+    "a round that there is not": (lambda r: r._replace(round=900), expected.ROUND),
+    "a round that has landed": (lambda r: r._replace(round=0), expected.ROUND),
+    "the fourth attempt": (lambda r: r._replace(attempt=3), expected.ATTEMPT),
+    "attempt 7": (lambda r: r._replace(attempt=7), expected.ATTEMPT),
+    "an attempt before the first": (lambda r: r._replace(attempt=-1), expected.ATTEMPT),
+    "no rate": (lambda r: r._replace(lr=0.0), expected.RATE),
+    "a large rate": (lambda r: r._replace(lr=1e6), expected.RATE),
+    "a rate that is no number": (lambda r: r._replace(lr=math.nan), expected.RATE),
+    "much work": (lambda r: r._replace(budget=Budget(epochs=900)), expected.BUDGET),
+    "one step": (lambda r: r._replace(budget=Budget(steps=1)), expected.BUDGET),
+    "another sum": (lambda r: r._replace(reduce="sum"), "does not declare"),
+    "a mix of neighbours": (lambda r: r._replace(reduce="neighbours"), "does not declare"),
+    "a rule of its own": (lambda r: r._replace(reduce="median"), "does not declare"),
+    "alone": (lambda r: r._replace(reduce="each", single=True), "on its own"),
+    "alone, by its word": (lambda r: r._replace(single=True), "on its own"),
+    "alone, by its name": (lambda r: r._replace(reduce="each"), "on its own"),
+    "as if to a peer": (lambda r: r._replace(reduce="each", single=True, peer=True), "does not declare"),
+    "from a peer": (lambda r: r._replace(sender=3), "does not declare"),
+    "a visit after none": (lambda r: r._replace(visits=4), "more often"),
+    "another network": (lambda r: r._replace(architecture="nine"), "does not declare"),
+    "a word where nothing is protected": (lambda r: r._replace(word={}), "does not declare"),
+    "NaN": (spoilt(lambda model: model.map(lambda x: x * torch.nan)), expected.FINITE),
+    "infinity": (spoilt(lambda model: model.map(lambda x: x / 0)), expected.FINITE),
+    "other shapes": (spoilt(first_row), expected.CONTENT),
+    "another type": (spoilt(lambda model: model.to(torch.float32)), expected.CONTENT),
+    "a tensor less": (spoilt(lambda model: Tree(list(model.items())[1:])), expected.CONTENT),
+    "a tensor more": (spoilt(lambda model: Tree({**model, "spy": torch.zeros(1)})), expected.CONTENT),
+    "no model": (lambda r: r._replace(message={}), expected.CONTENT),
+    "statistics of a network without": (
+        lambda r: r._replace(message={**r.message, "buffers": Tree(x=torch.zeros(1))}),
+        expected.CONTENT,
+    ),
+    "an anchor of other shapes": (lambda r: r._replace(anchor=first_row(r.message["model"])), expected.CONTENT),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_no_honest_server_asks_is_refused_before_anything_begins(lie: str) -> None:
+    fed, host, asked = honest("fedavg")
+    change, sentence = LIES[lie]
+    half = half_of(fed, host)
+    if lie == "a visit after none":  # which alone takes the count of the round to see
+        with pytest.raises(ProtocolError, match=sentence):
+            list(half.answer([change(asked[0])]))
+        return
+    refused(half, change(asked[0]), sentence)
+
+
+def test_what_comes_twice_in_a_round_is_refused() -> None:
+    """Under another number, as another ask of the same; in another attempt it may come again, after the round no more."""
+    fed, host, (asked,) = honest("fedavg")
+    half = half_of(fed, host)
+    half.executor = host.executor
+    assert len(list(half.answer([asked]))) == 1
+    with pytest.raises(ProtocolError, match="more often in a round"):
+        list(half.answer([asked._replace(number=1)]))
+    assert len(list(half.answer([asked._replace(attempt=1)]))) == 1
+    with pytest.raises(ProtocolError, match=re.escape(expected.ATTEMPT)):
+        list(half.answer([asked]))
+    half.commit(1, (1,))
+    with pytest.raises(ProtocolError, match=re.escape(expected.ROUND)):
+        list(half.answer([asked._replace(attempt=2)]))
+    assert len(list(half.answer([asked._replace(round=2)]))) == 1
+
+
+def test_an_experiment_has_no_round_behind_its_last() -> None:
+    fed, host, (asked,) = honest("fedavg")
+    half = half_of(fed, host)
+    half.state.landed = 5
+    refused(half, asked._replace(round=6), expected.ROUND)
+
+
+def test_stragglers_may_work_less_where_the_experiment_has_some() -> None:
+    fed, host, (asked,) = honest("fedavg")
+    knows = Expected(fed.bench, "", 5, sum(SIZES), RULES._replace(stragglers=2))
+    half = half_of(fed, host, expected=knows)
+    half.executor = host.executor
+    assert len(list(half.answer([asked._replace(budget=Budget(epochs=1))]))) == 1
+    for told in (Budget(epochs=3), Budget(epochs=0), Budget(epochs=1, first_epoch=7), Budget(epochs=True)):
+        refused(half, asked._replace(round=1, budget=told), expected.BUDGET)
+
+
+def test_control_variates_and_numbers_of_a_message_are_looked_at_too() -> None:
+    fed, host, (asked,) = honest("scaffold")
+    for c in (first_row(asked.message["c"]), asked.message["c"].map(lambda x: x + torch.inf)):
+        with pytest.raises(ProtocolError, match="a party is sent"):
+            list(half_of(fed, host).answer([asked._replace(message={**asked.message, "c": c})]))
+    fed, host, (asked,) = honest("fedprox")
+    refused(half_of(fed, host), asked._replace(message={**asked.message, "mu": math.inf}), expected.FINITE)
+
+
+# ------------------------------------------------------------------------------------------------ under [[privacy]]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "hwfedavg"])
+def test_under_masks_nothing_leaves_without_a_word(name: str) -> None:
+    """The row of the issue: without ``word`` the update came in the clear."""
+    fed, host, asked = honest(name, secagg())
+    worded = [request for request in asked if request.word is not None]
+    assert {request.what for request in worded} == ({"train"} if name == "fedavg" else {"counts", "train"})
+    for request in worded:
+        bare = request._replace(word=None)
+        refused(half_of(fed, host), bare._replace(reduce="mean" if request.what == "train" else "sum"), expected.CLEAR)
+        refused(half_of(fed, host), bare, "does not declare")
+        refused(half_of(fed, host), request._replace(reduce="neighbours"), "does not declare")
+        refused(half_of(fed, host), request._replace(reduce="each"), "on its own")
+        refused(half_of(fed, host), request._replace(peer=True), "does not declare")
+
+
+def test_local_noise_is_not_left_out_either() -> None:
+    fed, host, asked = honest("fedavg", local_dp(clip=1.0, epsilon=1.0, delta=1e-5, noise="seed"))
+    refused(half_of(fed, host), asked[-1]._replace(word=None), expected.CLEAR)
+
+
+def test_a_question_of_the_protocol_belongs_to_what_it_protects() -> None:
+    fed, host, asked = honest("hwfedavg", secagg())
+    keys = next(request for request in asked if request.what == KEYS)
+    half = half_of(fed, host)
+    for message in ({"ask": "score"}, {"ask": "spy"}, {"cohort": torch.arange(4)}, {"cohort": None}):
+        refused(half, keys._replace(message={**keys.message, **message}), expected.FOREIGN)
+    for change in ({"single": False}, {"reduce": "sum"}, {"peer": True}, {"sender": 2}, {"word": {}}, {"visits": 1}):
+        with pytest.raises(ProtocolError):
+            list(half.answer([keys._replace(**change)]))
+    half = half_of(fed, host, secrets=host.party.secrets)
+    half.executor = host.executor
+    for number in range(2):  # a sum of counts, and one of models
+        list(half.answer([keys._replace(number=number)]))
+    with pytest.raises(ProtocolError, match="more often"):
+        list(half.answer([keys._replace(number=2)]))
+    assert any(request.what == UNMASK for request in asked)
+
+
+def test_a_party_without_protection_knows_no_question_of_one() -> None:
+    fed, host, (asked,) = honest("fedavg")
+    with pytest.raises(ProtocolError, match="does not know"):
+        list(half_of(fed, host).answer([asked._replace(what=KEYS)]))
+
+
+# ------------------------------------------------------------------------------------------------ a node
+
+
+PLAN = Plan("fast", "program", 1, 1, 1, "float32", "cpu", "")
+
+
+class Node:
+    """A node's trainer without a process, and a server that says what it likes."""
+
+    def __init__(
+        self, folder: Path, policy: str = 'label_counts = "plain"', judging: bool = False, **tables: Any
+    ) -> None:
+        given = experiment(**{"data": {"name": "digits", "limit": 400, "scale": "none"}, "rounds": 5, **tables})
+        dealt = {key: table for key, table in given.items() if key not in {"privacy", "algorithm"}}
+        deal(parse(dealt), NAMES, folder, "nodes")
+        bundle = init(folder / "federation", NAMES, "localhost", 1)["north"]
+        (bundle / "policy.toml").write_text(policy)
+        config = resolve(parse(given)).config
+        facts = {name: read_rows(folder / f"{name}.rows", config).facts for name in NAMES}
+        self.n = sum(one.rows.train for one in facts.values())
+        who = "run", config.plain(), "operator", tuple(NAMES), 0, agreed(facts)
+        most = max(one.rows.train for one in facts.values())
+        terms = RowsTerms(*who, (), PLAN, (32,), most, stateful=False, landed=-1, judging=judging)
+        self.trainer = Trainer(Bundle.open(bundle, "node"), folder / "north.rows")
+        (started,) = self.trainer.serve(written(RunStart("run", encoded(terms))))
+        assert started.kind == "begun", started.head
+        self.model = self.trainer.running("run").setup.first.params  # type: ignore[union-attr]
+
+    def ask(self, what: str = "train", message: Any = None, landed: int = 0, **change: Any) -> Any:
+        told = {"model": self.model} if message is None else message
+        asked = Request("run", 1, 0, 0, 0, what, told, 0.05, len(NAMES), self.n, "mean")._replace(**change)
+        body = codec.encode(asked.plain())
+        verdicts = tuple((at, True) for at in range(landed + 1))
+        (said,) = self.trainer.serve(written(TaskRequest("run", asked.ask[1:], digest_of(body), verdicts, 3, body)))
+        return said
+
+
+def test_a_node_compares_what_it_is_asked(tmp_path: Path) -> None:
+    """Each of these was answered. Afterwards the honest request is."""
+    node = Node(tmp_path)
+    for change, why in (
+        ({"round": 900}, expected.ROUND),
+        ({"attempt": 7}, expected.ATTEMPT),
+        ({"lr": 0.0}, expected.RATE),
+        ({"budget": Budget(epochs=30)}, expected.BUDGET),
+        ({"K": 30}, expected.RUN),
+        ({"reduce": "sum"}, "does not declare"),
+        ({"peer": True, "reduce": "each", "single": True}, "does not declare"),
+        ({"message": {"model": first_row(node.model)}}, expected.CONTENT),
+        ({"message": {"model": node.model * torch.nan}}, expected.FINITE),
+    ):
+        said = node.ask(**change)
+        assert said.kind == "refused", change
+        assert why in said.head["why"]
+    assert node.ask().kind == "reply"
+    assert node.ask().kind == "reply", "the same again gets the same bytes"
+    assert "more often" in node.ask(number=1).head["why"]
+
+
+def test_a_node_judges_as_often_as_the_experiment_says(tmp_path: Path) -> None:
+    node = Node(tmp_path, judging=True, evaluation={"every": 2})
+    judge = partial(node.ask, "judge", {"judged": node.model}, reduce="sum")
+    assert judge(landed=-1, round=0, lr=0.0).kind == "reply"
+    assert "more often" in judge(landed=-1, round=0, lr=0.0, number=1).head["why"]
+    assert "on its own" in node.ask("judge", {"judged": node.model}, reduce="each").head["why"]
+    assert judge(landed=1, round=2).kind == "reply"
+    assert judge(landed=2, round=3).kind == "reply", "once, with which a run may end"
+    assert (
+        "does not declare" in judge(landed=6, round=7).head["why"]
+        or "experiment" in judge(landed=6, round=7).head["why"]
+    )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_score_tells_label_counts_whatever_else_is_masked(tmp_path: Path, masked: bool) -> None:
+    """By P = e_j one after another each p_kj comes out, since s_k = p_kj^2; the P that a server sends cannot be checked."""
+    privacy = {"privacy": [{"name": "secagg"}]} if masked else {}
+    node = Node(tmp_path, 'label_counts = "masked"', algorithm={"name": "hwfedavg"}, **privacy)
+    e = torch.zeros(10, dtype=torch.float64)
+    e[3] = 1.0
+    asked = partial(node.ask, "score", reduce="each", single=True)
+    assert "label_counts = 'masked' forbids" in asked({"P": e}).head["why"]
+    policy = node.trainer.bundle.path / "policy.toml"
+    policy.write_text('label_counts = "plain"')
+    assert asked({"P": e}).kind == "reply"
+    assert expected.FINITE in asked({"P": e * torch.nan}, number=1).head["why"]
+
+
+def test_only_sums_pass_as_secure_aggregation(tmp_path: Path) -> None:
+    """A clip of 1e6 and no noise is a mechanism, too, and a node reads in its record what the server sees."""
+    clear = {"name": "central_dp", "clip": 1e6, "noise_multiplier": 0.0, "noise": "seed"}
+    uniform = {"name": "fedavg", "weights": "uniform"}
+    node = Node(tmp_path, "secure_aggregation = true", privacy=[clear], algorithm=uniform)
+    assert "secure_aggregation = true forbids" in node.ask(reduce="clipped sum", word={"chain": False}).head["why"]
