@@ -58,7 +58,7 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
     ("what", "message", "cohort"),
     [
         (secure_sum.KEYS, {"cohort": torch.tensor([0, 2, 3])}, 3),
-        (secure_sum.UNMASK, {"survivors": torch.tensor([True, False, True, True, True])}, 4),
+        (secure_sum.AGREE, {"survivors": torch.tensor([True, False, True, True, True])}, 4),
         ("train", {}, 9),
     ],
 )

@@ -17,6 +17,7 @@ TEMPLATE = """# What this node takes part in. It checks every ask against this f
 # local_epochs = 4                      # at most so many passes over the rows in a round
 # rounds = 200                          # at most so many rounds of one run
 min_cohort = 2                          # no round with fewer nodes
+# threshold = 0.6                       # no masked sum that a smaller share of those asked can open
 # secure_aggregation = true             # no run whose server sees this node's update alone
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
@@ -44,6 +45,7 @@ class Policy(NamedTuple):
     local_epochs: Annotated[float, Bound(least=1e-9)] | None = None
     rounds: Whole | None = None
     min_cohort: Whole = 1
+    threshold: Annotated[float, Bound(least=0)] = 0.0
     secure_aggregation: bool = False
     label_counts: Literal["masked", "plain", "no"] = "masked"
 
@@ -91,6 +93,7 @@ WORDS = {
     "local_epochs": "a number above 0",
     "rounds": "a whole number above 0",
     "min_cohort": "a whole number above 0",
+    "threshold": "a number of 0 or more",
     "secure_aggregation": "true or false",
     "label_counts": '"masked", "plain" or "no"',
 }
