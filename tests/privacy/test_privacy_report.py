@@ -67,7 +67,10 @@ LOCAL: dict[str, Any] = {"epsilon": 1e3, "clip": 1.0, "noise": "seed"}
         ((mechanisms.secagg(),), ["keys", "train", "mask", "agree", "aggregate", "unmask"]),
         ((toy_paillier(),), ["train", "encrypt", "aggregate", "decrypt"]),
         ((mechanisms.local_dp(**LOCAL),), ["train", "noise", "aggregate"]),
-        ((mechanisms.local_dp(**LOCAL), mechanisms.secagg()), ["keys", "train", "mask", "agree", "aggregate", "unmask"]),
+        (
+            (mechanisms.local_dp(**LOCAL), mechanisms.secagg()),
+            ["keys", "train", "mask", "agree", "aggregate", "unmask"],
+        ),
     ],
     ids=["secagg", "paillier", "local_dp", "both"],
 )

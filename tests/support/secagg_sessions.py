@@ -16,7 +16,9 @@ from fedatlas.wire import codec
 
 RUN = ("federation", "run-1", 3, 0, 0)
 PHASES = ("keys", "shares", "masked", "agree", "unmask")
-HEAD = Head((bytes(KEY),), (None,), {"": ("told", (1.0,))}, 0.1, mean=False)  # all are told the same, and weigh the same
+HEAD = Head(
+    (bytes(KEY),), (None,), {"": ("told", (1.0,))}, 0.1, mean=False
+)  # all are told the same, and weigh the same
 
 
 @cache

@@ -59,7 +59,11 @@ class NodeKeys:
         path = bundle.path / IDENTITY
         if not path.exists():
             raise ConfigError(f"'{path}' is gone: copy the bundle again.")
-        return cls(partial(protocol.node, terms.number, bundle.federation, path.read_bytes(), public), folder, bundle.path / POLICY)
+        return cls(
+            partial(protocol.node, terms.number, bundle.federation, path.read_bytes(), public),
+            folder,
+            bundle.path / POLICY,
+        )
 
     def session(self, client: int) -> Any:  # noqa: ARG002
         """Return the state that the questions of a round begin with."""

@@ -33,7 +33,9 @@ def noted(record: Record, run: str, round: int, ask: int | str) -> dict[str, lis
 def begun(tries: Record, run: str, round: int, ask: int | str) -> dict[str, list[Any]]:
     """The sessions begun so far and this one. Raises ProtocolError where as many were begun for this ask as may be."""
     if [list(entry) for entry in tries.get(run, ())].count([round, ask]) >= TRIES:
-        raise ProtocolError(f"{TRIES} masked sessions were begun for '{ask}' in round {round}, and no more are: refused.")
+        raise ProtocolError(
+            f"{TRIES} masked sessions were begun for '{ask}' in round {round}, and no more are: refused."
+        )
     return _with(tries, run, [round, ask])
 
 

@@ -43,8 +43,14 @@ from fedatlas.privacy.secagg.messages import raw, table, told
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
 
 KEYS, SHARES, AGREE, UNMASK = "secagg keys", "secagg shares", "secagg agree", "secagg unmask"
-PHASES = {KEYS: "keys", SHARES: "keys", AGREE: "agree", UNMASK: "unmask"}  # question -> the phase of cost that it belongs to
+PHASES = {
+    KEYS: "keys",
+    SHARES: "keys",
+    AGREE: "agree",
+    UNMASK: "unmask",
+}  # question -> the phase of cost that it belongs to
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
+NOTHING_MORE = Insists()
 ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
 
 
@@ -92,7 +98,7 @@ def parties(how: SecureSum, clients: int, federation: str, testing: bool) -> Key
 
 
 def first_session(
-    party: Party, threshold: float, record: Mapping[str, Any], insists: Insists = Insists()
+    party: Party, threshold: float, record: Mapping[str, Any], insists: Insists = NOTHING_MORE
 ) -> dict[str, Any]:
     """Return the start of a party's sessions: its identity, everybody's public keys, the sums it helped to open. It stays in memory."""
     return {
@@ -133,7 +139,9 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
     if what == KEYS:
         if (begun := tuple(asked.message.get(name) for name in ("run", "round", "attempt"))) != here:
             named = f"attempt {begun[2]} at round {begun[1]} of '{begun[0]}'"
-            raise ProtocolError(f"a masked session for {named} was begun in round {asked.round} of '{asked.run}': refused.")
+            raise ProtocolError(
+                f"a masked session for {named} was begun in round {asked.round} of '{asked.run}': refused."
+            )
         return
     masking = word is not None and word.get(SEND)
     if what not in QUESTIONS and not masking:
@@ -186,7 +194,9 @@ def _phase_of(step: Callable[[Any, Any], tuple[Update, Session, dict[str, Any]]]
 def _advertise(message: Any, session: Any) -> tuple[Update, Session, dict[str, Any]]:
     insists, threshold = Insists(*session["insists"]), session["threshold"]
     if threshold < insists.threshold:
-        raise ProtocolError(f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused.")
+        raise ProtocolError(
+            f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused."
+        )
     reply, own = client.advertise(message, _party(session), threshold, fewest=insists.min_cohort)
     tries = once.begun(session.get("begun", {}), own.place.run, own.place.round, own.place.ask)
     return reply, own, {"begun": tries}
