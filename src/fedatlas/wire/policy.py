@@ -17,7 +17,7 @@ TEMPLATE = """# What this node takes part in. It checks every ask against this f
 # local_epochs = 4                      # at most so many passes over the rows in a round
 # rounds = 200                          # at most so many rounds of one run
 min_cohort = 2                          # no round with fewer nodes
-# threshold = 0.6                       # no masked sum that a smaller share of those asked can open
+# threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
 # secure_aggregation = true             # no run whose server sees this node's update alone
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.tree import Tree
 
 TINY = 2.0**-20  # of the largest weight: one below it is none, whatever its client sends drowns in the others' rounding
+T = TypeVar("T")
 Known = dict[int, tuple[Any, bytes]]
 """id of an object -> (the object, which keeps the id its own, its digest)."""
 
@@ -72,7 +73,7 @@ def at(column: Sequence[Any], position: int) -> Any:
     return column[position if len(column) > 1 else 0]
 
 
-def column(values: Sequence[Any]) -> tuple[Any, ...]:
+def column(values: Sequence[T]) -> tuple[T, ...]:
     """Return one entry where all are alike."""
     return tuple(values[:1] if all(x == values[0] for x in values) else values)
 

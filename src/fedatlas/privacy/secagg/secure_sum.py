@@ -356,7 +356,8 @@ def headed(
         part: (group, column([coefficients[k][part][1] for k in asked]))
         for part, (group, *_) in coefficients[asked[0]].items()
     }
-    rows = column([told.get(k, absent) for k in asked])
+    rows = tuple(told.get(k, absent) for k in asked)
+    rows = rows if ask.route.anchors else column(rows)  # in a chain each is told a model of its own
     return Head(rows, column(budgets), weights, place.lr, ask.reduce == "mean", tuple(place.sums))
 
 
