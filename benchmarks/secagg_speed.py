@@ -18,6 +18,7 @@ import torch
 
 from fedatlas import secret
 from fedatlas.privacy.secagg import client, fixed, keys, messages, server, shamir
+from fedatlas.privacy.secagg.head import Head, digest_of, head_of, told_to
 from fedatlas.wire import codec
 
 SAMPLED = 3  # pairs whose masks the naive form makes
@@ -32,6 +33,16 @@ def timed(seconds: Seconds, name: str, work: Callable[[], Any]) -> Any:
     found = work()
     seconds.setdefault(name, []).append((time.perf_counter() - begun[0], time.thread_time() - begun[1]))
     return found
+
+
+def afresh(work: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+    """A client's work in a process of its own, which has checked no signature yet."""
+
+    def once() -> Any:
+        keys.signed_by.cache_clear()
+        return work(*given)
+
+    return once
 
 
 def session(clients: int, length: int, dropped: int, ring: int) -> tuple[Seconds, int]:
@@ -51,11 +62,17 @@ def session(clients: int, length: int, dropped: int, ring: int) -> tuple[Seconds
     }
     replies = [(k, reply) for k, (reply, _) in first.items()]
     message, transcript, _ = timed(seconds, "server: keys", lambda: server.keys_heard(place, replies, public))
-    second = {
-        k: timed(seconds, "client: shares", lambda k=k: client.share(message, first[k][1], party[k])) for k in cohort
-    }
+    second = {k: timed(seconds, "client: shares", afresh(client.share, message, first[k][1], party[k])) for k in cohort}
     replies = [(k, reply) for k, (reply, _) in second.items()]
     each, transcript, _ = timed(seconds, "server: shares", lambda: server.shares_heard(transcript, replies))
+    told = {"model": values}
+    head = timed(seconds, "server: the head", lambda: heading(told, clients))
+    each, transcript = server.headed(each, transcript, head)
+    timed(
+        seconds,
+        "client: compare with the head",
+        lambda: (digest_of(told_to(told, None, 0, "", clients, 1)), head_of(head.plain(), clients)),
+    )
     there = cohort[: clients - dropped]
     got = {k: timed(seconds, "client: open shares", lambda k=k: client.receive(each[k], second[k][1])) for k in there}
     third: dict[int, Any] = {}
@@ -77,14 +94,27 @@ def session(clients: int, length: int, dropped: int, ring: int) -> tuple[Seconds
     message, transcript, _ = timed(seconds, "server: combine", combined)
     masking = np.sum(seconds["client: mask"], axis=0)
     seconds["server: combine"] = [tuple(np.array(seconds["server: combine"][0]) - masking)]
+    signed = {k: timed(seconds, "client: agree", afresh(client.agree, message, third[k], party[k])) for k in there}
+    replies = [(k, reply) for k, (reply, _) in signed.items()]
+    message, _, _ = timed(seconds, "server: agree", afresh(server.agreed, transcript, replies, public))
     fourth = {
-        k: timed(seconds, "client: give shares", lambda k=k: client.unmask(message, third[k], {}))[0] for k in there
+        k: timed(
+            seconds, "client: check who agrees, give shares", afresh(client.unmask, message, signed[k][1], party[k], {})
+        )[0]
+        for k in there
     }
     sums, refused = timed(seconds, "server: unmask", lambda: server.opened(transcript, fourth.items()))
     if refused or not np.array_equal(sums["x"], words * words.dtype.type(len(there))):
         raise SystemExit("the opened sum is not the plain sum.")
-    phases = (first[0][0], second[0][0], fourth[0])
+    phases = (first[0][0], second[0][0], signed[0][0], fourth[0])
     return seconds, masks[0] + sum(map(codec.size, phases))
+
+
+def heading(told: Any, clients: int) -> Head:
+    """What all are told: one model, a weight each."""
+    weights = tuple((k + 1) / clients for k in range(clients))
+    digest = digest_of(told_to(told, None, 0, "", clients, 1))
+    return Head((digest,), (None,), {"": ("told", weights)}, 0.1, mean=True)
 
 
 def naive_mask(clients: int, length: int) -> float:

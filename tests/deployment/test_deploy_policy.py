@@ -73,7 +73,7 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
     ("what", "message", "cohort"),
     [
         (secure_sum.KEYS, {"cohort": torch.tensor([0, 2, 3])}, (0, 2, 3)),
-        (secure_sum.UNMASK, {"survivors": torch.tensor([True, False, True, True, True])}, (0, 4, 6, 8)),
+        (secure_sum.AGREE, {"survivors": torch.tensor([True, False, True, True, True])}, (0, 4, 6, 8)),
         ("train", {}, None),
     ],
 )

@@ -64,10 +64,13 @@ LOCAL: dict[str, Any] = {"epsilon": 1e3, "clip": 1.0, "noise": "seed"}
 @pytest.mark.parametrize(
     ("given", "phases"),
     [
-        ((mechanisms.secagg(),), ["keys", "train", "mask", "aggregate", "unmask"]),
+        ((mechanisms.secagg(),), ["keys", "train", "mask", "aggregate", "agree", "unmask"]),
         ((toy_paillier(),), ["train", "encrypt", "aggregate", "decrypt"]),
         ((mechanisms.local_dp(**LOCAL),), ["train", "noise", "aggregate"]),
-        ((mechanisms.local_dp(**LOCAL), mechanisms.secagg()), ["keys", "train", "mask", "aggregate", "unmask"]),
+        (
+            (mechanisms.local_dp(**LOCAL), mechanisms.secagg()),
+            ["keys", "train", "mask", "aggregate", "agree", "unmask"],
+        ),
     ],
     ids=["secagg", "paillier", "local_dp", "both"],
 )

@@ -177,19 +177,20 @@ def test_a_client_that_leaves_in_a_phase(monkeypatch: pytest.MonkeyPatch, name: 
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "hwfedavg", "fedmd"])
-@pytest.mark.parametrize("what", ["keys", "shares", "work", "unmask"])
+@pytest.mark.parametrize("what", ["keys", "shares", "work", "agree", "unmask"])
 def test_a_client_that_falls_silent(monkeypatch: pytest.MonkeyPatch, name: str, what: str) -> None:
     """Lost without notice in a phase of the second round: before its input came it is not in the sum, while unmasking it is."""
     made, needs, _ = admitted(name)
     fed, host = protected(made, secagg(), **needs)
     work = "score" if name == "fedmd" else "train"
-    phase = {"keys": secure_sum.KEYS, "shares": secure_sum.SHARES, "work": work, "unmask": secure_sum.UNMASK}[what]
+    questions = {"agree": secure_sum.AGREE, "unmask": secure_sum.UNMASK}
+    phase = {"keys": secure_sum.KEYS, "shares": secure_sum.SHARES, "work": work, **questions}[what]
     seen = Seen(monkeypatch, fed, host)
     host.lose = silent(phase, {3}, {2})
     play(fed, [tuple(range(5))] * 2, host=host)
     assert seen.opened >= 2
     assert host.server.now.start.attempt == 0
-    assert (3 in host.server.counted) is (what == "unmask")
+    assert (3 in host.server.counted) is (what in questions)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "hwfedavg", "fedmd"])

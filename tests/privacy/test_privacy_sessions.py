@@ -16,7 +16,7 @@ from fedatlas.federation.secrets import JOURNAL, OPENED, append, whole_lines
 from fedatlas.privacy.ask_protocol import WORK
 from fedatlas.privacy.mechanisms import secagg
 from fedatlas.privacy.paillier.encrypted_sum import OPEN
-from fedatlas.privacy.secagg.secure_sum import KEYS, SHARES, UNMASK
+from fedatlas.privacy.secagg.secure_sum import AGREE, KEYS, SHARES, UNMASK
 from fedatlas.weighting import by_samples, uniform
 from fedatlas.wire import codec
 from federation import federation, gap, play, rows, same, states
@@ -42,7 +42,7 @@ def test_too_few_before_a_share_was_given_begin_the_round_anew(phase: str) -> No
     assert host.server.counted == {0, 2, 3}
 
 
-@pytest.mark.parametrize("what", [KEYS, SHARES, "train", UNMASK])
+@pytest.mark.parametrize("what", [KEYS, SHARES, "train", AGREE, UNMASK])
 def test_a_round_that_cannot_be_opened_changes_nothing(what: str) -> None:
     """Before the shares it is tried three times; afterwards it is closed at once. Everybody goes back, SCAFFOLD's controls, too."""
     fed, host = protected("scaffold", secagg())
@@ -135,7 +135,7 @@ def test_a_repeated_round_reads_its_sums_from_the_journal(tmp_path: Path, kind: 
     assert same(once, again)
     assert same(states(host), states(second))
     assert (tmp_path / OPENED).read_bytes() == opened
-    assert not {request.what for request in second.requests} & {KEYS, SHARES, UNMASK, OPEN}
+    assert not {request.what for request in second.requests} & {KEYS, SHARES, AGREE, UNMASK, OPEN}
     third, _ = play(fed, [ALL], server=again, host=second, first=3)
     expected, _ = play(fed, [ALL], server=once, host=host, first=3)
     assert same(third, expected)

@@ -18,7 +18,7 @@ from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 from fedatlas.privacy.secagg import client, keys, masks, messages, server, session, shamir
 from fedatlas.secret import random_bytes
 from fedatlas.wire import codec
-from secagg_sessions import RUN, crossed, drawn, hold, parties, plain
+from secagg_sessions import HEAD, PHASES, RUN, crossed, drawn, hold, parties, plain
 
 pytestmark = pytest.mark.timing
 
@@ -96,7 +96,11 @@ def test_what_one_client_sends_is_uniform(ring: int) -> None:
 
 
 def test_a_masked_input_is_the_formula_of_the_paper() -> None:
-    """y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv), each key worked out from the standards' functions alone."""
+    """y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv), each key worked out from the standards' functions alone.
+
+    The keys of pairs are made with what all were told.
+    """
+    import hashlib
     import json
 
     from cryptography.hazmat.primitives import hashes
@@ -117,9 +121,10 @@ def test_a_masked_input_is_the_formula_of_the_paper() -> None:
 
     seen = hold(words, source=source)
     tag = keys.tag_of(keys.place_of(*RUN, cohort))
+    bound = hashlib.sha256(b"head" + tag + HEAD.digest()).digest()
 
     def stream(secret: bytes, *purpose: object) -> Any:
-        info = tag + json.dumps(purpose).encode()
+        info = (bound if purpose[0] == "pair" else tag) + json.dumps(purpose).encode()
         key = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
         text = Cipher(algorithms.AES256(key), modes.CTR(bytes(15) + b"\x02")).encryptor().update(bytes(44))
         return np.frombuffer(text, np.uint32)
@@ -150,9 +155,10 @@ def test_the_opened_sum_is_the_plain_sum_of_the_survivors(data: st.DataObject) -
     going = data.draw(st.lists(st.sampled_from(sorted(words)), max_size=m - least, unique=True))
     leave: dict[str, list[int]] = {}
     for who in going:
-        leave.setdefault(data.draw(st.sampled_from(["keys", "shares", "masked", "unmask"])), []).append(who)
+        leave.setdefault(data.draw(st.sampled_from(PHASES)), []).append(who)
     seen = hold(words, leave)
-    assert seen.survivors == [k for k in words if k not in {*going} - {*leave.get("unmask", ())}]
+    late = {*leave.get("agree", ()), *leave.get("unmask", ())}
+    assert seen.survivors == [k for k in words if k not in {*going} - late]
     assert np.array_equal(seen.sums["x"], plain(words, seen.survivors))
     assert not any(seen.refused.values())
 
@@ -161,14 +167,14 @@ def test_a_session_with_drop_outs_in_every_phase_and_several_parts() -> None:
     words = drawn(1, 13, 7)
     for k, parts in words.items():
         parts["rows"] = np.array([k], np.uint64)
-    leave = {"keys": [1], "shares": [7], "masked": [10, 37], "unmask": []}
+    leave = {"keys": [1], "shares": [7], "masked": [10, 37]}
     seen = hold(words, leave)
     assert seen.survivors == [k for k in words if k not in {1, 7, 10, 37}]
     assert int(seen.sums["rows"][0]) == sum(seen.survivors)
     assert np.array_equal(seen.sums["x"], plain(words, seen.survivors))
 
 
-@pytest.mark.parametrize("phase", ["keys", "shares", "masked", "unmask"])
+@pytest.mark.parametrize("phase", PHASES)
 def test_below_the_threshold_nothing_is_opened(phase: str) -> None:
     words = drawn(2, 7, 3)  # t = floor(14 / 3) + 1 = 5
     hold(words, {phase: [1, 4]})
@@ -193,7 +199,8 @@ def test_thresholds() -> None:
     for share in (0.5, 1.01, float("nan")):
         with pytest.raises(ConfigError, match=r"above 0\.5"):
             keys.threshold_of(10, share)
-    # With t shares of each kind the server needs 2 t; m honest or not give one kind, the dishonest both.
+    # Two statements need 2 t signatures; m honest or not sign one, the dishonest both (tests/hostile/test_consistency.py).
+    assert [keys.tolerated(m, keys.threshold_of(m)) for m in (10, 50, 100)] == [3, 17, 33]
     for m, t in [(100, 67), (10, 6), (3, 3), (9, 7)]:
         c = keys.tolerated(m, t)
         assert 2 * t > m + c
@@ -208,7 +215,7 @@ def test_the_widths_of_messages_tell_nothing() -> None:
         for phase, replies in seen.up.items():
             found = {(codec.size(seen.down[phase][who]), codec.size(reply)) for who, reply in replies.items()}
             widths.setdefault(phase, set()).update(found)
-    assert [len(found) for found in widths.values()] == [1, 1, 1, 1]
+    assert [len(found) for found in widths.values()] == [1] * len(PHASES)
 
 
 # Secrets
@@ -272,6 +279,7 @@ def test_a_session_crosses_to_another_process_of_its_party() -> None:
     assert again == state
     assert isinstance(again.seed, keys.Secret)
     done = state._replace(channel=keys.Secret(), mask=keys.Secret(), seed=keys.Secret(), held={}, done="unmask")
+    done = done._replace(head=bytes(range(32)), heavy=((0, 2), ()), survivors=(0, 2), fewest=4)
     assert session.restored(crossed(session.carried(done))) == done
 
 

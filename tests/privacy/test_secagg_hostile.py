@@ -75,6 +75,9 @@ def test_the_server_goes_on_without_a_client_whose_reply_is_of_no_use() -> None:
         ("masked", lambda x: {"masked": {"x": x["masked"]["x"][:3]}}, "client 4 has another layout"),
         ("masked", lambda x: {"masked": {"x": x["masked"]["x"].double() * float("nan")}}, "client 4 is no set"),
         ("masked", lambda x: {}, "client 4 is no set of words"),
+        ("agree", lambda x: {"signature": x["signature"].flip(0)}, "client 4 did not sign who is in the sum"),
+        ("agree", lambda x: old["agree"][4], "client 4 did not sign"),
+        ("agree", lambda x: {}, "'signature' .* client 4"),
         ("unmask", lambda x: {"shares": x["shares"][:, :32]}, "'shares' .* client 4"),
         (
             "unmask",
@@ -88,7 +91,7 @@ def test_the_server_goes_on_without_a_client_whose_reply_is_of_no_use() -> None:
         assert list(seen.refused[phase]) == [4], (phase, sentence)
         with pytest.raises(ProtocolError, match=sentence):
             raise ProtocolError(seen.refused[phase][4])
-        assert seen.survivors == [k for k in words if k != 4 or phase == "unmask"]
+        assert seen.survivors == [k for k in words if k != 4 or phase in {"agree", "unmask"}]
         assert np.array_equal(seen.sums["x"], plain(words, seen.survivors))
 
 
@@ -148,29 +151,18 @@ def test_a_replayed_share_is_refused() -> None:
         )  # another client's, in this session
 
 
-def test_both_secrets_of_one_client_are_never_given() -> None:
-    words = drawn(9, 6, 2)
-
-    def both(message: Any) -> Any:
-        return {**message, "dropped": message["survivors"] & (torch.arange(6) == 2)}
-
-    with pytest.raises(ProtocolError, match="both secrets of client 7"):
-        hold(words, told=only("unmask", 1, both))
-
-
 @pytest.mark.parametrize(
-    ("survivors", "dropped", "sentence"),
+    ("survivors", "sentence"),
     [
-        ([1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1], "4 clients sent their masked input; client 1 goes on with 5"),
-        ([1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0], "not those who shared"),
-        ([0, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0], "this client is not among the survivors"),
-        ([1, 1, 1, 1, 1], [0, 0, 0, 0, 0], "'survivors' in the message of the server"),
+        ([1, 1, 1, 1, 0, 0], "4 clients sent their masked input; client 1 goes on with 5"),
+        ([0, 1, 1, 1, 1, 1], "this client is not among the survivors"),
+        ([1, 1, 1, 1, 1], "'survivors' in the message of the server"),
     ],
 )
-def test_lists_of_survivors_that_a_client_refuses(survivors: list[int], dropped: list[int], sentence: str) -> None:
-    lists = {"survivors": torch.tensor(survivors).bool(), "dropped": torch.tensor(dropped).bool()}
+def test_lists_of_survivors_that_a_client_does_not_sign(survivors: list[int], sentence: str) -> None:
+    lists = {"survivors": torch.tensor(survivors).bool()}
     with pytest.raises(ProtocolError, match=sentence):
-        hold(drawn(10, 6, 2), told=only("unmask", 1, lambda x: lists))
+        hold(drawn(10, 6, 2), told=only("agree", 1, lambda x: lists))
 
 
 @pytest.mark.parametrize("phase", ["shares", "masked"])
@@ -191,7 +183,9 @@ def test_one_list_of_survivors_a_session_and_one_opening_an_ask() -> None:
     seen = hold(words)
     message = seen.down["unmask"][1]
     with pytest.raises(ProtocolError, match="a phase comes once, in order"):
-        client.unmask(message, seen.sessions[1], {})
+        client.unmask(message, seen.sessions[1], parties(tuple(words))[1], {})
+    with pytest.raises(ProtocolError, match="a phase comes once, in order"):
+        client.agree(seen.down["agree"][1], seen.sessions[1], parties(tuple(words))[1])
     assert codec.decode(codec.encode(seen.records[1])) == {"run-1": [[3, 0]]}
     for attempt in (0, 1):
         with pytest.raises(ProtocolError, match="round 3, ask 0 was opened once"):

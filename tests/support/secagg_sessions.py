@@ -10,11 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.privacy.secagg import client, keys, messages, server
-from fedatlas.privacy.secagg.keys import Party
+from fedatlas.privacy.secagg.head import Head
+from fedatlas.privacy.secagg.keys import KEY, Party
 from fedatlas.wire import codec
 
 RUN = ("federation", "run-1", 3, 0, 0)
-PHASES = ("keys", "shares", "masked", "unmask")
+PHASES = ("keys", "shares", "masked", "agree", "unmask")
+HEAD = Head(
+    (bytes(KEY),), (None,), {"": ("told", (1.0,))}, 0.1, mean=False
+)  # all are told the same, and weigh the same
 
 
 @cache
@@ -62,6 +66,7 @@ def hold(
     place: tuple[Any, ...] = RUN,
     records: Mapping[int, Any] = {},
     source: Callable[[int], bytes] = os.urandom,
+    head: Head = HEAD,
 ) -> Seen:
     """A session of the clients of ``words``, each with its parts. ``leave[phase]`` go away before their reply to it arrives;
     ``meddle`` alters what a client sends, ``told`` what it is told."""
@@ -82,8 +87,10 @@ def hold(
             reply, sessions[who] = client.share(message, sessions[who], party[who], source)
         elif phase == "masked":
             reply, sessions[who] = client.mask(words[who], client.receive(message, sessions[who]))
+        elif phase == "agree":
+            reply, sessions[who] = client.agree(message, sessions[who], party[who])
         else:
-            reply, sessions[who], records[who] = client.unmask(message, sessions[who], records.get(who, {}))
+            reply, sessions[who], records[who] = client.unmask(message, sessions[who], party[who], records.get(who, {}))
         return reply
 
     def ask(phase: str, messages_: Mapping[int, Any]) -> list[tuple[int, Any]]:
@@ -98,12 +105,15 @@ def hold(
     message, transcript, refused["keys"] = server.keys_heard(where, replies, party[cohort[0]].public)
     replies = ask("shares", {cohort[v]: message for v in transcript.members})
     each, transcript, refused["shares"] = server.shares_heard(transcript, replies)
+    each, transcript = server.headed(each, transcript, head)
     replies = ask("masked", each)
     heard = server.MaskedSum(transcript)
     for who, reply in replies:
         heard.add(who, reply)
     (message, transcript, _), refused["masked"] = heard.close(), heard.refused
     survivors = [cohort[v] for v in transcript.survivors]
-    replies = ask("unmask", dict.fromkeys(survivors, message))
+    replies = ask("agree", dict.fromkeys(survivors, message))
+    message, signers, refused["agree"] = server.agreed(transcript, replies, party[cohort[0]].public)
+    replies = ask("unmask", dict.fromkeys(signers, message))
     sums, refused["unmask"] = server.opened(transcript, replies)
     return Seen(sums, survivors, refused, down, up, sessions, records)

@@ -14,9 +14,12 @@ from typing import Any
 
 from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.federation.secrets import OPENED, noted, whole_lines
-from fedatlas.privacy.mechanism import Protection
-from fedatlas.wire.bundle import IDENTITY, Bundle, Member
+from fedatlas.federation.secrets import BEGUN, OPENED, noted, whole_lines
+from fedatlas.privacy.mechanism import Insists, Protection
+from fedatlas.wire.bundle import IDENTITY, POLICY, Bundle, Member
+from fedatlas.wire.policy import Policy
+
+SESSIONS = "begun.jsonl"
 
 
 def identities_of(members: Mapping[str, Member], names: tuple[str, ...]) -> dict[int, bytes]:
@@ -32,16 +35,24 @@ def federation_of(federation: str, digest: str) -> str:
     return f"{federation} {digest}"
 
 
-class NodeKeys:
-    """`federation.party.Secrets` of one node. ``begins``: what its questions begin with, of the sums that it has opened so far."""
+def lines_of(path: Path) -> dict[str, list[Any]]:
+    """Return what a node has noted in a file, by run."""
+    found: dict[str, list[Any]] = {}
+    for line in whole_lines(path) if path.exists() else ():
+        run, asked = json.loads(line)
+        found.setdefault(run, []).append(asked)
+    return found
 
-    def __init__(self, begins: Callable[[Mapping[str, Any]], Any], folder: Path) -> None:
-        self.begins, self.folder = begins, folder
-        self.record: dict[str, list[Any]] = {}
-        if (folder / OPENED).exists():
-            for line in whole_lines(folder / OPENED):
-                run, asked = json.loads(line)
-                self.record.setdefault(run, []).append(asked)
+
+class NodeKeys:
+    """`federation.party.Secrets` of one node. ``begins``: what its questions begin with, of the sums that it has opened so far.
+
+    ``policy``: the node's own file, read whenever a session begins.
+    """
+
+    def __init__(self, begins: Callable[[Mapping[str, Any], Insists], Any], folder: Path, policy: Path) -> None:
+        self.begins, self.folder, self.policy = begins, folder, policy
+        self.record, self.begun = lines_of(folder / OPENED), lines_of(folder / SESSIONS)
 
     @classmethod
     def of(
@@ -56,12 +67,15 @@ class NodeKeys:
         if not path.exists():
             raise ConfigError(f"'{path}' is gone: copy the bundle again.")
         of_run = federation_of(bundle.federation, digest)
-        return cls(partial(protocol.node, agreed.number, of_run, path.read_bytes(), public), folder)
+        begins = partial(protocol.node, agreed.number, of_run, path.read_bytes(), public)
+        return cls(begins, folder, bundle.path / POLICY)
 
     def session(self, client: int) -> Any:  # noqa: ARG002
         """Return the state that the questions of a round begin with."""
-        return self.begins(self.record)
+        policy = Policy.read(self.policy)
+        return {**self.begins(self.record, Insists(policy.min_cohort, policy.threshold)), BEGUN: self.begun}
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
-        """Write down the sums that this node helped to open, before its reply leaves."""
+        """Write down the sums that this node helped to open, and the sessions that it began, before its reply leaves."""
         self.record = noted(self.folder / OPENED, self.record, session)
+        self.begun = noted(self.folder / SESSIONS, self.begun, session, of=BEGUN)

@@ -27,7 +27,7 @@ from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
-from fedatlas.deployment.node_judging import judges, with_judging
+from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
 from fedatlas.deployment.node_state import NodeState, StoredReply, same_rows
@@ -367,7 +367,9 @@ def kept_run(value: Mapping[str, Any], at: str) -> KeptRun:
     """Return the run in a node's file. DataError for one that an earlier version began."""
     if "agreement" not in value:
         raise DataError("an earlier version began this run, without a signed agreement: submit it again.")
-    return KeptRun(record(Signed, value["agreement"], at), value["setup"].numpy().tobytes(), value["rows"], value["landed"])
+    return KeptRun(
+        record(Signed, value["agreement"], at), value["setup"].numpy().tobytes(), value["rows"], value["landed"]
+    )
 
 
 def keeps_state(whole: Checked) -> bool:

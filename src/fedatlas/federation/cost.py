@@ -5,6 +5,7 @@ keys       identities and keys before round 1; of a masked round its key exchang
 noise      clipping and noise at the clients, where nothing hides their updates
 mask       clients turn their updates into whole numbers and mask them
 encrypt    clients turn their updates into whole numbers and encrypt them
+agree      clients sign who is in the sum, and the server hands the signatures on
 aggregate  the server's arithmetic on what arrives: adding up, taking masks off, decoding, clipping and noise of its own
 decrypt    a client opens the sum of ciphertexts
 unmask     clients hand over the shares by which the server takes masks off
@@ -21,7 +22,7 @@ from typing import NamedTuple
 from fedatlas.algorithm import Ask
 from fedatlas.privacy.mechanism import Protection
 
-KEYS, AGGREGATE = "keys", "aggregate"
+KEYS, AGREE, AGGREGATE = "keys", "agree", "aggregate"
 
 
 class Cost(NamedTuple):
@@ -64,5 +65,6 @@ def phases_of(
 
 
 def server_phase(how: Protection, what: str) -> str:
-    """Return the phase of what the server computes after the replies to an ask: its part of the key exchange is that of ``keys``."""
-    return KEYS if how.phase(what) == KEYS else AGGREGATE
+    """Return the phase of what the server computes after the replies to an ask: its part of ``keys`` and ``agree`` is that of these."""
+    phase = how.phase(what)
+    return phase if phase in {KEYS, AGREE} else AGGREGATE

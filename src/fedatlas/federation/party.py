@@ -56,12 +56,23 @@ class PartyHalf:
         self.orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Answers in the order of the requests. Their tensors hold until the next one is asked for."""
+        """Answers in the order of the requests. Their tensors hold until the next one is asked for.
+
+        What fails ends the sessions of those asked: nobody is asked twice what tells something each time.
+        """
+        try:
+            yield from self._answers(requests)
+        except Exception:
+            for request in requests:
+                self.sessions.pop(request.client, None)
+            raise
+
+    def _answers(self, requests: Sequence[Request]) -> Iterator[Answer]:
         for request in requests:
             self.compare(request)
             self._begin(request)
-            if self.bench.protection is not None:
-                self.bench.protection.check(request.run, request.round, request.what, request.message)
+        if self.bench.protection is not None:
+            self.bench.protection.check(requests, self._session)
         jobs = (self.job(request) for request in requests)
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             if not result.lost:

@@ -15,6 +15,7 @@ from fedatlas.privacy.mechanism import Protection
 from fedatlas.wire import codec
 
 OPENED, JOURNAL, LEDGER = "opened.jsonl", "journal", "ledger.jsonl"
+RECORD, BEGUN = "record", "begun"  # in a session: asks whose sum a party helped to open, asks that it began one for
 
 
 class Keyring:
@@ -23,6 +24,7 @@ class Keyring:
     def __init__(self, how: Protection, clients: int, federation: str, folder: Path | None = None) -> None:
         self.how, self.federation, self.folder = how, federation, folder
         self.records: dict[int, dict[str, Any]] = {}
+        self.begun: dict[int, dict[str, Any]] = {}  # sessions of the last round, by client and run
         self.keys = None if how.protocol is None else how.protocol.keys(clients, federation, how.testing)
         if folder is not None and (folder / OPENED).exists():
             for line in whole_lines(folder / OPENED):
@@ -31,12 +33,16 @@ class Keyring:
 
     def session(self, client: int) -> Any:
         """Return what a party's questions begin with in a round."""
-        return None if self.keys is None else self.keys.session(client, self.records.get(client, {}))
+        if self.keys is None:
+            return None
+        return {**self.keys.session(client, self.records.get(client, {})), BEGUN: self.begun.get(client, {})}
 
     def keep(self, client: int, session: Any) -> None:
         """Put the record of what a party has opened away, on the disk before its reply leaves."""
         path = None if self.folder is None else self.folder / OPENED
         self.records[client] = noted(path, self.records.get(client, {}), session, client)
+        begun = session.get(BEGUN, {})
+        self.begun[client] = {run: [one for one in asks if one[0] == asks[-1][0]] for run, asks in begun.items()}
 
     def forget(self, done: int) -> None:
         """The journal's sums of rounds up to ``done``, which are not repeated, go."""
@@ -88,9 +94,9 @@ class Journal:
         return any([round, ask] in record.get(run, []) for record in self.keyring.records.values())
 
 
-def noted(path: Path | None, known: Mapping[str, Any], session: Any, *who: int) -> dict[str, Any]:
-    """Return the sums that a party has helped to open, and append those that are not ``known`` to a file."""
-    found = {run: [list(one) for one in asks] for run, asks in session.get("record", {}).items()}
+def noted(path: Path | None, known: Mapping[str, Any], session: Any, *who: int, of: str = RECORD) -> dict[str, Any]:
+    """Return the asks that a party has noted in its session, and append those that are not ``known`` to a file."""
+    found = {run: [list(one) for one in asks] for run, asks in session.get(of, {}).items()}
     new = [[run, one] for run, asks in found.items() for one in asks[len(known.get(run, [])) :]]
     if path is not None:
         for one in new:

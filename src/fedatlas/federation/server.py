@@ -225,6 +225,7 @@ class ServerHalf:
             leaving=now.leaving,
             by_rows=partial(by_rows, self.algorithm),
             journal=self.guard.journal if self.guard else None,
+            lr=now.start.lr,
         )
 
     def _weigh(self, ask: Ask, answered: tuple[int, ...]) -> None:

@@ -48,6 +48,7 @@ class Place(NamedTuple):
     leaving: Mapping[int, str]  # client -> the phase before the end of which it leaves
     by_rows: Callable[[str], bool] = lambda part: True  # whether the weights of a part follow the clients' rows
     journal: Journal | None = None
+    lr: float = 0.0  # the round's local learning rate
 
     @property
     def sums(self) -> Collection[str]:

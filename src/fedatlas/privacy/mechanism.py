@@ -31,6 +31,7 @@ PHASES: Mapping[str, str] = {
     "noise": "clipping and noise at the clients",
     "mask": "masking",
     "encrypt": "encrypting",
+    "agree": "agreeing on who is in the sum",
     "aggregate": "the server's arithmetic",
     "decrypt": "opening the sum",
     "unmask": "handing over shares of the masks",
@@ -172,6 +173,13 @@ class Keys(NamedTuple):
     ]  # (client, sums it opened so far) -> the session in which its questions begin
 
 
+class Insists(NamedTuple):
+    """What a party insists on in a masked sum, whatever an experiment says."""
+
+    min_cohort: int = 1  # clients of the sum
+    threshold: float = 0.0  # share of those asked that has to stay
+
+
 class Protocol(NamedTuple):
     """A protocol around an ask, after which the server knows a sum of updates but no single update."""
 
@@ -186,11 +194,12 @@ class Protocol(NamedTuple):
     most: int | None = None
     leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
     staged: bool = False  # a phase after the work needs each client's session of the work
-    check: Callable[[str, int, str, Message], None] | None = None  # (run, round, what, message): ProtocolError
-    # (what, message, session) -> the clients of a sum, by what a party signs for or helps to open; None where it is no such question.
+    # (a `federation.link.Request`, the party's session, digests of what was compared before): ProtocolError
+    check: Callable[[Any, Any, dict[int, Any]], None] | None = None
+    # (what, message, session) -> the clients of a sum, by what a party signs for; None where it is no such question.
     cohort: Callable[[str, Message, Any], tuple[int, ...] | None] | None = None
-    # (client, federation, its private key, everybody's public keys, sums it opened) -> the first session of a deployed node.
-    node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any]], Any] | None = None
+    # (client, federation, its private key, everybody's public keys, sums it opened, ..) -> the first session of a deployed node.
+    node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any], Insists], Any] | None = None
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
 
 
@@ -249,10 +258,12 @@ class Protection(NamedTuple):
         found = [one.noise.released(self, round, clients) for one in self.mechanisms if one.noise is not None]
         return [event for event in found if event is not None]
 
-    def check(self, run: str, round: int, what: str, message: Message) -> None:
-        """Raise ProtocolError for a request that the protocol forbids a party to answer."""
+    def check(self, requests: Sequence[Any], session: Callable[[int], Any]) -> None:
+        """Raise ProtocolError for a request that the protocol forbids a party to answer. ``session``: of a client."""
+        known = dict[int, Any]()
         if self.protocol is not None and self.protocol.check is not None:
-            self.protocol.check(run, round, what, message)
+            for request in requests:
+                self.protocol.check(request, session(request.client), known)
 
     @property
     def phases(self) -> Mapping[str, str]:

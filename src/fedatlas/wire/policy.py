@@ -21,6 +21,7 @@ min_cohort = 2                          # no round with fewer nodes; under masks
 min_rows = 10                           # no answer before round 1 and no judging from fewer rows, unless in a secure sum
 # names = ["yes", "no"]                 # only these classes and categories are told; cells with others count as missing
 # label = "outcome"                     # the run's data.label must be this; weight, drop and categories can be pinned, too
+# threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
 # secure_aggregation = true             # no run whose server sees this node's update alone
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
@@ -61,6 +62,7 @@ class Policy(NamedTuple):
     weight: str | None = None
     drop: tuple[str, ...] | None = None
     categories: tuple[str, ...] | None = None
+    threshold: Annotated[float, Bound(least=0)] = 0.0
     secure_aggregation: bool = False
     label_counts: Literal["masked", "plain", "no"] = "masked"
 
@@ -148,6 +150,7 @@ WORDS = {
     "weight": "a name",
     "drop": "a list of names",
     "categories": "a list of names",
+    "threshold": "a number of 0 or more",
     "secure_aggregation": "true or false",
     "label_counts": '"masked", "plain" or "no"',
 }

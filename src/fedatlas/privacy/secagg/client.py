@@ -1,4 +1,4 @@
-"""The four phases as a client sees them (P14; Bonawitz et al., Practical Secure Aggregation, CCS 2017).
+"""The five phases as a client sees them (P14; Bonawitz et al., Practical Secure Aggregation, CCS 2017).
 
 Each takes a message and the session and returns the reply and the next session. A session that is used twice would mask two inputs alike
 and so show their difference: whoever drives this keeps the newest session only, and repeats a reply that got lost as it was.
@@ -7,7 +7,7 @@ and so show their difference: whoever drives this keeps the newest session only,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,7 +17,8 @@ from fedatlas import secret
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg import keys as k
 from fedatlas.privacy.secagg import masks, messages, once, shamir
-from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Party, Secret, Source
+from fedatlas.privacy.secagg.head import head_of
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, SIGNATURE, Party, Secret, Source
 from fedatlas.privacy.secagg.messages import ENVELOPE, Words
 from fedatlas.privacy.secagg.session import Session
 from fedatlas.privacy.secagg.shamir import WIDTH
@@ -25,12 +26,13 @@ from fedatlas.privacy.secagg.shamir import WIDTH
 SERVER = "the server"
 
 
-def advertise(message: Any, party: Party, threshold: float = 2 / 3,
-              source: Source = secret.random_bytes) -> tuple[dict[str, Any], Session]:  # fmt: skip
+def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Source = secret.random_bytes,
+              fewest: int = FEWEST) -> tuple[dict[str, Any], Session]:  # fmt: skip
     """Phase "keys": two fresh pairs of keys, one to encrypt shares under and one to mask with, signed by the client's identity.
 
-    ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds. Raises
-    ProtocolError where the cohort holds somebody who is not on the party's list of identities.
+    ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds; so is
+    ``fewest``, the clients below which it takes part in no sum. Raises ProtocolError where the cohort holds somebody who is not on the
+    party's list of identities.
     """
     k.installed()
     heard = messages.heard(message, SERVER)
@@ -42,7 +44,8 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3,
     tag, channel, mask, seed = k.tag_of(place), k.drawn(source), k.drawn(source), k.drawn(source)
     both = k.public_of(channel) + k.public_of(mask)
     signature = k.signed(party, tag, both)
-    session = Session(place, tag, party.client, "keys", channel, mask, seed, (both,))
+    session = Session(place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST))
+    _enough(session, cohort, "are asked")
     return {"keys": messages.table([both], 2 * KEY), "signature": messages.table([signature], SIGNATURE)}, session
 
 
@@ -86,9 +89,10 @@ def share(
 
 
 def receive(message: Any, session: Session) -> Session:
-    """Phase "masked", first half: opens the envelopes of the others and keeps their shares.
+    """Phase "masked", first half: opens the envelopes of the others and keeps their shares, and what the head says of all.
 
-    Raises ProtocolError, which names the sender, where an envelope was not made for this client at this place: replayed, altered.
+    Raises ProtocolError, which names the sender, where an envelope was not made for this client at this place: replayed, altered; and
+    where too few have a weight in a part of the sum.
     """
     session.after("shares", "received")
     place, tag, me = session.place, session.tag, session.position
@@ -100,6 +104,9 @@ def receive(message: Any, session: Session) -> Session:
             "the server's list of those who shared holds somebody who advertised no keys, or lacks this client."
         )
     _enough(session, members, "shared their secrets")
+    head = head_of(message.get("head"), m)
+    heavy = head.heavy(m)
+    _weighty(session, heavy, members)
     held = dict(session.held)
     channels = k.agreed(session.channel, {v: session.keys[v][:KEY] for v in members if v != me}, place.cohort)
     for v, channel in channels.items():
@@ -110,53 +117,62 @@ def receive(message: Any, session: Session) -> Session:
                 f"the share that client {place.cohort[v]} sent client {session.client} was not made for it in this round."
             )
         held[v] = text
-    return session._replace(done="received", members=members, held=held)
+    return session._replace(done="received", members=members, held=held, head=head.digest(), heavy=heavy)
 
 
 def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], Session]:
     """Phase "masked", second half: y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv), for each part by name.
 
-    ``words`` are rows of uint32 or uint64 (``fixed``); every part has streams of its own. Afterwards the session holds the shares
-    of the others and nothing else that is secret.
+    ``words`` are rows of uint32 or uint64 (``fixed``); every part has streams of its own. The streams of pairs are bound to the head:
+    they cancel among clients that were told the same. Afterwards the session holds the shares of the others and nothing else that is
+    secret.
     """
     session.after("received", "masked")
     me, tag, cohort = session.position, session.tag, session.place.cohort
     shared = k.agreed(session.mask, {v: session.keys[v][KEY:] for v in session.members if v != me}, cohort)
-    out = {}
+    out, both = {}, k.bound(tag, session.head)
     for name, x in words.items():
-        pairs = {v: pair_key(secret, tag, me, v, name) for v, secret in shared.items()}
+        pairs = {v: pair_key(secret, both, me, v, name) for v, secret in shared.items()}
         plus = [self_key(session.seed, tag, me, name), *(key for v, key in pairs.items() if v > me)]
         out[name] = messages.sent(masks.added(x, plus, [key for v, key in pairs.items() if v < me]))
     empty = Secret()
     return {"masked": out}, session._replace(done="masked", channel=empty, mask=empty, seed=empty)
 
 
-def unmask(message: Any, session: Session, record: once.Record) -> tuple[dict[str, Any], Session, dict[str, list[Any]]]:
+def agree(message: Any, session: Session, party: Party) -> tuple[dict[str, Any], Session]:
+    """Phase "agree": who is in the sum, among whom and under which head, signed, once a session.
+
+    Raises ProtocolError where the survivors are not of those who shared, lack this client, or are too few.
+    """
+    session.after("masked", "agree")
+    survivors = messages.positions(message, "survivors", len(session.place.cohort), SERVER)
+    if not set(survivors) <= set(session.members) or session.position not in survivors:
+        raise ProtocolError("the survivors are not among those who shared, or this client is not among the survivors.")
+    _enough(session, survivors, "sent their masked input")
+    _weighty(session, session.heavy, survivors)
+    signature = k.sign(party, k.statement(session.tag, session.members, survivors, session.head))
+    return {"signature": messages.table([signature], SIGNATURE)}, session._replace(done="agree", survivors=survivors)
+
+
+def unmask(
+    message: Any, session: Session, party: Party, record: once.Record
+) -> tuple[dict[str, Any], Session, dict[str, list[Any]]]:
     """Phase "unmask": of each survivor the share of its seed, of each dropped client the share of its mask key, never both.
 
-    Returns the party's record with this ask in it, too: it is written before the reply leaves. Raises ProtocolError where the lists
-    overlap, leave somebody out, hold fewer survivors than the threshold, or where this ask was opened before.
+    Returns the party's record with this ask in it, too: it is written before the reply leaves. Raises ProtocolError where fewer
+    survivors than the threshold signed what this client signed, or where this ask was opened before.
     """
-    session.after("masked", "unmask")
+    session.after("agree", "unmask")
     place, m = session.place, len(session.place.cohort)
-    survivors = messages.positions(message, "survivors", m, SERVER)
-    dropped = messages.positions(message, "dropped", m, SERVER)
-    if both := set(survivors) & set(dropped):
-        whom = ", ".join(str(place.cohort[v]) for v in sorted(both))
-        raise ProtocolError(
-            f"the server asked for both secrets of client {whom}, which would show its update: refused."
-        )
-    if set(survivors) | set(dropped) != set(session.members) or session.position not in survivors:
-        raise ProtocolError(
-            "the survivors and the dropped are not those who shared, or this client is not among the survivors."
-        )
-    _enough(session, survivors, "sent their masked input")
+    signatures = messages.field(message, "signatures", torch.uint8, (m, SIGNATURE), SERVER)
+    said = set(messages.positions(message, "signed", m, SERVER)) & set(session.survivors)
+    text = k.statement(session.tag, session.members, session.survivors, session.head)
+    keys = {v: party.public.get(place.cohort[v], b"") for v in said}
+    _enough(session, [v for v in said if k.signed_by(keys[v], text, messages.raw(signatures[v]))], "agree on the sum")
     record = once.noted(record, place.run, place.round, place.ask)
     rows = [bytes(WIDTH)] * m
-    for v in dropped:
-        rows[v] = session.held[v][:WIDTH]
-    for v in survivors:
-        rows[v] = session.held[v][WIDTH:]
+    for v in session.members:
+        rows[v] = session.held[v][WIDTH:] if v in session.survivors else session.held[v][:WIDTH]
     return {"shares": messages.table(rows, m, WIDTH)}, session._replace(done="unmask", held={}), record
 
 
@@ -180,11 +196,20 @@ def self_key(seed: bytes, tag: bytes, owner: int, name: str) -> Secret:
     return k.derived(seed, tag, "self", owner, name)
 
 
-def _enough(session: Session, who: tuple[int, ...], did: str) -> None:
-    if len(who) < session.place.least:
+def _enough(session: Session, who: Sequence[int], did: str) -> None:
+    if len(who) < session.least:
         raise ProtocolError(
-            f"the server says that {len(who)} clients {did}; client {session.client} goes on with {session.place.least} or more."
+            f"the server says that {len(who)} clients {did}; client {session.client} goes on with {session.least} or more."
         )
+
+
+def _weighty(session: Session, heavy: Sequence[Sequence[int]], who: Sequence[int]) -> None:
+    """ProtocolError where some, but too few, have a weight in a part: the sum would show what one of them sent."""
+    for part in heavy:
+        if 0 < len(set(part) & set(who)) < session.fewest:
+            raise ProtocolError(
+                f"too few of those in the sum have a weight in it; client {session.client} goes on with {session.fewest} or more."
+            )
 
 
 def _advertised(message: Any, session: Session, party: Party) -> tuple[tuple[bytes, ...], tuple[int, ...]]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 from fedatlas import secret
@@ -18,6 +19,7 @@ from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 
 KEY = 32  # bytes of a private key, a public key, a seed, a tag
 SIGNATURE = 64
+SEEN = 1 << 14  # signatures whose check is remembered: a simulation's parties are shown the same ones
 NONCE, SEAL = 12, 16  # bytes that AES-GCM puts before and after what it encrypts
 FEWEST, MOST = 3, 100  # clients of a sum: fewer show each other's, more want a sparse graph instead of this full one
 
@@ -85,8 +87,9 @@ def threshold_of(asked: int, share: float = 2 / 3) -> int:
 def tolerated(asked: int, threshold: int) -> int:
     """How many clients may help a server that breaks the rules and yet learn nothing but the sum of the others.
 
-    Both secrets of one client take 2 t different shares, one kind of each honest client and both kinds of a dishonest one: out of
-    reach while 2 t > asked + dishonest. Two honest clients must remain for their sum to hide either.
+    To open two sums it needs two statements (who shared, who is in the sum, what all were told) with t signatures each, since a
+    client gives shares under t signatures over its own statement alone. An honest client signs one statement, one that helps both:
+    2 t <= (asked - c) + 2 c. Out of reach while c < 2 t - asked. Two honest clients must remain for their sum to hide either.
     """
     return max(min(2 * threshold - asked - 1, asked - 2), 0)
 
@@ -108,6 +111,16 @@ def tag_of(place: Place) -> bytes:
     ).digest()
 
 
+def bound(tag: bytes, head: bytes) -> bytes:
+    """A place's tag together with the digest of what all clients were told there: what the keys of pair masks are made with."""
+    return hashlib.sha256(b"head" + tag + head).digest()
+
+
+def statement(tag: bytes, members: Sequence[int], survivors: Sequence[int], head: bytes) -> bytes:
+    """What clients sign before they help to open a sum: its place, who shared, who is in it, what all were told."""
+    return b"agree" + tag + head + json.dumps([[*members], [*survivors]]).encode()
+
+
 def drawn(source: Source = secret.random_bytes) -> Secret:
     """A new private key or seed."""
     return Secret(source(KEY))
@@ -123,24 +136,37 @@ def identity(source: Source = secret.random_bytes) -> tuple[Secret, bytes]:
 
 def signed(party: Party, tag: bytes, keys: bytes) -> bytes:
     """A client's signature over its place, itself and both of its public keys."""
+    return sign(party, _advertised(tag, party.client, keys))
+
+
+def sign(party: Party, text: bytes) -> bytes:
+    """A signature by a client's identity."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    return Ed25519PrivateKey.from_private_bytes(party.private).sign(_advertised(tag, party.client, keys))
+    return Ed25519PrivateKey.from_private_bytes(party.private).sign(text)
 
 
 def verify(public: Mapping[int, bytes], tag: bytes, client: int, keys: bytes, signature: bytes) -> None:
     """Raises ProtocolError unless ``client`` is on the list and signed these keys for this place."""
+    if client not in public:
+        raise ProtocolError(f"client {client} is not on the list of identities: add its public key, or leave it out.")
+    if not signed_by(public[client], _advertised(tag, client, keys), signature):
+        raise ProtocolError(
+            f"the keys of client {client} are not signed by its identity for this round: they are not its own."
+        )
+
+
+@lru_cache(SEEN)
+def signed_by(public: bytes, text: bytes, signature: bytes) -> bool:
+    """Whether a text was signed with the private key to a public one."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    if client not in public:
-        raise ProtocolError(f"client {client} is not on the list of identities: add its public key, or leave it out.")
     try:
-        Ed25519PublicKey.from_public_bytes(public[client]).verify(signature, _advertised(tag, client, keys))
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
     except (InvalidSignature, ValueError):
-        raise ProtocolError(
-            f"the keys of client {client} are not signed by its identity for this round: they are not its own."
-        ) from None
+        return False
+    return True
 
 
 def public_of(private: bytes) -> bytes:

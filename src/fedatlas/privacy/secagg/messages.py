@@ -1,12 +1,13 @@
-"""The messages of the four phases as plain values: what stands in them, how wide it is, how they are read.
+"""The messages of the five phases as plain values: what stands in them, how wide it is, how they are read.
 
 Their widths follow from the cohort and the layout alone: who is absent has a row of zeros, so that bytes tell nothing. m clients:
 
     phase    to a client                                               from a client
     keys     run, round, attempt, ask, cohort                          keys (64), signature (64)
     shares   keys (m, 64), signatures (m, 64), present (m)             shares (m, 94), digests (m, 2, 32), commitment (32)
-    masked   shares (m, 94), present (m)                               masked: name -> words, i32 or i64
-    unmask   survivors (m), dropped (m)                                shares (m, 33)
+    masked   shares (m, 94), present (m), head (`head`)                masked: name -> words, i32 or i64
+    agree    survivors (m)                                             signature (64)
+    unmask   signatures (m, 64), signed (m)                            shares (m, 33)
 
 Keys are the public channel key and the public mask key, one behind the other. A row of 94 bytes is the nonce, the encrypted share of the
 private mask key and of the seed, and the seal.

@@ -1,8 +1,8 @@
-"""No second opening of one update: a party's record of the sums that it helped to open.
+"""No second opening of one update: a party's record of the sums that it helped to open, and of the sessions that it began.
 
 Two openings of one ask would be two sums that differ by the clients between them, so a party helps once for (run, round, ask),
 whatever the attempt. The record is a plain value, ``{run: [[round, ask], ...]}``; it lies with the party's persistent memory and is
-written there *before* the shares leave.
+written there *before* the shares leave. Sessions that fail tell a bit each: a party begins ``TRIES`` for an ask, noted alike, once each.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from fedatlas.errors import ProtocolError
 
 Record = Mapping[str, Sequence[Any]]
+TRIES = 3
 
 
 def given(record: Record, run: str, round: int, ask: int | str) -> bool:
@@ -26,5 +27,18 @@ def noted(record: Record, run: str, round: int, ask: int | str) -> dict[str, lis
         raise ProtocolError(
             f"the sum of round {round}, ask {ask} was opened once and is not opened again: read it from the journal of the run."
         )
+    return _with(record, run, [round, ask])
+
+
+def begun(tries: Record, run: str, round: int, ask: int | str) -> dict[str, list[Any]]:
+    """The sessions begun so far and this one. Raises ProtocolError where as many were begun for this ask as may be."""
+    if [list(entry) for entry in tries.get(run, ())].count([round, ask]) >= TRIES:
+        raise ProtocolError(
+            f"{TRIES} masked sessions were begun for '{ask}' in round {round}, and no more are: refused."
+        )
+    return _with(tries, run, [round, ask])
+
+
+def _with(record: Record, run: str, one: list[Any]) -> dict[str, list[Any]]:
     kept = {name: [list(entry) for entry in entries] for name, entries in record.items()}
-    return {**kept, run: [*kept.get(run, []), [round, ask]]}
+    return {**kept, run: [*kept.get(run, []), one]}

@@ -1,6 +1,6 @@
-"""Secure aggregation around an ask (P14): four phases as questions, the work among them, one sum that the server opens.
+"""Secure aggregation around an ask (P14): five phases as questions, the work among them, one sum that the server opens.
 
-    keys ── shares ── the work, masked ── unmask          each phase is an ask; a client may leave in any
+    keys ── shares ── the work, masked ── agree ── unmask          each phase is an ask; a client may leave in any
 
 Weights by rows stay hidden: a client sends (n q, n) and the server divides. Every other coefficient is told before it seals, and
 multiplied in before rounding.
@@ -33,15 +33,24 @@ from fedatlas.privacy.ask_protocol import (
     way_of,
     weights_of,
 )
-from fedatlas.privacy.mechanism import Doing, Keys, Protocol
+from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
-from fedatlas.privacy.secagg import client, fixed, server
+from fedatlas.privacy.secagg import client, fixed, once, server
+from fedatlas.privacy.secagg.head import Head, Known, column, digest_of, head_of, told_to
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, identity, place_of
+from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import positions, raw, table, told
-from fedatlas.privacy.secagg.session import Session, carried, restored
+from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
 
-KEYS, SHARES, UNMASK = "secagg keys", "secagg shares", "secagg unmask"
-PHASES = {KEYS: "keys", SHARES: "keys", UNMASK: "unmask"}  # question -> the phase of cost that it belongs to
+KEYS, SHARES, AGREE, UNMASK = "secagg keys", "secagg shares", "secagg agree", "secagg unmask"
+PHASES = {
+    KEYS: "keys",
+    SHARES: "keys",
+    AGREE: "agree",
+    UNMASK: "unmask",
+}  # question -> the phase of cost that it belongs to
+OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
+NOTHING_MORE = Insists()
 ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
 
 
@@ -67,10 +76,10 @@ def protocol(how: SecureSum) -> Protocol:
         most=MOST,
         leaves=(KEYS, SHARES, WORK),
         staged=True,
-        check=check_begun,
+        check=check_asked,
         cohort=cohort,
-        node=lambda client, federation, private, public, record: first_session(
-            Party(client, federation, Secret(private), public), how.threshold, record
+        node=lambda client, federation, private, public, record, insists: first_session(
+            Party(client, federation, Secret(private), public), how.threshold, record, insists
         ),
         counted=wide,
     )
@@ -88,7 +97,9 @@ def parties(how: SecureSum, clients: int, federation: str, testing: bool) -> Key
     )
 
 
-def first_session(party: Party, threshold: float, record: Mapping[str, Any]) -> dict[str, Any]:
+def first_session(
+    party: Party, threshold: float, record: Mapping[str, Any], insists: Insists = NOTHING_MORE
+) -> dict[str, Any]:
     """Return the start of a party's sessions: its identity, everybody's public keys, the sums it helped to open. It stays in memory."""
     return {
         "client": party.client,
@@ -96,6 +107,7 @@ def first_session(party: Party, threshold: float, record: Mapping[str, Any]) -> 
         "private": table([party.private], KEY),
         "public": {str(k): table([key], KEY) for k, key in party.public.items()},
         "threshold": threshold,
+        "insists": [*insists],
         "record": {run: [list(one) for one in asks] for run, asks in record.items()},
     }
 
@@ -107,28 +119,59 @@ def _party(session: Mapping[str, Any]) -> Party:
 
 def _begun(session: Mapping[str, Any]) -> Session:
     """The session under way."""
-    if "secagg" not in session:
-        raise ProtocolError(f"client {session['client']} was asked to go on with a session that it never began.")
+    _place(session)
     return restored(session["secagg"])
 
 
-def check_begun(run: str, round: int, what: str, message: Message) -> None:
-    """ProtocolError where a session is begun for another run or round than the request is of: a party's record of sums goes by both."""
-    if what == KEYS and (message.get("run"), message.get("round")) != (run, round):
-        named = f"round {message.get('round')} of '{message.get('run')}'"
-        raise ProtocolError(f"a masked session for {named} was begun in round {round} of '{run}': refused.")
+def _place(session: Mapping[str, Any]) -> At:
+    """Where the session under way was begun."""
+    if "secagg" not in session:
+        raise ProtocolError(f"client {session['client']} was asked to go on with a session that it never began.")
+    return place_in(session["secagg"])
+
+
+def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
+    """ProtocolError where a phase is not of the session that this client began for this very ask, or a table says something else of it.
+
+    ``asked``: a `federation.link.Request`. ``known``: digests of what others were told in the same process.
+    """
+    what, word, here = asked.what, asked.word, (asked.run, asked.round, asked.attempt)
+    if what == KEYS:
+        if (begun := tuple(asked.message.get(name) for name in ("run", "round", "attempt"))) != here:
+            named = f"attempt {begun[2]} at round {begun[1]} of '{begun[0]}'"
+            raise ProtocolError(
+                f"a masked session for {named} was begun in round {asked.round} of '{asked.run}': refused."
+            )
+        return
+    masking = word is not None and word.get(SEND)
+    if what not in QUESTIONS and not masking:
+        return
+    place = _place(session)
+    if (place.run, place.round, place.attempt) != here:
+        raise ProtocolError(f"'{what}' is asked in a session that was begun for another round or attempt: refused.")
+    if masking:
+        line = head_of(_told(word).get("head"), len(place.cohort)).line(place.cohort.index(session["client"]))
+        told = told_to(asked.message, asked.anchor, asked.visits, asked.architecture, asked.K, asked.n)
+        budget = None if asked.budget is None else [*asked.budget]
+        if (line["told"], line["budget"], line["lr"]) != (digest_of(told, known), budget, asked.lr):
+            raise ProtocolError(OTHERWISE.format(session["client"]))
+
+
+def _told(word: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = word.get(SESSION)
+    return found if isinstance(found, Mapping) else {}
 
 
 def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
-    """Return the clients of a sum, by what a client signs for or helps to open; None where a question does not tell.
+    """Return the clients of a sum, by what a client signs; None where a question does not tell.
 
     Without a ``session`` the survivors of a sum are known by their places alone.
     """
     if what == KEYS:
         return tuple(message["cohort"].tolist())
-    if what != UNMASK:
+    if what != AGREE:
         return None
-    asked = range(len(message["survivors"])) if session is None else _begun(session).place.cohort
+    asked = range(len(message["survivors"])) if session is None else _place(session).cohort
     return tuple(asked[v] for v in positions(message, "survivors", len(asked), client.SERVER))
 
 
@@ -140,7 +183,7 @@ def wide(sent: Update) -> int:
 
 def check_task(what: str, session: Mapping[str, Any]) -> None:
     """ProtocolError where the session under way is for another task: one update would be opened under two names."""
-    if (ask := _begun(session).place.ask) != what:
+    if (ask := _place(session).ask) != what:
         raise ProtocolError(f"'{what}' is to be masked in a session that was begun for '{ask}': refused.")
 
 
@@ -154,25 +197,44 @@ def _phase_of(step: Callable[[Any, Any], tuple[Update, Session, dict[str, Any]]]
     return Question(answer, data="none", shows=shows)
 
 
+def _advertise(message: Any, session: Any) -> tuple[Update, Session, dict[str, Any]]:
+    insists, threshold = Insists(*session["insists"]), session["threshold"]
+    if threshold < insists.threshold:
+        raise ProtocolError(
+            f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused."
+        )
+    reply, own = client.advertise(message, _party(session), threshold, fewest=insists.min_cohort)
+    tries = once.begun(session.get("begun", {}), own.place.run, own.place.round, own.place.ask)
+    return reply, own, {"begun": tries}
+
+
 def _unmask(message: Any, session: Any) -> tuple[Update, Session, dict[str, Any]]:
-    reply, own, record = client.unmask(message, _begun(session), session["record"])
+    reply, own, record = client.unmask(message, _begun(session), _party(session), session["record"])
     return reply, own, {"record": record}
 
 
 QUESTIONS: Mapping[str, Question] = {
-    KEYS: _phase_of(
-        lambda message, session: (*client.advertise(message, _party(session), session["threshold"]), {}),
-        "keys",
-        "signature",
-    ),
+    KEYS: _phase_of(_advertise, "keys", "signature"),
     SHARES: _phase_of(
         lambda message, session: (*client.share(message, _begun(session), _party(session)), {}),
         "shares",
         "digests",
         "commitment",
     ),
+    AGREE: _phase_of(
+        lambda message, session: (*client.agree(message, _begun(session), _party(session)), {}), "signature"
+    ),
     UNMASK: _phase_of(_unmask, "shares"),
 }
+
+
+def check_word(word: Mapping[str, Any], session: Mapping[str, Any]) -> None:
+    """ProtocolError where the word that a client is to seal by is not its line of the table that all get."""
+    place = _place(session)
+    line = head_of(_told(word).get("head"), len(place.cohort)).line(place.cohort.index(session["client"]))
+    own = [word[name] for name in ("clients", "mean", "sums", "weights")]
+    if own != [len(place.cohort), *(line[name] for name in ("mean", "sums", "weights"))]:
+        raise ProtocolError(OTHERWISE.format(session["client"]))
 
 
 def masked(
@@ -181,6 +243,7 @@ def masked(
     """Return the masked update, the session afterwards, the update as its decoded numbers are. ``update``: changes, noise included."""
     if word[SEND]:
         check_task(doing.what, session)
+        check_word(word, session)
     rows, m, me = doing.rows, word["clients"], session["client"]
     plain, hidden = fixed.fixed(m, how.bits, how.range), cache(lambda: fixed.fixed(m, how.bits, how.range, how.n_cap))
 
@@ -201,7 +264,7 @@ def masked(
         groups[ROWS].append(np.array([rows], groups[ROWS][0].dtype))
     if not word[SEND]:
         return {}, session, decoded
-    own = client.receive(word[SESSION], _begun(session))
+    own = client.receive(_told(word), _begun(session))
     reply, own = client.mask({group: np.concatenate(words) for group, words in groups.items()}, own)
     return {**reply, "form": form}, {**session, "secagg": carried(own)}, decoded
 
@@ -242,18 +305,22 @@ def around(
         heard = yield _phase(SHARES, _clients(transcript), dict.fromkeys(_clients(transcript), message))
         each, transcript, _ = server.shares_heard(transcript, heard.each.items())
         coefficients, summed = weights(ask, place, asked), _Summing(transcript)
-        common = {"clients": len(asked), "mean": ask.reduce == "mean", "sums": list(place.sums), SEND: True}
-        words = {k: {SESSION: each[k], **common, "weights": coefficients[k]} for k in each}
         messages = {k: ask.messages.get(k, ask.messages[ask.to[0]]) for k in each}
+        head = headed(ask, place, asked, messages, coefficients)
+        weighty(head.heavy(len(asked)), transcript.members)
+        each, summed.transcript = server.headed(each, transcript, head)
+        common = {"clients": len(asked), "mean": head.mean, "sums": list(head.sums), SEND: True}
+        words = {k: {SESSION: each[k], **common, "weights": coefficients[k]} for k in each}
         made = ask._replace(to=tuple(sorted(each)), messages=messages, weights=None)
         yield made._replace(reduce=summed.reducer(), words=words)
         message, transcript, form = summed.close()
+        weighty(head.heavy(len(asked)), transcript.survivors)
+        survivors = tuple(at.cohort[v] for v in transcript.survivors)
+        heard = yield _phase(AGREE, survivors, dict.fromkeys(survivors, message))
+        message, signers, _ = server.agreed(transcript, heard.each.items(), public)
     except PrivacyError as error:
         raise SessionFailed(str(error)) from None
-    survivors = tuple(at.cohort[v] for v in transcript.survivors)
-    for part in coefficients[asked[0]]:
-        enough(survivors, {k: coefficients[k][part][1] for k in survivors}, FEWEST)
-    heard = yield _phase(UNMASK, survivors, dict.fromkeys(survivors, message))
+    heard = yield _phase(UNMASK, signers, dict.fromkeys(signers, message))
     try:
         sums, _ = server.opened(transcript, heard.each.items())
         value = decoded(how, json.loads(form), sums, place, len(asked))
@@ -264,6 +331,46 @@ def around(
         hidden = {part: way_of(ways, part)[0] != TOLD for part in value}
         value = mended(value, lambda part: 1.0 if part in place.sums or hidden[part] else factor(part))
     return Replies(survivors, value, {})
+
+
+def headed(
+    ask: Ask,
+    place: Place,
+    asked: tuple[int, ...],
+    messages: Mapping[int, Message],
+    coefficients: Mapping[int, Mapping[str, list[Any]]],
+) -> Head:
+    """Return the head of an ask: what all of its clients are told. A model that many are told is digested once."""
+    known: Known = {}
+    told = {
+        k: digest_of(
+            told_to(
+                message,
+                ask.route.anchors.get(k),
+                ask.route.visits.get(k, 0),
+                ask.architectures.get(k, ""),
+                place.K,
+                place.n,
+            ),
+            known,
+        )
+        for k, message in messages.items()
+    }
+    absent = next(iter(told.values()))  # of clients that are gone nothing is compared
+    budgets = [None if k not in ask.budgets else [*ask.budgets[k]] for k in asked]
+    weights = {
+        part: (group, column([coefficients[k][part][1] for k in asked]))
+        for part, (group, *_) in coefficients[asked[0]].items()
+    }
+    rows = tuple(told.get(k, absent) for k in asked)
+    rows = rows if ask.route.anchors else column(rows)  # in a chain each is told a model of its own
+    return Head(rows, column(budgets), weights, place.lr, ask.reduce == "mean", tuple(place.sums))
+
+
+def weighty(heavy: tuple[tuple[int, ...], ...], who: tuple[int, ...]) -> None:
+    """RoundClosed where so few of these positions have a weight in a part that the sum would show what one of them sent."""
+    for part in heavy:
+        enough(who, {v: float(v in part) for v in who}, FEWEST)
 
 
 def _phase(what: str, to: tuple[int, ...], messages: Mapping[int, Any]) -> Ask:

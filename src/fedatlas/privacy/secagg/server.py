@@ -1,4 +1,4 @@
-"""The four phases as the server sees them (P14): from the replies to one phase to the messages of the next, and at the end the sums.
+"""The five phases as the server sees them (P14): from the replies to one phase to the messages of the next, and at the end the sums.
 
 Every function returns, beside its result, whom it could not use and why (client -> sentence): the session goes on without them while
 enough are left, else PrivacyError. Replies come as (client, reply) pairs in any order, so that masked inputs need not lie in memory
@@ -19,6 +19,7 @@ from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.secagg import keys as k
 from fedatlas.privacy.secagg import masks, messages, shamir
 from fedatlas.privacy.secagg.client import commitment, digest, pair_key, self_key
+from fedatlas.privacy.secagg.head import Head
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Place
 from fedatlas.privacy.secagg.messages import ENVELOPE, UNSIGNED, Words
 from fedatlas.privacy.secagg.shamir import WIDTH
@@ -32,7 +33,7 @@ class Transcript(NamedTuple):
     """The server's knowledge of a session, none of it secret. Positions are places in the cohort, from 0.
 
     members: positions of those who are still in. keys: position -> both public keys. digests, commitments: what shares and rebuilt
-    seeds are held to, by owner. survivors: whose masked input is in ``totals``, part -> words.
+    seeds are held to, by owner. head: digest of what all are told. survivors: whose masked input is in ``totals``, part -> words.
     """
 
     place: Place
@@ -41,6 +42,7 @@ class Transcript(NamedTuple):
     keys: Mapping[int, bytes]
     digests: Mapping[int, bytes] = {}
     commitments: Mapping[int, bytes] = {}
+    head: bytes = b""
     survivors: tuple[int, ...] = ()
     totals: Mapping[str, Words] = {}
 
@@ -72,7 +74,7 @@ def keys_heard(place: Place, replies: Pairs, public: Mapping[int, bytes]) -> tup
 
 
 def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict[str, Any]], Transcript, Refused]:
-    """After phase "shares": the message to each client, the envelopes that the others made for it."""
+    """After phase "shares": the message to each client, the envelopes that the others made for it; it still takes a head (`headed`)."""
     place, m = transcript.place, len(transcript.place.cohort)
 
     def read(v: int, reply: Any, who: str) -> tuple[Tensor, bytes, bytes]:
@@ -92,6 +94,16 @@ def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict
     }
     digests, commitments = {v: x[1] for v, x in found.items()}, {v: x[2] for v, x in found.items()}
     return out, transcript._replace(members=tuple(sorted(found)), digests=digests, commitments=commitments), refused
+
+
+def headed(
+    each: Mapping[int, Mapping[str, Any]], transcript: Transcript, head: Head
+) -> tuple[dict[int, dict[str, Any]], Transcript]:
+    """The messages of `shares_heard` with what all clients are told alike."""
+    plain = head.plain()
+    return {client: {**message, "head": plain} for client, message in each.items()}, transcript._replace(
+        head=head.digest()
+    )
 
 
 class Alike(NamedTuple):
@@ -133,17 +145,38 @@ class MaskedSum:
         kind.members.append(v)
 
     def close(self) -> tuple[dict[str, Any], Transcript, str]:
-        """The message that names the survivors and the dropped, and their form, once. PrivacyError where too few are left."""
+        """The message that names the survivors, and their form, once. PrivacyError where too few are left."""
         place = self.transcript.place
         most = max(self.kinds.values(), key=lambda kind: len(kind.members), default=Alike("", {}, []))
         for client in (place.cohort[v] for kind in self.kinds.values() if kind is not most for v in kind.members):
             self.refused[client] = f"the masked input of client {client} has another layout than those of most clients."
         survivors = tuple(sorted(most.members))
         _enough(place, survivors, "sent their masked input")
-        dropped = [v for v in self.transcript.members if v not in survivors]
-        m = len(place.cohort)
-        message = {"survivors": messages.flags(survivors, m), "dropped": messages.flags(dropped, m)}
+        message = {"survivors": messages.flags(survivors, len(place.cohort))}
         return message, self.transcript._replace(survivors=survivors, totals=most.totals), most.form
+
+
+def agreed(
+    transcript: Transcript, replies: Pairs, public: Mapping[int, bytes]
+) -> tuple[dict[str, Any], tuple[int, ...], Refused]:
+    """After phase "agree": the message to those who signed, with all their signatures, and who they are.
+
+    Raises PrivacyError where fewer than the threshold signed.
+    """
+    place, m = transcript.place, len(transcript.place.cohort)
+    text = k.statement(transcript.tag, transcript.members, transcript.survivors, transcript.head)
+
+    def read(v: int, reply: Any, who: str) -> bytes:
+        signature = messages.raw(messages.field(reply, "signature", torch.uint8, (SIGNATURE,), who))
+        if not k.signed_by(public[place.cohort[v]], text, signature):
+            raise ProtocolError(f"{who} did not sign who is in the sum.")
+        return signature
+
+    found, refused = _read(place, transcript.survivors, replies, read)
+    _enough(place, found, "agreed on the sum")
+    rows = (found.get(v, bytes(SIGNATURE)) for v in range(m))
+    message = {"signatures": messages.table(rows, m, SIGNATURE), "signed": messages.flags(found, m)}
+    return message, tuple(place.cohort[v] for v in sorted(found)), refused
 
 
 def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Refused]:
@@ -201,11 +234,12 @@ def _checked(transcript: Transcript, owner: int, kind: int, secret: bytes) -> by
 def _unmasked(transcript: Transcript, seeds: Mapping[int, bytes], private: Mapping[int, bytes]) -> dict[str, Words]:
     """The totals without the survivors' own streams and without those that they share with the dropped."""
     tag, cohort = transcript.tag, transcript.place.cohort
+    both = k.bound(tag, transcript.head)
     others = {u: transcript.keys[u][KEY:] for u in transcript.survivors}
     shared = {(u, v): secret for v, key in private.items() for u, secret in k.agreed(key, others, cohort).items()}
     out = {}
     for name, total in transcript.totals.items():
-        pairs = {pair: pair_key(secret, tag, *pair, name) for pair, secret in shared.items()}
+        pairs = {pair: pair_key(secret, both, *pair, name) for pair, secret in shared.items()}
         plus = [key for (u, v), key in pairs.items() if v < u]  # u had taken these away
         minus = [key for (u, v), key in pairs.items() if v > u]
         out[name] = masks.added(total, plus, [*minus, *(self_key(seed, tag, v, name) for v, seed in seeds.items())])

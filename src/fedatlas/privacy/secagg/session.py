@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ProtocolError
-from fedatlas.privacy.secagg.keys import KEY, Place, Secret
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, Place, Secret
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.privacy.secagg.shamir import WIDTH
 
-PHASES = ("keys", "shares", "received", "masked", "unmask")
+PHASES = ("keys", "shares", "received", "masked", "agree", "unmask")
 
 
 class Session(NamedTuple):
     """A client's part of one session. Positions are places in the cohort, from 0.
 
     done: the last of ``PHASES`` that is behind it. keys: what everybody advertised, a position each. members: positions of those
-    who are still in. held: position -> this client's shares of that client's private mask key and seed. What is no longer
-    needed is empty.
+    who are still in. held: position -> this client's shares of that client's private mask key and seed. fewest: clients below which
+    it takes part in no sum. head: digest of what all are told; heavy: by part the positions whose weight counts there. survivors:
+    positions in the sum, as it signed. What is no longer needed is empty.
     """
 
     place: Place
@@ -31,6 +32,10 @@ class Session(NamedTuple):
     keys: tuple[bytes, ...] = ()
     members: tuple[int, ...] = ()
     held: Mapping[int, Secret] = {}
+    fewest: int = FEWEST
+    head: bytes = b""
+    heavy: tuple[tuple[int, ...], ...] = ()
+    survivors: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"Session(client {self.client}, {self.done}, hidden)"
@@ -38,6 +43,11 @@ class Session(NamedTuple):
     @property
     def position(self) -> int:
         return self.place.cohort.index(self.client)
+
+    @property
+    def least(self) -> int:
+        """Clients without which it goes on with no phase."""
+        return max(self.place.least, self.fewest)
 
     def after(self, done: str, next: str) -> None:
         """Raises ProtocolError unless ``done`` is the last phase behind this client: each phase happens once."""
@@ -58,17 +68,26 @@ def carried(session: Session) -> dict[str, Any]:
         "secrets": table([secrets], len(secrets)),
         "keys": table(session.keys, len(session.keys), 2 * KEY),
         "members": list(session.members),
+        "fewest": session.fewest,
+        "head": session.head.hex(),
+        "heavy": [list(one) for one in session.heavy],
+        "survivors": list(session.survivors),
         "held": {str(v): table([text], 2 * WIDTH) for v, text in session.held.items()},
     }
 
 
+def place_in(value: Mapping[str, Any]) -> Place:
+    """The place of the session behind ``carried``."""
+    place = value["place"]
+    return Place._make([*place[:5], tuple(place[5]), place[6]])
+
+
 def restored(value: Mapping[str, Any]) -> Session:
     """The session behind ``carried``."""
-    place = value["place"]
     secrets = Secret(raw(value["secrets"]))
     channel, mask, seed = (Secret(secrets[i : i + KEY]) for i in range(0, 3 * KEY, KEY))
     return Session(
-        Place._make([*place[:5], tuple(place[5]), place[6]]),
+        place_in(value),
         raw(value["tag"]),
         value["client"],
         value["done"],
@@ -78,4 +97,8 @@ def restored(value: Mapping[str, Any]) -> Session:
         tuple(raw(row) for row in value["keys"]),
         tuple(value["members"]),
         {int(v): Secret(raw(row)) for v, row in value["held"].items()},
+        value["fewest"],
+        bytes.fromhex(value["head"]),
+        tuple(map(tuple, value["heavy"])),
+        tuple(value["survivors"]),
     )

@@ -1,0 +1,125 @@
+"""The head of a masked ask: what all of its clients are told alike, each with what every other is told (P14).
+
+    told             1 or m rows of 32     digest of what a client is told to work on (`told_to`); one row where all are told the same
+    budgets          1 or m                its budget as a list, None where it is the experiment's
+    weights          part -> [group, x]    x: 1 or m coefficients, float64; 1.0 where they follow the rows, which stay hidden
+    lr, mean, sums   one value for all
+
+A client finds its own line there and compares it with what it is asked. The head's digest enters the key of every pair mask, so masks
+cancel only among clients that were told the same, and what they sign before they help to open the sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedatlas.errors import ProtocolError
+from fedatlas.privacy.secagg.keys import KEY
+from fedatlas.privacy.secagg.messages import raw, table
+from fedatlas.tree import Tree
+
+TINY = 2.0**-20  # of the largest weight: one below it is none, whatever its client sends drowns in the others' rounding
+T = TypeVar("T")
+Known = dict[int, tuple[Any, bytes]]
+"""id of an object -> (the object, which keeps the id its own, its digest)."""
+
+
+class Head(NamedTuple):
+    """What all clients of a masked ask are told. A column has one entry where all are alike, else one a position."""
+
+    told: tuple[bytes, ...]
+    budgets: tuple[Any, ...]
+    weights: Mapping[str, tuple[str, tuple[float, ...]]]  # part -> (group, column)
+    lr: float
+    mean: bool
+    sums: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as the codec carries it."""
+        weights = {part: [group, torch.tensor(x, dtype=torch.float64)] for part, (group, x) in self.weights.items()}
+        head = {"told": table(self.told, len(self.told), KEY), "budgets": list(self.budgets), "weights": weights}
+        return {**head, "lr": self.lr, "mean": self.mean, "sums": list(self.sums)}
+
+    def digest(self) -> bytes:
+        """Return the 32 bytes that stand for it in keys and signatures."""
+        return digest_of(self.plain())
+
+    def line(self, position: int) -> dict[str, Any]:
+        """Return what it says of one client, and of all."""
+        weights = {part: [group, at(x, position), at(x, position)] for part, (group, x) in self.weights.items()}
+        own = {"told": at(self.told, position), "budget": at(self.budgets, position), "weights": weights}
+        return {**own, "lr": self.lr, "mean": self.mean, "sums": list(self.sums)}
+
+    def heavy(self, clients: int) -> tuple[tuple[int, ...], ...]:
+        """Return the positions of the clients that add something to the sum: by part, of any and of those with work to do."""
+        busy = {v for v in range(clients) if 0 not in (at(self.budgets, v) or ())[:3]}
+        found = []
+        for _, column in self.weights.values():
+            least = TINY * max(map(abs, column))
+            weighty = [v for v in range(clients) if abs(at(column, v)) > least]
+            found += [tuple(weighty), tuple(v for v in weighty if v in busy)]
+        return tuple(found)
+
+
+def at(column: Sequence[Any], position: int) -> Any:
+    """Return the entry of a position."""
+    return column[position if len(column) > 1 else 0]
+
+
+def column(values: Sequence[T]) -> tuple[T, ...]:
+    """Return one entry where all are alike."""
+    return tuple(values[:1] if all(x == values[0] for x in values) else values)
+
+
+def head_of(value: Any, clients: int) -> Head:
+    """Return the head in a message. ProtocolError where it is none of so many clients."""
+    try:
+        weights = {
+            str(part): (str(group), tuple(float(w) for w in x.double().tolist()))
+            for part, (group, x) in value["weights"].items()
+        }
+        told, sums = tuple(raw(row) for row in value["told"]), tuple(map(str, value["sums"]))
+        budgets = tuple(None if b is None else [*b] for b in value["budgets"])
+        found = Head(told, budgets, weights, float(value["lr"]), bool(value["mean"]), sums)
+        columns = [told, budgets, *(x for _, x in weights.values())]
+        good = bool(weights) and all(len(x) in {1, clients} for x in columns) and {len(row) for row in told} == {KEY}
+        good = good and all(map(math.isfinite, (found.lr, *(w for _, x in weights.values() for w in x))))
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        good = False
+    if not good:
+        raise ProtocolError("the server's table of what each client is told is cut short, or not of this protocol.")
+    return found
+
+
+def told_to(message: Any, anchor: Any, visits: int, architecture: str, clients: int, rows: int) -> dict[str, Any]:
+    """Return what a client is told to work on, as one value. ``clients``, ``rows``: of the whole federation."""
+    known = {"visits": visits, "architecture": architecture, "clients": clients, "rows": rows}
+    return {"message": message, "anchor": anchor, **known}
+
+
+def digest_of(value: Any, known: Known | None = None) -> bytes:
+    """Return SHA-256 of a value of the codec, the same on both sides of a link; ``known`` keeps digests of large objects."""
+    known = {} if known is None else known
+    if isinstance(value, Tensor | Mapping) and id(value) in known:
+        return known[id(value)][1]
+    if isinstance(value, Tensor):
+        found = hashlib.sha256(json.dumps([str(value.dtype), *value.shape]).encode())
+        found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    elif isinstance(value, Mapping):
+        found = hashlib.sha256(b"tree" if isinstance(value, Tree) else b"mapping")
+        for name in sorted(value):
+            found.update(digest_of(name) + digest_of(value[name], known))
+    elif isinstance(value, list | tuple):
+        found = hashlib.sha256(b"list" + b"".join(digest_of(one, known) for one in value))
+    else:
+        found = hashlib.sha256(b"value" + json.dumps(value).encode())
+    if isinstance(value, Tensor | Mapping):
+        known[id(value)] = value, found.digest()
+    return found.digest()
