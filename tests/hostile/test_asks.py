@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from agreements import Agreements
 from deployments import NAMES, experiment
 from fedatlas.algorithm import Algorithm, Budget
 from fedatlas.config import parse
+from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.deployment.node_rows import agreed, read_rows
-from fedatlas.deployment.terms import RowsTerms, encoded
-from fedatlas.deployment.trainer import Trainer, digest_of
+from fedatlas.deployment.terms import RowsSetup, encoded
 from fedatlas.deployment.trial_rows import deal
-from fedatlas.engine.executors import Plan
-from fedatlas.errors import ProtocolError
+from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.federation import expected
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.expected import Expected, Rules
@@ -34,8 +34,9 @@ from fedatlas.rounds import federated
 from fedatlas.setup.resolution import resolve
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
-from fedatlas.wire.bundle import Bundle, init
-from fedatlas.wire.messages import RunStart, TaskRequest, written
+from fedatlas.wire.agreement import Agreement, digest_of, run_digest
+from fedatlas.wire.messages import RunStart, Signed, TaskRequest, written
+from fedatlas.wire.policy import Policy
 from federation import SIZES, Federation, brief, federation
 from protected import protected
 
@@ -249,9 +250,6 @@ def test_a_party_without_protection_knows_no_question_of_one() -> None:
 # ------------------------------------------------------------------------------------------------ a node
 
 
-PLAN = Plan("fast", "program", 1, 1, 1, "float32", "cpu", "")
-
-
 class Node:
     """A node's trainer without a process, and a server that says what it likes."""
 
@@ -261,16 +259,17 @@ class Node:
         given = experiment(**{"data": {"name": "digits", "limit": 400, "scale": "none"}, "rounds": 5, **tables})
         dealt = {key: table for key, table in given.items() if key not in {"privacy", "algorithm"}}
         deal(parse(dealt), NAMES, folder, "nodes")
-        bundle = init(folder / "federation", NAMES, "localhost", 1)["north"]
-        (bundle / "policy.toml").write_text(policy)
-        config = resolve(parse(given)).config
-        facts = {name: read_rows(folder / f"{name}.rows", config).facts for name in NAMES}
-        self.n = sum(one.rows.train for one in facts.values())
-        who = "run", config.plain(), "operator", tuple(NAMES), 0, agreed(facts)
-        most = max(one.rows.train for one in facts.values())
-        terms = RowsTerms(*who, (), PLAN, (32,), most, stateful=False, landed=-1, judging=judging)
-        self.trainer = Trainer(Bundle.open(bundle, "node"), folder / "north.rows")
-        (started,) = self.trainer.serve(written(RunStart("run", encoded(terms))))
+        made = Agreements(folder, NAMES)
+        (made.paths["north"] / "policy.toml").write_text("min_rows = 1\n" + policy)
+        config = resolve(parse(given)).config.plain()
+        facts = {name: read_rows(folder / f"{name}.rows", parse(config)).facts for name in NAMES}
+        rows = [one.rows.train for one in facts.values()]
+        self.n = sum(rows)
+        setup = RowsSetup(agreed(facts), (), (32,), max(rows), self.n, (0, 1, 2), (0, 1, 2) if judging else ())
+        signed, body = made.signed("run", config), bytes(encoded(setup))
+        self.digest = run_digest(signed, body)
+        self.trainer = made.trainer("north", folder / "north.rows")
+        (started,) = self.trainer.serve(written(RunStart("run", signed, -1, body)))
         assert started.kind == "begun", started.head
         self.model = self.trainer.running("run").setup.first.params  # type: ignore[union-attr]
 
@@ -279,7 +278,8 @@ class Node:
         asked = Request("run", 1, 0, 0, 0, what, told, 0.05, len(NAMES), self.n, "mean")._replace(**change)
         body = codec.encode(asked.plain())
         verdicts = tuple((at, True) for at in range(landed + 1))
-        (said,) = self.trainer.serve(written(TaskRequest("run", asked.ask[1:], digest_of(body), verdicts, 3, body)))
+        task = TaskRequest("run", asked.ask[1:], digest_of(body), self.digest, verdicts, body)
+        (said,) = self.trainer.serve(written(task))
         return said
 
 
@@ -334,9 +334,13 @@ def test_a_score_tells_label_counts_whatever_else_is_masked(tmp_path: Path, mask
     assert expected.FINITE in asked({"P": e * torch.nan}, number=1).head["why"]
 
 
-def test_only_sums_pass_as_secure_aggregation(tmp_path: Path) -> None:
+def test_only_sums_pass_as_secure_aggregation() -> None:
     """A clip of 1e6 and no noise is a mechanism, too, and a node reads in its record what the server sees."""
     clear = {"name": "central_dp", "clip": 1e6, "noise_multiplier": 0.0, "noise": "seed"}
-    uniform = {"name": "fedavg", "weights": "uniform"}
-    node = Node(tmp_path, "secure_aggregation = true", privacy=[clear], algorithm=uniform)
-    assert "secure_aggregation = true forbids" in node.ask(reduce="clipped sum", word={"chain": False}).head["why"]
+    whole = resolve(parse(experiment(privacy=[clear], algorithm={"name": "fedavg", "weights": "uniform"})))
+    agreement = Agreement("r", "f", whole.config.plain(), tuple(NAMES), (), "operator", 3, "", 0.0)
+    asked = AgreedRun(Signed("", "", ""), agreement, whole, 0).asked()
+    with pytest.raises(PrivacyError, match="secure_aggregation = true forbids"):
+        Policy(secure_aggregation=True).check(asked)
+    masked = asked._replace(masked=True)
+    Policy(secure_aggregation=True).check(masked)
