@@ -19,6 +19,7 @@ TEMPLATE = """# What this node takes part in. It checks every ask against this f
 min_cohort = 2                          # no round with fewer nodes
 # secure_aggregation = true             # no run whose server sees this node's update alone
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
+                                        # (hwfedavg and nwfedavg need "plain": masks do not hide a score of labels)
 """
 
 Whole = Annotated[int, Bound(least=1)]
