@@ -48,6 +48,8 @@ from fedatlas.weighting import Weighting
 
 Linkage = Literal["single", "complete"]
 TWO = 2
+# A new client goes down the tree, whose splits are fewer than the clients.
+ASKS = Asks((Form("place", "each", most="clients"), Form("train", "each")))
 NEVER = "No cluster can be split: algorithm.after_round = {} and the run has {} rounds."
 
 
@@ -106,8 +108,7 @@ def cfl(
     return Algorithm(
         "cfl",
         rounds=rounds,
-        # A new client goes down the tree: with K clients there are fewer splits.
-        asks=Asks((Form("place", "each", most="clients"), Form("train", "each"))),
+        asks=ASKS,
         tasks={
             "train": Task(shows=("model",)),
             "place": Task(shows=("model",), sealing=Sealing(remembered=False)),

@@ -140,7 +140,7 @@ def fedseq_inter(
         psi, phi, metric, group_size, min_examples, max_clients, pretrain_epochs, layers, normalise, first, start
     )
     check_by_examples(rule)
-    local = in_chains(rule, how, anchor, banked=True)
+    local = in_chains(rule, how, anchor, banked=True)._replace(asks=of_chains(how, passes, "each"))
     begin, train = local.server_init, local.training()._replace(shows=("model",))
     waiting = {"drawn": 0} if period == "fraction" else {}  # superclients since the last average
 
@@ -168,11 +168,7 @@ def fedseq_inter(
         return averaged({**server, "bank": bank, "omega": omega, "held": held}) if bank else server
 
     return local._replace(
-        name="fedseq_inter",
-        server_init=server_init,
-        rounds=rounds,
-        asks=of_chains(how, passes, "each"),
-        tasks={**local.tasks, "train": train},
+        name="fedseq_inter", server_init=server_init, rounds=rounds, tasks={**local.tasks, "train": train}
     )
 
 

@@ -61,6 +61,7 @@ from fedatlas.rounds import cast_like, messages
 from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
+TRAIN = Form("train", "each")
 ONE_GRADIENT = {"local.epochs": 1, "local.batch_size": 0, "local.optimizer": "sgd", "local.momentum": 0.0}
 ONE_START = {"algorithm.start_rounds": "there is one start"}
 ONE_CLUSTER = dict.fromkeys(("algorithm.starts", "algorithm.start_rounds"), "there is one cluster")
@@ -115,10 +116,7 @@ def ifca(
         "ifca",
         rounds=rounds,
         prepare=prepare if starts > 1 else None,
-        asks=Asks(
-            (Form("train", "each"),),
-            (Form("train", "each", most=starts * start_rounds), Form("score", "each", most=starts)),
-        ),
+        asks=Asks((TRAIN,), (TRAIN._replace(most=starts * start_rounds), Form("score", "each", most=starts))),
         tasks={
             "train": Task(start=from_picked, finish=say_which, shows=("model", "cluster"), **choose),
             "score": Question(say_loss, shows=("loss", "cluster"), passes=float(clusters)),

@@ -45,7 +45,7 @@ FOREIGN = "a party is asked by a protocol of [[privacy]] for what is not protect
 RATE = "a party is told another learning rate than the experiment's of this round."
 BUDGET = "a party is told another amount of work than the experiment allows."
 CONTENT = "a party is sent tensors that are not of its network's form."
-FINITE = "a party is sent numbers that are not finite."
+FINITE = "a party is sent numbers that are not finite"
 
 
 class NotFinite(ProtocolError, DivergedError):
@@ -89,9 +89,9 @@ class Expected:
 
     def count(self, request: Request) -> None:
         """ProtocolError where a request comes more often in its round than declared."""
-        question = self._protocol(request)
+        question = self._protocol(request) and self.bench.algorithm.grammar is not None
         one = Form(request.what, "each", most=self._sums(request.round)) if question else self._form(request)
-        before = self.tally.of(request.client)
+        before = self.tally.of[request.client]
         if one is not None and not within(one, request.round):
             self.ended = request.round
         if not 0 <= request.visits <= before or (one is not None and not self.tally.once_more(request.client, one)):
@@ -123,21 +123,23 @@ class Expected:
             return False
         return form.via == "server" and form.to == "clients" and form.reduce in {"mean", "sum"}
 
+    def _protected(self, number: int) -> list[Form]:
+        """The forms of a round that are."""
+        return [form for form in self._declared(number) if self._hidden(form)]
+
     def _sums(self, number: int) -> int:
         """How many protected sums a round may have."""
-        grammar = self.bench.algorithm.grammar
-        forms = [form for form in grammar.of(number) if self._hidden(form)] if grammar is not None else []
-        return sum(form.most if isinstance(form.most, int) else self.K for form in forms)
+        return sum(form.most if isinstance(form.most, int) else self.K for form in self._protected(number))
 
     def _check_protocol(self, request: Request) -> None:
         how, rules, message = self.bench.protection, self.rules, request.message
         assert how is not None
         assert how.protocol is not None
-        grammar = self.bench.algorithm.grammar
-        protected = {form.what for form in (grammar.of(request.round) if grammar else ()) if self._hidden(form)}
+        protected = {form.what for form in self._protected(request.round)}
         plain = request.single and request.reduce == "each" and not request.peer and request.word is None
         plain = plain and request.sender is None and not request.visits and not request.architecture
-        belongs = grammar is None or (bool(protected) and message.get("ask", next(iter(protected))) in protected)
+        belongs = bool(protected) and message.get("ask", next(iter(protected), "")) in protected
+        belongs = belongs or self.bench.algorithm.grammar is None
         try:
             parties = how.protocol.cohort(request.what, message, None) if how.protocol.cohort is not None else None
         except (LookupError, TypeError, AttributeError, ValueError):
@@ -148,10 +150,14 @@ class Expected:
 
     # ------------------------------------------------------------------------------------------------ forms
 
+    def _declared(self, number: int) -> tuple[Form, ...]:
+        grammar = self.bench.algorithm.grammar
+        return () if grammar is None else grammar.of(number)
+
     def _form(self, request: Request) -> Form | None:
         """The form of a request; None where there is none."""
-        grammar, k = self.bench.algorithm.grammar, request.client
-        for form in grammar.of(request.round) if grammar is not None else ():
+        k = request.client
+        for form in self._declared(request.round):
             alike = form.what == request.what and of_party(form, k) and (form.via == "peer") == request.peer
             if alike and from_whom(form, k, request.sender) and self._reduced(form, request):
                 return form
@@ -168,11 +174,8 @@ class Expected:
         if algorithm.grammar is None:  # rounds of a user's own that declare nothing: there is nothing to compare with
             return
         one = self._form(request)
-        if (
-            one is None
-            or request.architecture
-            or not (within(one, request.round) or self.ended in {None, request.round})
-        ):
+        ends = self.ended in {None, request.round}
+        if one is None or request.architecture or not (ends or within(one, request.round)):
             raise ProtocolError(FORM.format(algorithm.name))
         if self._hidden(one) != (request.word is not None):
             raise ProtocolError(CLEAR if self._hidden(one) else FORM.format(algorithm.name))

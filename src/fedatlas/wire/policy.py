@@ -24,6 +24,7 @@ min_rows = 10                           # no answer before round 1 and no judgin
 # threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
 # secure_aggregation = true             # no run whose server sees this node's update alone
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
+                                        # (hwfedavg and nwfedavg need "plain": masks do not hide a score of labels)
 """
 
 TRIAL = (('label_counts = "masked"', 'label_counts = "plain"'), ("min_rows = 10", "min_rows = 1"))
