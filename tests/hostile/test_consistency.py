@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from fedatlas.algorithm import Budget
+from fedatlas.deployment.node_keys import NodeKeys
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.federation.secrets import Keyring
@@ -255,6 +257,7 @@ def test_masks_cancel_only_among_clients_that_were_told_the_same() -> None:
         {"weights": {"": ("told", (1e-9, 1e-9, 1e-9, 1.0, 1e-9))}},
         {"weights": {"model": ("told", (1.0,)), "c": ("told", (0.0, 0.5, 0.0, 0.5, 0.0))}},
         {"budgets": ([0, None, None, 0], [None, 0, None, 0], [None, None, 0, 0], None, [0, None, None, 0])},
+        {"budgets": ([-1, None, None, 0], [0, None, None, 0], [None, -3, None, 0], None, [0, 5, None, 0])},
         {"budgets": ([0, None, None, 0],), "weights": {"": ("told", (0.0, 0.0, 0.0, 1.0, 0.0))}},
     ],
 )
@@ -345,6 +348,32 @@ def test_a_round_in_which_all_but_one_are_told_to_do_nothing_opens_nothing(what:
     assert len(host.asked(KEYS)) == 3 * len(ALL)  # attempts, and no more
 
 
+def test_a_node_refuses_a_table_of_models_of_their_own() -> None:
+    """All get one table: client 3 the model, the others a model that nothing is learnt from. What agrees with it is still refused."""
+    fed, host = protected("fedavg", secagg())
+    sessions = host.party.secrets
+    assert isinstance(sessions, Keyring)
+    begin = sessions.session
+    sessions.session = lambda k: {**begin(k), "insists": [*Insists(alike=True)]}  # type: ignore[method-assign]
+
+    def lie(r: Request) -> Request:
+        if r.word is None:
+            return r
+        other = silenced(r)
+        told = [
+            head.digest_of(head.told_to(x.message, None, 0, "", x.K, x.n))
+            for x in (r if k == 3 else other for k in ALL)
+        ]
+        own = r if r.client == 3 else other
+        return own._replace(word=told_in(r.word, told=messages.table(told, len(ALL), 32)))
+
+    host.tell, host.refusals = lie, []
+    begun = fed.begin(host)
+    after, _ = play(fed, [ALL], server=begun, host=host)
+    assert same(begun, after)
+    assert {request.client for request, error in host.refusals if "a model of their own" in str(error)} == {*ALL}
+
+
 @pytest.mark.parametrize("what", [SHARES, AGREE, UNMASK, "train"])
 def test_a_phase_is_answered_in_the_session_that_was_begun_for_it(what: str) -> None:
     fed, host = protected("fedavg", secagg())
@@ -377,10 +406,17 @@ def test_what_failed_is_not_asked_again_in_the_same_session() -> None:
 # ---------------------------------------------------------------------- what a party insists on
 
 
-def session_of(insists: Insists, threshold: float = 2 / 3) -> Any:
-    how = Protection((secagg(threshold=threshold),), 5, 3, 1.0, 5, 1)
+def begins(record: Mapping[str, Any], insists: Insists) -> Any:
+    """What the questions of client 1 of five begin with."""
+    how = Protection((secagg(),), 5, 3, 1.0, 5, 1)
     public = Keyring(how, 5, "tests").keys.public  # type: ignore[union-attr]
-    return how.protocol.node(1, "tests", bytes(32), public, {}, insists)  # type: ignore[misc, union-attr]
+    return how.protocol.node(1, "tests", bytes(32), public, record, insists)  # type: ignore[misc, union-attr]
+
+
+def begun(session: Any, attempt: int = 0) -> Any:
+    """The session after its first phase."""
+    message = messages.told(keys.place_of("tests", "run", 1, attempt, "train", tuple(range(5))))
+    return QUESTIONS[KEYS].answer(None, None, message, {}, session)[2]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -391,8 +427,23 @@ def session_of(insists: Insists, threshold: float = 2 / 3) -> Any:
     ],
 )
 def test_a_partys_own_least_cohort_and_threshold(insists: Insists, said: str) -> None:
-    message = messages.told(keys.place_of("tests", "run", 1, 0, "train", tuple(range(5))))
-    begin = QUESTIONS[KEYS].answer
-    begin(None, None, message, {}, session_of(Insists(5, 0.6)))  # type: ignore[arg-type]
+    begun(begins({}, Insists(5, 0.6)))
     with pytest.raises(ProtocolError, match=said):
-        begin(None, None, message, {}, session_of(insists))  # type: ignore[arg-type]
+        begun(begins({}, insists))
+
+
+def test_a_node_remembers_the_sessions_that_it_began_and_reads_its_policy_each_time(tmp_path: Path) -> None:
+    """Three for an ask, whatever the attempt, also where the run was opened anew in between."""
+    policy = tmp_path / "policy.toml"
+    for attempt in range(3):
+        node = NodeKeys(begins, tmp_path, policy)
+        node.keep(1, begun(node.session(1), attempt))
+    with pytest.raises(ProtocolError, match="3 masked sessions were begun for 'train' in round 1"):
+        begun(NodeKeys(begins, tmp_path, policy).session(1), 3)
+    node = NodeKeys(begins, tmp_path / "another run", policy)
+    policy.write_text("min_cohort = 6\nthreshold = 0.5\n")
+    with pytest.raises(ProtocolError, match="client 1 goes on with 6 or more"):
+        begun(node.session(1))
+    policy.write_text("threshold = 0.9\n")
+    with pytest.raises(ProtocolError, match=r"a share of 0\.9 to stay"):
+        begun(node.session(1))

@@ -114,6 +114,5 @@ def hold(
     survivors = [cohort[v] for v in transcript.survivors]
     replies = ask("agree", dict.fromkeys(survivors, message))
     message, signers, refused["agree"] = server.agreed(transcript, replies, party[cohort[0]].public)
-    replies = ask("unmask", dict.fromkeys(signers, message))
-    sums, refused["unmask"] = server.opened(transcript, replies)
+    sums, refused["unmask"] = server.opened(transcript, ask("unmask", dict.fromkeys(signers, message)))
     return Seen(sums, survivors, refused, down, up, sessions, records)

@@ -73,7 +73,10 @@ class NodeKeys:
     def session(self, client: int) -> Any:  # noqa: ARG002
         """Return the state that the questions of a round begin with."""
         policy = Policy.read(self.policy)
-        return {**self.begins(self.record, Insists(policy.min_cohort, policy.threshold)), BEGUN: self.begun}
+        insists = Insists(
+            policy.min_cohort, policy.threshold, alike=True
+        )  # no deployed algorithm gives clients models of their own
+        return {**self.begins(self.record, insists), BEGUN: self.begun}
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
         """Write down the sums that this node helped to open, and the sessions that it began, before its reply leaves."""

@@ -59,7 +59,8 @@ class Head(NamedTuple):
 
     def heavy(self, clients: int) -> tuple[tuple[int, ...], ...]:
         """Return the positions of the clients that add something to the sum: by part, of any and of those with work to do."""
-        busy = {v for v in range(clients) if 0 not in (at(self.budgets, v) or ())[:3]}
+        budgets = [at(self.budgets, v) or () for v in range(clients)]
+        busy = {v for v in range(clients) if all(x is None or x > 0 for x in budgets[v][:3])}
         found = []
         for _, column in self.weights.values():
             least = TINY * max(map(abs, column))
@@ -86,7 +87,7 @@ def head_of(value: Any, clients: int) -> Head:
             for part, (group, x) in value["weights"].items()
         }
         told, sums = tuple(raw(row) for row in value["told"]), tuple(map(str, value["sums"]))
-        budgets = tuple(None if b is None else [*b] for b in value["budgets"])
+        budgets = tuple(None if b is None else [x if x is None else int(x) for x in b] for b in value["budgets"])
         found = Head(told, budgets, weights, float(value["lr"]), bool(value["mean"]), sums)
         columns = [told, budgets, *(x for _, x in weights.values())]
         good = bool(weights) and all(len(x) in {1, clients} for x in columns) and {len(row) for row in told} == {KEY}

@@ -150,7 +150,12 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
     if (place.run, place.round, place.attempt) != here:
         raise ProtocolError(f"'{what}' is asked in a session that was begun for another round or attempt: refused.")
     if masking:
-        line = head_of(_told(word).get("head"), len(place.cohort)).line(place.cohort.index(session["client"]))
+        head = head_of(_told(word).get("head"), len(place.cohort))
+        if len(head.told) > 1 and Insists(*session["insists"]).alike:
+            raise ProtocolError(
+                "the clients of a sum are each told a model of their own, where all are to get the same: refused."
+            )
+        line = head.line(place.cohort.index(session["client"]))
         told = told_to(asked.message, asked.anchor, asked.visits, asked.architecture, asked.K, asked.n)
         budget = None if asked.budget is None else [*asked.budget]
         if (line["told"], line["budget"], line["lr"]) != (digest_of(told, known), budget, asked.lr):
