@@ -86,7 +86,13 @@ def tensors(x: Tensor) -> dict[str, Any]:
 
 
 def changes(x: Any) -> dict[str, Any]:
-    """Every change of a value."""
+    """Every change of a value, but those that leave it as it is."""
+    return {
+        name: new for name, new in _changes(x).items() if isinstance(x, Tensor) or type(new) is not type(x) or new != x
+    }
+
+
+def _changes(x: Any) -> dict[str, Any]:
     both = {"absent": ABSENT, "nothing": None}
     if isinstance(x, Tensor):
         return {**both, **tensors(x)}

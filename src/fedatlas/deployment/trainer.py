@@ -327,6 +327,8 @@ class Trainer:
             return answer
 
     def _land(self, running: NodeRowsRun | NodeColumnsRun, verdicts: Verdicts) -> None:
+        if any(number > running.agreed.whole.config.rounds for number, _ in verdicts):
+            raise ProtocolError("a round has landed that the experiment does not have.")
         for number, counted in sorted(verdicts):
             if number > running.state.round:  # a verdict that comes again ends nothing
                 running.state.commit(number, counted)
@@ -339,6 +341,8 @@ class Trainer:
         return RoundLanded(asked.run, running.state.round)
 
     def _finish(self, asked: FinishedModel) -> ModelStored:
+        if self._stored(asked.run) is None:
+            raise ProtocolError("this node took no part in that run.")
         where = store_delivery(self.bundle.path, asked)
         if (running := self.running(asked.run)) is not None:
             running.add_own_part(where)

@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 from torch import Tensor
 
-from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.changes import finite
 from fedatlas.algorithm import Budget, Task, start_from_model
 from fedatlas.engine.job import Bench
@@ -22,6 +21,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
 from fedatlas.grammar import Form
+from fedatlas.privacy.ask_protocol import CHAIN
 from fedatlas.tree import Tree
 
 OF_THE_NETWORK = (
@@ -67,6 +67,8 @@ class Expected:
 
     def __init__(self, bench: Bench, run: str, K: int, n: int | None = None, rules: Rules | None = None) -> None:
         self.bench, self.run, self.K, self.n, self.rules = bench, run, K, n, rules
+        how = bench.protection
+        self.reducers = frozenset[str]() if how is None else how.reducers(bench.transform)
         self.forms: dict[str, Mapping[str, Any]] = {}  # by architecture: tensor -> its shape and type
         self.seen: WeakValueDictionary[int, Tree] = WeakValueDictionary()  # trees of this round that were looked at
         self.ended: int | None = None  # the round in which something was asked that only its end allows
@@ -138,6 +140,7 @@ class Expected:
         protected = {form.what for form in self._protected(request.round)}
         plain = request.single and request.reduce == "each" and not request.peer and request.word is None
         plain = plain and request.sender is None and not request.visits and not request.architecture
+        plain = plain and request.budget is None and request.anchor is None
         belongs = bool(protected) and message.get("ask", next(iter(protected), "")) in protected
         belongs = belongs or self.bench.algorithm.grammar is None
         try:
@@ -167,7 +170,7 @@ class Expected:
         """Whether the update goes where the form says; a protected one into a reducer of the mechanism's own."""
         if request.word is None or not self._hidden(form):
             return request.reduce == form.reduce and request.single == form.single
-        return not request.single and (request.reduce in {form.reduce, "sum"} or request.reduce not in REDUCERS)
+        return not request.single and request.reduce in {form.reduce, "sum", *self.reducers}
 
     def _check_form(self, request: Request) -> None:
         algorithm = self.bench.algorithm
@@ -179,6 +182,8 @@ class Expected:
             raise ProtocolError(FORM.format(algorithm.name))
         if self._hidden(one) != (request.word is not None):
             raise ProtocolError(CLEAR if self._hidden(one) else FORM.format(algorithm.name))
+        if request.word is not None and not isinstance(request.word.get(CHAIN), bool):
+            raise ProtocolError(FORM.format(algorithm.name))
         if not self._allowed(one, request.budget):
             raise ProtocolError(BUDGET)
 

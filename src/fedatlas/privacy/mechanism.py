@@ -192,6 +192,7 @@ class Protocol(NamedTuple):
     around: Callable[[Any, str, Ask, Place, int], Asking]  # (`Keys.public`, federation, .., .., processes)
     fits: Callable[[int, bool], Any]  # (clients, weights by rows): PrivacyError where a sum would overflow
     fewest: int  # clients of a sum
+    reducer: str  # name of what sealed updates go into
     most: int | None = None
     leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
     staged: bool = False  # a phase after the work needs each client's session of the work
@@ -229,6 +230,11 @@ class Protection(NamedTuple):
     def masks(self) -> bool:
         """True if the server sees sums instead of updates."""
         return any(one.sums_only for one in self.mechanisms)
+
+    def reducers(self, transform: Transform | None) -> frozenset[str]:
+        """Return the names of what protected updates go into, where that is not the algorithm's own."""
+        totals = {work.total(transform).name for work in self.works if work.total is not None}
+        return frozenset(totals | ({self.protocol.reducer} if self.protocol is not None else set()))
 
     @property
     def noising(self) -> Noising | None:

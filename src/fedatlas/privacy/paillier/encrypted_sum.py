@@ -32,6 +32,7 @@ from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
+ENCRYPTED = "encrypted"  # name of the reducer
 OPEN = "paillier open"
 FEWEST = 2  # clients of a sum: one's alone is its update. Of two the one that opens it learns the other's, whose key it holds anyway
 CIPHER, CLEAR, FORM = "cipher", "clear", "form"
@@ -69,6 +70,7 @@ def protocol(how: Encryption) -> Protocol:
         around=partial(around, how),
         fits=lambda clients, hidden: values_layout(how, clients if how.weights_by == "client" else 1 << how.bits),
         fewest=FEWEST,
+        reducer=ENCRYPTED,
     )
 
 
@@ -255,9 +257,7 @@ class _Taken:
 
     def reducer(self) -> Reducer:
         """As the server half takes it."""
-        return Reducer(
-            "encrypted", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False
-        )
+        return Reducer(ENCRYPTED, lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False)
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
         with suppress(ProtocolError, AttributeError, KeyError, TypeError, ValueError):

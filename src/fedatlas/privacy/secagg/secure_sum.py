@@ -49,6 +49,7 @@ PHASES = {
     AGREE: "agree",
     UNMASK: "unmask",
 }  # question -> the phase of cost that it belongs to
+MASKED = "masked"  # name of the reducer
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
 NOTHING_MORE = Insists()
 ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
@@ -73,6 +74,7 @@ def protocol(how: SecureSum) -> Protocol:
         around=partial(around, how),
         fits=lambda clients, hidden: fixed.fixed(clients, how.bits, how.range, how.n_cap if hidden else 0),
         fewest=FEWEST,
+        reducer=MASKED,
         most=MOST,
         leaves=(KEYS, SHARES, WORK),
         staged=True,
@@ -391,7 +393,7 @@ class _Summing(server.MaskedSum):
 
     def reducer(self) -> Reducer:
         """As the server half takes it: updates are added up as they come."""
-        return Reducer("masked", lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False)
+        return Reducer(MASKED, lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False)
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
         k, update = one
