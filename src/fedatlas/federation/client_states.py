@@ -119,7 +119,7 @@ class PartyState:
         """
         first = (round, attempt) != self.place
         if first:
-            self._settle(self.place[0], ())
+            self.drop()
             self.place = round, attempt
         return first
 
@@ -138,6 +138,10 @@ class PartyState:
         """Makes the round final; who is not ``counted`` goes back."""
         self.landed = round
         self._settle(round, counted)
+
+    def drop(self) -> None:
+        """What was done since the last commit did not count."""
+        self._settle(self.place[0], ())
 
     def _settle(self, round: int, counted: Collection[int]) -> None:
         if round != self.place[0]:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fedatlas.algorithms import ALGORITHMS
@@ -52,6 +53,12 @@ def rate_of(later: int, schedule: Any, lr: float, number: int, total: int) -> fl
     return found
 
 
+def of_both_halves(later: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's, and the one that its parties expect: else these would refuse it before anything could be checked."""
+    for module in (rounds, assembly):
+        monkeypatch.setattr(module, "learning_rate", partial(rate_of, later))
+
+
 def without_the_epoch(purpose: str, seed: int, asked: str, *key: int) -> torch.Generator:
     """The same stream for all epochs, and all batches, of a client and round."""
     return STREAM(seed, asked, *(key[:2] if asked == purpose else key))
@@ -78,7 +85,7 @@ MUTATIONS = [
             f"learning rate of the round {words}",
             RIGHT,
             (rates_are_those_of_their_round,),
-            patched(rounds, "learning_rate", partial(rate_of, later)),
+            partial(of_both_halves, later),
         )
         for words, later in (("before", -1), ("after", 1))
     ),
