@@ -26,6 +26,7 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer, Request
 from fedatlas.federation.sealing import told
 from fedatlas.federation.secrets import Keyring
+from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
 from fedatlas.privacy.mechanism import Doing, Protection
@@ -57,16 +58,23 @@ class Last(Observer):
         self.update = codec.decode(codec.encode(dict(update)))
 
 
-class Rehearsal(Sampled):
-    """Adds the cost of each protected ask's protocol to the costs of a round without protection."""
+class Rehearsal(ServerHalf):
+    """Adds the cost of each protected ask's protocol to the costs of a round without protection, which `sampled` finds."""
 
     def __init__(self, setup: Setup, link: Link, keyring: Keyring) -> None:
+        half = (setup.bench.algorithm, link, setup.sizes, setup.seed)
+        super().__init__(*half, transform=setup.bench.transform, guard=keyring.guard(NAME))
         self.last = Last()
-        super().__init__(setup, link, (self.last,))
-        self.keyring, self.guard = keyring, keyring.guard(NAME)
+        self.sampled = Sampled(setup, link, (self.last,))
+        self.sampled.guard = self.guard
+        self.keyring = keyring
         self.updates: dict[str, Update] = {}  # by task
         self.played: _Played | None = None  # the ask whose protocol is under way
         self.wide = 0
+
+    def begin(self, start: RoundStart) -> None:
+        super().begin(start)
+        self.sampled.now = self.now  # one round, and one count of its costs
 
     def ask(self, ask: Ask) -> Replies:
         """Return the replies without protection.
@@ -84,7 +92,7 @@ class Rehearsal(Sampled):
 
     def answer(self, ask: Ask) -> Replies:
         if self.played is None:
-            return super().answer(ask)
+            return self.sampled.answer(ask)
         replies, spent = self.played.phase(ask)
         self.now.cost = _plus(self.cost, spent)
         return replies
@@ -183,7 +191,7 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
     costs = []
     try:
         for number in (1, 2):
-            asking.known.clear()  # a client's traffic may change after its first round
+            asking.sampled.known.clear()  # a client's traffic may change after its first round
             asking.updates.clear()
             generator = (algorithm.rounds or federated)(algorithm, server, drawn._replace(number=number))
             server = dict(asking.drive(generator, RoundStart(number, setup.config.local.lr)))
