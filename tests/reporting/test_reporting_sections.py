@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedatlas.reporting import write_report
-from fedatlas.reporting.blocks import Block, Table, Text
+from fedatlas.reporting.blocks import Block, TableBlock, Text
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, ReportSection
 from fedatlas.wording import csv_text
@@ -26,7 +26,7 @@ def lengths(entries: Sequence[Entry]) -> list[Block]:
     subjects = [subject for entry in entries for subject in entry.subjects]
     rows = [(subject.label, subject.printed("rounds", str)) for subject in subjects]
     csv = csv_text(("run", "rounds"), [(subject.label, subject.summary["rounds"]) for subject in subjects])
-    return [Table("lengths", "Rounds of each run", ["run", "rounds"], rows, csv)]
+    return [TableBlock("lengths", "Rounds of each run", ["run", "rounds"], rows, csv)]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,19 @@ from fedatlas.aggregation.rules import RULES
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AttackConfig
 from fedatlas.registry import arguments
-from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised, lead, notice
+from fedatlas.reporting.blocks import (
+    NARROW,
+    Block,
+    Figure,
+    Figures,
+    Key,
+    Keys,
+    TableBlock,
+    Text,
+    emphasised,
+    lead,
+    notice,
+)
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.reporting.view_attacks import threat_facts
@@ -87,7 +99,7 @@ def _keys(subject: Subject, attacks: Sequence[Plain], ruled: Plain) -> list[Key]
     return out
 
 
-def _left_out(subject: Subject, ruled: Plain) -> Table:
+def _left_out(subject: Subject, ruled: Plain) -> TableBlock:
     """How many times clients took part, and how many times their work was left out whole."""
     rows, table = [], []
     for who, name in (("attackers", "attackers"), ("honest", "honest clients")):
@@ -97,7 +109,7 @@ def _left_out(subject: Subject, ruled: Plain) -> Table:
         table.append((who, took, left))
     head = ["who", "took part", "left out", "share"]
     caption = "Who was left out: updates of all rounds that did not count at all"
-    return Table(f"{subject.key}-left-out", caption, head, rows, csv_text(("who", "took_part", "left_out"), table))
+    return TableBlock(f"{subject.key}-left-out", caption, head, rows, csv_text(("who", "took_part", "left_out"), table))
 
 
 def _curves(subject: Subject) -> Figure:

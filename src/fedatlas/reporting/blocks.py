@@ -65,7 +65,7 @@ class Choice(NamedTuple):
     kind: str = "choice"
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell: what stands in it, and smaller below it a note such as an interval."""
 
     body: str | Markup
@@ -73,11 +73,11 @@ class Cell(NamedTuple):
     optional: bool = False  # left out on a narrow screen
 
 
-Cells = Sequence[Cell | str]
+Cells = Sequence[TableCell | str]
 """A row of a table; a text is a cell without a note."""
 
 
-class Table(NamedTuple):
+class TableBlock(NamedTuple):
     """A table. The first column names the row."""
 
     id: str
@@ -122,7 +122,7 @@ class Code(NamedTuple):
     kind: str = "code"
 
 
-Block = Text | Keys | Figure | Figures | Choice | Table | Facts | Code
+Block = Text | Keys | Figure | Figures | Choice | TableBlock | Facts | Code
 
 
 class Section(NamedTuple):
@@ -148,11 +148,11 @@ def emphasised(text: str) -> Markup:
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text))))  # noqa: S704  (escaped before)
 
 
-def optional(cell: Cell | str) -> Cell:
+def optional(cell: TableCell | str) -> TableCell:
     """The cell, left out on a narrow screen."""
     return as_cell(cell)._replace(optional=True)
 
 
-def as_cell(cell: Cell | str) -> Cell:
+def as_cell(cell: TableCell | str) -> TableCell:
     """A text as a cell."""
-    return Cell(cell) if isinstance(cell, str) else cell
+    return TableCell(cell) if isinstance(cell, str) else cell

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
+from fedatlas.reporting.blocks import Block, Figure, TableBlock, TableCell, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.wording import count, csv_text, held_text, number, share
@@ -143,13 +143,13 @@ def _sizes(subject: Subject) -> Figure:
     return Figure(f"{subject.key}-sizes", "Rows at each client", how, draw, text)
 
 
-def _table(subject: Subject) -> Table:
+def _table(subject: Subject) -> TableBlock:
     facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
     known = "histogram" in facts
-    head: list[Cell | str] = ["client", "rows"]
-    columns, rows, table = ["client", "name", "rows"], list[list[Cell | str]](), list[list[object]]()
+    head: list[TableCell | str] = ["client", "rows"]
+    columns, rows, table = ["client", "name", "rows"], list[list[TableCell | str]](), list[list[object]]()
     if known:
-        head += ["largest class", Cell("distance", "total variation")]
+        head += ["largest class", TableCell("distance", "total variation")]
         columns += ["largest_class", "largest_share", "total_variation"]
     for k, n in enumerate(facts["sizes"]):
         rows.append([subject.name(k), count(n)])
@@ -157,11 +157,11 @@ def _table(subject: Subject) -> Table:
         if known:
             counts, tv = facts["histogram"][k], facts["tv"][k]
             top, part = names[counts.index(max(counts))], facts["majority"][k]
-            rows[-1] += [Cell(top, share(part)), share(tv)]
+            rows[-1] += [TableCell(top, share(part)), share(tv)]
             table[-1] += [top, part, tv]
     fold = f"The same as a table, {count(len(rows), 'client')}"
     caption = "Rows, largest class with its share, and distance of the mix of classes to that of all rows"
-    return Table(
+    return TableBlock(
         f"{subject.key}-clients", caption if known else "Rows", head, rows, csv_text(columns, table), folded=fold
     )
 

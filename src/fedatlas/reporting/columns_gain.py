@@ -7,7 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from fedatlas.reporting.blocks import Block, Cell, Figure, Table, lead, notice
+from fedatlas.reporting.blocks import Block, Figure, TableBlock, TableCell, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
@@ -61,16 +61,16 @@ def overlap_costs(found: Plain, figure: str) -> str:
     )
 
 
-def _parties(found: Plain) -> Table:
+def _parties(found: Plain) -> TableBlock:
     figure, rows, table = found["figure"], [], []
     for name, one in found["parties"].items():
         sides = [number(found["sides"][side][figure]) for side in ("together", found["without"][name])]
         gain = one[figure]
-        rows.append([name, *sides, Cell(signed(gain["value"]), interval_note(gain["low"], gain["high"], signed))])
+        rows.append([name, *sides, TableCell(signed(gain["value"]), interval_note(gain["low"], gain["high"], signed))])
         table += [(name, key, x["value"], x["low"], x["high"]) for key, x in one.items()]
     head = ["party", f"{NAMES[figure]} with it", "without it", "what its columns bring"]
     text = csv_text(("party", "figure", "gain", "low", "high"), table)
-    return Table("gain-parties", "With and without each party", head, rows, text)
+    return TableBlock("gain-parties", "With and without each party", head, rows, text)
 
 
 TITLES = {
@@ -86,7 +86,7 @@ def side_name(side: str) -> str:
     return TITLES.get(side, f"without {side.removeprefix('without_')}")
 
 
-def _sides(s: Plain, found: Plain) -> Table:
+def _sides(s: Plain, found: Plain) -> TableBlock:
     figures = list(found["sides"]["together"])
     rows = []
     for side, values in found["sides"].items():
@@ -94,7 +94,7 @@ def _sides(s: Plain, found: Plain) -> Table:
         rows.append([side_name(side), f"{trained:,}", *(number(values[key]) for key in figures)])
     text = csv_text(("side", *figures), [(side, *values.values()) for side, values in found["sides"].items()])
     head = ["who trained", "on rows", *(NAMES[key] for key in figures)]
-    return Table("gain-table", "What else could be done", head, rows, text)
+    return TableBlock("gain-table", "What else could be done", head, rows, text)
 
 
 def _picture(found: Plain, figure: str) -> Figure:

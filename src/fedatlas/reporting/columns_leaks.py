@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedatlas.reporting.blocks import Block, Table, Text, notice
+from fedatlas.reporting.blocks import Block, TableBlock, Text, notice
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.vertical import SCHEMES
 from fedatlas.wording import csv_text
@@ -17,7 +17,7 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
         *(f"{who} learns" for who in ("a party without the label", "the party with the label", "the coordinator")),
     ]
     text = csv_text(("step", "passive", "active", "coordinator"), rows)
-    table = Table("leaks", "Who learns what", head, rows, text)
+    table = TableBlock("leaks", "Who learns what", head, rows, text)
     words = SCHEMES[s["algorithm"]].words
     intro = (
         "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends an id in the clear. A party "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Cells, Figure, Key, Keys, TableBlock, TableCell, Text, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import PARTY, Entry, Plain, Subject
 from fedatlas.vertical import SCHEMES
@@ -73,7 +73,7 @@ def importance_blocks(subject: Subject) -> list[Block]:
     each = [(name, column, v) for name, own in importance.items() for column, v in own.items()]
     text = csv_text(("party", "column", "gain"), each)
     head = ["party", "share of the gain", "columns used"]
-    table = Table("importance-table", "Gain by party", *with_nodes(s, head, rows), text)
+    table = TableBlock("importance-table", "Gain by party", *with_nodes(s, head, rows), text)
     if not each:
         return [Text("No column was of use."), table]
     more = f" The {COLUMNS} that gained most of {len(each)}." if len(each) > COLUMNS else ""
@@ -114,7 +114,7 @@ def parties_blocks(subject: Subject) -> list[Block]:
     ids = s["align"]["ids"]
     rows: list[Cells] = [
         [
-            Cell(one["name"], "holds the label" if one["active"] else ""),
+            TableCell(one["name"], "holds the label" if one["active"] else ""),
             f"{one['columns']:,}",
             f"{one['rows']:,}",
             f"{one['matched'] / max(ids[one['name']], 1):.1%}",
@@ -130,6 +130,6 @@ def parties_blocks(subject: Subject) -> list[Block]:
     psi = s["align"]["name"] == "psi"
     how = "matched by private set intersection" if psi else "which all parties had in the same order"
     return [
-        Table("parties", "The parties", head, rows, text),
+        TableBlock("parties", "The parties", head, rows, text),
         Text(f"{s['align']['rows']:,} common rows, {how}: {used}."),
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, Keys, TableBlock, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, diagonal, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.outcome import models_used
@@ -68,7 +68,7 @@ def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[B
         for i, (name, span) in enumerate(zip(names, spans, strict=True))
     ]
     caption = f"Errors by the size of the target on the {where(subject.config)}"
-    return [figure, Table(f"{subject.key}-spans", caption, head, rows, text)]
+    return [figure, TableBlock(f"{subject.key}-spans", caption, head, rows, text)]
 
 
 def _between(span: Mapping[str, float]) -> str:
@@ -129,7 +129,7 @@ def _f1(subject: Subject) -> Figure:
     return Figure(f"{subject.key}-f1", title, how, draw, csv, widths)
 
 
-def _table(subject: Subject) -> Table:
+def _table(subject: Subject) -> TableBlock:
     final, names = subject.summary["final"], subject.summary["class_names"]
     f1, recall, matrix = final["per_class_f1"], final["per_class_accuracy"], final.get("confusion")
     rows, table = [], []
@@ -144,7 +144,7 @@ def _table(subject: Subject) -> Table:
     head = ["class", "weight" if subject.summary.get("weighted") else "rows", "F1", "precision", "recall"]
     text = csv_text(("class", "rows", "f1", "precision", "recall"), table)
     fold = f"The table of {count(len(names), 'class', 'classes')}" if len(names) > CLASSES_OPEN else ""
-    return Table(
+    return TableBlock(
         f"{subject.key}-per-class", f"Every class on the {where(subject.config)}", head, rows, text, folded=fold
     )
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedatlas.privacy.mechanism import PHASES as PROTECTED
-from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Table, Text
+from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, TableBlock, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import Plain, Subject, value_at
 from fedatlas.vertical import SCHEMES
@@ -54,7 +54,7 @@ def cost_blocks(subject: Subject) -> list[Block]:
     return out
 
 
-def _table(subject: Subject) -> Table:
+def _table(subject: Subject) -> TableBlock:
     cost, rounds, first = subject.summary["cost"], max(subject.summary["rounds"], 1), subject.rows[0]
     visits = sum(_visits(row) for row in subject.rows)
     rows: list[list[str]] = []
@@ -96,7 +96,7 @@ def _table(subject: Subject) -> Table:
     once(peak, subject.printed(f"cost.{memory}", bytes_text), cost[memory], peak)
     text = csv_text(("what", "total", "per_round", "per_client_and_round"), table)
     head = ["what", "in all", "per round", "per client and round"]
-    return Table(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
+    return TableBlock(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
 
 
 def phase_name(name: str) -> str:
@@ -221,7 +221,7 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
         *([name, f"{n:,}"] for name, n in s.get("counts", {}).items() if n),
     ]
     text = csv_text(("phase", "seconds"), list(spent.items()))
-    table = Table("costs", f"Cost of {count(s['rounds'], 'round')}", ["what", "in all"], lines, text)
+    table = TableBlock("costs", f"Cost of {count(s['rounds'], 'round')}", ["what", "in all"], lines, text)
     said = (
         "Bytes are the size of the messages, each counted on its way to the coordinator and on its way from it. Seconds were measured on "
         "one machine that played all parties, one after another."

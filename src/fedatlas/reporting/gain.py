@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, lead, notice, optional
+from fedatlas.reporting.blocks import Block, Cells, Figure, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Plain, Subject
@@ -67,7 +67,7 @@ def gain_over(entries: Sequence[Entry]) -> list[Block]:
     return [_means(entries) or notice(hint), *parties]
 
 
-def _means(entries: Sequence[Entry]) -> Table | None:
+def _means(entries: Sequence[Entry]) -> TableBlock | None:
     """A line a folder: the clients' mean and worst, alone, together and pooled; over seeds, the mean of each."""
     known = [e for e in entries if all(s.summary.get("gain") for s in e.subjects)]
     if not known:
@@ -76,22 +76,22 @@ def _means(entries: Sequence[Entry]) -> Table | None:
     rows, table = [], []
     alike = len({e.subjects[0].judged_on for e in known}) == 1
     for entry in known:
-        rows.append([Cell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}")])
+        rows.append([TableCell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}")])
         for part in parts:
             each = [s.summary["gain"]["summary"][part] for s in entry.subjects]
             mean, worst = (over_seeds([found[k] for found in each]) for k in ("mean", "min"))
             sd = f"sd {number(mean.sd)}; " if mean.sd is not None else ""
-            rows[-1].append(Cell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
+            rows[-1].append(TableCell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
             table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
     several = any(len(e.subjects) > 1 for e in known)
     over = "; averages over the seeds (sd: standard deviation between them)" if several else ""
     caption = f"{NAMES[known[0].headline]} over the clients: mean, and below it the worst client{over}"
     columns = ("run", "part", "mean", "mean_sd", "worst", "worst_sd", "seeds")
     head = ["run", *(PARTS[p] for p in parts)]
-    return Table("gain-runs", capital(caption), head, rows, csv_text(columns, table))
+    return TableBlock("gain-runs", capital(caption), head, rows, csv_text(columns, table))
 
 
-def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
+def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
     """Each owner's figures over the seeds of one experiment: their mean, and below it their standard deviation."""
     found = [s.summary["gain"] for s in entry.subjects if s.summary.get("gain")]
     first = entry.subjects[0]
@@ -108,7 +108,7 @@ def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
             continue
         spread = [over_seeds(group) for group in values]
         texts = [*[number] * len(parts), signed]
-        cells = [Cell(text(x.mean), f"sd {number(x.sd)}") for text, x in zip(texts, spread, strict=True)]
+        cells = [TableCell(text(x.mean), f"sd {number(x.sd)}") for text, x in zip(texts, spread, strict=True)]
         rows.append([_named(first, k), *cells])
         table.append((k, first.name(k), *(v for x in spread for v in (x.mean, x.sd))))
     if not rows:
@@ -120,17 +120,17 @@ def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
     caption += f"mean of {count(len(found), 'seed')}; sd: standard deviation between them"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
     csv = csv_text(columns, table)
-    return Table(f"{entry.key}-gain-parties", caption, _head(first, parts), rows[:LISTED], csv, [], folded)
+    return TableBlock(f"{entry.key}-gain-parties", caption, _head(first, parts), rows[:LISTED], csv, [], folded)
 
 
-def _named(subject: Subject, k: int, *notes: str) -> Cell:
+def _named(subject: Subject, k: int, *notes: str) -> TableCell:
     name = subject.name(k)
-    return Cell(name, ", ".join([*([] if name == str(k) else [f"client {k}"]), *notes]))
+    return TableCell(name, ", ".join([*([] if name == str(k) else [f"client {k}"]), *notes]))
 
 
-def _head(subject: Subject, parts: Sequence[str], gain: bool = True, *between: Cell) -> list[Cell]:
-    head = [Cell("client"), *between, *(Cell(PARTS[p], p.replace("_", " ")) for p in parts)]
-    return [*head, Cell("gain", "less error" if subject.numbers else "")] if gain else head
+def _head(subject: Subject, parts: Sequence[str], gain: bool = True, *between: TableCell) -> list[TableCell]:
+    head = [TableCell("client"), *between, *(TableCell(PARTS[p], p.replace("_", " ")) for p in parts)]
+    return [*head, TableCell("gain", "less error" if subject.numbers else "")] if gain else head
 
 
 def _absent(subject: Subject) -> str | Markup:
@@ -279,7 +279,7 @@ def _point(subject: Subject, slot: int, row: Plain, part: str) -> Point:
     return Point(slot, found["value"], said, found["low"], found["high"])
 
 
-def _table(subject: Subject, gains: Gains) -> Table:
+def _table(subject: Subject, gains: Gains) -> TableBlock:
     rows = list(enumerate(gains.rows))
     if gains.both and len(rows) > LISTED:
         rows = sorted(rows, key=lambda pair: gained(subject, pair[1]) or 0.0)[:LISTED]
@@ -287,13 +287,13 @@ def _table(subject: Subject, gains: Gains) -> Table:
     body: list[Cells] = []
     for i, row in rows:
         cells = [
-            Cell(subject.printed(f"{root.format(i, p)}.value"), interval_note(row[p]["low"], row[p]["high"]))
+            TableCell(subject.printed(f"{root.format(i, p)}.value"), interval_note(row[p]["low"], row[p]["high"]))
             for p in gains.parts
         ]
         if gains.both:
             low, high = (row.get("gain", {}).get(end) for end in ("low", "high"))
             ends = interval_text(low, high, signed)
-            cells.append(Cell(signed(gained(subject, row)), ends))
+            cells.append(TableCell(signed(gained(subject, row)), ends))
         notes = ["on the common rows"] if subject.own_rows and not row["own_rows"] else []
         body.append([_named(subject, row["client"], *notes), optional(count(row["train_rows"])), *cells])
     head = _head(subject, gains.parts, gains.both, optional("rows"))
@@ -307,7 +307,7 @@ def _table(subject: Subject, gains: Gains) -> Table:
     caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval{paired}"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
     foot = _foot(subject, gains) if not folded else []
-    return Table(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
+    return TableBlock(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
 
 
 def _foot(subject: Subject, gains: Gains) -> list[Cells]:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, lead, notice, optional
+from fedatlas.reporting.blocks import Block, Cells, Key, Keys, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
     NAMES,
@@ -162,7 +162,7 @@ def _differences(entries: Sequence[Entry]) -> list[Block]:
     folded = f"The {len(rows)} keys in which these runs differ" if len(rows) > FEW else ""
     head = ["key", *labels]
     caption = "In what the configurations of these runs differ"
-    return [Table("differences", caption, head, cells, csv_text(head, rows), [], folded)]
+    return [TableBlock("differences", caption, head, cells, csv_text(head, rows), [], folded)]
 
 
 def by_name(plain: dict[str, Any]) -> dict[str, Any]:
@@ -314,13 +314,13 @@ def models_used(subject: Subject) -> str:
     return f"the clients share {count(found['number'], 'model')}, one a cluster"
 
 
-def _figures(subject: Subject) -> Table:
+def _figures(subject: Subject) -> TableBlock:
     """Final and best of one run; where these are of validation rows, the final model's on the test rows, too."""
     final, best, test = (subject.summary.get(part, {}) for part in ("final", "best", "test"))
     rows, table, tested = list[Cells](), [], ["test"] if test else []
     for key in (k for k in SHOWN if k in final):
         reached = best.get(key, {})
-        peak = Cell(subject.printed(f"best.{key}.value"), f"round {reached['round']}" if reached else "")
+        peak = TableCell(subject.printed(f"best.{key}.value"), f"round {reached['round']}" if reached else "")
         judged = [_judged(subject, part, key) for part in ("final", *tested)]
         rows.append([capital(NAMES[key]), judged[0], peak, *judged[1:]])
         table.append((key, final[key], reached.get("value"), reached.get("round"), *(test.get(key) for _ in tested)))
@@ -328,10 +328,10 @@ def _figures(subject: Subject) -> Table:
     text = csv_text(("figure", "final", "best", "best_round", *tested), table)
     flatters = "" if test else "; the best round is chosen by these rows, so that its figures are a little too good"
     below = f", below them {found['level']:.0%} bootstrap intervals" if (found := final.get("interval")) else ""
-    return Table("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
+    return TableBlock("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
 
 
-def _seeds(entry: Entry, part: Literal["final", "test"]) -> Table:
+def _seeds(entry: Entry, part: Literal["final", "test"]) -> TableBlock:
     """Every seed, and over all of them mean and standard deviation."""
     keys, spread = [k for k in COMPARED if k in entry.summary[part]], entry.summary["over_seeds"][part]
     rows: list[Cells] = [[s.label.rsplit(", ")[-1], *(_judged(s, part, k) for k in keys)] for s in entry.subjects]
@@ -342,10 +342,10 @@ def _seeds(entry: Entry, part: Literal["final", "test"]) -> Table:
     which = where(entry.config) if part == "final" else "test rows"
     caption = f"Figures after the last round on the {which}, seed by seed; below a figure its bootstrap interval"
     name = "figures" if part == "final" else "test-figures"
-    return Table(name, caption, ["seed", *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
+    return TableBlock(name, caption, ["seed", *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
 
 
-def _runs(entries: Sequence[Entry]) -> Table:
+def _runs(entries: Sequence[Entry]) -> TableBlock:
     """The runs side by side."""
     keys = [k for k in COMPARED if k in entries[0].summary["final"]]
     rows: list[Cells] = []
@@ -353,13 +353,13 @@ def _runs(entries: Sequence[Entry]) -> Table:
         cost = entry.summary["cost"]
         spread = entry.summary.get("over_seeds", {}).get("final", {})
         cells = [
-            Cell(entry.printed(f"final.{k}"), f"sd {number(spread[k]['sd'])}")
+            TableCell(entry.printed(f"final.{k}"), f"sd {number(spread[k]['sd'])}")
             if spread
             else _judged(entry.subjects[0], "final", k)
             for k in keys
         ]
         n = f", {len(entry.subjects)} seeds" if spread else ""
-        name = Cell(entry.label, f"{entry.summary['algorithm']}{n}")
+        name = TableCell(entry.label, f"{entry.summary['algorithm']}{n}")
         sent = bytes_text(total_of(cost[k] for k in TOTALS))
         rows.append([name, *cells, sent, optional(seconds_text(cost["seconds"]))])
     head: Cells = ["run", *map(_head, keys), "sent", optional("time")]
@@ -371,13 +371,13 @@ def _runs(entries: Sequence[Entry]) -> Table:
     values = [[None if isinstance(v, list) else v for v in map(record.get, columns)] for record in records]
     table = [(entry.label, *line) for entry, line in zip(entries, values, strict=True)]
     caption = "After the last rounds; below a figure its bootstrap interval, or its standard deviation (sd) over seeds"
-    return Table("runs", caption, head, rows, csv_text(("run", *columns), table))
+    return TableBlock("runs", caption, head, rows, csv_text(("run", *columns), table))
 
 
-def _judged(subject: Subject, part: str, key: str) -> Cell:
+def _judged(subject: Subject, part: str, key: str) -> TableCell:
     """A figure of the final model with its interval; a seed that diverged has no test figures."""
-    return Cell(subject.printed(f"{part}.{key}"), subject.interval(part, key))
+    return TableCell(subject.printed(f"{part}.{key}"), subject.interval(part, key))
 
 
-def _head(key: str) -> Cell:
-    return Cell(NAMES[key], "lower is better" if key in LOWER_IS_BETTER and key != "loss" else "")
+def _head(key: str) -> TableCell:
+    return TableCell(NAMES[key], "lower is better" if key in LOWER_IS_BETTER and key != "loss" else "")

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import of_table
-from fedatlas.reporting.blocks import NARROW, Block, Cell, Facts, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import NARROW, Block, Facts, Figure, Figures, Key, Keys, TableBlock, TableCell, Text
 from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
 from fedatlas.reporting.entries import Subject
@@ -192,53 +192,60 @@ def _helped(found: Mapping[str, Any]) -> str:
     )
 
 
-def _accounts(subject: Subject, words: Mapping[str, tuple[str, str]], accounts: Mapping[str, Any]) -> Table:
+def _accounts(subject: Subject, words: Mapping[str, tuple[str, str]], accounts: Mapping[str, Any]) -> TableBlock:
     """A paper's epsilon, assumption by assumption."""
     shown = [(key, *words[key], accounts[key]) for key in words if key in accounts]
     rows = [
         [
-            Cell(name, why),
-            Cell(value if isinstance(value, str) else printed(value, subject.at(f"privacy.accounts.{key}"), _plainly)),
+            TableCell(name, why),
+            TableCell(
+                value if isinstance(value, str) else printed(value, subject.at(f"privacy.accounts.{key}"), _plainly)
+            ),
         ]
         for key, name, why, value in shown
     ]
     caption = "Epsilon of a single row: what the paper states, and what is left of it with fewer assumptions"
     text = csv_text(("account", "epsilon"), [(name, value) for _, name, _, value in shown])
-    return Table(f"{subject.key}-accounts", caption, [Cell("account"), Cell("epsilon")], rows, text)
+    return TableBlock(f"{subject.key}-accounts", caption, [TableCell("account"), TableCell("epsilon")], rows, text)
 
 
-def _price(subject: Subject) -> Table:
+def _price(subject: Subject) -> TableBlock:
     """Bytes and seconds beside those without protection."""
     cost, phases = subject.summary["cost"], subject.summary["cost"]["seconds_by_phase"]
     sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
     spent = _protecting(phases)
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     table: list[tuple[object, ...]] = []
     for name, whole, own, text in (
         ("bytes", sent, more, bytes_text),
         ("seconds", cost["seconds"], spent, seconds_text),
     ):
         if whole is None or own is None:
-            rows.append([Cell(name), Cell(NOT_TOLD), Cell(""), Cell("")])
+            rows.append([TableCell(name), TableCell(NOT_TOLD), TableCell(""), TableCell("")])
             table.append((name, None, None))
             continue
         rest = whole - own
         rows.append(
             [
-                Cell(name),
-                Cell(text(whole)),
-                Cell(text(rest)),
-                Cell(times_text(whole / rest) if rest > 0 else DASH),
+                TableCell(name),
+                TableCell(text(whole)),
+                TableCell(text(rest)),
+                TableCell(times_text(whole / rest) if rest > 0 else DASH),
             ]
         )
         table.append((name, whole, rest))
     for phase in (p for p in PROTECTING if p in phases):
         rows.append(
-            [Cell(f"of the seconds, {phase_name(phase)}"), Cell(seconds_text(phases[phase])), Cell(""), Cell("")]
+            [
+                TableCell(f"of the seconds, {phase_name(phase)}"),
+                TableCell(seconds_text(phases[phase])),
+                TableCell(""),
+                TableCell(""),
+            ]
         )
         table.append((phase, phases[phase], None))
-    head = [Cell("what"), Cell("this run"), Cell("without protection"), Cell("ratio")]
-    return Table(
+    head = [TableCell("what"), TableCell("this run"), TableCell("without protection"), TableCell("ratio")]
+    return TableBlock(
         f"{subject.key}-price", "The price of the whole run", head, rows, csv_text(("what", "with", "without"), table)
     )
 

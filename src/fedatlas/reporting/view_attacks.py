@@ -7,7 +7,7 @@ from functools import partial
 
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack
-from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Cells, Facts, Figure, Figures, TableBlock, TableCell, Text, lead, notice
 from fedatlas.reporting.drawing.charts import power_curve
 from fedatlas.reporting.drawing.pixels import pairs
 from fedatlas.reporting.entries import Plain, Subject
@@ -63,7 +63,7 @@ def _role(text: str) -> str:
     return {"client": f"client {client}", "successor": f"the client after client {client}"}.get(kind, f"the {kind}")
 
 
-def _table(subject: Subject, attack: ViewAttack, record: Plain) -> Table:
+def _table(subject: Subject, attack: ViewAttack, record: Plain) -> TableBlock:
     rows, plain = list[Cells](), []
     for key, one in record["metrics"].items():
         leak = record["leaks"].get(key)
@@ -73,13 +73,13 @@ def _table(subject: Subject, attack: ViewAttack, record: Plain) -> Table:
         plain.append([key, one["value"], one["low"], one["high"], one["placebo"], *ends])
     head = ["figure", "value", "placebo", "leak"]
     columns = ("figure", "value", "low", "high", "placebo", "leak", "leak_low", "leak_high")
-    return Table(f"{subject.key}-{attack.name}", f"Figures of {attack.name}", head, rows, csv_text(columns, plain))
+    return TableBlock(f"{subject.key}-{attack.name}", f"Figures of {attack.name}", head, rows, csv_text(columns, plain))
 
 
-def _value(one: Plain) -> Cell:
+def _value(one: Plain) -> TableCell:
     if one["value"] is None:
-        return Cell("not resolved", "fewer than 10,000 non-members")
-    return Cell(number(one["value"]), interval_text(one["low"], one["high"]))
+        return TableCell("not resolved", "fewer than 10,000 non-members")
+    return TableCell(number(one["value"]), interval_text(one["low"], one["high"]))
 
 
 def _figure(subject: Subject, name: str, one: Picture) -> Figure:

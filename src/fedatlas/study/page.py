@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from fedatlas.reporting.blocks import Block, Cell, Code, Facts, Section, Table, Text
+from fedatlas.reporting.blocks import Block, Code, Facts, Section, TableBlock, TableCell, Text
 from fedatlas.reporting.page import document
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_effects import effects_blocks
@@ -60,7 +60,7 @@ def settings(found: Analysis) -> list[Block]:
     return [figure, winners(found, names)]
 
 
-def winners(found: Analysis, names: Sequence[str]) -> Table:
+def winners(found: Analysis, names: Sequence[str]) -> TableBlock:
     """Who is first in each setting, and by how much."""
     rows, table = [], []
     for i, (one, name) in enumerate(zip(found["settings"], names, strict=True)):
@@ -70,40 +70,41 @@ def winners(found: Analysis, names: Sequence[str]) -> Table:
         held = f"{count(facts['nodes'] or 0, 'node')}, {count(round(facts['rows'] or 0), 'row')}"
         rows.append(
             [
-                Cell(f"{i + 1}. {name}", f"{held}, h {number(facts['heterogeneity'])}"),
-                Cell(", ".join(first) or "–", "not told apart" if len(first) > 1 else ""),
-                Cell(number(best)),
-                Cell(signed(lead["value"]), interval_note(lead["low"], lead["high"]), optional=True),
-                Cell(number(base)),
+                TableCell(f"{i + 1}. {name}", f"{held}, h {number(facts['heterogeneity'])}"),
+                TableCell(", ".join(first) or "–", "not told apart" if len(first) > 1 else ""),
+                TableCell(number(best)),
+                TableCell(signed(lead["value"]), interval_note(lead["low"], lead["high"]), optional=True),
+                TableCell(number(base)),
             ]
         )
         ahead = [lead[key] for key in ("over", "value", "low", "high")]
         table.append((name, *facts.values(), "; ".join(first), best, *ahead, base))
-    ahead_of = Cell("Ahead of the next that is told apart", optional=True)
-    head = [Cell("Setting"), Cell("First"), Cell("Accuracy"), ahead_of, Cell(BASELINE.capitalize())]
+    ahead_of = TableCell("Ahead of the next that is told apart", optional=True)
+    head = [TableCell("Setting"), TableCell("First"), TableCell("Accuracy"), ahead_of, TableCell(BASELINE.capitalize())]
     keys = "setting nodes rows h classes data first accuracy over ahead low high centralised".split()
     folded = f"All {len(names)} settings" if len(names) > DRAWN else ""
-    return Table("winners", "Who is first in each setting", head, rows, csv_text(keys, table), folded=folded)
+    return TableBlock("winners", "Who is first in each setting", head, rows, csv_text(keys, table), folded=folded)
 
 
 def outcome_blocks(found: Analysis) -> list[Block]:
     """Runs by their outcome, and the sentences of those without a result."""
     statuses = list(dict.fromkeys(status for of in found["outcomes"].values() for status in of))
     table = [[choice, *(of.get(s, 0) for s in statuses)] for choice, of in found["outcomes"].items()]
-    rows = [[Cell(choice), *(Cell(count(n)) for n in numbers)] for choice, *numbers in table]
-    head, csv = [Cell("Choice"), *map(Cell, statuses)], csv_text(["choice", *statuses], table)
+    rows = [[TableCell(choice), *(TableCell(count(n)) for n in numbers)] for choice, *numbers in table]
+    head, csv = [TableCell("Choice"), *map(TableCell, statuses)], csv_text(["choice", *statuses], table)
     out: list[Block] = [
         Text(
             "Refused and diverged runs stay in the table: an average over the runs that survive would praise the unstable."
         ),
-        Table("outcomes-table", "Runs of cells by outcome", head, rows, csv),
+        TableBlock("outcomes-table", "Runs of cells by outcome", head, rows, csv),
     ]
     reasons = found.get("reasons", ())
     if reasons:
         rows = [
-            [Cell(f"{r['status']}: {levels_text(r['levels'])}, seed {r['seed']}"), Cell(r["reason"])] for r in reasons
+            [TableCell(f"{r['status']}: {levels_text(r['levels'])}, seed {r['seed']}"), TableCell(r["reason"])]
+            for r in reasons
         ]
         csv = csv_text(["status", "seed", "reason"], [(r["status"], r["seed"], r["reason"]) for r in reasons])
         folded = f"Why: {count(len(rows), 'run')}"
-        out.append(Table("reasons", "Why", [Cell("Run"), Cell("Reason")], rows, csv, folded=folded))
+        out.append(TableBlock("reasons", "Why", [TableCell("Run"), TableCell("Reason")], rows, csv, folded=folded))
     return [*out, Code("again", "The same page again, from the table", "fedatlas study STUDY.toml --analyse")]

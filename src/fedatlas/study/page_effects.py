@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Choice, Figure, Option, Table, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Choice, Figure, Option, TableBlock, TableCell, Text
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_parts import BASELINE, Analysis, heat_figure, ordered
@@ -83,7 +83,7 @@ def pair_figure(found: Analysis, about: Row, *factors: str) -> Figure:
     return heat_figure(f"effect-{one}-{other}", label, how, (one, other), rows, columns, values)
 
 
-def effects_table(name: str, about: Row) -> Table:
+def effects_table(name: str, about: Row) -> TableBlock:
     """All effects on a response, folded."""
     title, text = capital(RESPONSES[name].name), RESPONSES[name].text
     signed_text = partial(difference_text, text=text)
@@ -91,16 +91,16 @@ def effects_table(name: str, about: Row) -> Table:
     for e in about["effects"]:
         named = list(zip(e["factors"], e["levels"], strict=True))
         interval = interval_text(e["low"], e["high"], signed_text) or "one seed: none"
-        rows.append([Cell(levels_text(named)), Cell(signed_text(e["estimate"])), Cell(interval)])
+        rows.append([TableCell(levels_text(named)), TableCell(signed_text(e["estimate"])), TableCell(interval)])
         both = [x for pair in (*named, (None, None))[:2] for x in pair]
         table.append((*both, e["estimate"], e["low"], e["high"]))
     base = about["baseline"][""][""]
     beside = f"; {BASELINE} {text(base)}" if base is not None else ""
     caption = f"{title}: mean {text(about['mean'])}{beside}. Effects with their simultaneous intervals"
-    head = [Cell("Level, or pair"), Cell("Effect"), Cell("Interval")]
+    head = [TableCell("Level, or pair"), TableCell("Effect"), TableCell("Interval")]
     csv = csv_text(["factor", "level", "factor 2", "level 2", "effect", "low", "high"], table)
     folded = f"{title}: all {count(len(rows), 'effect')}"
-    return Table(f"effects-{name}", caption, head, rows, csv, folded=folded)
+    return TableBlock(f"effects-{name}", caption, head, rows, csv, folded=folded)
 
 
 def difference_text(v: float, text: Callable[[float], str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Choice, Figure, Option, Table, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Choice, Figure, Option, TableBlock, TableCell, Text
 from fedatlas.reporting.drawing.charts import Axis, Named, Point, scatter
 from fedatlas.study.page_parts import BASELINE, DRAWN, Analysis, setting_names
 from fedatlas.study.plain import Row
@@ -70,7 +70,7 @@ def tip(m: Row) -> str:
     return f"{m['choice']}: {', '.join(told(axis, m[axis]) for axis in which(front=True))}{chance}"
 
 
-def front_table(found: Analysis, names: Sequence[str]) -> Table:
+def front_table(found: Analysis, names: Sequence[str]) -> TableBlock:
     """Every choice in every setting with its chance of being on the front."""
     axes, rows, values = which(front=True), [], []
     for one, name in zip(found["settings"], names, strict=True):
@@ -78,10 +78,16 @@ def front_table(found: Analysis, names: Sequence[str]) -> Table:
             if m["accuracy"] is None:
                 continue
             chance = "one seed" if m["chance"] is None else f"chance {share(m['chance'])}"
-            stands = {True: Cell("on the front", chance), False: Cell("beaten", chance), None: Cell("–")}[m["on_front"]]
-            rows.append([Cell(m["choice"], name), *(Cell(RESPONSES[axis].text(m[axis])) for axis in axes), stands])
+            stands = {
+                True: TableCell("on the front", chance),
+                False: TableCell("beaten", chance),
+                None: TableCell("–"),
+            }[m["on_front"]]
+            rows.append(
+                [TableCell(m["choice"], name), *(TableCell(RESPONSES[axis].text(m[axis])) for axis in axes), stands]
+            )
             values.append((name, *(m[key] for key in ("choice", *axes, *TAIL))))
-    head = [Cell("Choice"), *(Cell(capital(RESPONSES[axis].name)) for axis in axes), Cell("Front")]
+    head = [TableCell("Choice"), *(TableCell(capital(RESPONSES[axis].name)) for axis in axes), TableCell("Front")]
     folded = f"All {count(len(rows), 'line')}" if len(rows) > DRAWN else ""
     csv = csv_text(["setting", "choice", *axes, *TAIL], values)
-    return Table("front-table", "Every choice in every setting", head, rows, csv, folded=folded)
+    return TableBlock("front-table", "Every choice in every setting", head, rows, csv, folded=folded)
