@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import torch
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.batches import examples_of
-from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
@@ -35,6 +34,7 @@ from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.files import write_bytes
 from fedatlas.privacy.mechanism import Protection
+from fedatlas.record.fingerprint import fingerprint, of_splits
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.setup.refusals import checked
@@ -82,7 +82,7 @@ class NodeRowsRun:
         self.config = whole.config
         self.number = terms.number
         splits = coded(held, terms.about)
-        self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(splits)))
+        self.terms = terms._replace(rows=same_rows(terms.rows, fingerprint(of_splits(splits))))
         learn = node_setup.replayed(terms.totals)
         self.setup: Setup = node_setup.node_setup(whole, terms.about, splits, self.number, len(terms.names), learn)
         if terms.judging:
@@ -264,17 +264,6 @@ class Trainer:
 def digest_of(body: bytes | bytearray | memoryview) -> str:
     """The digest of a request's bytes."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()
-
-
-def fingerprint(splits: Mapping[str, Split]) -> str:
-    """BLAKE2b of the bytes of a node's rows."""
-    found = hashlib.blake2b(digest_size=16)
-    for name in sorted(splits):
-        for x in splits[name]:
-            if x is not None:
-                found.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
-                found.update(x.contiguous().numpy().data)
-    return found.hexdigest()
 
 
 @machine.one_thread_an_operator()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.data.dataset import Split
 from fedatlas.data.party_tables import PartyTable
 from fedatlas.setup.assembly import Setup
 
@@ -47,6 +48,14 @@ def of_tables(tables: Sequence[PartyTable]) -> Iterator[str | np.ndarray[Any, An
     """These parties' ids, columns, labels and weights."""
     for one in tables:
         yield from (repr((one.name, one.names, len(one.ids))), "\x1f".join(one.ids), one.x, one.y, one.weight)
+
+
+def of_splits(splits: Mapping[str, Split]) -> Iterator[str | np.ndarray[Any, Any]]:
+    """A node's own rows, by split."""
+    for name in sorted(splits):
+        for x in splits[name]:
+            if x is not None:
+                yield from (f"{name} {x.dtype} {tuple(x.shape)}", x.numpy())
 
 
 def judged_on(setup: Setup) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 from fedatlas.algorithm import Ask, Question, RoundGenerator, State, Update
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.vertical import psi
-from fedatlas.vertical.ids import LITTLE, Look, difference, fingerprint, look_of, ordered
+from fedatlas.vertical.ids import LITTLE, Look, difference, digest_of_ids, look_of, ordered
 from fedatlas.vertical.parties import Columns, Whole, each, tensor, to_all
 
 MASK, REMASK, PASS, BACK, MATCH, SAME, LOOK = (
@@ -117,7 +117,7 @@ def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -
         raise DataError(
             f"party '{data.name}' has {len(data.ids) - len(rows)} rows without an id: align.name = 'none' needs one in every row."
         )
-    return {"digest": fingerprint(data.ids, data.seed), "rows": len(rows)}, placed(data, state, rows), session
+    return {"digest": digest_of_ids(data.ids, data.seed), "rows": len(rows)}, placed(data, state, rows), session
 
 
 def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:

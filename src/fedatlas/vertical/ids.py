@@ -70,7 +70,7 @@ def ordered(ids: Sequence[str], seed: int) -> Whole:
     return np.array(sorted(range(len(ids)), key=tags.__getitem__), dtype=np.int64)
 
 
-def fingerprint(ids: Sequence[str], seed: int) -> str:
+def digest_of_ids(ids: Sequence[str], seed: int) -> str:
     """A digest of all ids in their order: equal for two parties that hold the same ones in the same order."""
     key = str(seed).encode()
     return hmac.digest(key, b"\x1f".join(hashlib.sha256(one.encode()).digest() for one in ids), "sha256").hex()
