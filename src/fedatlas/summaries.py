@@ -35,7 +35,7 @@ Numbers = Mapping[str, Any]
 """Whole numbers and tensors by name: of one party, or added up over parties."""
 
 
-class PartyRows(Protocol):
+class StoredRows(Protocol):
     """What one party holds: inputs (rows, ...) in stored form, targets (rows, ...)."""
 
     @property
@@ -100,7 +100,7 @@ class Summary(NamedTuple):
     """A question about the rows of one party; a server needs the sum of the answers and no single one."""
 
     name: str
-    of: Callable[[PartyRows, Message], Numbers]
+    of: Callable[[StoredRows, Message], Numbers]
     # What each party is told for it, question or outcome, of (message, sum); None: nothing that it has not anyway.
     told: Callable[[Message, Numbers], Any] = lambda message, total: None
     # (message, answer) -> the answer as it is written where nothing hides it.
@@ -119,11 +119,11 @@ class Learnt(NamedTuple):
 Learn = Callable[[Summary, Message], Learnt]
 """Asks all parties one question and adds up their answers."""
 
-Learner = Callable[[Sequence[PartyRows]], Learn]
+Learner = Callable[[Sequence[StoredRows]], Learn]
 """Who asks parties that hold these rows."""
 
 
-def in_process(parties: Sequence[PartyRows]) -> Learn:
+def in_process(parties: Sequence[StoredRows]) -> Learn:
     """Asks one party after another in this process; counts the messages in which that would travel, as the codec writes them."""
 
     def learn(summary: Summary, message: Message) -> Learnt:
@@ -194,7 +194,7 @@ def filled(x: Tensor, medians: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), medians, x)
 
 
-def _columns(rows: PartyRows, message: Message) -> Numbers:
+def _columns(rows: StoredRows, message: Message) -> Numbers:
     """``columns``: numbers of the columns; ``fill``: what stands in for a missing cell of each column of the table."""
     return moments_of(filled(rows.x, message["fill"])[:, message["columns"]])._asdict()
 
@@ -213,7 +213,7 @@ TARGET_MOMENTS = Summary("moments of targets", lambda rows, message: moments_of(
 def constants_of(moments: Summary) -> Summary:
     """The question after the mean over parties of their own means and deviations, for rows that no party holds."""
 
-    def of(rows: PartyRows, message: Message) -> Numbers:
+    def of(rows: StoredRows, message: Message) -> Numbers:
         return {"clients": 1, **Moments(**moments.of(rows, message)).constants()}
 
     def told(message: Message, total: Numbers) -> Numbers:
@@ -225,7 +225,7 @@ def constants_of(moments: Summary) -> Summary:
 # ------------------------------------------------------------------------------------------------------------ counts
 
 
-def _holding(rows: PartyRows, message: Message) -> Numbers:
+def _holding(rows: StoredRows, message: Message) -> Numbers:
     """``names``: the known categories of each column, by its number."""
     counts = {}
     for column, known in message["names"].items():
@@ -254,14 +254,14 @@ def categories(learn: Learn, names: Mapping[int, Sequence[str]]) -> tuple[dict[i
     return {int(j): tuple(known) for j, known in _held(message, learnt.sum).items()}, learnt.traffic
 
 
-def _missing(rows: PartyRows, message: Message) -> Numbers:
+def _missing(rows: StoredRows, message: Message) -> Numbers:
     return {"n": len(rows.x), "missing": torch.isnan(rows.x).sum(0)}
 
 
 MISSING = Summary("missing cells", _missing)
 
 
-def _classes(rows: PartyRows, message: Message) -> Numbers:
+def _classes(rows: StoredRows, message: Message) -> Numbers:
     """``classes``: how many there are; a label that is none of them counts nowhere."""
     known = (rows.y >= 0) & (rows.y < message["classes"])
     return {"rows": torch.bincount(rows.y[known], minlength=message["classes"])}
@@ -271,7 +271,7 @@ CLASSES = Summary("classes", _classes)
 
 
 def class_counts(learn: Learn, classes: int) -> Tensor:
-    """PartyRows of each class over all parties, (classes,)."""
+    """Rows of each class over all parties, (classes,)."""
     counts: Tensor = learn(CLASSES, {"classes": classes}).sum["rows"]
     return counts
 
@@ -279,7 +279,7 @@ def class_counts(learn: Learn, classes: int) -> Tensor:
 # ----------------------------------------------------------------------------------------------------------- medians
 
 
-def _at_most(rows: PartyRows, message: Message) -> Numbers:
+def _at_most(rows: StoredRows, message: Message) -> Numbers:
     """``threshold``: int32 (columns, 2), in the order of `ordered`, for each of ``columns``; a missing cell counts as infinite."""
     x = rows.x.T.contiguous()[message["columns"]]
     keys = ordered(torch.nan_to_num(x, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf))

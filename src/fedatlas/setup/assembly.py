@@ -32,11 +32,11 @@ from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_o
 from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import local_budget
+from fedatlas.setup.mechanism_choice import protection_of
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.privacy_refusals import check_protected_rows, protection_notices
-from fedatlas.setup.protected_bench import protection_of
 from fedatlas.setup.refusals import check_asked, check_batch_norm, check_classes, check_network, check_public
 from fedatlas.setup.resolution import with_batch_norm
 from fedatlas.setup.secure_learning import Hidden, learner_of

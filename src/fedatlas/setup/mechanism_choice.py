@@ -1,6 +1,7 @@
 """``[[privacy]]``: which mechanisms an experiment asks for, in the sound order, and which algorithms they can protect.
 
-`mechanisms_of` is about the tables alone, the rest about a mechanism and an algorithm (`Limits.why_not`).
+`mechanisms_of` is about the tables alone, `protection_of` about them in a federation, the rest about a mechanism and an algorithm
+(`Limits.why_not`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
+from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanism import Mechanism, Protection
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS
 from fedatlas.registry import arguments, find, keywords
 
@@ -41,6 +43,19 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
     for one in ordered:
         check_extras(one, config)
     return ordered
+
+
+def protection_of(
+    config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
+) -> Protection | None:
+    """The mechanisms of ``[[privacy]]`` in a federation of clients with so many rows; None without any."""
+    held = [n for n in sizes if n]
+    if not mechanisms or not held:
+        return None
+    fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
+    names = [*network.initial()[0]]
+    ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
+    return Protection(ours, len(held), config.rounds, fraction, config.seed, min(held))
 
 
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:

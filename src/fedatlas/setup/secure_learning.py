@@ -14,7 +14,7 @@ from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
 from fedatlas.privacy.mechanism import Doing, Keys, Mechanism
-from fedatlas.summaries import Learner, Learnt, PartyRows, Summary, Traffic, in_process, in_the_clear, note
+from fedatlas.summaries import Learner, Learnt, StoredRows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec
 
 LEARN = "learn"
@@ -31,7 +31,7 @@ def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
 class Hidden:
     """Learns through secure sums. ``more``: bytes so far that the same in the clear would not have sent."""
 
-    def __init__(self, how: Mechanism, parties: Sequence[PartyRows]) -> None:
+    def __init__(self, how: Mechanism, parties: Sequence[StoredRows]) -> None:
         protocol = how.work().protocol
         assert protocol is not None
         self.name, self.protocol, self.parties, self.asked, self.more = how.name, protocol, parties, 0, 0

@@ -10,15 +10,13 @@ from fedatlas.privacy.secagg.keys import KEY, Place, Secret
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.privacy.secagg.shamir import WIDTH
 
-PHASES = ("keys", "shares", "received", "masked", "unmask")
-
 
 class Session(NamedTuple):
     """A client's part of one session. Positions are places in the cohort, from 0.
 
-    done: the last of ``PHASES`` that is behind it. keys: what everybody advertised, a position each. members: positions of those
-    who are still in. held: position -> this client's shares of that client's private mask key and seed. What is no longer
-    needed is empty.
+    done: what is behind it, the last of "keys", "shares", "received", "masked" and "unmask". keys: what everybody advertised, a
+    position each. members: positions of those who are still in. held: position -> this client's shares of that client's private
+    mask key and seed. What is no longer needed is empty.
     """
 
     place: Place
