@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,16 +50,7 @@ POISONS: Mapping[str, Row] = {
 WHAT = {
     "label_flip": "accuracy on attacked classes",
     "model_replacement": "attack success",
-    "inverting_gradients": "PSNR above the placebo's",
-    "dlg": "PSNR above the placebo's",
-    "membership": "AUC above the placebo's",
 }
-VIEWS: Mapping[str, Row] = {
-    "inverting_gradients": {"iterations": 300, "targets": 16},
-    "dlg": {"iterations": 100, "restarts": 2, "targets": 16},
-    "membership": {},
-}
-"""Attacks on views, and their keys."""
 ONE_ROW: Row = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 16},
@@ -78,6 +70,25 @@ FEW_ROWS: Row = {
 }
 """Clients that pass often over few rows, and hold as many out: a model that could know rows by heart."""
 
+
+class ViewCells(NamedTuple):
+    """The cells of an attack on a view."""
+
+    keys: Row  # of the attack
+    tables: Row  # of the experiment whose view it is
+    figure: str
+    shape: str = ".3f"  # of a figure in text
+    unit: str = ""
+    outside: bool = False  # whether an outsider looks always
+    settled: bool = False  # whether pictures are settled without rows
+
+
+PSNR = partial(ViewCells, tables=ONE_ROW, figure="PSNR above the placebo's", shape=".1f", unit=" dB", settled=True)
+VIEWS: Mapping[str, ViewCells] = {
+    "inverting_gradients": PSNR({"iterations": 300, "targets": 16}),
+    "dlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
+    "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
+}
 
 NOTES = (
     "Digits, 20 clients alike, a fifth of them hostile; of FedSeq's ten superclients of two, whole ones.",
@@ -174,8 +185,9 @@ def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: 
 
 def observed(algorithm: str, attack: str, defence: str, defending: Row) -> MatrixCell:
     """A cell of a view; a server that is trusted sees all, so that there an outsider looks."""
-    tables = {**(FEW_ROWS if attack == "membership" else ONE_ROW), "algorithm": dict(LEAST[algorithm]), **defending}
-    if attack == "membership":
+    how = VIEWS[attack]
+    tables = {**how.tables, "algorithm": dict(LEAST[algorithm]), **defending}
+    if how.outside:
         return MatrixCell(algorithm, attack, defence, tables, "outsider")
     if "epsilon" in MECHANISMS.get(defence, {}):
         tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
@@ -231,13 +243,13 @@ def seen(config: ExperimentConfig, folder: Path) -> None:
 
 
 def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
-    """What a view betrays above the placebo: in dB, or of an AUC."""
-    tables = dict(cell.tables)
-    if cell.attack != "membership":
+    """What a view betrays above the placebo."""
+    tables, how = dict(cell.tables), VIEWS[cell.attack]
+    if how.settled:
         constants = folder.parent / "constants.json"
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
-    keys = {"role": cell.role, **VIEWS[cell.attack]}
+    keys = {"role": cell.role, **how.keys}
     made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, seen)
     (leak,) = made["leaks"].values()
     value, low, high = leak["value"], leak["low"], leak["high"]
@@ -246,10 +258,9 @@ def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
 
 
 def text_of(cell: MatrixCell, value: float, low: float | None, high: float | None, sign: str = "") -> str:
-    """A figure with its interval, in the unit of its cell: percent of rows, dB, or of an AUC."""
-    shape, unit, by = (
-        (".3f", "", 1) if cell.attack == "membership" else (".1f", " dB", 1) if cell.role else (".1f", "%", 100)
-    )
+    """A figure with its interval, in the unit of its cell: that of an attack on a view, else percent of rows."""
+    how = VIEWS.get(cell.attack)
+    shape, unit, by = (".1f", "%", 100) if how is None else (how.shape, how.unit, 1)
     span = "" if low is None or high is None else f" [{by * low:{sign}{shape}}, {by * high:{sign}{shape}}]"
     return f"{by * value:{sign}{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
 
@@ -263,7 +274,7 @@ def as_gate(cell: MatrixCell, found: Sequence[CellResult]) -> Plain:
         text = text_of(cell, math.fsum(values) / len(values), min(lows, default=None), max(highs, default=None))
     return {
         "name": f"{cell.algorithm}: {cell.attack} against {cell.defence}",
-        "published": WHAT.get(cell.attack, "accuracy"),
+        "published": VIEWS[cell.attack].figure if cell.role else WHAT.get(cell.attack, "accuracy"),
         "rule": "reported",
         "obtained": text,
         "seeds": len(found),
