@@ -234,4 +234,4 @@ def test_one_tables_columns_are_dealt_from_the_file(tmp_path):
     assert held.active == 0
     assert [len(one.ids) for one in held.tables] == [67, 67, 66]
     with pytest.raises(ConfigError, match="is no table of columns"):
-        consortium(checked(parse(made | {"data": {"name": "mnist"}})))
+        consortium(checked(parse(made | {"data": {"name": "digits"}})))
