@@ -235,7 +235,7 @@ def test_noise_wants_constants_that_no_row_settled(mechanism: str, target: str, 
     settled = f"data.constants={written(tmp_path, open_run.held.preprocess)}"
     private = [*common, *([f"privacy.{mechanism}"] if mechanism else [])]
     if mechanism:
-        with pytest.raises(ConfigError, match=r'would be settled from clients.* data.constants = "FILE.json"'):
+        with pytest.raises(ConfigError, match=r'would be computed from clients.* data.constants = "FILE.json"'):
             set_up(config.read(None, private), 1)
     closed = set_up(config.read(None, [*private, settled]), 1)
     assert torch.equal(closed.dataset.train.x, open_run.dataset.train.x)

@@ -315,7 +315,7 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
     assert again.summary["model"] == "own:Sequential"
     assert (again.path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     assert "module=...) repeats it" in (path / "config.toml").read_text()
-    assert "begins with the weights it was given with" in " ".join(again.summary["notices"])
+    assert "begins with the weights that it was given" in " ".join(again.summary["notices"])
     with pytest.raises(ConfigError, match=r"'own:Sequential': this network was given in Python"):
         run(Experiment.read(path / "config.toml"), out=tmp_path / "file")
     with pytest.raises(ConfigError, match=r"model.hidden builds no network where one is given"):

@@ -379,7 +379,7 @@ def test_an_infinite_target_is_refused(tmp_path: Path) -> None:
     ("overrides", "words"),
     [
         (("public.per_class=2",), r"\[public\]: 'fedavg' uses no public rows"),
-        (("failures.dropout=1",), "nobody ever returns"),
+        (("failures.dropout=1",), "no client ever returns"),
         (("algorithm.name=fedbn",), "'fedbn' changes nothing: the model has no batch norm"),
     ],
 )

@@ -1,1 +1,1 @@
-"""From a configuration to a federation that is ready to run: what is refused is refused here."""
+"""From a configuration to a federation that is ready to run; every refusal happens here."""

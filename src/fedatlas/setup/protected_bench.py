@@ -1,4 +1,4 @@
-"""From the mechanisms of ``[[privacy]]`` to the protection that the jobs of a bench apply."""
+"""Turn the mechanisms of ``[[privacy]]`` into the protection that the jobs of a bench apply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedatlas.privacy.mechanism import Mechanism, Protection
 def protection_of(
     config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
 ) -> Protection | None:
-    """The mechanisms of ``[[privacy]]`` in a federation of clients with so many rows; None without any."""
+    """Return the protection for a federation of clients with so many rows; None without mechanisms or rows."""
     held = [n for n in sizes if n]
     if not mechanisms or not held:
         return None
