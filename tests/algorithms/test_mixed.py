@@ -289,7 +289,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(overrides: list[str], expected:
 
 
 def test_a_network_of_ones_own_is_one_architecture() -> None:
-    with pytest.raises(ConfigError, match="leave module out"):
+    with pytest.raises(ConfigError, match="remove the argument module"):
         set_up(config.read(None, [SMALL, "algorithm.name=fedmd"]), 1, Smooth())
 
 

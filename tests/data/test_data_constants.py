@@ -287,7 +287,7 @@ def test_a_run_is_continued_with_the_constants_it_began_with(tmp_path: Path) -> 
     resume(path, ["rounds=2"], baselines=False)
     values = json.loads(file.read_text())
     file.write_text(json.dumps({**values, "input_scale": [2 * x for x in values["input_scale"]]}))
-    with pytest.raises(ConfigError, match=r"no file of that name with the same text .* put it back"):
+    with pytest.raises(ConfigError, match=r"this file is missing or has changed .* put the original back"):
         resume(path, ["rounds=3"], baselines=False)
     file.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match="put it back"):  # other text, the same numbers: nobody can tell

@@ -308,7 +308,7 @@ def test_a_longer_run_has_longer_baselines(tmp_path: Path) -> None:
 def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     path = run(small()._replace(module=module), out=tmp_path / "run", baselines=False).path
-    with pytest.raises(ConfigError, match="network of its own"):
+    with pytest.raises(ConfigError, match="a custom network"):
         fedatlas.load(path)
     assert len(fedatlas.load(path, module).rows) == 3
     again = run(Experiment.read(path / "config.toml", module=module), out=tmp_path / "again", baselines=False)

@@ -77,7 +77,7 @@ EARLY = [
     ("algorithm.name=ditto model.bn=recalibrate", "use personal models", "resolution.with_batch_norm"),
     ("algorithm.name=ifca model.bn=local", "one global model", "resolution.with_batch_norm"),
     ("data={augment='crop_flip', scale='client'}", "pads with black", "check_augment"),
-    ("model.norm=batch local.batch_size=1", "no variance of one row", "check_single_rows"),
+    ("model.norm=batch local.batch_size=1", "a variance of one row", "check_single_rows"),
     ("partition.majorty=0.5", "did you mean 'partition.majority'", "registry.arguments"),
     ("partition.majority=1.5", "above 0 and at most 1", "common.check_keys"),
     ("partition={name='shards', shards=0}", "at least one shard", "common.check_keys"),

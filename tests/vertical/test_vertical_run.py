@@ -221,7 +221,7 @@ def test_predictions_are_those_of_the_run_and_rows_that_a_party_lacks_are_counte
     folder, path, _ = done
     found = predict(path, {"bank": str(folder / "bank.csv"), "shop": str(folder / "shop.csv")})
     assert found.lacking == {"shop": 30}
-    assert found.notices == ("30 of 360 rows are not at 'shop': they take the missing direction at its nodes.",)
+    assert found.notices == ("30 of 360 rows are missing at 'shop': they take the direction for missing values at its nodes.",)
     assert found.bytes > 0
     assert list(found.table.columns) == ["customer", "prediction", "p_no", "p_yes"]
     label = pd.read_csv(folder / "bank.csv").set_index("customer")["default"]
@@ -405,7 +405,7 @@ def test_python_predicts_and_aligns_as_the_command_line_does(done):
     assert len(table) == 360
     with pytest.raises(ConfigError, match="with a file of each party"):
         fedatlas.predict(path, folder / "bank.csv")
-    with pytest.raises(ConfigError, match="in the hands of several parties"):
+    with pytest.raises(ConfigError, match="is held by several parties"):
         fedatlas.load(path)
     assert api.align(experiment(folder))["rows"] == 330
     with pytest.raises(ConfigError, match="there is nothing to align"):
