@@ -391,7 +391,7 @@ def test_a_node_without_rows_is_refused(name: str) -> None:
 
 def test_scaffold_by_the_distance_gone_takes_no_clipped_steps() -> None:
     """Option II reads the mean gradient off the way, which a clipped step does not go (H11)."""
-    with pytest.raises(ConfigError, match=r"local.clip = 1.0: 'scaffold' works with 0.0 only"):
+    with pytest.raises(ConfigError, match=r"local.clip = 1.0: 'scaffold' works only with 0.0"):
         set_up(config.read(None, ["algorithm.name=scaffold", "local.clip=1"]), 1)
     set_up(config.read(None, ["algorithm={name='scaffold', option='I'}", "local.clip=1"]), 1)
 

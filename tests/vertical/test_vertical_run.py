@@ -375,7 +375,7 @@ def test_one_tables_columns_are_dealt_and_trained_on(tmp_path):
 
 def test_experiments_of_rows_do_not_take_it(done):
     folder, _, _ = done
-    with pytest.raises(ConfigError, match="parties hold columns here"):
+    with pytest.raises(ConfigError, match="this experiment's parties hold columns"):
         fedatlas.partition(experiment(folder))
     with pytest.raises(ConfigError, match="side by side are not in this version"):
         fedatlas.report([done[1], done[1]])
