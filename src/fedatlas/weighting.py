@@ -1,4 +1,4 @@
-"""Client weights p_k of the server's mean, as functions of what the server knows of a round (C3)."""
+"""Client weights p_k of the server's mean, as functions of what the server knows about a round (C3)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Weighting = Annotated[
 
 
 def uniform(round: Round) -> Coefficients:
-    """p_k = 1 / m over those who returned."""
+    """Return p_k = 1 / m for the m clients that returned."""
     return dict.fromkeys(round.cohort, 1 / round.m)
 
 
 def weighting(name: Weighting) -> Callable[[Round], Coefficients]:
-    """The rule behind ``algorithm.weights``."""
+    """Return the function that ``algorithm.weights`` names."""
     return {"samples": by_samples, "uniform": uniform}[name]
