@@ -204,7 +204,7 @@ def test_owners_without_the_partition_for_them_are_told_of_it(tmp_path: Path) ->
         (["data.path=h.csv"], "data.path: this key is for files of one's own; add data.name=file."),
         (["data.name=h.csv"], "a file of one's own is data.name = 'file' with data.path = 'h.csv'."),
         (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; algorithms with it: fedprox"),
-        (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': it is called 'local.lr' here."),
+        (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': here it is called 'local.lr'."),
         (["algorithm=fedavg"], "'algorithm=fedavg': write algorithm.name=fedavg."),
     ],
 )

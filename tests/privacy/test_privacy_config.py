@@ -130,8 +130,8 @@ def test_the_template_shows_a_table_that_works() -> None:
         ("privacy.secagg.treshold=0.7", "did you mean 'privacy.secagg.threshold'?"),
         ("privacy.secagg.threshold=0.5", "privacy.secagg.threshold = 0.5: expected a number above 0.5."),
         ("privacy.paillier.key_bits=1024", "privacy.paillier.key_bits = 1024: expected 2048 or 3072"),
-        ("privacy.central_dp={}", "privacy.central_dp.clip: this key has to be given."),
-        ("privacy.local_dp.clip=1.0", "privacy.local_dp.epsilon: this key has to be given."),
+        ("privacy.central_dp={}", "privacy.central_dp.clip: this key is required."),
+        ("privacy.local_dp.clip=1.0", "privacy.local_dp.epsilon: this key is required."),
         ("privacy.nbafl={epsilon=50, clip=true}", "privacy.nbafl.clip = true: expected a number"),
         ("privacy.paillier.encrypt=outermost:0", "expected 'all', 'output', 'outermost:N' or a list of parameters."),
         ("privacy.paillier.encrypt=[]", "an empty list encrypts nothing"),
@@ -213,7 +213,7 @@ def test_rounds_count_where_the_noise_is_made_for_them(name: str, tmp_path: Path
     folder = RunFolder.create(tmp_path / "run", asked(3))
     if name in {"nbafl", "local_dp"}:
         assert asked(3).hash() != asked(4).hash()
-        with pytest.raises(ConfigError, match=f"the noise of '{name}' is made for the number of rounds"):
+        with pytest.raises(ConfigError, match=f"the noise of '{name}' depends on the number of rounds"):
             longer(folder, ["rounds=5"])
     else:
         assert asked(3).hash() == asked(4).hash()

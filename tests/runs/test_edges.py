@@ -180,7 +180,7 @@ def test_a_network_that_no_program_fits_is_said_to_be_slower(
     """The plan is chosen before a step is derived: where that fails, the end says so, and why."""
     run(Experiment(config.read(None, FEW), module), out=tmp_path / "run", baselines=False, progress=Plain())
     said = " ".join(capsys.readouterr().err.split())
-    assert ("Local steps went by autograd, which is slower than a derived step: a value decides" in said) == bool(
+    assert ("Local training used plain autograd, which is slower than a derived step: a value decides" in said) == bool(
         module
     )
 

@@ -110,12 +110,12 @@ def test_whether_baselines_were_asked_for_is_remembered(tmp_path: Path) -> None:
 
 def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path) -> None:
     path = run(Experiment.of(rounds=3), out=tmp_path / "run", baselines=False).path
-    with pytest.raises(ConfigError, match=r"rounds = 2: .* has done 3 rounds already; ask for 3 or more"):
+    with pytest.raises(ConfigError, match=r"rounds = 2: .* has already run 3 rounds; ask for 3 or more"):
         resume(path, ["rounds=2"])
     assert config.read(path / "config.toml").rounds == 3
     assert len(rows(path)) == 4
     seeds = run(Experiment.of(rounds=2, seeds=[1, 2]), out=tmp_path / "seeds", baselines=False).path
-    with pytest.raises(ConfigError, match="has done 2 rounds already"):
+    with pytest.raises(ConfigError, match="has already run 2 rounds"):
         resume(seeds, ["rounds=1"])
 
 

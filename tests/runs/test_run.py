@@ -318,7 +318,7 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
     assert "begins with the weights that it was given" in " ".join(again.summary["notices"])
     with pytest.raises(ConfigError, match=r"'own:Sequential': this network was given in Python"):
         run(Experiment.read(path / "config.toml"), out=tmp_path / "file")
-    with pytest.raises(ConfigError, match=r"model.hidden builds no network where one is given"):
+    with pytest.raises(ConfigError, match=r"model.hidden has no effect on a network that is given"):
         Experiment.of(module=module, model={"hidden": [3]})
     with pytest.raises(ConfigError, match=r"give an object of it, Flatten\(...\)"):
         run(Experiment.of(module=nn.Flatten))  # type: ignore[arg-type]  # what is tested

@@ -171,7 +171,7 @@ def test_a_run_that_is_resumed_is_the_run_that_never_stopped(done, tmp_path):
     api.resume(tmp_path / "run", ["rounds=4"], baselines=True)
     assert plain_rows(tmp_path / "run") == plain_rows(path)
     assert models(tmp_path / "run") == models(path)
-    with pytest.raises(ConfigError, match="has done 4 rounds already"):
+    with pytest.raises(ConfigError, match="has already run 4 rounds"):
         api.resume(tmp_path / "run", ["algorithm.trees=3"])
 
 
@@ -403,7 +403,7 @@ def test_python_predicts_and_aligns_as_the_command_line_does(done):
     folder, path, _ = done
     table = fedatlas.predict(path, {name: folder / f"{name}.csv" for name in ("bank", "shop")})
     assert len(table) == 360
-    with pytest.raises(ConfigError, match="with a file of each party"):
+    with pytest.raises(ConfigError, match="with a file for each party"):
         fedatlas.predict(path, folder / "bank.csv")
     with pytest.raises(ConfigError, match="is held by several parties"):
         fedatlas.load(path)
