@@ -190,7 +190,9 @@ class Task(NamedTuple):
     objective: Callable[..., Tensor] = plain_loss
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], Finished] = return_model
-    settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state computed from what the server sees
+    settle: Callable[[Update, Work, Message, State, Facts], State] | None = (
+        None  # state computed from what the server sees
+    )
     options: Local = Local()
     # Parts of individual updates that the server may see; () = it sees only sums, which can be masked.
     shows: tuple[str, ...] = ()

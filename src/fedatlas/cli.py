@@ -237,9 +237,7 @@ def reproduce(
     quick: Annotated[bool, Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,
     rounds: Annotated[int | None, Option(help="Fewer rounds than published, labelled as such.", min=1)] = None,
     only: Annotated[list[str] | None, Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
-    out: Annotated[Path, Option(help="Folder for the runs; finished runs are kept.")] = Path(
-        "runs/reproduce"
-    ),
+    out: Annotated[Path, Option(help="Folder for the runs; finished runs are kept.")] = Path("runs/reproduce"),
     publish: Annotated[Path | None, Option(help="Also write the record and results.md below this folder.")] = None,
 ) -> None:
     """Run a published experiment as written, and print published and obtained figures, gate by gate."""

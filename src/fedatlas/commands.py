@@ -27,9 +27,7 @@ File = Annotated[
 Json = Annotated[bool, Option("--json", help="Print one JSON object to standard output, and nothing else.")]
 Plugin = Annotated[
     list[Path] | None,
-    Option(
-        "--plugin", help="Python file that defines your ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS."
-    ),
+    Option("--plugin", help="Python file that defines your ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS."),
 ]
 
 Quiet = Annotated[bool, Option("--quiet", help="Print no progress.")]

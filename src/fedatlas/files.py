@@ -37,9 +37,7 @@ def disk_error(path: Path, error: OSError) -> DiskError:
     """Return the error for a file that could not be written."""
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
     why = "the disk is full or a size limit was reached" if full else (error.strerror or str(error))
-    advice = (
-        "earlier files are intact; make room and use --resume" if full else "name a place that you may write to"
-    )
+    advice = "earlier files are intact; make room and use --resume" if full else "name a place that you may write to"
     return DiskError(f"'{path}' could not be written: {why}; {advice}.")
 
 

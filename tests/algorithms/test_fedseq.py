@@ -123,7 +123,9 @@ def test_a_plug_in_is_a_rule_and_says_what_a_chain_does_with_the_rest(monkeypatc
     assert float(server["rows"]) == sum(held.n for held in fed.held.values())
     assert same(server["model"], play(plain, everyone(plain, 2))[0]["model"])
     silent = federation(fedseq(phi="random", rule={"name": "silent"}))
-    with pytest.raises(ProtocolError, match=r"send 'model', 'rows', but a chain passes on one model: define in `hand_on`"):
+    with pytest.raises(
+        ProtocolError, match=r"send 'model', 'rows', but a chain passes on one model: define in `hand_on`"
+    ):
         play(silent, everyone(silent, 1))
     for name, words in {
         "settling": "updates a client's state from its message",

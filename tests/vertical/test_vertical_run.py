@@ -221,7 +221,9 @@ def test_predictions_are_those_of_the_run_and_rows_that_a_party_lacks_are_counte
     folder, path, _ = done
     found = predict(path, {"bank": str(folder / "bank.csv"), "shop": str(folder / "shop.csv")})
     assert found.lacking == {"shop": 30}
-    assert found.notices == ("30 of 360 rows are missing at 'shop': they take the direction for missing values at its nodes.",)
+    assert found.notices == (
+        "30 of 360 rows are missing at 'shop': they take the direction for missing values at its nodes.",
+    )
     assert found.bytes > 0
     assert list(found.table.columns) == ["customer", "prediction", "p_no", "p_yes"]
     label = pd.read_csv(folder / "bank.csv").set_index("customer")["default"]

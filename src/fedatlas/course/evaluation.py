@@ -168,7 +168,7 @@ class Evaluator:
     def _of_common(self, scores: Mapping[int, np.ndarray], weight: np.ndarray) -> dict[int, intervals.Interval]:
         """Map clients to the headline figure of their models with intervals.
 
-        The common rows are resampled alike for all.
+        All models are evaluated on the same resampled rows.
         """
         table, draws = np.stack(list(scores.values())), self._draws(self.rows)
         made = intervals.of_means(table, weight, self.setup.seed, "clients", root=self.numbers, draws=draws)

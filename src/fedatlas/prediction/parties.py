@@ -66,7 +66,9 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
     tables = [read(one, files[name]) for name, one in zip(names, saved, strict=True)]
     parties = [columns_of(k, one, active, tuple(names), config.seed) for k, one in enumerate(tables)]
     if without := tables[active].without_id:
-        raise DataError(f"party '{names[active]}': {without} rows have no id and cannot be matched: give each row an id.")
+        raise DataError(
+            f"party '{names[active]}': {without} rows have no id and cannot be matched: give each row an id."
+        )
     states, sent = PartyState(), 0
     lacking: dict[str, int] = {}
     at = np.arange(len(tables[active].ids))

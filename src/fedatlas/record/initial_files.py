@@ -64,9 +64,7 @@ def own_module(path: Path, module: nn.Module | None) -> None:
     recorded = path / MODULE
     if recorded.exists() and module is None:
         name = RunFolder(path).read_json(MODULE, "class")["class"]
-        raise ConfigError(
-            f"'{path}' was run with a custom network ({name}): pass it again as module=... in Python."
-        )
+        raise ConfigError(f"'{path}' was run with a custom network ({name}): pass it again as module=... in Python.")
     if module is not None and not recorded.exists():
         raise ConfigError(f"'{path}' was run with the model of its configuration: remove the argument module.")
 

@@ -156,7 +156,7 @@ class RunFolder:
         write_text(self.path / CONFIG, f"{head}# hash = {config.hash()}\n\n" + tomli_w.dumps(config.plain()))
 
     def config(self) -> ExperimentConfig:
-        """The run's configuration as recorded."""
+        """Return the run's configuration as recorded."""
         return read(self.path / CONFIG)
 
     @property

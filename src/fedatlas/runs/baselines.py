@@ -1,4 +1,4 @@
-"""What each client gains: the federation compared with each client alone and with all rows pooled."""
+"""The gain of each client: the federation compared with each client alone and with all rows pooled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a party's columns bring: the same scheme trained without them, in the clear, judged on the same test rows.
+"""The gain from a party's columns: the same scheme trained without them, in the clear, judged on the same test rows.
 
 ============  ======================================================================================================
 alone         the active party's columns only, on the rows that all parties have

@@ -92,7 +92,7 @@ class Setup(NamedTuple):
 
     @property
     def partition(self) -> Partition:
-        """Who holds which training rows."""
+        """The partition: which client holds which training rows."""
         return self.held.partition
 
     @property

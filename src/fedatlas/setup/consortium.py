@@ -1,4 +1,4 @@
-"""From the experiment file to parties that hold columns: their tables, with refusals and notices."""
+"""Turn an experiment file into parties that hold columns: their tables, with refusals and notices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Consortium(NamedTuple):
 
     @property
     def align(self) -> Align:
-        """How rows are matched."""
+        """The method of matching rows."""
         return align_of(self.config)
 
     @property
@@ -87,7 +87,7 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
 
 
 def align_of(config: ExperimentConfig) -> Align:
-    """Return how rows are matched."""
+    """Return the method of matching rows."""
     return Align(config.align.name, config.align.group) if config.align is not None else Align()
 
 

@@ -64,9 +64,7 @@ def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
     """Raise ConfigError for a role that the algorithm lacks, for rounds beyond the run, and for an attack that refuses."""
     declared, views = view_attacks_of(config), views_of(config)
     if (views or declared) and algorithm.card.sends != "messages":
-        raise ConfigError(
-            f"[observe]: '{algorithm.name}' is a baseline that sends no models: remove the table."
-        )
+        raise ConfigError(f"[observe]: '{algorithm.name}' is a baseline that sends no models: remove the table.")
     for made in declared.values():
         where = f"attack.{made.name}.role"
         check_kind_of_role(made, where)

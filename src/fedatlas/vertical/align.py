@@ -43,7 +43,7 @@ MOST = 8  # largest number of parties that can be matched
 
 
 class Align(NamedTuple):
-    """How rows are matched."""
+    """The method of matching rows."""
 
     name: Literal["psi", "none"] = "psi"
     group: psi.Group = "ed25519"

@@ -67,7 +67,7 @@ def difference(looks: Mapping[str, Look]) -> str:
 def ordered(ids: Sequence[str], seed: int) -> Whole:
     """Return the positions (n,) that sort ids by HMAC-SHA256 under the run's seed (V2).
 
-    The order is the same for all parties, whatever the order of their files.
+    The order is the same for all parties, regardless of the order of their files.
     """
     key = str(seed).encode()
     tags = [hmac.digest(key, one.encode(), "sha256") for one in ids]
