@@ -175,7 +175,7 @@ def other_key(sums: Any) -> Any:
     ("how", "change", "said"),
     [
         (HOW, fewer, r"party 'p1' answered with \d+ sums per node, but its bins give \d+"),
-        (HOW, lambda s: {**s, "candidates": s["candidates"] + 1}, "party 'p1' answered with .* were due"),
+        (HOW, lambda s: {**s, "candidates": s["candidates"] + 1}, "party 'p1' answered with .* but its bins give"),
         (HOW, lambda s: {**s, "left": [one[1:] for one in s["left"]]}, "party 'p1' did not answer with sums"),
         (HOW, lambda s: {**s, "left": []}, "party 'p1' answered for 0 nodes, but 1 were open"),
         (HOW, lambda s: {**s, "left": ["sums"]}, "party 'p1' did not answer with sums"),
