@@ -107,7 +107,8 @@ def chunk_for(setup: Setup) -> int:
 def held(setup: Setup) -> int:
     """Return the bytes that one client's work holds until its update is added up.
 
-    These are its message, its state and memory, and its model. If architectures differ, the largest value counts.
+    That is the larger of two models, and the message with four copies of what the client keeps. If architectures
+    differ, the largest value counts.
     """
     algorithm, bench = setup.algorithm, setup.bench
     parties = PartyHalf(bench, SerialExecutor(bench), PartyState(), setup.sizes, setup.seed)

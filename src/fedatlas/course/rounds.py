@@ -162,7 +162,7 @@ class Simulation:
             folder.rewrite(self.config)
 
     def begin(self) -> RoundRow:
-        """Run round 0, which is the algorithm's set-up if it has one, and evaluate the initial model (C4)."""
+        """Run round 0: the algorithm's set-up, if it has one, and the first evaluation (C4)."""
         write_beginning(self.setup, self.keeper.folder)
         started = time.perf_counter()
         if self.recorder:

@@ -144,7 +144,7 @@ class AttackerDraw(NamedTuple):
 
         n: rows of all clients in the round; eta_g: the server's rate; n_a: rows of the units that hold an attacker.
         With uniform weights, units are counted in place of rows. A declared ``scale`` is used as it is; 1 if the
-        attack is not scaled; the neighbours and the node itself if there is no server.
+        attack is not scaled; the number of neighbours + 1 if no server takes part.
         """
         one, drawn_round = self.poisonings[table], drawn.round
         if not one.scaled or one.scale is not None:

@@ -61,7 +61,7 @@ def views_of(config: ExperimentConfig) -> ObserveConfig | None:
 
 
 def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
-    """Raise ConfigError for a role that the algorithm lacks, for rounds beyond the run, and for an attack that refuses."""
+    """Raise ConfigError for a role that the algorithm lacks, for rounds beyond the run, and for an unsuited attack."""
     declared, views = view_attacks_of(config), views_of(config)
     if (views or declared) and algorithm.card.sends != "messages":
         raise ConfigError(f"[observe]: '{algorithm.name}' is a baseline that sends no models: remove the table.")
