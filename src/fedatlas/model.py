@@ -37,7 +37,7 @@ class Model(Hashable, Protocol):
         ...
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return raw outputs (n, outputs): class scores, or numbers in the training unit; for texts, of the next token."""
+        """Return raw outputs (n, outputs): class scores, or numbers in training units; for texts, of the next token."""
         ...
 
     def scores(self, x: Tensor, y: Tensor) -> Scores:

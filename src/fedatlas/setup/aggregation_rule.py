@@ -115,7 +115,7 @@ def check_enough(rule: Rule, n: int, what: str) -> None:
 def check_hearing(
     rule: Rule | None, algorithm: Algorithm, facts: Mapping[str, Any], clients: int, config: ExperimentConfig
 ) -> None:
-    """Raise ConfigError if f is too large for the node with the fewest neighbours, or for the clients that hold rows."""
+    """Raise ConfigError if f is too large for the node with the fewest neighbours, or for the clients with rows."""
     if rule is None or rule.name == "mean":
         return
     if algorithm.serverless:

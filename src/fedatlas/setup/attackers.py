@@ -21,7 +21,7 @@ from fedatlas.setup.cohort import Drawn
 
 
 def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
-    """Return the ``[[attack]]`` tables that change what clients do, in order. ConfigError for an unknown name or key."""
+    """Return the ``[[attack]]`` tables that change what clients do. ConfigError for an unknown name or key."""
     made = []
     for table in config.attack:
         if table.name in LATER:

@@ -55,7 +55,7 @@ def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State
 def _onwards(
     at: Whole, skeleton: Mapping[str, Any], root: int, party: int, x: Floats, table: Any
 ) -> list[tuple[int, Whole]]:
-    """Move a tree's rows (N,) through the party's own nodes; return (node, rows) of the other parties' nodes reached."""
+    """Move a tree's rows (N,) through the party's own nodes; return (node, rows) of the others' nodes reached."""
     todo, foreign = np.unique(at).tolist(), []
     while todo:
         node = todo.pop()
