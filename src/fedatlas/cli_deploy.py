@@ -64,7 +64,7 @@ def init(
         raise ConfigError("--nodes: name at least one node, as in --nodes north,south,west.")
     made = bundle.init(folder, names, host, port, operator)
     for name, path in made.items():
-        typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
+        typer.echo(f"{path}  for {name}: hand it over in a way that nobody else can read")
     typer.echo(
         f"{folder / bundle.AUTHORITY}  stays here: its holder can add parties. This machine has seen all keys that it made."
     )
@@ -80,7 +80,7 @@ def add(
     from fedatlas.wire import bundle
 
     path = bundle.add(folder, name, "operator" if operator else "node")
-    typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
+    typer.echo(f"{path}  for {name}: hand it over in a way that nobody else can read")
     typer.echo(f"{folder / bundle.AUTHORITY / 'members.json'}  copy it into the bundle of the server and of each node")
 
 
@@ -94,7 +94,7 @@ def revoke(
 
     bundle.revoke(folder, name)
     where = folder / bundle.AUTHORITY / "revoked.json"
-    typer.echo(f"{where}  copy it into the server's bundle: it counts at the next ask")
+    typer.echo(f"{where}  copy it into the server's bundle; it takes effect at the next ask")
 
 
 @app.command()

@@ -10,7 +10,7 @@ from pydantic import Field
 from fedatlas.algorithm import Coefficients, Round, by_samples
 
 Weighting = Annotated[
-    Literal["samples", "uniform"], Field(description="of clients in the mean: by their rows, or all alike")
+    Literal["samples", "uniform"], Field(description="of clients in the mean: by their rows, or all equally")
 ]
 
 
