@@ -83,9 +83,7 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
     notices = list(setup.notices)
     if not returning and setup.config.failures.dropout < 1:  # a dropout of 1 has its own notice
-        notices.append(
-            "No client returns in the first rounds, so the model would not change (failures.dropout, cohort)."
-        )
+        notices.append("No client returns in the first rounds: the model would not change (failures.dropout, cohort).")
     alone = beside(setup, baselines, drawn[0].round.examples, seconds * own, workers, judging)
     keys = private.get("seconds_keys", 0.0)
     return {
