@@ -262,7 +262,7 @@ FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200", "publi
     [
         (
             [SMALL],
-            "'fedavg' works with one architecture for all clients; take one of 'fedmd', 'feddf', 'centralised', 'local_only'",
+            "'fedavg' works with one architecture for all clients; use one of 'fedmd', 'feddf', 'centralised', 'local_only'",
         ),
         ([SMALL, "algorithm.name=scaffold"], "works with one architecture"),
         ([SMALL, "algorithm.name=feddf", "model.name=mlp"], "give .*models.* or model.name, not both"),
@@ -289,7 +289,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(overrides: list[str], expected:
 
 
 def test_a_network_of_ones_own_is_one_architecture() -> None:
-    with pytest.raises(ConfigError, match="leave module out"):
+    with pytest.raises(ConfigError, match="remove the argument module"):
         set_up(config.read(None, [SMALL, "algorithm.name=fedmd"]), 1, Smooth())
 
 
@@ -305,7 +305,7 @@ def test_labels_of_public_rows_matter_to_fedmd_alone() -> None:
     with pytest.raises(ConfigError, match="has classes that"):
         check_public(ALGORITHMS["fedmd"](), PublicConfig.model_validate({"from": "digits"}), dataset)
     for name in ("fedmd", "feddf"):
-        with pytest.raises(ConfigError, match=f"'{name}' works with classes, 'digits' has none"):
+        with pytest.raises(ConfigError, match=f"'{name}' needs classes, but 'digits' has none"):
             check_classes(ALGORITHMS[name](), replace(dataset, task="numbers"))
 
 

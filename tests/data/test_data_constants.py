@@ -235,7 +235,7 @@ def test_noise_wants_constants_that_no_row_settled(mechanism: str, target: str, 
     settled = f"data.constants={written(tmp_path, open_run.held.preprocess)}"
     private = [*common, *([f"privacy.{mechanism}"] if mechanism else [])]
     if mechanism:
-        with pytest.raises(ConfigError, match=r'would be settled from clients.* data.constants = "FILE.json"'):
+        with pytest.raises(ConfigError, match=r'would be computed from clients.* data.constants = "FILE.json"'):
             set_up(config.read(None, private), 1)
     closed = set_up(config.read(None, [*private, settled]), 1)
     assert torch.equal(closed.dataset.train.x, open_run.dataset.train.x)
@@ -287,7 +287,7 @@ def test_a_run_is_continued_with_the_constants_it_began_with(tmp_path: Path) -> 
     resume(path, ["rounds=2"], baselines=False)
     values = json.loads(file.read_text())
     file.write_text(json.dumps({**values, "input_scale": [2 * x for x in values["input_scale"]]}))
-    with pytest.raises(ConfigError, match=r"no file of that name with the same text .* put it back"):
+    with pytest.raises(ConfigError, match=r"this file is missing or has changed .* put the original back"):
         resume(path, ["rounds=3"], baselines=False)
     file.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match="put it back"):  # other text, the same numbers: nobody can tell

@@ -167,7 +167,7 @@ def test_owners_with_test_rows_alone_are_named(tmp_path: Path) -> None:
     setup = set_up(experiment(path, test=str(other)).config, 1)
     assert setup.partition.info["names"] == ["East", "North", "South"]
     assert (
-        "Owners Island, West have no training row and are no clients: all rows there are test rows, or left out."
+        "Owners Island, West have no training row and are not clients: all rows there are test rows, or left out."
         in setup.notices
     )
     assert not any("no training row" in notice for notice in set_up(experiment(path).config, 1).notices)
@@ -203,8 +203,8 @@ def test_owners_without_the_partition_for_them_are_told_of_it(tmp_path: Path) ->
     [
         (["data.path=h.csv"], "data.path: this key is for files of one's own; add data.name=file."),
         (["data.name=h.csv"], "a file of one's own is data.name = 'file' with data.path = 'h.csv'."),
-        (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; those that have: fedprox"),
-        (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': it is called 'local.lr' here."),
+        (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; algorithms with it: fedprox"),
+        (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': here it is called 'local.lr'."),
         (["algorithm=fedavg"], "'algorithm=fedavg': write algorithm.name=fedavg."),
     ],
 )

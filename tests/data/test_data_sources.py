@@ -99,7 +99,7 @@ def test_a_limit_is_stratified_and_refused_above_the_rows():
         ({"limt": 5}, "did you mean 'data.limit'"),
         ({"name": "har", "splt": "pooled"}, "did you mean 'data.split'"),
         ({"name": "har", "split": "random"}, "data.split = 'random': expected 'official' or 'pooled'"),
-        ({"name": "file"}, "data.path: this key has to be given"),
+        ({"name": "file"}, "data.path: this key is required"),
         ({"name": "synthetic", "alpha": "much"}, "data.alpha"),
     ],
 )

@@ -155,7 +155,7 @@ def test_past_the_limit_recording_stops_and_the_run_goes_on(tmp_path: Path):
         ({"observe": {"roles": ["serve"]}}, "did you mean 'server'"),
         ({"observe": {"roles": ["client"]}}, "'client:3' for client 3"),
         ({"observe": {"roles": ["client:4"]}}, "the clients are 0 to 3"),
-        ({"observe": {"roles": ["successor:1"]}}, "hands no model from client to client"),
+        ({"observe": {"roles": ["successor:1"]}}, "passes no model from client to client"),
         ({"observe": {"roles": ["server", "server"]}}, "twice"),
         ({"observe": {"roles": ["server"]}, "algorithm": {"name": "gossip"}}, "no server takes part"),
         ({"observe": {"roles": ["server"]}, "algorithm": {"name": "local_only"}}, "baseline"),

@@ -218,7 +218,7 @@ def test_a_dry_run_knows_who_was_there_in_the_round_before(tmp_path: Path) -> No
 def test_a_dry_run_where_nobody_returns() -> None:
     looked = fedatlas.dry_run(Experiment.of(failures={"dropout": 1.0}))
     assert (looked["returning"], looked["bytes_total"]) == (0, 0)
-    assert any("nobody ever returns" in notice for notice in looked["notices"])
+    assert any("no client ever returns" in notice for notice in looked["notices"])
 
 
 def test_validation_rows_are_seen_as_their_client_sees_them() -> None:

@@ -175,7 +175,7 @@ def test_show_prints_ranges_and_units(capsys: pytest.CaptureFixture[str]) -> Non
     assert "beta1 = 0.9  # number, 0 or more and below 1" in shown("fedadam")
     assert 'option = "II"  # "I" | "II"' in shown("scaffold")
     assert "rule  # table, or left out" in shown("fedseq")
-    assert "path  # text; has to be given" in shown("file")
+    assert "path  # text; required" in shown("file")
     assert "rotate = []  # list of numbers; degrees anticlockwise" in shown("feature_skew")
     assert "majority = 0.7  # number; above 0, at most 1; share of a client's rows" in shown("majority_even")
     assert "hidden = [64]  # list of whole numbers" in shown("mlp")
@@ -329,7 +329,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedatlas.api.run", interrupt)
-    for said in ("nothing was begun", "--resume a\n", "--resume b\n"):
+    for said in ("nothing had begun", "--resume a\n", "--resume b\n"):
         done = command("run", "--quiet")
         assert done.code == 130
         assert said in done.stderr
@@ -379,7 +379,7 @@ def test_an_infinite_target_is_refused(tmp_path: Path) -> None:
     ("overrides", "words"),
     [
         (("public.per_class=2",), r"\[public\]: 'fedavg' uses no public rows"),
-        (("failures.dropout=1",), "nobody ever returns"),
+        (("failures.dropout=1",), "no client ever returns"),
         (("algorithm.name=fedbn",), "'fedbn' changes nothing: the model has no batch norm"),
     ],
 )

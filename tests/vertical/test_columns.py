@@ -212,7 +212,7 @@ def test_exactly_one_party_holds_the_label(tmp_path):
 def test_a_label_at_a_passive_party_is_found(tmp_path):
     given = two(tmp_path)
     (tmp_path / "shop.csv").write_text("key,default\n1,0\n2,1\n")
-    with pytest.raises(DataError, match="party 'shop' has a column 'default' as an input, the label of 'bank'"):
+    with pytest.raises(DataError, match="party 'shop' has an input column 'default', which is the label of 'bank'"):
         consortium(checked(parse(given)))
 
 
@@ -233,5 +233,5 @@ def test_one_tables_columns_are_dealt_from_the_file(tmp_path):
     assert [len(one.schema) for one in held.tables] == [10, 10, 10]
     assert held.active == 0
     assert [len(one.ids) for one in held.tables] == [67, 67, 66]
-    with pytest.raises(ConfigError, match="is no table of columns"):
+    with pytest.raises(ConfigError, match="is not a table"):
         consortium(checked(parse(made | {"data": {"name": "digits"}})))
