@@ -67,7 +67,7 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("algorithm={name='fedprox', mu='x'}", "algorithm.mu = 'x': expected a number."),
         ("algorithm={name='scaffold', option='III'}", "algorithm.option = 'III': expected 'I' or 'II'"),
         ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0: expected a number of 0 or more."),
-        ("data.test=1.5", "data.test: 1.5 is none of 'own', a share between 0 and 1, or the name of a file."),
+        ("data.test=1.5", "data.test: 1.5 is not 'own', a share between 0 and 1, or a file name."),
         ("engine.memory=0", "engine.memory: '0' is not a size: write a number above 0"),
         ("engine.memory=0GiB", "'0GiB' is not a size"),
         ("seed=-1", "seed = -1: expected a number of 0 or more."),

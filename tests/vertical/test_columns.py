@@ -46,16 +46,20 @@ def test_ids_of_parquet_are_integers_in_decimal(tmp_path):
 @pytest.mark.parametrize(
     ("text", "keys", "said"),
     [
-        ("id,x,y\n1,2,0\n2,3,1\n1,4,0\n", {}, "the same id stands in 'id' twice, in lines 2 and 4: keep one row an id"),
+        (
+            "id,x,y\n1,2,0\n2,3,1\n1,4,0\n",
+            {},
+            "the same id occurs twice in 'id', in lines 2 and 4: keep one row per id",
+        ),
         ("id,y\n1,0\n2,1\n", {}, "no column is left as an input"),
         (
             "id,x,y\n1,2,0\n2,3,\n3,1,1\n",
             {},
-            "the label 'y' is missing in line 3: data.missing = 'drop' leaves such rows out",
+            "the label 'y' is missing in line 3: data.missing = 'drop' leaves out such rows",
         ),
-        ("id,x,y\n1,2,0\n2,3,1\n3,4,2\n", {}, "3 classes, which need softmax: that is not in this version"),
-        ("id,x,y\n1,2,0\n", {"id": "key"}, "id = 'key': 'p.csv' has no such column; it has id, x, y"),
-        ("id,x,y\n1,2,0\n", {"label": "id"}, "'id' is named for two things"),
+        ("id,x,y\n1,2,0\n2,3,1\n3,4,2\n", {}, "3 classes, but this version supports only two classes or a number"),
+        ("id,x,y\n1,2,0\n", {"id": "key"}, "id = 'key': 'p.csv' has no such column; its columns are id, x, y"),
+        ("id,x,y\n1,2,0\n", {"label": "id"}, "'id' is named for two roles"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_a_sentence_with_the_partys_name(tmp_path, text, keys, said):
@@ -87,7 +91,7 @@ def test_new_rows_are_read_by_the_columns_of_training(tmp_path):
     assert found.names == ("age", "city=Oslo", "city=Rome")
     assert np.array_equal(found.x, [[20, 0, 0], [np.nan, 0, 1]], equal_nan=True)
     (tmp_path / "less.csv").write_text("id,city\n9,Paris\n")
-    with pytest.raises(DataError, match="party 'bank': the rows have no column 'age'"):
+    with pytest.raises(DataError, match="party 'bank': the rows lack column 'age'"):
         new_rows(str(tmp_path / "less.csv"), "id", schema, "bank")
 
 

@@ -16,7 +16,7 @@ TEST_SHARE = 0.1  # of each user's rows, as in the reference code
 def load_synthetic(
     request: LoadRequest, *, alpha: Rate = 1.0, beta: Rate = 1.0, users: Whole = 30, iid: bool = False
 ) -> Loaded:
-    """User k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
+    """Generate user k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
 
     x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax(W_k x + b_k), 10 classes; n_k = floor(lognormal(4, 2)) + 50. The second
     argument of N is the standard deviation, as in the reference code; diag() holds variances. A user's last tenth of rows is
@@ -24,8 +24,8 @@ def load_synthetic(
 
     alpha: standard deviation of u_k, around which a user's model is drawn: how much users' models differ.
     beta: standard deviation of B_k, around which a user's inputs lie: how much users' inputs differ.
-    users: how many users there are.
-    iid: whether all users have one model and inputs around 0 (one W and b, v = 0), whatever alpha and beta.
+    users: number of users.
+    iid: whether all users have one model and inputs around 0 (one W and b, v = 0), for any alpha and beta.
     """
     sizes = numpy_stream(request.seed, "split", "synthetic", "sizes").lognormal(4, 2, users).astype(np.int64) + 50
     shared = numpy_stream(request.seed, "split", "synthetic", "shared")
