@@ -1,4 +1,4 @@
-"""The knowledge that each party could gain of the others, step by step, as the protocols say it."""
+"""What each party could learn about the others, step by step, according to the protocols."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
     text = csv_text(("step", "passive", "active", "coordinator"), rows)
     table = Table("leaks", "Who learns what", head, rows, text)
     intro = (
-        "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends a column, a threshold or an "
-        "id in the clear. This is what is learnt all the same."
+        "All parties are assumed to follow the protocol but to inspect everything they receive. No party sends a column, a threshold "
+        "or an id in the clear. The table lists what is learnt nevertheless."
     )
     out: list[Block] = [Text(intro), table]
     if not s["protected"]:
         out.append(
             notice(
-                "This run was in the clear: the gradients that the other parties were sent show the label of every training row. Only a "
+                "This run was in the clear: the gradients sent to the other parties reveal the label of every training row. Only a "
                 "simulation may do that."
             )
         )
     out.append(
         Text(
-            "The purer the leaves of the first trees, the more the rows at a node say of the labels: complete_secure = 1 grows the first "
-            "tree from the label holder's own columns."
+            "The purer the leaves of the first trees, the more the rows at a node reveal about the labels: complete_secure = 1 grows "
+            "the first tree from the label holder's own columns."
         )
     )
     return out
 
 
 def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
-    """(step, what a passive party learns, what the active party learns, what the coordinator learns)."""
+    """Return (step, what a passive party learns, what the active party learns, what the coordinator learns)."""
     shown = "g and h of every training row, and with them the labels"
     if s["protected"]:
-        shown = "nothing of g and h, which are encrypted"
+        shown = "nothing about g and h, which are encrypted"
     return [
         *aligning(s),
-        ("split", "which common rows train, stop and test", "it draws them", "how many there are"),
+        ("split", "which common rows are for training, stopping and testing", "it draws them", "how many there are"),
         (
             "histograms",
             shown,
@@ -54,15 +54,15 @@ def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
         ),
         (
             "splits",
-            "which rows are at every node; of its own splits column and threshold",
-            "which rows are at every node, and whose split it is",
-            "who owns how many nodes",
+            "which rows are at every node; column and threshold of its own splits",
+            "which rows are at every node, and which party owns the split",
+            "how many nodes each party owns",
         ),
         (
             "prediction",
-            "which of the asked rows reach its nodes, and whether it has them",
-            "the way that each row takes at others' nodes",
-            "how many rows are asked about",
+            "which of the requested rows reach its nodes, and whether it has them",
+            "the path of each row at others' nodes",
+            "how many rows are requested",
         ),
         (
             "importance",
@@ -74,7 +74,7 @@ def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
 
 
 def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
-    """The same of the alignment."""
+    """Return the same for the alignment."""
     if s["align"]["name"] == "none":
         return [
             (
@@ -85,7 +85,7 @@ def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
             )
         ]
     two, sizes = len(s["parties"]) == 2, "how many ids each party has"
-    mine = "which of its rows the other party has, and how many ids that has"
+    mine = "which of its rows the other party has, and how many ids that party has"
     several = "which of its rows all others have; how many ids each party has"
     helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
     found = [("alignment", mine if two else several, mine if two else several, f"{helper}; no id")]

@@ -1,7 +1,7 @@
 """Parties that hold columns: the result, the importance of columns, the parties themselves.
 
-``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, of all other
-nodes whose they are. ``report-NAME.html`` is another party's: its own columns and thresholds, and no leaf.
+``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, and only
+the owner of all other nodes. ``report-NAME.html`` is another party's page: its own columns and thresholds, and no leaf values.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ USES = {"train": "to grow trees on", "held": "held out to stop by", "test": "to 
 
 
 def columns_title(entries: Sequence[Entry]) -> str:
-    """The title of the page."""
+    """Return the title of the page."""
     s = entries[0].summary
     return f"{count(len(s['parties']), 'party', 'parties')}, one model: {s['data_facts']['label']}"
 
 
 def party_title(entries: Sequence[Entry]) -> str:
-    """The title of the page of a party without the label."""
+    """Return the title of the page of a party without the label."""
     return f"{entries[0].subjects[0].party}: its part of a model"
 
 
 def party_blocks(subject: Subject) -> list[Block]:
-    """Tell a party without the label whose page it reads."""
+    """Tell a party without the label whose page this is."""
     name = subject.party
     said = (
-        f"'{name}' takes part in {count(subject.summary['rounds'], 'round')} with columns of its own; another party holds the label. "
-        f"This page shows what '{name}' knows: its own columns and thresholds."
+        f"'{name}' takes part in {count(subject.summary['rounds'], 'round')} with its own columns; another party holds the label. "
+        f"This page shows only what '{name}' knows: its own columns and thresholds."
     )
     return [lead(said)]
 
 
 def result_blocks(subject: Subject) -> list[Block]:
-    """The figures to see first."""
+    """Return the figures to show first."""
     s = subject.summary
     ends = s["final"]["interval"]
     keys = ("rmse", "r2", "loss") if s["task"] == "numbers" else ("auc", "accuracy", "loss")
@@ -50,14 +50,14 @@ def result_blocks(subject: Subject) -> list[Block]:
         note = f"95% interval {interval_text(low, high)}" if low is not None else ""
         cards.append(Key(capital(NAMES[key]), subject.printed(f"final.{key}"), note))
     hidden = (
-        "Gradients crossed encrypted, under a Paillier key of the party that holds the label."
+        "Gradients were sent encrypted, under a Paillier key of the party that holds the label."
         if s["protected"]
-        else "This was a simulation in the clear: gradients crossed as they are, and betray the labels. [[privacy]] paillier encrypts them."
+        else "This simulation was in the clear: gradients were sent unencrypted, which reveals labels. [[privacy]] paillier encrypts them."
     )
     names = " and ".join(one["name"] for one in s["parties"])
     first = (
         f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
-        f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} rows that nothing was trained on."
+        f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} test rows not used for training."
     )
     out: list[Block] = [lead(first), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if s.get("stopped"):
@@ -66,7 +66,7 @@ def result_blocks(subject: Subject) -> list[Block]:
 
 
 def importance_blocks(subject: Subject) -> list[Block]:
-    """Gain by party and by column; on the page of a party without the label, of its own columns."""
+    """Return the gain by party and by column; on the page of a party without the label, only of its own columns."""
     s, importance = subject.summary, subject.summary["importance"]
     if subject.page == PARTY:
         importance = {subject.party: importance[subject.party]}
@@ -80,16 +80,16 @@ def importance_blocks(subject: Subject) -> list[Block]:
     head = ["party", "share of the gain", "nodes", "columns used"]
     table = Table("importance-table", "Gain by party", head, rows, text)
     if not each:
-        return [Text("No column was of use: every tree is a single leaf."), table]
-    more = f" The {COLUMNS} that gained most of {len(each)}." if len(each) > COLUMNS else ""
+        return [Text("No column was used: every tree is a single leaf."), table]
+    more = f" Shown are the {COLUMNS} of {len(each)} columns with the largest gain." if len(each) > COLUMNS else ""
     if subject.page == PARTY:
         first: Block = Text(f"It owns {count(sum(nodes.values()), 'node')} of the trees.")
-        how = "How much of what its own splits gained a column brought, over all trees."
+        how = "Each column's share of the gain from its own splits, over all trees."
     else:
         first = table
         how = (
-            "How much of the loss's fall the splits on a column brought, over all trees; the colour says whose column it is. A simulation "
-            "knows every column's name; parties apart know of another's columns their places alone."
+            "Each column's share of the fall in loss from splits on it, over all trees; the colour shows the party that owns it. A "
+            "simulation knows every column's name; real parties know only the positions of another's columns."
         )
     shown = sorted(((v, name, column) for name, column, v in each), reverse=True)[:COLUMNS]
     stacks = [
@@ -108,7 +108,7 @@ def importance_blocks(subject: Subject) -> list[Block]:
 
 
 def parties_blocks(subject: Subject) -> list[Block]:
-    """Rows and columns of each party, and what the alignment found."""
+    """Return the rows and columns of each party, and the result of the alignment."""
     s = subject.summary
     ids = s["align"]["ids"]
     rows: list[Cells] = [
