@@ -34,7 +34,7 @@ def load_file(
     categories: Names = (),
     size: Whole = 64,
 ) -> Loaded:
-    """Load a .npz, a table or a folder of pictures.
+    """A .npz, a table or a folder of pictures.
 
     Arrays of a .npz: x_train and y_train and, if you have them, x_test, y_test, client_train, client_test, weight_train,
     weight_test, class_names. Columns of a table that label, client, weight and drop do not name are inputs.

@@ -46,7 +46,7 @@ FEMNIST_FILES = ("femnist.npz",)
 
 
 def load_emnist(request: LoadRequest, *, form: Form = "byclass") -> Loaded:
-    """Load EMNIST (Cohen et al. 2017), turned upright, in one of its six forms; it has no writer ids (femnist has).
+    """EMNIST (Cohen et al. 2017), turned upright, in one of its six forms; it has no writer ids (femnist has).
 
     form: 62 classes ("byclass"), 47 with 15 small letters merged with capitals ("bymerge"; "balanced": as many rows of each), 26
         ("letters") or the 10 digits ("digits", "mnist").
@@ -76,7 +76,7 @@ def prepare_emnist(originals: Originals, home: Path, form: str) -> None:
 
 
 def load_femnist(request: LoadRequest, *, path: str = "") -> Loaded:
-    """Load handwriting by writer: LEAF's files, or TensorFlow Federated's copy of them.
+    """Handwriting by writer: LEAF's files, or TensorFlow Federated's copy of them.
 
     62 classes; background is 255 (white), as in both copies; natural client = writer.
 

@@ -25,7 +25,7 @@ REMOTES = (
 
 
 def load_har(request: LoadRequest, *, split: Literal["official", "pooled"] = "official") -> Loaded:
-    """Load rows of 561 features of a window of one person's movements; natural client = person.
+    """Rows of 561 features of a window of one person's movements; natural client = person.
 
     split: test rows: those of nine other people, or a quarter (data.test) of all 10,299 windows of all 30.
     """

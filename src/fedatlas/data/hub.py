@@ -29,7 +29,7 @@ def load_hub(
     train: str = "train",
     test_split: str = "test",
 ) -> Loaded:
-    """Load a data set of the hub. Rows keep the source's order. Licence: as stated on the data set's page.
+    """A data set of the hub. Rows keep the source's order. Licence: as stated on the data set's page.
 
     path: the data set's name on the hub, such as flwrlabs/femnist, or a local folder in a format that datasets reads.
     label: column of the target.

@@ -118,7 +118,7 @@ def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], Name
 
 
 def load_digits(request: LoadRequest) -> Loaded:
-    """Load the 1,797 digits of 8x8 pixels bundled with scikit-learn, values 0 to 16."""
+    """The 1,797 digits of 8x8 pixels bundled with scikit-learn, values 0 to 16."""
     rows = digit_rows()
     return Loaded(pictures(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]), None, "classes", DIGITS)
 
@@ -150,7 +150,7 @@ def averaged(pixels: np.ndarray, side: int | None) -> np.ndarray:
 
 
 def load_mnist(request: LoadRequest, *, side: Side = None) -> Loaded:
-    """Load MNIST with the NIST writer of every digit (from QMNIST's labels)."""
+    """MNIST with the NIST writer of every digit (from QMNIST's labels)."""
     found = obtain(request.store, "mnist", MNIST_FILES, MNIST_REMOTES, prepare_mnist)
     a = read_prepared(found.paths[0], (*USUAL, "writer_train", "writer_test"))
     a |= {name: averaged(a[name], side) for name in USUAL[::2]}
@@ -177,7 +177,7 @@ def idx_arrays(originals: Originals) -> Arrays:
 
 
 def load_fashion_mnist(request: LoadRequest) -> Loaded:
-    """Load Fashion-MNIST: ten kinds of clothing, in MNIST's form."""
+    """Fashion-MNIST: ten kinds of clothing, in MNIST's form."""
     found = obtain(request.store, "fashion_mnist", FASHION_FILES, FASHION_REMOTES, prepare_fashion)
     return grey(read_prepared(found.paths[0], USUAL), FASHION, provenance(found))
 
@@ -200,7 +200,7 @@ def grey(
 
 
 def load_cifar10(request: LoadRequest) -> Loaded:
-    """Load CIFAR-10, uint8 RGB planes, original split and order; pixels that are not ``exact`` are counted in the record."""
+    """CIFAR-10, uint8 RGB planes, original split and order; pixels that are not ``exact`` are counted in the record."""
     found = obtain(request.store, "cifar10", CIFAR10_FILES, CIFAR10_REMOTES, prepare_cifar10)
     parts = [read_prepared(path, ("d", "y", "exact")) for path in found.paths]
     x = [decode_pixels(part["d"]) for part in parts]
@@ -221,7 +221,7 @@ def prepare_cifar10(originals: Originals, home: Path) -> None:
 
 
 def load_cifar100(request: LoadRequest, *, labels: Literal["fine", "coarse"] = "fine") -> Loaded:
-    """Load CIFAR-100. If only the prepared subset of 20,000 + 4,000 is present, that is loaded and noted in the record.
+    """CIFAR-100. If only the prepared subset of 20,000 + 4,000 is present, that is loaded and noted in the record.
 
     labels: classes: the 100 kinds, or their 20 groups.
     """

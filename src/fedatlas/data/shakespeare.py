@@ -56,7 +56,7 @@ def load_shakespeare(
     per_role: Count = 0,
     test_per_role: Count = 0,
 ) -> Loaded:
-    """Load sequences of 80 characters and the next one, by (play, speaker).
+    """Sequences of 80 characters and the next one, by (play, speaker).
 
     A role's lines are joined by spaces. Its beginning trains and its end tests; no character is in both. Roles too short
     for this are left out. LEAF's stride is 1, which gives 80 times as many sequences. FedDyn uses stride 1, 100 roles, and 2,000 and

@@ -62,7 +62,7 @@ def load_stackoverflow(
     users: Whole = 400,
     per_user: Whole = 1000,
 ) -> Loaded:
-    """Load sentences of up to 20 words: question titles by tag, or sentences by user.
+    """Sentences of up to 20 words: question titles by tag, or sentences by user.
 
     The rows returned here still hold word numbers, -1 after the end: `finish_stackoverflow` turns them into tokens.
 

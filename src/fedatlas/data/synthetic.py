@@ -16,7 +16,7 @@ TEST_SHARE = 0.1  # of each user's rows, as in the reference code
 def load_synthetic(
     request: LoadRequest, *, alpha: Rate = 1.0, beta: Rate = 1.0, users: Whole = 30, iid: bool = False
 ) -> Loaded:
-    """Generate user k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
+    """User k: u_k ~ N(0, alpha), W_k ~ N(u_k, 1), b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1).
 
     x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax(W_k x + b_k), 10 classes; n_k = floor(lognormal(4, 2)) + 50. The second
     argument of N is the standard deviation, as in the reference code; diag() holds variances. A user's last tenth of rows is

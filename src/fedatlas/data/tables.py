@@ -36,7 +36,7 @@ def load_table(
     drop: Names = (),
     categories: Names = (),
 ) -> Loaded:
-    """Load a registered table. Columns that label, client, weight and drop do not name are inputs.
+    """A registered table. Columns that label, client, weight and drop do not name are inputs.
 
     label: column of the target; "" = the table's own.
     client: column with the owner of each row; "" = the table's own, if any, which stays an input.
