@@ -219,7 +219,7 @@ def test_common_mistakes_are_answered_with_what_was_meant(words: list[str], said
 
 
 def test_a_file_of_data_is_no_experiment(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds data, not an experiment: data.name=file data.path="):
+    with pytest.raises(ConfigError, match=r"holds data, not an experiment; to use it, set data.name=file data.path="):
         config.read(households(tmp_path / "h.csv"))
     with pytest.raises(ConfigError, match="write key=value without spaces"):
         config.read(tmp_path / "rounds", ["=", "5"])

@@ -97,8 +97,8 @@ def test_overrides_reach_a_table_by_its_name(tmp_path: Path) -> None:
     for wrong, said in (
         ("privacy=secagg", "write privacy.secagg={}"),
         ("privacy.name=secagg", "write privacy.secagg={}"),
-        ("privacy.secagg=yes", "write privacy.secagg={}, or a key behind the name"),
-        ("privacy.secagg.a.b=1", "a key behind the name"),
+        ("privacy.secagg=yes", "write privacy.secagg={}, or a key after the name"),
+        ("privacy.secagg.a.b=1", "a key after the name"),
     ):
         with pytest.raises(ConfigError) as error:
             config.read(file, [wrong])

@@ -88,7 +88,7 @@ EARLY = [
     ("cohort.size=13", "there are 12 clients; ask for 12 at most", "check_cohort"),
     (
         "algorithm.name=feddf models=[{name='mlp', share=0.999}, {name='logistic', share=0.001}]",
-        "of 12 clients is nobody",
+        "of 12 clients is less than one client",
         "config.dealt",
     ),
     ("algorithm={name='gossip', graph='torus'} partition.clients=7", "torus", "graphs.torus"),

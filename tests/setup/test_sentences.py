@@ -75,7 +75,7 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("cohort.size=13", "cohort.size = 13: there are 12 clients"),
         ("engine={name='loop', workers=2}", "engine.workers = 2: the loop trains one client after another"),
         ("engine={name='loop', plan='stacked'}", "engine.plan = 'stacked': the loop"),
-        ("engine={name='loop', precision='bfloat16'}", "the loop computes in float32 or float64 only"),
+        ("engine={name='loop', precision='bfloat16'}", "the loop computes only in float32 or float64"),
         ("cohort={fraction=0.5, size=3}", "give cohort.fraction or cohort.size, not both"),
     ],
 )

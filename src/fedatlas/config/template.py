@@ -1,4 +1,4 @@
-"""``fedatlas new``: a commented experiment file, with the defaults that the code has."""
+"""``fedatlas new``: a commented experiment file with the code's defaults."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ lr = 0.05
 
 
 def write_template(path: Path) -> Path:
-    """Writes the template; ConfigError if the file exists."""
+    """Write the template; ConfigError if the file exists."""
     if path.exists():
-        raise ConfigError(f"'{path}' exists already: choose another name.")
+        raise ConfigError(f"'{path}' already exists: choose another name.")
     write_text(path, TEMPLATE.format(name=path.name))
     return path
