@@ -107,7 +107,7 @@ def test_overrides_reach_a_table_by_its_name(tmp_path: Path) -> None:
 
 def test_one_table_is_not_several() -> None:
     for values in ({"privacy": {"name": "secagg"}}, {"privacy": {"secagg": {}}}):
-        with pytest.raises(ConfigError, match=r"write \[\[privacy\]\], one table a mechanism"):
+        with pytest.raises(ConfigError, match=r"write \[\[privacy\]\], one table per mechanism"):
             config.parse(values)
     with pytest.raises(ConfigError, match="privacy"):
         config.parse({"privacy": [{"threshold": 0.7}]})

@@ -55,7 +55,7 @@ class PartyTable(NamedTuple):
 
     name: str
     ids: Names  # "" = none
-    schema: tuple[Column, ...]  # of the columns as they stand in the file
+    schema: tuple[Column, ...]  # of the columns in the file
     x: Floats  # (rows, columns), text columns as 0/1, NaN = missing
     names: Names  # of the columns of x
     y: Floats | None = None
