@@ -205,7 +205,7 @@ def test_exactly_one_party_holds_the_label(tmp_path):
         parse(label(tmp_path, 0, 1))
     given = two(tmp_path)
     given["parties"][1]["weight"] = "spent"
-    with pytest.raises(ConfigError, match="weight goes with the label, which 'bank' holds"):
+    with pytest.raises(ConfigError, match="weight belongs with the label, which 'bank' holds"):
         parse(given)
     with pytest.raises(ConfigError, match="two of \\[\\[parties\\]\\] are called 'bank'"):
         parse(two(tmp_path) | {"parties": [two(tmp_path)["parties"][0]] * 2})
