@@ -411,5 +411,5 @@ def test_a_class_without_exemplars_counts_nothing(tmp_path: Path) -> None:
     data_of = ClientData(there, 3, Tree(), tuple, contiguous)
     p = confidences(setup.first.network, data_of, {"model": setup.first.params}, {}, None)[0]["p"]
     assert p[2] == 0 < p[:2].min()
-    with pytest.raises(ConfigError, match="remove it beside rows"):
+    with pytest.raises(ConfigError, match="remove it if you give rows"):
         parse({"public": {"from": "test", "rows": 5, "fewer": True}})

@@ -272,8 +272,11 @@ FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200", "publi
             [SMALL.replace("hidden=[8]", "norm='batch'"), "algorithm.name=feddf", "model.bn=local"],
             "not with 'feddf': whole models are distilled; use 'average'",
         ),
-        (["models=[{name='mlp', share=1.0}]", "algorithm.name=fedmd"], "two or more, whose shares make 1 together"),
-        ([SMALL.replace("0.5}]", "0.4}]"), "algorithm.name=fedmd"], "shares make 1 together, not 0.5, 0.4"),
+        (
+            ["models=[{name='mlp', share=1.0}]", "algorithm.name=fedmd"],
+            "give two or more, with shares that add up to 1",
+        ),
+        ([SMALL.replace("0.5}]", "0.4}]"), "algorithm.name=fedmd"], "shares that add up to 1, not 0.5, 0.4"),
         ([SMALL.replace("hidden=[8]", "hiden=[8]"), "algorithm.name=fedmd"], "did you mean 'model.hidden'"),
         ([SMALL.replace("hidden=[8]", "loss='mse'"), "algorithm.name=fedmd"], "models.loss: this key is the same"),
         ([SMALL.replace("'mlp', hidden=[8]", "'cnn9'"), "algorithm.name=fedmd"], "unknown model 'cnn9'"),

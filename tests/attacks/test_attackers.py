@@ -253,7 +253,7 @@ def test_a_run_says_what_attackers_did_and_the_classes_suffered(tmp_path: Path) 
     assert ruled["attackers"]["left_out"] + ruled["honest"]["left_out"] == 8  # one of six a round
     assert [len(row["left_out"]) for row in rows(path)[1:]] == [1] * 8
     page = (path / "report.html").read_text()
-    assert "What attackers did, and what resisted" in page
+    assert "The attackers and the defence" in page
     assert "Multi-Krum" in page
     assert "accuracy on attacked classes" in page
 
@@ -270,7 +270,7 @@ def test_the_baselines_of_an_attacked_run_are_those_of_the_plain_one(tmp_path: P
 def test_a_model_that_attackers_made_diverge_is_an_outcome(tmp_path: Path) -> None:
     path = run(experiment({**SIGN, "c": 1e30}), out=tmp_path / "run", baselines=True).path
     assert not (path / "baselines").exists()  # with which nothing could be compared
-    assert "Attackers made the model diverge" in (path / "report.html").read_text()
+    assert "The attackers made the model diverge" in (path / "report.html").read_text()
     found = summary(path)
     assert "diverged" in found["diverged"]
     assert found["final"]["accuracy"] == 0.1
@@ -320,10 +320,13 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
         ({"attack": [{**SIGN, "role": "server"}]}, "only clients can poison"),
         ({"attack": [{**FLIP, "pairs": [[3, 12]]}]}, "'digits' has no class 12; its 10 classes are 0 to 9"),
         ({"attack": [{**FLIP, "pairs": [[3, 3]]}]}, "changes nothing"),
-        ({"attack": [{**FLIP, "pairs": [[3, 5], [5, 1]]}]}, "class 5 would become two things"),
-        ({"attack": [{**FLIP, "pairs": "extra_SC"}]}, "needs CIFAR-100's superclasses, which 'digits' does not have"),
-        ({"attack": [{**FLIP, "pairs": "intra_SC", "draw": "random"}]}, "are drawn once in this version"),
-        ({"attack": [{**FLIP, "pairs": []}]}, "name the classes that change places"),
+        ({"attack": [{**FLIP, "pairs": [[3, 5], [5, 1]]}]}, "class 5 occurs twice"),
+        ({"attack": [{**FLIP, "pairs": "extra_SC"}]}, "is of CIFAR-100's superclasses, which 'digits' has not"),
+        (
+            {"attack": [{**FLIP, "pairs": "intra_SC", "draw": "random"}]},
+            "this version draws pairs inside superclasses only once",
+        ),
+        ({"attack": [{**FLIP, "pairs": []}]}, "name the classes to exchange"),
         ({"attack": [{"name": "backdoor", "share": 0.5}]}, "not in this version, which has label_flip"),
         ({"attack": [{"name": "sign_flp", "share": 0.5}]}, "did you mean 'sign_flip'"),
         ({"attack": [{**SIGN, "d": 2}]}, "unknown key 'attack.sign_flip.d'"),

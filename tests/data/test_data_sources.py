@@ -355,7 +355,7 @@ def test_shakespeare_facts(shared_data):
     assert torch.equal(dataset.train.x[1, :-1], dataset.train.x[0, 1:])  # a stride of one
     assert dataset.train.y[0] == dataset.train.x[1, -1]  # the next character
     assert dataset.facts["roles_in_source"] == 1567
-    with pytest.raises(ConfigError, match="only 425 roles speak enough"):
+    with pytest.raises(ConfigError, match="only 425 roles are long enough"):
         load_dataset(DataConfig(name="shakespeare", stride=1, roles=1000, per_role=2000, test_per_role=400), 1)
 
 

@@ -97,8 +97,8 @@ def test_overrides_reach_a_table_by_its_name(tmp_path: Path) -> None:
     for wrong, said in (
         ("privacy=secagg", "write privacy.secagg={}"),
         ("privacy.name=secagg", "write privacy.secagg={}"),
-        ("privacy.secagg=yes", "write privacy.secagg={}, or a key behind the name"),
-        ("privacy.secagg.a.b=1", "a key behind the name"),
+        ("privacy.secagg=yes", "write privacy.secagg={}, or a key after the name"),
+        ("privacy.secagg.a.b=1", "a key after the name"),
     ):
         with pytest.raises(ConfigError) as error:
             config.read(file, [wrong])
@@ -107,7 +107,7 @@ def test_overrides_reach_a_table_by_its_name(tmp_path: Path) -> None:
 
 def test_one_table_is_not_several() -> None:
     for values in ({"privacy": {"name": "secagg"}}, {"privacy": {"secagg": {}}}):
-        with pytest.raises(ConfigError, match=r"write \[\[privacy\]\], one table a mechanism"):
+        with pytest.raises(ConfigError, match=r"write \[\[privacy\]\], one table per mechanism"):
             config.parse(values)
     with pytest.raises(ConfigError, match="privacy"):
         config.parse({"privacy": [{"threshold": 0.7}]})

@@ -160,7 +160,7 @@ def test_past_the_limit_recording_stops_and_the_run_goes_on(tmp_path: Path):
         ({"observe": {"roles": ["server"]}, "algorithm": {"name": "gossip"}}, "no server takes part"),
         ({"observe": {"roles": ["server"]}, "algorithm": {"name": "local_only"}}, "baseline"),
         ({"observe": {"roles": ["server"], "rounds": [3, 0]}}, "the run ends with round 2"),
-        ({"observe": {"roles": ["server"], "rounds": [2, 1]}}, "the first comes before the last"),
+        ({"observe": {"roles": ["server"], "rounds": [2, 1]}}, "the first must not be after the last"),
         ({"observe": {"roles": ["server"], "limit": "much"}}, "is not a size"),
         ({"observe": {"role": ["server"]}}, "observe.role"),
     ],

@@ -106,7 +106,7 @@ def test_a_loss_with_a_domain_reads_the_target_in_its_own_unit(tmp_path: Path) -
         run(made, out=tmp_path / "again", baselines=False)
     low = "\n".join(f"{i % 7},{-0.99 + 0.001 * (i % 7)}" for i in range(60))  # a step too far below -1
     (tmp_path / "t.csv").write_text(f"x,y\n{low}\n")
-    with pytest.raises(DivergedError, match=r"'msle' has none for predictions of -1 or less"):
+    with pytest.raises(DivergedError, match=r"'msle' is undefined for predictions of -1 or less"):
         run(Experiment.of(**tables, local={"lr": 1.0}), out=tmp_path / "far", baselines=False)
 
 
@@ -157,7 +157,7 @@ def test_a_run_gives_torch_its_threads_back_and_says_what_its_steps_were(tmp_pat
 
 
 def test_a_stack_has_no_workers() -> None:
-    with pytest.raises(ConfigError, match=r"engine.workers = 2: a stack is the work of one process"):
+    with pytest.raises(ConfigError, match=r"engine.workers = 2: one process trains the stack"):
         config.read(None, ["engine.plan=stacked", "engine.workers=2"])
 
 

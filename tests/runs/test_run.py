@@ -320,7 +320,7 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
         run(Experiment.read(path / "config.toml"), out=tmp_path / "file")
     with pytest.raises(ConfigError, match=r"model.hidden has no effect on a network that is given"):
         Experiment.of(module=module, model={"hidden": [3]})
-    with pytest.raises(ConfigError, match=r"give an object of it, Flatten\(...\)"):
+    with pytest.raises(ConfigError, match=r"give an instance, Flatten\(...\)"):
         run(Experiment.of(module=nn.Flatten))  # type: ignore[arg-type]  # what is tested
 
 
@@ -345,8 +345,8 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
         ("algorithm={name='fedadam', beta1=1.0}", "algorithm.beta1"),
         ("algorithm={name='fedavgm', server_lr=-1.0}", "algorithm.server_lr"),
         ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu"),
-        ("engine={device='cuda', workers=2}", "one process feeds a GPU"),
-        ("engine={device='cuda', plan='native'}", "for processors"),
+        ("engine={device='cuda', workers=2}", "a GPU is used by one process"),
+        ("engine={device='cuda', plan='native'}", "run only on CPUs"),
     ],
 )
 def test_one_sentence_for_a_wrong_value(override: str, expected: str) -> None:

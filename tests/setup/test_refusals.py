@@ -88,7 +88,7 @@ EARLY = [
     ("cohort.size=13", "there are 12 clients; ask for at most 12", "check_cohort"),
     (
         "algorithm.name=feddf models=[{name='mlp', share=0.999}, {name='logistic', share=0.001}]",
-        "of 12 clients is nobody",
+        "of 12 clients is less than one client",
         "config.dealt",
     ),
     ("algorithm={name='gossip', graph='torus'} partition.clients=7", "torus", "graphs.torus"),
@@ -98,7 +98,7 @@ EARLY = [
     ("privacy.secagg={} evaluation.drift=true", "looks at each client's model", "privacy_refusals.check_protection"),
     ("data.constants=nowhere.json", "there is no such file", "constants.read_constants"),
     ("data={constants='c.json', scale='none'}", "remove one of the keys", "config._settled_once"),
-    ("data.test=rows.csv", "a file is for tables and files", "config._known_keys"),
+    ("data.test=rows.csv", "only tables and files take a test file", "config._known_keys"),
     ("data.lmit=3", "did you mean 'data.limit'", "config.options"),
 ]
 

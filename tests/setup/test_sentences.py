@@ -67,7 +67,7 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("algorithm={name='fedprox', mu='x'}", "algorithm.mu = 'x': expected a number."),
         ("algorithm={name='scaffold', option='III'}", "algorithm.option = 'III': expected 'I' or 'II'"),
         ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0: expected a number of 0 or more."),
-        ("data.test=1.5", "data.test: 1.5 is none of 'own', a share between 0 and 1, or the name of a file."),
+        ("data.test=1.5", "data.test: 1.5 is not 'own', a share between 0 and 1, or a file name."),
         ("engine.memory=0", "engine.memory: '0' is not a size: write a number above 0"),
         ("engine.memory=0GiB", "'0GiB' is not a size"),
         ("seed=-1", "seed = -1: expected a number of 0 or more."),
@@ -75,7 +75,7 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("cohort.size=13", "cohort.size = 13: there are 12 clients"),
         ("engine={name='loop', workers=2}", "engine.workers = 2: the loop trains one client after another"),
         ("engine={name='loop', plan='stacked'}", "engine.plan = 'stacked': the loop"),
-        ("engine={name='loop', precision='bfloat16'}", "the loop computes in float32 or float64 only"),
+        ("engine={name='loop', precision='bfloat16'}", "the loop computes only in float32 or float64"),
         ("cohort={fraction=0.5, size=3}", "give cohort.fraction or cohort.size, not both"),
     ],
 )

@@ -119,7 +119,9 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
 
 def test_show_says_what_a_parameter_means_and_prints_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     said = shown("cfl", capsys)
-    assert "eps1 = 0.4  # number, 0 or more; a cluster is at rest if its mean update is shorter than this (Euclid" in said
+    assert (
+        "eps1 = 0.4  # number, 0 or more; a cluster is at rest if its mean update is shorter than this (Euclid" in said
+    )
     assert "gamma    gamma: least separation of a split             linkage " in said  # columns stay where they were
     assert "``" not in said
     assert "path  # text; required; a .npz, a .csv[.gz]" in shown("file", capsys)

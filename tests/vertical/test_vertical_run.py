@@ -377,7 +377,7 @@ def test_experiments_of_rows_do_not_take_it(done):
     folder, _, _ = done
     with pytest.raises(ConfigError, match="this experiment's parties hold columns"):
         fedatlas.partition(experiment(folder))
-    with pytest.raises(ConfigError, match="side by side are not in this version"):
+    with pytest.raises(ConfigError, match="this version cannot compare runs of parties"):
         fedatlas.report([done[1], done[1]])
 
 

@@ -1,4 +1,4 @@
-"""The knowledge that each party could gain of the others, step by step, as the protocols say it."""
+"""What each party could learn about the others, step by step, according to the protocols."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
 
 
 def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
-    """The same of the alignment."""
+    """Return the same for the alignment."""
     if s["align"]["name"] == "none":
         return [
             (
@@ -50,7 +50,7 @@ def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
             )
         ]
     two, sizes = len(s["parties"]) == 2, "how many ids each party has"
-    mine = "which of its rows the other party has, and how many ids that has"
+    mine = "which of its rows the other party has, and how many ids that party has"
     several = "which of its rows all others have; how many ids each party has"
     helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
     found = [("alignment", mine if two else several, mine if two else several, f"{helper}; no id")]

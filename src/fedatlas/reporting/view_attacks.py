@@ -1,4 +1,4 @@
-"""Attacks that were tried on the views of a run: their figures beside the placebo's, pictures and curves."""
+"""Attacks on the views of a run: their figures compared with the placebo's, pictures and curves."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ THREAT = {
     "who": "who",
     "how": "how",
     "when": "when",
-    "where": "what it touches",
-    "why": "what it is after",
+    "where": "its target",
+    "why": "its goal",
     "knowledge": "what it knows",
-    "budget": "how much it may do",
+    "budget": "its limits",
 }
 INTRO = (
-    "Attacks that were tried on what a role saw of this run. Each stands beside a placebo, which is what the attack gets without "
-    "learning anything of its target; what is above the placebo leaked. An interval that holds 0 shows no leak; it does not prove that "
-    "there is none."
+    "Attacks on what a role saw of this run. Each is compared with a placebo, the result of the attack without "
+    "any information about its target; a value above the placebo is a leak. An interval that contains 0 shows no leak; it does not prove "
+    "that there is none."
 )
 DRAWINGS: Mapping[str, Callable[..., str]] = {"pairs": pairs, "curve": power_curve}
-"""How a `Picture` is drawn, by its ``draw``."""
+"""``draw`` of a `Picture` -> the function that draws it."""
 
 
 def leak_blocks(subject: Subject) -> list[Block]:
-    """The section of a run whose views were attacked; empty for any other."""
+    """Return the section of a run whose views were attacked; empty for any other."""
     out: list[Block] = [Text(INTRO)] if subject.leaks else []
     for record, arrays in subject.leaks:
         out += _one(subject, record, arrays)
@@ -40,7 +40,7 @@ def leak_blocks(subject: Subject) -> list[Block]:
 
 
 def threat_facts(declaration: Mapping[str, str]) -> Facts:
-    """The declaration of an attack."""
+    """Return the declaration of an attack."""
     return Facts([(THREAT[field], text) for field, text in declaration.items() if text])
 
 
@@ -49,7 +49,7 @@ def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
     if "unscored" in record:
         return [notice(f"{about}: {record['unscored']}")]
     leak = record["leaks"].get(attack.leak, {})
-    verdict = "no leak to be seen" if not leak.get("low") or leak["low"] <= 0 else "a leak"
+    verdict = "no leak found" if not leak.get("low") or leak["low"] <= 0 else "a leak"
     return [
         lead(f"{about}, {count(record['targets'], attack.thing)}: {verdict}."),
         _table(subject, attack, record),
