@@ -1,6 +1,6 @@
 """fedatlas: federated learning you can trust, from one experiment file to the evidence.
 
-The public names are found when they are first asked for: torch takes seconds to import, and ``--help`` needs none of it.
+Public names are imported when they are first used: torch takes seconds to import, and ``--help`` does not need it.
 """
 
 from importlib import import_module
@@ -76,12 +76,12 @@ _LATER = {
     "fedatlas.study.table": ("Table",),
     "fedatlas.tree": ("Tree",),
 }
-"""Module -> the public names that are taken from it when they are asked for."""
+"""Module -> the public names that are imported from it on first use."""
 
-if not TYPE_CHECKING:  # a type checker reads the imports above, and refuses names that are none
+if not TYPE_CHECKING:  # a type checker reads the imports above, and refuses unknown names
 
     def __getattr__(name: str) -> Any:
-        """A public name, from then on as if it had been imported; AttributeError for what is none."""
+        """Import a public name on first use. AttributeError for any other name."""
         for module, names in _LATER.items():
             if name in names:
                 found = globals()[name] = getattr(import_module(module), name)
@@ -90,5 +90,5 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and refuses nam
 
 
 def __dir__() -> list[str]:
-    """The names there are, whether they were asked for or not."""
+    """Return all names, whether or not they have been imported."""
     return sorted({*globals(), *__all__})

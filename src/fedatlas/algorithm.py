@@ -4,15 +4,15 @@ Every function here is pure: state goes in and comes out. They are written for O
 *trainable* tensors; buffers (batch-norm statistics) travel separately and are handled by the round (C9).
 
 ============  ===================================================================================================
-message       what a party is told: a dict of trees, tensors and plain values; ``message["model"]`` is the model
+message       data sent to a party: a dict of trees, tensors and plain values; ``message["model"]`` is the model
 client        private state of a client between its participations, the same kind of dict; ``{}`` if there is none
-update        what a client returns, the same kind of dict
+update        data that a client returns, the same kind of dict
 server        state of the server between rounds; ``server["model"]`` is the global model
-facts         what a client knows of itself and the federation (`Facts`)
+facts         what a client knows about itself and the federation (`Facts`)
 ============  ===================================================================================================
 
-Numbers in a message, a state or in `Facts` are *inputs* of the compiled local step, never constants of it: the same
-step serves every round. Code of an algorithm may compute with them but not branch on them.
+Numbers in a message, a state or `Facts` are *inputs* of the compiled local step, never constants in it, so that one step
+serves every round. An algorithm's code may compute with them but not branch on them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Answered = tuple[Update, State, Any]
 
 
 class Batch(NamedTuple):
-    """Rows of one local step. ``extra`` holds what the module needs besides parameters: buffers and dropout masks, by name."""
+    """Rows of one local step. ``extra``: what the module needs besides parameters: buffers and dropout masks."""
 
     x: Tensor
     y: Tensor
@@ -57,7 +57,7 @@ class Network(Protocol):
 
 
 class Data(Protocol):
-    """A client's rows as a survey sees them: all, in evaluation order and in pieces that fit in memory, or as training will."""
+    """A client's rows as a survey sees them: in evaluation order, in pieces that fit in memory, or as in training."""
 
     n: int
     classes: int
@@ -72,7 +72,7 @@ class Facts(NamedTuple):
     n_k: float  # its examples
     n: float  # examples of the whole federation
     K: int  # clients of the whole federation
-    classes: int  # 0 where the target is a number
+    classes: int  # 0 if the target is a number
     round: float  # number of the round, from 1
     lr: float  # this round's local learning rate
     survey: Mapping[str, Any] = {}  # results of the task's survey
@@ -82,13 +82,13 @@ class Facts(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The work that a client really did in one task."""
+    """The work that a client actually did in one task."""
 
     n_k: int
     steps: int
     examples: int  # examples that went through forward and backward
     lr_sum: float  # sum of the learning rates of its steps
-    loss: float  # mean training loss over its examples; nan without steps
+    loss: float  # mean training loss over its examples; NaN without steps
 
 
 class Budget(NamedTuple):
@@ -97,22 +97,22 @@ class Budget(NamedTuple):
     epochs: int | None = None
     steps: int | None = None
     examples: int | None = None
-    first_epoch: int = 0  # whose shuffle comes first: work in pieces continues one stream (C7)
+    first_epoch: int = 0  # the epoch whose shuffle is used first, so that work in pieces continues one stream (C7)
 
 
 class Patience(NamedTuple):
     """Early stopping, judged after every pass over the rows: local work ends after this long without a lower loss."""
 
-    passes: int = 0  # 0 = no limit of this kind; of two limits the first that is reached counts
+    passes: int = 0  # 0 = no limit of this kind; the first limit that is reached counts
     steps: int = 0
-    held_out: float = 0.0  # share of the rows used to judge and not to train, and the best model is kept; 0: the mean
-    # training loss of the pass is judged, and the last model is kept
+    held_out: float = 0.0  # share of the rows used to judge rather than train, with the best model kept; 0: the pass's
+    # mean training loss is judged, and the last model is kept
 
 
 class Public(NamedTuple):
-    """Work on the public rows instead of the party's own."""
+    """Local work on the public rows instead of the party's own."""
 
-    rows: int = 0  # so many of them, drawn again each round, the same for every party; 0 = all
+    rows: int = 0  # number of rows, drawn in each round and the same for every party; 0 = all
     targets: str = ""  # key of the message whose entry has a target for each row, used instead of the label
 
 
@@ -122,7 +122,7 @@ class Solver(NamedTuple):
     optimizer: Literal["sgd", "adam"] | None = None  # with its usual constants, and without the clipping of ``[local]``
     lr: float | None = None
     batch_size: int | None = None
-    pass_steps: int = 1  # least number of steps in a pass over the rows: the batch shrinks where they are few
+    pass_steps: int = 1  # least number of steps in a pass over the rows: with few rows the batch shrinks
 
 
 class Local(NamedTuple):
@@ -139,7 +139,7 @@ class Local(NamedTuple):
 
 
 def start_from_model(message: Message, client: State, facts: Facts) -> Tree:
-    """Return the message's model, at which local work begins."""
+    """Return the message's model, from which local work starts."""
     return Tree(message["model"])
 
 
@@ -154,7 +154,7 @@ def return_model(params: Tree, work: Work, message: Message, client: State, fact
 
 
 def told_model(message: Message, update: Update) -> Models:
-    """Return the reference of an update's changes: the message's model, or in a chain the model it started from (`Route.anchors`)."""
+    """Return the reference of an update's changes: the message's model, or in a chain the anchor (`Route.anchors`)."""
     sent, told = update.get("model", {}), message.get("anchor", message.get("model", {}))
     return {"model": Tree({name: told[name] for name in sent})} if sent and sent.keys() <= told.keys() else {}
 
@@ -167,12 +167,12 @@ def nothing_beside(message: Message) -> Collection[str]:
 class Sealing(NamedTuple):
     """Rules for `Transform` on a task's update, for updates that are more than a change of the message's model."""
 
-    base: Callable[[Message, Update], Models] = told_model  # part -> the reference that it is a change of
+    base: Callable[[Message, Update], Models] = told_model  # part -> the reference from which its change is taken
     beside: Callable[[Message], Collection[str]] = nothing_beside  # tensors of the model that no transform touches
-    # Parts that are changes of a state which `Task.settle` moves by what the server sees. What a transform leaves out of one
-    # is part of the next, so no error memory is kept for them.
+    # Parts that are changes of a state which `Task.settle` moves by what the server sees. What a transform leaves out is
+    # then part of the next change, so no error memory is kept for them.
     tracked: tuple[str, ...] = ()
-    silent: bool = False  # nothing is sent: the work is for the client's own state
+    silent: bool = False  # nothing is sent: the work only changes the client's own state
     remembered: bool = True  # what a transform left out is added to the next update; not for a question asked once
 
 
@@ -191,39 +191,42 @@ class Task(NamedTuple):
     objective: Callable[..., Tensor] = plain_loss
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], Finished] = return_model
-    settle: Callable[[Update, Work, Message, State, Facts], State] | None = None  # state made of what the server sees
+    settle: Callable[[Update, Work, Message, State, Facts], State] | None = (
+        None  # state computed from what the server sees
+    )
     options: Local = Local()
-    # Parts of a single client's update that the server may look at; () = it sees only sums, which can be masked.
+    # Parts of individual updates that the server may see; () = it sees only sums, which can be masked.
     shows: tuple[str, ...] = ()
     # Parts that are summed unweighted, for example {"losses": ...} of a mean.
     sums: tuple[str, ...] = ()
     stateful: bool = True  # the client's state is passed in and kept; else the task has no state
     passes: Passes = Passes()
     sealing: Sealing = Sealing()
-    reshapes: bool = False  # its tensors differ in shape from round to round: only a long job gets a step program
+    reshapes: bool = False  # its tensors change shape between rounds: only a long job gets a step program
     tells_labels: bool = False  # its answer says how many rows of each class the party holds
 
 
 class Question(NamedTuple):
     """A request to a party other than training: label counts, scores, phases of a protocol, histograms of a tree.
 
-    ``answer(model, data, message, state, session) -> (reply, state, session)``. ``model`` is the party's network (`Network`),
-    ``data`` its rows (`Data`), or None where it has none. ``session`` is what this party's earlier answers of the round left in its
-    memory (None at first): it is never written and never sent. A reply that holds a "model" goes with the buffers it came with.
+    ``answer(model, data, message, state, session) -> (reply, state, session)``. ``model`` is the party's network
+    (`Network`) and ``data`` its rows (`Data`); either is None if it has none. ``session`` is what the party's earlier
+    answers of the round left in memory (None at first); it is never written or sent. A reply with a "model" is sent with
+    the buffers of the message.
     """
 
     answer: Callable[[Network, Any, Message, State, Any], Answered]
     data: Literal["own", "public", "none"] = "own"
-    rows: int = 0  # of the public rows: so many, drawn again each round, the same for every party; 0 = all
+    rows: int = 0  # number of public rows, drawn in each round and the same for every party; 0 = all
     balanced: bool = False  # a class-balanced subset of the rows, redrawn each round
     stateful: bool = False  # the client's state is passed in and kept; else the question has no state
-    shows: tuple[str, ...] = ()  # as a task's
+    shows: tuple[str, ...] = ()  # as for a task
     passes: float = 0.0  # its cost in forward passes of each row
     tells_labels: bool = False  # as a task's
 
 
 class Unit(NamedTuple):
-    """A superclient: clients that are drawn as one. Its number is its place among all units, ascending by smallest client."""
+    """A superclient: clients that are drawn together. Units are numbered in the order of their smallest client."""
 
     number: int
     members: tuple[int, ...]  # members that take part this round, ascending; may be empty
@@ -239,9 +242,9 @@ class Round(NamedTuple):
     sizes: Mapping[int, int]  # examples of each client of the cohort
     examples: int = 0  # examples the cohort goes through in this round's local work
     budgets: Mapping[int, Budget] = {}  # clients whose amount of work differs (stragglers)
-    facts: Mapping[int, Mapping[str, float]] = {}  # further plain numbers the server learnt of a client
+    facts: Mapping[int, Mapping[str, float]] = {}  # further plain numbers that the server learnt about a client
     seed: int = 0  # seed of the run, for the round's own draws
-    units: tuple[Unit, ...] = ()  # in the order drawn, where clients are grouped; the cohort holds their members
+    units: tuple[Unit, ...] = ()  # in the order drawn, if clients are grouped; the cohort holds their members
     groups: int = 0  # number of all units
 
     @property
@@ -254,7 +257,7 @@ Coefficients = Mapping[int, float]
 """client -> coefficient of its update in the reduction."""
 
 Weights = Coefficients | Mapping[str, Coefficients]
-"""One set of coefficients, or one per part of the update where parts differ."""
+"""One set of coefficients, or one per part of the update if parts differ."""
 
 Mixing = Mapping[int, Mapping[int, float | Mapping[str, float]]]
 """receiver -> sender -> coefficient of the sender's update in the receiver's sum of all it hears (or one per part)."""
@@ -268,38 +271,38 @@ class Route(NamedTuple):
         "server"  # where the replies go; replies to a peer are counted when they are passed on
     )
     visits: Mapping[int, int] = {}  # how often a party has done this in the round; its epochs continue from there
-    seats: Mapping[int, int] = {}  # party -> its place in the sum; a party not named has its own number
-    anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, where the message holds another: told
-    # along where updates are compressed, so that both ends know what is a change of what
+    seats: Mapping[int, int] = {}  # party -> its place in the sum; a party that is not named has its own number
+    anchors: Mapping[int, Tree] = {}  # party -> the model that the server knows, if the message holds another; it is
+    # sent along if updates are compressed, so that both ends take the change from the same model
 
 
 class Ask(NamedTuple):
-    """What a round yields: ask these parties to do this with these messages, and combine the replies so.
+    """A request that a round yields: which parties do what with which messages, and how replies are combined.
 
     A message that a party already has (it is its own sender) costs nothing. With ``reduce="mean"`` the reply is the sum
-    of the updates times ``weights(those who answered)``, with ``"sum"`` their plain sum: in both cases the round never
-    sees one client's update, so that it can be masked or encrypted. ``"each"`` hands over every update.
-    With ``"neighbours"`` no server takes part: an update goes to every other node that may hear it according to
-    ``mixing(those who answered)``, and the reply of a node is the sum of the updates times its coefficients.
+    of the updates times ``weights(those who answered)``, with ``"sum"`` their plain sum. In both cases the round never
+    sees one client's update, so updates can be masked or encrypted. ``"each"`` returns every update.
+    With ``"neighbours"`` no server takes part: an update goes to every other node that hears it according to
+    ``mixing(those who answered)``, and a node's reply is the sum of the updates times its coefficients.
     """
 
     to: tuple[int, ...]
     what: str
     messages: Mapping[int, Message]
-    reduce: Any = "mean"  # the name of a reducer, or one (`fedatlas.aggregation`)
+    reduce: Any = "mean"  # a reducer or its name (`fedatlas.aggregation`)
     weights: Callable[[tuple[int, ...]], Weights] | None = None
     budgets: Mapping[int, Budget] = {}
     mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
-    architectures: Mapping[int, str] = {}  # party -> the network it works with, if that is not its own but the server's
+    architectures: Mapping[int, str] = {}  # party -> the architecture it works with, if it is the server's, not its own
     route: Route = Route()
-    words: Mapping[int, Mapping[str, Any]] = {}  # party -> the word that seals a protected update
+    words: Mapping[int, Mapping[str, Any]] = {}  # party -> further information with which it seals a protected update
 
 
 class Replies(NamedTuple):
     """The replies that a round receives for an `Ask`."""
 
     clients: tuple[int, ...]  # parties that answered
-    value: Update | None  # the mean or the sum, tensors in float64; None for the others or if nobody answered
+    value: Update | None  # the mean or the sum, in float64; None for other reductions, or if nobody answered
     each: Mapping[int, Update]  # "each": the updates; "neighbours": each node's sum, tensors in float64; else empty
 
 
@@ -314,16 +317,16 @@ SERVER = -2
 """The server itself, which holds the public rows. Asking it costs no bytes."""
 
 Groups = tuple[tuple[int, ...], ...]
-"""Clients that are drawn as one, each group ascending, groups by their smallest client."""
+"""Clients that are drawn together: each group ascending, groups in the order of their smallest client."""
 
 
 def keep_model(models: Models, facts: ServerFacts) -> State:
-    """Return the server's state: only the model."""
+    """Return the server's state, which is only the model."""
     return {"model": models["global"]}
 
 
 def send_model(server: State, client_id: int) -> Message:
-    """Return the message for a party: the model."""
+    """Return the message for a party, which is only the model."""
     return {"model": server["model"]}
 
 
@@ -338,7 +341,7 @@ def global_model(server: State) -> Models:
 
 
 def by_samples(round: Round) -> Coefficients:
-    """Return the weights p_k = n_k / sum of n_j over those who returned (C3)."""
+    """Return the weights p_k = n_k / sum of n_j over the clients that returned (C3)."""
     total = sum(round.sizes[k] for k in round.cohort)
     return {k: round.sizes[k] / total for k in round.cohort}
 
@@ -352,18 +355,18 @@ Communication = Literal["centralised", "decentralised, mutual trust", "decentral
 
 
 class Card(NamedTuple):
-    """Description of an algorithm for readers, the record and the count of bytes. It does not affect any model."""
+    """Description of an algorithm for readers, for the record and for counting bytes. It does not affect any model."""
 
     family: Family = ""
     communication: Communication = "centralised"
-    keeps: str = "nothing"  # what a client keeps between its participations; from client_init, or a node
+    keeps: str = "nothing"  # what a client, or a node, keeps between its participations
     leaves: str = "the local model"  # data that leave a client
-    sends: Literal["messages", "rows", "nothing"] = "messages"  # what crosses: its asks'; all rows, up, once; nothing
+    sends: Literal["messages", "rows", "nothing"] = "messages"  # its asks' messages; all rows, once; or nothing
     figures: Callable[[State], Mapping[str, float]] | None = None  # facts of the server's state for a row of the record
     describe: Callable[[int, int], Mapping[str, Any]] | None = None  # (K, seed) -> facts for the record, or ConfigError
     unused: Mapping[str, str] = {}  # keys that have no effect given the others, and why: {"algorithm.psi": "..."}
-    # Sentences for the user, once, before round 1: of the server's state behind `prepare` and of what `server_init` was told, with
-    # the "sizes" of all clients beside it.
+    # Sentences for the user, once, before round 1: from the server's state after `prepare`, and the facts of `server_init`
+    # with the "sizes" of all clients.
     notices: Callable[[State, ServerFacts], Sequence[str]] | None = None
     excluded_laws: Mapping[str, str] = {}  # conformance law -> why the mathematics rules it out
 
@@ -371,18 +374,18 @@ class Card(NamedTuple):
 class Demands(NamedTuple):
     """Requirements of an algorithm on the data and the networks, beyond a loss of rows."""
 
-    classes: bool = False  # works on class labels only
+    classes: bool = False  # needs class labels
     features: bool = False  # the network must be head(features(x))
-    layered: bool = False  # the network must be layers of units in a row (`fedatlas.layers`): facts["chain"]
+    layered: bool = False  # the network must be a chain of layers of units (`fedatlas.layers`): facts["chain"]
     mixed: bool = False  # works with clients whose models differ in architecture (``[[models]]``)
     inits: int = 1  # different initial models: ``models`` of server_init has "global", "1", "2", ...
-    public: Mapping[str, Any] | None = None  # needs public rows: the ``[public]`` table where the experiment has none
+    public: Mapping[str, Any] | None = None  # needs public rows: the default of the ``[public]`` table
     public_labels: bool = True  # uses their labels; else rows of any classes are fine
 
 
 Check = Callable[[Mapping[str, Any], Sequence[int] | None], str]
-"""(keys of the experiment with their values, as in {"local.lr": 0.1}; rows of each client, None before data are read) -> one
-sentence about values that cannot work, with what to do; "" if there are none."""
+"""Function of the experiment's keys with their values, as in {"local.lr": 0.1}, and each client's number of rows (None
+before data are read). It returns one sentence about values that cannot work, with what to do; "" if there are none."""
 
 
 class Algorithm(NamedTuple):
@@ -390,7 +393,7 @@ class Algorithm(NamedTuple):
 
     name: str = "fedavg"
     tasks: Mapping[str, Task | Question] = {"train": Task()}
-    # Of the initial models and `federation.in_process.server_facts`, with the run's rounds.
+    # Takes the initial models and `federation.in_process.server_facts`, with the run's rounds.
     server_init: Callable[[Models, ServerFacts], State] = keep_model
     client_init: Callable[[Tree, Facts], State] | None = None
     broadcast: Callable[[State, int], Message] = send_model
@@ -399,10 +402,10 @@ class Algorithm(NamedTuple):
     models: Callable[[State], Models] = global_model
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     check: Check | None = None  # asked before data are read, and again when the clients' sizes are known
-    # Why it does not go with a table or with a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or
-    # inside the chains of FedSeq: {"chain": "..."}; "masks" and "dp" are what hides updates from the server and noise on the
-    # level of clients (`fedatlas.setup.mechanism_choice`), "deployment" is a run between real parties
-    # (`fedatlas.deployment.refusals`), as far as the record does not show it by itself.
+    # Why it cannot be used with a table or a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or inside
+    # the chains of FedSeq, {"chain": "..."}. "masks" covers mechanisms that hide updates from the server, "dp" noise at the
+    # level of clients (`fedatlas.setup.mechanism_choice`), and "deployment" runs between real parties
+    # (`fedatlas.deployment.refusals`). Only reasons that the other fields do not imply.
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # The fields below serve rounds that are not "send the model, train, average".
@@ -412,9 +415,9 @@ class Algorithm(NamedTuple):
     demands: Demands = Demands()
     personal: Callable[[Message, State], Tree] | None = None  # may also hold buffers, if they are the client's own
     clusters: Callable[[State], Mapping[int, int]] | None = None  # client -> its cluster
-    groups: Callable[[State], Groups] | None = None  # clients that are drawn as one, known after `prepare`
-    # In a chain, of an algorithm whose clients send more than their model: (the other parts that were handed on, a client's
-    # own update) -> the parts that it sends on.
+    groups: Callable[[State], Groups] | None = None  # clients that are drawn together, known after `prepare`
+    # In a chain, if clients send more than their model: (the other parts that were received, the client's own update) ->
+    # the parts that it passes on.
     hand_on: Callable[[Update, Update], Update] | None = None
     asks: Asks | None = None  # what its set-up and its rounds ask; None: `grammar` derives it
 
@@ -429,21 +432,21 @@ class Algorithm(NamedTuple):
         return what in self.tasks and self.tasks[what].tells_labels
 
     def training(self, what: str = "train") -> Task:
-        """Return the task ``what``, which has to be a training."""
+        """Return the task ``what``, which must be a `Task`, not a `Question`."""
         task = self.tasks[what]
         assert isinstance(task, Task), f"'{what}' of '{self.name}' is a question"
         return task
 
 
 class Transform(NamedTuple):
-    """A change of an update between client and server. It acts on float trees, as changes relative to what the client was told.
+    """A transformation of updates between client and server. It acts on float trees, as changes from what was sent.
 
-    Written for one client and pure, like an algorithm. Each transform treats every part of the update (a tree) as one vector;
-    plain values, single tensors, integers and buffers pass untouched.
+    Written for one client and pure, like an algorithm. Each transform treats every part of the update (a tree) as one
+    vector; plain values, single tensors, integers and buffers pass unchanged.
     """
 
     name: str
     encode: Callable[[Update, State, torch.Generator], Finished]  # on the client: (sealed, memory)
     decode: Callable[[Update], Update] | None = None  # on the server, one update at a time; None: reduced as it arrives
-    memory_init: Callable[[Update], State] | None = None  # kept with the client, by part; some parts have none
+    memory_init: Callable[[Update], State] | None = None  # memory kept at the client, by part; some parts have none
     finalize: Callable[[Update, Round, torch.Generator], Update] | None = None  # on the server, after the reduction

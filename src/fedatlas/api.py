@@ -1,4 +1,4 @@
-"""The experiment as a value, and the things to do with it: look before, run it, look at what came of it, use the model."""
+"""The experiment as a value, and its uses: preview it, run it, report on the run, predict with the model."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class Experiment(NamedTuple):
-    """A configuration, and optionally a network of one's own, an object whose weights are what every run begins with.
+    """A configuration, and optionally a custom network, with whose weights every run begins.
 
-    It stands in place of ``[model]``, whose ``loss`` and ``bn`` alone hold for it, too.
+    The network replaces ``[model]``, of which only ``loss`` and ``bn`` still apply.
     ``Experiment.of(rounds=5, algorithm={"name": "fedprox", "mu": 0.1})`` or ``Experiment.read("FILE.toml", "local.lr=0.01")``.
     """
 
@@ -47,7 +47,7 @@ class Experiment(NamedTuple):
 
     @classmethod
     def of(cls, module: nn.Module | None = None, **tables: Any) -> Experiment:
-        """From tables as keyword arguments; what is left out has its default."""
+        """Make an experiment from tables as keyword arguments; keys that are left out have their defaults."""
         if isinstance(module, Mapping):
             raise ConfigError(
                 "Experiment.of takes tables as keyword arguments: Experiment.of(rounds=2), or of(**tables)."
@@ -56,13 +56,13 @@ class Experiment(NamedTuple):
         for key in table if module is not None and isinstance(table, Mapping) else ():
             if key not in ("loss", "bn"):
                 raise ConfigError(
-                    f"model.{key} builds no network where one is given as module=...: leave one of them out."
+                    f"model.{key} has no effect on a network that is given as module=...: remove one of the two."
                 )
         return cls(parse(tables), module)
 
     @classmethod
     def read(cls, path: str | Path, *overrides: str, module: nn.Module | None = None) -> Experiment:
-        """From an experiment file with ``table.key=value`` overrides."""
+        """Read an experiment file and apply ``table.key=value`` overrides."""
         return cls(read(Path(path), overrides), module)
 
 
@@ -74,11 +74,11 @@ def run(
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
 ) -> Run:
-    """Runs an experiment (None: the embedded default) and returns its folder and summary.
+    """Run an experiment (None: the embedded default), and return its folder and summary.
 
-    ``baselines``: also train every client alone and all rows together, for the table of what each party gains; by default
-    where that is cheap. With ``seeds`` every seed has a folder of its own in ``out``. ``observers`` are shown what crosses
-    between server and parties (`fedatlas.federation.link.Observer`), of every seed, of no baseline; they change no result.
+    ``baselines``: also train each client alone and all data pooled, for the table of gains; by default only if that is
+    cheap. With ``seeds``, every seed has a separate folder in ``out``. ``observers`` see the messages between server and
+    parties (`fedatlas.federation.link.Observer`), for every seed but not for baselines; they change no result.
     """
     given = _whole(experiment)
     whole, progress = checked(*given), progress or Silent()
@@ -93,12 +93,12 @@ def run(
             try:
                 return run_seeds(whole, path, more, progress, observers)
             except FedatlasError:
-                if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before anything began: no folder stands in the way
+                if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before any run began: leave no folder behind
                     folder.discard()
                 raise
     finally:
         if out is None:
-            with contextlib.suppress(OSError):  # goes only where it is empty: the run was refused
+            with contextlib.suppress(OSError):  # removes only an empty folder, after a refusal
                 path.rmdir()
 
 
@@ -111,10 +111,10 @@ def resume(
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
 ) -> Run:
-    """Continues a run from its last whole checkpoint; it ends as if it had never stopped.
+    """Continue a run from its last intact checkpoint; the result is the same as without the stop.
 
-    The one key that may change is ``rounds``. ``module`` where the run had a network of one's own. What was asked about
-    ``baselines`` when the run began still holds. ``observers`` as in `run`: they see the rounds that are done now.
+    Only ``rounds`` may change. ``module``: the network of a run with a custom one. ``baselines`` defaults to the choice
+    made when the run began. ``observers`` as in `run`; they see only the rounds that are run now.
     """
     path, progress, observers = Path(path), progress or Silent(), tuple(observers)
     folder = RunFolder.open(path)
@@ -124,7 +124,7 @@ def resume(
         more = More(baselines, attacks=True, options=asked(baselines))
         if config.seeds is None:
             if (start := start_of(path)) == "resume":
-                same_beginning(path, module)  # before a name that only a plug-in knows is looked for
+                same_beginning(path, module)  # before names that only a plug-in defines are looked up
             return carry_out(checked(config, module), path, start, more, progress, observers)
         if overrides:
             folder.reopen()
@@ -133,33 +133,40 @@ def resume(
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
-    """The run's configuration with another number of rounds; ConfigError for any other key, and for fewer than are done."""
+    """Return the run's configuration with another number of rounds.
+
+    ConfigError for any other key, for fewer rounds than were run, and if the run's schedule or noise depends on the
+    number of rounds.
+    """
     config = folder.config()
     values, own = config.plain(), rounds_key(config)
     for text in overrides:
         given, equals, value = text.partition("=")
         key = "rounds" if given.strip() in {"rounds", own} else given.strip()
         if key != "rounds":
-            raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
+            raise ConfigError(f"'{text}': a resumed run keeps its configuration; only rounds=N may change.")
         override(values, f"{own}{equals}{value}")
     if config.local.schedule.name == "cosine" and config.local.schedule.rounds is None:
         raise ConfigError("rounds: the cosine schedule depends on the number of rounds, so it cannot change now.")
     if mechanism := bound_to_rounds(config.privacy):
         raise ConfigError(
-            f"rounds: the noise of '{mechanism}' is made for the number of rounds, so it cannot change now: begin a new run."
+            f"rounds: the noise of '{mechanism}' depends on the number of rounds, so it cannot change now; begin a new run."
         )
     wanted = parse(values)
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
     done = max(rounds_done(part) for part in parts)
     if (rounds := rounds_of(wanted)) < done:
         raise ConfigError(
-            f"rounds = {rounds}: '{folder.path}' has done {done} rounds already; ask for {done} or more, or start a new run."
+            f"rounds = {rounds}: '{folder.path}' has already run {done} rounds; ask for {done} or more, or start a new run."
         )
     return wanted
 
 
 def remember(path: Path, baselines: bool | None) -> bool | None:
-    """What is asked about baselines: now, else when the run began (None = where they are cheap). Kept with the run."""
+    """Return the choice about baselines: the one given now, else that of the run's beginning (None = only if cheap).
+
+    A choice given now is stored with the run.
+    """
     if baselines is not None:
         RunFolder(path).write_json(OPTIONS, asked(baselines))
         return baselines
@@ -170,7 +177,10 @@ def remember(path: Path, baselines: bool | None) -> bool | None:
 
 
 def new_folder(config: ExperimentConfig) -> Path:
-    """An empty folder under ``runs/`` named by data, algorithm and time; made here, so that no other run begun now takes it."""
+    """Make and return an empty folder under ``runs/``, named by data, algorithm and time.
+
+    It is made at once, so that no other run takes the same name.
+    """
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{config.data.name}-{config.algorithm.name}-{stamp}"
     path, number = base, 2
@@ -184,7 +194,7 @@ def new_folder(config: ExperimentConfig) -> Path:
 
 
 def made(path: Path) -> bool:
-    """Makes a folder; False where another process was faster."""
+    """Make a folder; return False if another process was faster."""
     try:
         path.mkdir()
     except FileExistsError:
@@ -195,14 +205,17 @@ def made(path: Path) -> bool:
 def dry_run(
     experiment: Experiment | ExperimentConfig | None = None, *, baselines: bool | None = None
 ) -> dict[str, Any]:
-    """Who would hold what, how many bytes would be sent and about how long it would take; every refusal; trains nothing."""
+    """Preview a run: who would hold what, how many bytes would be sent and about how long it would take.
+
+    Raises every refusal that the run would. Trains nothing.
+    """
     from fedatlas.runs import preview
 
     return preview.dry_run(checked(*_whole(experiment)), baselines)
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:
-    """Who would hold what: row indices and figures of each client, and as text; ``out``: also draw it as SVG."""
+    """Return who would hold what: row indices and figures of each client, and a text; ``out``: also draw it as SVG."""
     from fedatlas.runs import preview
 
     return preview.partition_of(checked(*_whole(experiment)), None if out is None else Path(out))
@@ -218,32 +231,35 @@ def predict(
     holes: Literal["error", "empty"] = "error",
     keep: Sequence[str] = (),
 ) -> pandas.DataFrame:
-    """A run's model on new rows (a file, a table or an array), with the preprocessing it was trained with.
+    """Apply a run's model to new rows (a file, a table or an array), with the preprocessing it was trained with.
 
-    Of a run whose parties hold columns ``rows`` is {"NAME": file} of each party, and no other argument has a meaning.
+    If parties hold columns, ``rows`` is {"NAME": file} with each party's file, and no other argument applies.
 
-    ``client``: by the model that this client would use, its own where it has one; ``model``: by one of several, by name;
-    ``holes``: rows with a missing or infinite value are a DataError or have "empty" predictions; ``keep``: columns of the table
-    that stand in front of the predictions, such as a key.
+    ``client``: use the model that this client would use, its own if it has one; ``model``: use this one of several
+    models. ``holes``: rows with a missing or infinite value raise DataError, or get "empty" predictions. ``keep``:
+    columns of the table, such as a key, to put before the predictions.
     """
     if RunFolder.open(Path(path)).of_columns:
         if not isinstance(rows, Mapping):
             raise ConfigError(
-                'parties that hold columns predict together: give {"NAME": file} with a file of each party.'
+                'parties that hold columns predict together: give {"NAME": file} with a file for each party.'
             )
         return predict_between(Path(path), {str(name): str(file) for name, file in rows.items()}).table
     return load(path, module).predict(rows, client=client, model=model, holes=holes, keep=keep)
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
-    """Model, configuration and rows of a run. ``module`` where the run had a network of one's own."""
+    """Read a finished run: model, configuration and rows. ``module``: the network of a run with a custom one."""
     from fedatlas.prediction import finished_run as reading
 
     return reading.load(path, module)
 
 
 def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -> dict[str, Any]:
-    """How many rows the parties of an experiment have in common, matched privately; ``dry_run``: what that would take."""
+    """Match the rows of an experiment's parties privately, and return how many they have in common.
+
+    ``dry_run``: only estimate what that would take.
+    """
     from fedatlas.runs import alignment
 
     whole = checked(*_whole(experiment))
@@ -252,10 +268,10 @@ def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -
 
 
 def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
-    """Attacks what a role saw of a run (``[observe]``), beside a placebo: ``declaration``, ``metrics``, ``leaks``.
+    """Attack what a role saw of a run (``[observe]``), and return ``declaration``, ``metrics`` and ``leaks``.
 
-    ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker works in a process without data; the record also stands
-    in ``attacks/NAME/`` of the run, and in its report.
+    The result is compared with a placebo. ``keys``: those of the attack, such as ``role`` and ``targets``. The attacker
+    works in a process without data. The record is also written to ``attacks/NAME/`` in the run, and shown in its report.
     """
     from fedatlas.leakage import attack_view
 
@@ -265,7 +281,7 @@ def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Writes report.html for a run, or for several side by side; returns where it is."""
+    """Write report.html for a run, or for several side by side, and return its path."""
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     return write_report([Path(path) for path in paths], None if out is None else Path(out))
 

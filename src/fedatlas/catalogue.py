@@ -1,4 +1,4 @@
-"""What there is, by name: ``fedatlas list``, ``fedatlas show``, ``fedatlas doctor``."""
+"""List all components by name: ``fedatlas list``, ``fedatlas show``, ``fedatlas doctor``."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ EXTRAS = {
 
 
 def algorithms() -> Listing:
-    """The algorithms with their parameters."""
+    """List the algorithms with their parameters."""
     table = {**builders_of("algorithms", ALGORITHMS), **{name: scheme.build for name, scheme in SCHEMES.items()}}
     return rows_of(table, lambda name, builder: place_of_scheme(name) if name in SCHEMES else place(builder))
 
 
 def place_of_scheme(name: str) -> dict[str, str]:
-    """Where a scheme on columns stands in the taxonomy."""
+    """Return the place of a scheme for columns in the taxonomy."""
     words = SCHEMES[name].words
     return {
         "partitioning": "vertical",
@@ -86,14 +86,14 @@ def rows_of(
     facts: Callable[[str, Builder], Mapping[str, Any]] = lambda name, builder: {},
     source: Callable[[Builder], str] = prose_of_file,
 ) -> Listing:
-    """Return a row for each builder of a table, with its further facts and its source in front of and behind them."""
+    """Return a row for each builder of a table: its description, then further ``facts``, then its ``source``."""
     return [
         {**row_of(name, builder), **facts(name, builder), "source": source(builder)} for name, builder in table.items()
     ]
 
 
 def place(builder: Builder) -> dict[str, str]:
-    """Where an algorithm stands in the taxonomy; nothing where it cannot be built from its defaults."""
+    """Return the place of an algorithm in the taxonomy; {} if it cannot be built from its defaults."""
     if any(p.default is p.empty for p in keywords(builder).values()):
         return {}
     made = builder()
@@ -111,29 +111,29 @@ def place(builder: Builder) -> dict[str, str]:
 
 
 def partitions() -> Listing:
-    """The partitioners with their parameters."""
+    """List the partitioners with their parameters."""
     table = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical}
     return rows_of(table, source=lambda builder: prose(builder).partition("\n")[2].strip())
 
 
 def transforms() -> Listing:
-    """What ``[compression]`` can name, with parameters."""
+    """List the transforms that ``[compression]`` can name, with parameters."""
     return rows_of(builders_of("transforms", TRANSFORMS))
 
 
 def reducers() -> Listing:
-    """What an algorithm's ask can name: how the updates become one value, and whether the server looks at single ones for it."""
+    """List the reducers that an algorithm's ask can name, and whether they need individual updates."""
     table = builders_of("reducers", REDUCERS)
     return [{**row_of(name, builder), "single_updates": builder().single} for name, builder in table.items()]
 
 
 def privacy() -> Listing:
-    """What ``[[privacy]]`` can name, with parameters, who learns what, and the algorithms that each protects."""
+    """List the mechanisms of ``[[privacy]]`` with parameters, what each role learns, and the algorithms protected."""
     return rows_of(MECHANISMS, mechanism)
 
 
 def mechanism(name: str, builder: Builder) -> dict[str, str]:
-    """Return who learns what under a mechanism, and the algorithms that it protects."""
+    """Return what each role learns under a mechanism, and the algorithms that it can protect."""
     one = made(name)
     learns = zip(("server_learns", "clients_learn", "colluding_learn"), one.learns, strict=True)
     fine = ", ".join(other + (f" ({how})" if how else "") for other, how in goes_with(one).items())
@@ -141,12 +141,12 @@ def mechanism(name: str, builder: Builder) -> dict[str, str]:
 
 
 def attacks() -> Listing:
-    """What ``[[attack]]`` can name, with parameters and the threat model that each declares."""
+    """List the attacks that ``[[attack]]`` can name, with parameters and their declared threat models."""
     return rows_of(ATTACKS, threat_model)
 
 
 def threat_model(name: str, builder: Builder) -> dict[str, str]:
-    """Return an attack's aim and what it declares (A1); pairs of classes have to be given to some."""
+    """Return an attack's aim and its declaration (A1); some attacks are built with a sample pair of classes."""
     needed = {key: ((0, 1),) for key, p in keywords(builder).items() if p.default is p.empty}
     declared = builder(**needed).declares._asdict()
     return {
@@ -156,12 +156,12 @@ def threat_model(name: str, builder: Builder) -> dict[str, str]:
 
 
 def rules() -> Listing:
-    """What ``[aggregation]`` can name, with parameters, how many changes each needs, and the algorithms that it stands in."""
+    """List the rules of ``[aggregation]`` with parameters, the changes each needs, and the algorithms it serves."""
     return rows_of(RULES, rule)
 
 
 def rule(name: str, builder: Builder) -> PlainValues:
-    """Return how many changes a rule needs, whether it looks at weights, and the algorithms that it stands in."""
+    """Return how many changes a rule needs, whether it uses weights, and the algorithms that it serves."""
     made = builder()
     return {
         **({"needs": made.needs} if made.needs else {}),
@@ -171,12 +171,12 @@ def rule(name: str, builder: Builder) -> PlainValues:
 
 
 def losses() -> Listing:
-    """The losses by name."""
+    """List the losses by name."""
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
 
 
 def experiments() -> Listing:
-    """The published experiments that ``fedatlas reproduce`` runs."""
+    """List the published experiments that ``fedatlas reproduce`` runs."""
     from fedatlas.published import EXPERIMENTS
 
     return [
@@ -211,14 +211,14 @@ KINDS: Mapping[str, Callable[[], Listing]] = {
 
 
 def rows(kind: str) -> Listing:
-    """The rows of a kind; ConfigError for an unknown one."""
+    """Return the rows of a kind; ConfigError for an unknown kind."""
     if kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     return KINDS[kind]()
 
 
 def entry(name: str) -> PlainValues:
-    """Everything about a name, of whatever kind."""
+    """Return everything about a name of any kind; ConfigError for an unknown name."""
     every = {kind: {row["name"]: row for row in make()} for kind, make in KINDS.items()}
     found = [{"kind": kind, **table[name]} for kind, table in every.items() if name in table]
     if not found:
@@ -227,7 +227,7 @@ def entry(name: str) -> PlainValues:
 
 
 def show_rows(found: Listing) -> None:
-    """A table on standard output; where it is narrow, without the columns that `show` has as well."""
+    """Print a table to standard output; a narrow terminal omits columns that `show` has as well."""
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in found)]
@@ -241,14 +241,14 @@ def show_rows(found: Listing) -> None:
 
 
 def cell(value: Any) -> str:
-    """A value in a table."""
+    """Return a value as a table shows it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else escape(", ".join(value) if isinstance(value, list) else str(value))
 
 
 def show_entry(found: Mapping[str, Any]) -> None:
-    """One entry, key by key; an algorithm's file head last."""
+    """Print one entry, key by key, and the description of its method last."""
     console = Console(highlight=False, soft_wrap=True)
     for key, value in found.items():
         if key in {"source", "accepts"}:
@@ -268,7 +268,7 @@ def show_entry(found: Mapping[str, Any]) -> None:
 
 
 def plain(text: str) -> str:
-    """reST as a terminal shows it: no double backticks, and the columns of a simple table where they were."""
+    """Convert reST for a terminal: drop double backticks, and keep the columns of simple tables in place."""
     out, columns = [], list[int]()
     for line in text.split("\n"):
         if re.fullmatch(r"=+( +=+)+", line):
@@ -280,7 +280,7 @@ def plain(text: str) -> str:
 
 
 def as_written(key: str, value: Any) -> str:
-    """A key, also a dotted one, with its value as a file has it; the key alone where there is none."""
+    """Return a key, which may be dotted, and its value as written in a file; only the key if the value is None."""
     if value is None:
         return key
     text = tomli_w.dumps({"x": value}).strip().removeprefix("x")
@@ -288,7 +288,7 @@ def as_written(key: str, value: Any) -> str:
 
 
 def doctor() -> PlainValues:
-    """What is installed, which device, which data are found."""
+    """Return what is installed, the devices, and the data that were found."""
     extras = {name: find_spec(module) is not None for name, (module, _) in EXTRAS.items()}
     return {
         **machine.describe(),
@@ -300,7 +300,7 @@ def doctor() -> PlainValues:
 
 
 def show_doctor(found: Mapping[str, Any]) -> None:
-    """`doctor` for people."""
+    """Print the result of `doctor`."""
     console = Console(highlight=False)
     console.print("[bold]versions[/] " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()))
     cpu = found["cpu"]

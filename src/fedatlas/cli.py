@@ -1,4 +1,4 @@
-"""``fedatlas``: the command line. Every wrong input is one sentence and exit code 2."""
+"""``fedatlas``: the command line. Every wrong input is answered by one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def main_options(
         bool, Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Options that stand before a command."""
+    """Options before a command."""
 
 
 @app.command()
@@ -72,17 +72,17 @@ def run(
         bool | None,
         Option(
             "--baselines/--no-baselines",
-            help="Also train each client alone and all rows together (default: where cheap).",
+            help="Also train the baselines: each client alone, and all data pooled (default: only if cheap).",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Say who holds what, how many bytes and how long; train nothing.")
+        bool, Option("--dry-run", help="Print who holds what, how many bytes and how long; train nothing.")
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment; with no argument the embedded default."""
+    """Run an experiment; without arguments, the embedded default."""
     from fedatlas import api, config
     from fedatlas.record.run_folder import RunFolder
     from fedatlas.runs import preview
@@ -93,11 +93,11 @@ def run(
     overrides += [f"engine.name={engine}"] if engine else []
     overrides += [f"engine.device={device}"] if device else []
     if resume is not None and path is not None:
-        raise ConfigError("--resume takes the configuration of the run it continues: name no file beside it.")
+        raise ConfigError("--resume uses the configuration of the run it continues: give no file with it.")
     if resume is not None and (dry_run or out is not None):
-        raise ConfigError("--resume continues a run in its own folder: leave --dry-run and --out away.")
+        raise ConfigError("--resume continues a run in its own folder: leave out --dry-run and --out.")
     if dry_run and out is not None:
-        raise ConfigError("--dry-run writes nothing: leave --out away.")
+        raise ConfigError("--dry-run writes nothing: leave out --out.")
     progress = watcher(quiet or as_json)
     try:
         with contextlib.closing(progress):
@@ -112,11 +112,11 @@ def run(
             else:
                 done = api.run(api.Experiment(asked), out=out, baselines=baselines, progress=progress)
     except KeyboardInterrupt:
-        begun = progress.folder  # of several seeds, the one at work: all are continued
+        begun = progress.folder  # with several seeds, the current one: all are continued
         begun = begun.parent if begun is not None and begun.name.startswith("seed-") else begun
         folder = resume or begun
         kept = (
-            f"what was done is kept, continue with: fedatlas run --resume {folder}" if folder else "nothing was begun"
+            f"completed work is kept, continue with: fedatlas run --resume {folder}" if folder else "nothing had begun"
         )
         sys.stderr.write(f"fedatlas: stopped; {kept}\n")
         raise typer.Exit(INTERRUPTED) from None
@@ -169,7 +169,7 @@ def list_(
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is of a kind."""
+    """List the components of a kind."""
     from fedatlas import catalogue
 
     plug(plugin)
@@ -180,7 +180,7 @@ def list_(
 
 @app.command()
 def show(name: str, plugin: Plugin = None, as_json: Json = False) -> None:
-    """Everything about one name: parameters, defaults, ranges, units, paper."""
+    """Show everything about one name: parameters, defaults, ranges, units, paper."""
     from fedatlas import catalogue
 
     plug(plugin)
@@ -199,7 +199,7 @@ def new(file: Path) -> None:
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """What is installed, which device, which data are found."""
+    """Show what is installed, the devices, and the data that were found."""
     from fedatlas import catalogue
 
     found = catalogue.doctor()
@@ -212,12 +212,12 @@ def attack(
     name: Annotated[str, Option(help="An attack on what a role has seen, such as inverting_gradients.")],
     keys: Annotated[
         list[str] | None,
-        Argument(metavar="[key=value ...]", help="Keys of the attack; 'fedatlas show NAME' names them."),
+        Argument(metavar="[key=value ...]", help="Keys of the attack; 'fedatlas show NAME' lists them."),
     ] = None,
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
-    """Attack what a role saw of a finished run, and say what leaks beyond a placebo."""
+    """Attack what a role saw of a finished run, and print what leaks beyond a placebo."""
     from fedatlas.api import attack as attack_
     from fedatlas.config import override
     from fedatlas.leakage.attack_text import attack_lines
@@ -233,16 +233,14 @@ def attack(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, Argument(help="One of those that 'fedatlas list experiments' names.")],
+    name: Annotated[str, Argument(help="An experiment from 'fedatlas list experiments'.")],
     quick: Annotated[bool, Option("--quick", help="A smaller, clearly labelled version for a laptop.")] = False,
-    rounds: Annotated[int | None, Option(help="Fewer rounds than published, labelled so.", min=1)] = None,
+    rounds: Annotated[int | None, Option(help="Fewer rounds than published, labelled as such.", min=1)] = None,
     only: Annotated[list[str] | None, Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
-    out: Annotated[Path, Option(help="Folder for the runs; what is there already is not run again.")] = Path(
-        "runs/reproduce"
-    ),
+    out: Annotated[Path, Option(help="Folder for the runs; finished runs are kept.")] = Path("runs/reproduce"),
     publish: Annotated[Path | None, Option(help="Also write the record and results.md below this folder.")] = None,
 ) -> None:
-    """Run a published experiment as written and print published against obtained, gate by gate."""
+    """Run a published experiment as written, and print published and obtained figures, gate by gate."""
     from fedatlas.published import reproduce as reproduce_
     from fedatlas.terminal import standing
 
@@ -254,7 +252,7 @@ def reproduce(
 
 
 def main() -> None:
-    """The entry point: turns what goes wrong into one sentence and an exit code."""
+    """Run the command line; turn every error into one sentence and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     code: Any = None
     try:
@@ -266,18 +264,18 @@ def main() -> None:
         code = INTERRUPTED
     except PermissionError as error:
         what = f"'{error.filename}'" if error.filename else "a file"
-        sys.stderr.write(f"fedatlas: {what} may not be read or written by you: ask its owner, or name another place.\n")
+        sys.stderr.write(f"fedatlas: you may not read or write {what}: ask its owner, or name another place.\n")
         code = 2
-    except UnicodeEncodeError as error:  # of what is printed: files are written by others
+    except UnicodeEncodeError as error:  # in printed text; writers of files handle their own
         sys.stderr.write(f"fedatlas: {not_utf8(error)}\n")
         code = 2
     except Exception as error:
         if lacks_memory(error):
             sys.stderr.write(
-                f"fedatlas: {first_line(error)}: take a smaller model, smaller batches or a smaller engine.chunk.\n"
+                f"fedatlas: {first_line(error)}: use a smaller model, smaller batches or a smaller engine.chunk.\n"
             )
             sys.exit(2)
-        if not hasattr(error, "format_message"):  # what typer says of a wrong option or argument
+        if not hasattr(error, "format_message"):  # not typer's error for a wrong option or argument
             raise
         sys.stderr.write(f"{wrong_usage(error)}\n")
         code = 2
@@ -285,12 +283,12 @@ def main() -> None:
 
 
 def wrong_usage(error: Any) -> str:
-    """One line for a wrong option or argument; the help itself where nothing was asked."""
+    """Return one line about a wrong option or argument; the help itself if there were no arguments."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error.format_message())
     said = " ".join(str(error.format_message()).split())
     command = getattr(getattr(error, "ctx", None), "command_path", "fedatlas")
-    return f"fedatlas: {said[:1].lower()}{said[1:].rstrip('.?')}: '{command} --help' says what there is."
+    return f"fedatlas: {said[:1].lower()}{said[1:].rstrip('.?')}: '{command} --help' lists the options."
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""``fedatlas deploy``: the commands of deployment. Light: the processes that need torch import it."""
+"""``fedatlas deploy``: the commands of deployment. Only the processes that need torch import it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedatlas.errors import ConfigError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The same experiment between real parties: bundles, server, nodes, runs.",
+    help="Run an experiment between real parties: bundles, server, nodes, runs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Federation = Annotated[Path, typer.Argument(help="The folder that 'deploy init' made.")]
@@ -30,19 +30,19 @@ def dated(text: str) -> None:
 
 
 def names_of(text: str) -> list[str]:
-    """Names between commas."""
+    """Split a text at commas into names."""
     return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def opened(path: Path, role: str = "operator") -> Any:
-    """The bundle in a folder."""
+    """Open the bundle in a folder."""
     from fedatlas.wire.bundle import Bundle
 
     return Bundle.open(path, role)
 
 
 def ask_server(bundle: Path, kind: str, *fields: Any) -> Any:
-    """The server's answer to a message of an operator."""
+    """Return the server's answer to a message from an operator."""
     from fedatlas.deployment.operator_client import ask_server as ask
     from fedatlas.wire.messages import FROM_OPERATOR
 
@@ -51,8 +51,8 @@ def ask_server(bundle: Path, kind: str, *fields: Any) -> Any:
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="A new folder: the authority, and a bundle for each party.")],
-    nodes: Annotated[str, typer.Option(help="Names of the nodes, between commas.")],
+    folder: Annotated[Path, typer.Argument(help="A new folder for the authority and a bundle for each party.")],
+    nodes: Annotated[str, typer.Option(help="Names of the nodes, separated by commas.")],
     host: Annotated[str, typer.Option(help="The name or address by which nodes find the server.")],
     port: Annotated[int, typer.Option(help="Port of the server.", min=1, max=65535)] = 8443,
     operator: Annotated[str, typer.Option(help="Name of the operator.")] = "operator",
@@ -61,10 +61,10 @@ def init(
     from fedatlas.wire import bundle
 
     if not (names := names_of(nodes)):
-        raise ConfigError("--nodes: name one node or more, such as --nodes north,south,west.")
+        raise ConfigError("--nodes: name at least one node, as in --nodes north,south,west.")
     made = bundle.init(folder, names, host, port, operator)
     for name, path in made.items():
-        typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
+        typer.echo(f"{path}  for {name}: hand it over in a way that nobody else can read")
     typer.echo(
         f"{folder / bundle.AUTHORITY}  stays here: its holder can add parties. This machine has seen all keys that it made."
     )
@@ -76,11 +76,11 @@ def add(
     name: Annotated[str, typer.Argument(help="Name of the new party.")],
     operator: Annotated[bool, typer.Option("--operator", help="An operator, not a node.")] = False,
 ) -> None:
-    """Add a node (or an operator): its bundle, and new lists for all others."""
+    """Add a node or an operator: make its bundle, and new lists for all others."""
     from fedatlas.wire import bundle
 
     path = bundle.add(folder, name, "operator" if operator else "node")
-    typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
+    typer.echo(f"{path}  for {name}: hand it over in a way that nobody else can read")
     typer.echo(
         f"{folder / bundle.AUTHORITY / 'members.json'}  copy it into the bundles of the server, of each node and of each operator"
     )
@@ -96,19 +96,19 @@ def revoke(
 
     bundle.revoke(folder, name)
     where = folder / bundle.AUTHORITY / "revoked.json"
-    typer.echo(f"{where}  copy it into the server's bundle: it counts at the next ask")
+    typer.echo(f"{where}  copy it into the server's bundle; it takes effect at the next ask")
 
 
 @app.command()
 def server(
     bundle: Annotated[Path, typer.Argument(help="The server's bundle.")],
-    test: Annotated[Path | None, typer.Option(help="Test rows of the server's own, to judge by.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Test rows that the server holds, for evaluation.")] = None,
     listen: Annotated[
-        str, typer.Option(help="Address to listen on (default: all, or loopback where --host was it).")
+        str, typer.Option(help="Address to listen on (default: all, or loopback if that was --host).")
     ] = "",
     late: Late = False,
 ) -> None:
-    """Run the server of a federation, until it is ended. Mutual TLS always."""
+    """Run the server of a federation until it is stopped, always with mutual TLS."""
     from fedatlas.deployment.server import Server
 
     own = opened(bundle, "server")
@@ -128,7 +128,7 @@ def node(
     data: Annotated[Path, typer.Option(help="This node's rows: a table, a .npz, or a folder of pictures.")],
     late: Late = False,
 ) -> None:
-    """Run a node: it keeps its rows and its state here, and speaks to the server on one outbound stream."""
+    """Run a node: it keeps its rows and its state here, and talks to the server over one outbound stream."""
     from fedatlas.wire.bundle import POLICY
     from fedatlas.wire.policy import Policy
     from fedatlas.wire.speaker import Speaker
@@ -152,32 +152,32 @@ def run(
     arguments: File = None,
     bundle: Operator = Path(),
     nodes: Annotated[
-        str, typer.Option(help="Nodes of the run, between commas (default: all that are registered).")
+        str, typer.Option(help="Nodes of the run, separated by commas (default: all that are registered).")
     ] = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the run's directory (default: a new one in runs/).")
     ] = None,
-    attach: Annotated[str, typer.Option(help="Take up the watching of this run instead.")] = "",
+    attach: Annotated[str, typer.Option(help="Watch this submitted run instead.")] = "",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only where it finished."""
+    """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only if it finished."""
     from fedatlas.deployment import operator_client
 
     path, overrides = split(arguments)
     if attach and (path is not None or overrides or nodes):
-        raise ConfigError("--attach takes up a run as it was submitted: name no experiment with it.")
+        raise ConfigError("--attach watches a run as it was submitted: give no experiment with it.")
     own, say = opened(bundle), operator_client.silent if quiet or as_json else operator_client.to_stderr
     if out is not None:
         operator_client.check_out(out)
     name = attach or operator_client.submit(own, path, overrides, names_of(nodes))
     again = f"fedatlas deploy run --attach {name} --bundle {bundle}"
     if not attach:
-        say(f"Run {name} is submitted; '{again}' comes back to it.")
+        say(f"Run {name} is submitted; '{again}' reconnects to it.")
     try:
         ended = operator_client.watch(own, name, say)
     except KeyboardInterrupt:
-        sys.stderr.write(f"fedatlas: the run goes on at the server; come back with: {again}\n")
+        sys.stderr.write(f"fedatlas: the run continues at the server; reconnect with: {again}\n")
         raise typer.Exit(INTERRUPTED) from None
     where = out or Path("runs") / name
     if ended["status"] != "failed":
@@ -187,7 +187,7 @@ def run(
 
 
 def finish(ended: Any, name: str, where: Path, as_json: bool) -> None:
-    """Says how a run ended, and ends with an exit code that tells the truth."""
+    """Print how a run ended; exit code 1 unless it finished."""
     if as_json:
         summary = where / "summary.json"
         found = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
@@ -200,7 +200,7 @@ def finish(ended: Any, name: str, where: Path, as_json: bool) -> None:
 
 @app.command()
 def status(bundle: Operator = Path(), as_json: Json = False) -> None:
-    """Which nodes are connected, and how each run stands."""
+    """Show which nodes are connected, and the state of each run."""
     from fedatlas.wire.fields import plain
 
     found = ask_server(bundle, "status")
@@ -219,7 +219,7 @@ def status(bundle: Operator = Path(), as_json: Json = False) -> None:
 def stop(
     run: Annotated[str, typer.Argument(help="Name of the run.")], bundle: Operator = Path(), as_json: Json = False
 ) -> None:
-    """Stop a run; what was done is kept."""
+    """Stop a run; completed rounds are kept."""
     found = ask_server(bundle, "stop", run)
     emit({"run": run, "status": found.status}) if as_json else typer.echo(f"{run} is being stopped")
 

@@ -21,16 +21,16 @@ def study(
         Path | None, Option(help="Table of runs (default: table.sqlite in that folder); studies may share one.")
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print cells, refusals, runs and hours; train nothing.")] = False,
-    status: Annotated[bool, Option("--status", help="Print how far it has come; run nothing.")] = False,
+    status: Annotated[bool, Option("--status", help="Print the progress; run nothing.")] = False,
     retry: Annotated[
         str | None,
-        Option(help="Try runs with this status again: failed | memory | timeout | diverged | refused."),
+        Option(help="Repeat the runs with this status: failed | memory | timeout | diverged | refused."),
     ] = None,
     export: Annotated[
         Path | None, Option(help="Write one row per run, with its responses, to this .csv; run nothing.")
     ] = None,
     analyse: Annotated[
-        bool, Option("--analyse", help="Write analysis.json and analysis.html of what is there; run nothing.")
+        bool, Option("--analyse", help="Write analysis.json and analysis.html from the finished runs; run nothing.")
     ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -38,7 +38,7 @@ def study(
 ) -> None:
     """Run every configuration of a study; finished runs are kept.
 
-    Exit code 0 also where cells were refused or diverged, which are outcomes; 1 where a run failed.
+    Exit code 1 if a run failed. Refused or diverged configurations are results and give exit code 0.
     """
     from fedatlas.study.study import Study
     from fedatlas.study.study_status import show_preview, show_status
@@ -73,7 +73,7 @@ def study(
 
 
 def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
-    """Run a study, after runs with the status ``retry`` were planned again; whether none failed."""
+    """Run a study, repeating runs with the status ``retry``; return whether no run failed."""
     from fedatlas.study.table import Table
 
     tell = None if quiet else _tell
@@ -82,7 +82,7 @@ def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, qui
             with contextlib.closing(Table.open(place, write=True)) as kept:
                 many = kept.retry(given.file.name, retry)
             if tell:
-                tell(f"{many} {retry} runs are tried again")
+                tell(f"{many} {retry} runs will be repeated")
         return bool(given.run(out, place, tell))
 
 
@@ -105,7 +105,7 @@ def recommend(
 ) -> None:
     """Recommend a configuration for your requirements, with the evidence and experiment files that run.
 
-    Exit code 1 where none fits; the nearest miss is named.
+    Exit code 1 if none fits; the nearest miss is named.
     """
     from fedatlas.recommender.answer_text import lines
     from fedatlas.recommender.command import recommend as answer_to

@@ -1,4 +1,4 @@
-"""What the commands share, and two of them: ``fedatlas align`` and ``fedatlas predict``."""
+"""Options and output shared by the commands, and two of them: ``fedatlas align`` and ``fedatlas predict``."""
 
 from __future__ import annotations
 
@@ -24,26 +24,24 @@ File = Annotated[
         metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
     ),
 ]
-Json = Annotated[bool, Option("--json", help="One JSON object on standard output, nothing else.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object to standard output, and nothing else.")]
 Plugin = Annotated[
     list[Path] | None,
-    Option(
-        "--plugin", help="Python file that brings ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS of your own."
-    ),
+    Option("--plugin", help="Python file that defines your ALGORITHMS, MODELS, PARTITIONS, TRANSFORMS or REDUCERS."),
 ]
 
-Quiet = Annotated[bool, Option("--quiet", help="No progress.")]
+Quiet = Annotated[bool, Option("--quiet", help="Print no progress.")]
 
 
 def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
-    """The experiment file, if the first argument is no override, and the overrides."""
+    """Split arguments into the experiment file, if the first is not an override, and the overrides."""
     words = list(arguments or [])
     path = Path(words.pop(0)) if words and "=" not in words[0] else None
     return path, words
 
 
 def plug(plugin: list[Path] | None) -> None:
-    """Takes what the plug-in files bring."""
+    """Load the plug-in files, if there are any."""
     if plugin:
         from fedatlas.plugins import load_plugins
 
@@ -51,19 +49,19 @@ def plug(plugin: list[Path] | None) -> None:
 
 
 def emit(value: Any) -> None:
-    """One JSON value on standard output."""
+    """Print one JSON value to standard output."""
     sys.stdout.write(json.dumps(value) + "\n")
 
 
 def without_gpus(device: str) -> None:
-    """Hides GPUs from who does not work on one: in their sight autograd could not be forked, and there would be one worker."""
+    """Hide GPUs unless one is used: with a visible GPU, autograd cannot be forked, and there would be one worker."""
     if device != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @contextlib.contextmanager
 def noticing() -> Iterator[None]:
-    """Each warning inside the block as one line on standard error, once."""
+    """Print each warning raised inside the block once, as one line on standard error."""
     with warnings.catch_warnings(record=True, category=UserWarning) as noticed:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -73,22 +71,22 @@ def noticing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Say how to go on where the user stops what is under way inside the block."""
+    """Say how to continue if the user interrupts the block."""
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write("fedatlas: stopped; what was done is kept, the same command goes on with it\n")
+        sys.stderr.write("fedatlas: stopped; completed work is kept, and the same command continues it\n")
         raise typer.Exit(INTERRUPTED) from None
 
 
 def align(
     arguments: File = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Say who holds how many ids, and how long it would take; send nothing.")
+        bool, Option("--dry-run", help="Print who holds how many ids, and how long it would take; send nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Match the rows of parties that hold columns, privately, and say how many they have in common."""
+    """Match the rows of parties that hold columns, privately, and print how many they have in common."""
     from fedatlas import api, config
     from fedatlas.runs.alignment_text import sentences
 
@@ -102,19 +100,19 @@ def predict(
         list[str],
         Argument(
             metavar="FILE | NAME=FILE ...",
-            help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures; of parties that hold columns a file each.",
+            help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures; if parties hold columns, a file each.",
         ),
     ],
     out: Annotated[Path | None, Option(help="CSV to write (default: standard output).")] = None,
-    client: Annotated[int | None, Option(help="By the model that this client would use.", min=0)] = None,
-    model: Annotated[str, Option(help="By this one of several models.")] = "",
+    client: Annotated[int | None, Option(help="Use the model that this client would use.", min=0)] = None,
+    model: Annotated[str, Option(help="Use this one of several models.")] = "",
     holes: Annotated[
         Literal["error", "empty"],
         Option(help="Rows with a missing or infinite value: refuse the file, or leave their predictions empty."),
     ] = "error",
     keep: Annotated[
         list[str] | None,
-        Option(help="A column of the table to stand in front of the predictions, such as a key."),
+        Option(help="A column of the table, such as a key, to put before the predictions."),
     ] = None,
     plugin: Plugin = None,
 ) -> None:
@@ -131,7 +129,7 @@ def predict(
 
         if client is not None or model or keep or holes != "error":
             raise ConfigError(
-                "--client, --model, --keep, --holes: parties that hold columns have one model: leave it out."
+                "--client, --model, --keep, --holes: leave these out, as parties that hold columns share one model."
             )
         table, said = predicted(run, files)
         sys.stderr.write("".join(f"fedatlas: {line}\n" for line in said))

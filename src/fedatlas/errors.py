@@ -1,14 +1,14 @@
-"""Everything that fedatlas raises on purpose.
+"""The exceptions that fedatlas raises on purpose.
 
     FedatlasError
     ├── ConfigError       the experiment asks for something unknown, impossible or unsound
     ├── DataError         the data cannot be used as they are
-    ├── ProtocolError     a party, or a worker that plays one, broke the rules of a round
+    ├── ProtocolError     a party, or a worker acting as one, broke the rules of a round
     ├── PrivacyError      a privacy mechanism would not keep its promise
-    ├── TransportError    a message did not arrive, or not whole
+    ├── TransportError    a message did not arrive, or arrived incomplete
     ├── CheckpointError   a checkpoint is missing, cut short or altered
     ├── DiskError         a file of the run could not be written
-    └── DivergedError     training produced a loss that is not a number
+    └── DivergedError     training produced NaN or infinity
 
 The command line prints the message of each as one sentence and ends with exit code 2.
 """
@@ -33,7 +33,7 @@ class DataError(FedatlasError):
 
 
 class ProtocolError(FedatlasError):
-    """A party, or a worker that plays one, broke the rules of a round."""
+    """A party, or a worker acting as one, broke the rules of a round."""
 
 
 class PrivacyError(FedatlasError):
@@ -41,7 +41,7 @@ class PrivacyError(FedatlasError):
 
 
 class TransportError(FedatlasError):
-    """A message did not arrive, or not whole."""
+    """A message did not arrive, or arrived incomplete."""
 
 
 class CheckpointError(FedatlasError):
@@ -53,18 +53,18 @@ class DiskError(FedatlasError):
 
 
 class DivergedError(FedatlasError):
-    """Training produced a loss that is not a number."""
+    """Training produced NaN or infinity."""
 
 
 def not_utf8(error: UnicodeEncodeError) -> ConfigError:
-    """The sentence for a text that holds the name of a file in another encoding than UTF-8, which no record can hold."""
+    """Return the error for a text with a file name that is not UTF-8, which no record can hold."""
     before, after = error.object[: error.start], error.object[error.start :]
     name = re.split(r"[\s'\"<>,;]", before)[-1] + re.split(r"[\s'\"<>,;]", after)[0]
     return ConfigError(f"{name!a} is not UTF-8: give that file or folder another name.")
 
 
 def as_utf8(text: str, where: str = "") -> bytes:
-    """A text as UTF-8; the ConfigError of `not_utf8`, behind ``where``, for one that cannot be written so."""
+    """Encode a text as UTF-8; if that is impossible, raise the ConfigError of `not_utf8`, preceded by ``where``."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -72,7 +72,7 @@ def as_utf8(text: str, where: str = "") -> bytes:
 
 
 def first_line(error: Exception) -> str:
-    """What somebody else's error says, as part of a sentence."""
+    """Return the first line of another library's error, as part of a sentence."""
     if lacks_memory(error):
         wanted = re.search(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", str(error), re.IGNORECASE)
         units = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -82,16 +82,16 @@ def first_line(error: Exception) -> str:
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Whether an allocator of torch or NumPy gave up, on the processor or on a GPU."""
+    """Return whether an allocator of torch or NumPy gave up, on the processor or on a GPU."""
     gave_up = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return gave_up or "can't allocate memory" in str(error)
 
 
-SHORT = 2  # letters that are too few for a beginning of a name
+SHORT = 2  # names of at most this many letters are not completed
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that nobody registered: says the nearest valid one, else all of them."""
+    """Return the error for an unknown name; it suggests the nearest known name, or lists all."""
     names = sorted(known)
     begin = [known for known in names if len(name) > SHORT and known.startswith(name)]
     near = begin or difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, flushed to the disk, then moved into it."""
+"""Write files completely or not at all: to a temporary name, flushed to the disk, then renamed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from fedatlas.errors import DiskError, as_utf8
 
 OWN_FILES = "each node's own"
-"""In place of a path in the configuration of a run between nodes: each says with --data where its own rows lie."""
+"""Text in place of a path in the configuration of a deployed run, in which each node names its rows with --data."""
 
 
 def write_bytes(path: Path, data: bytes | bytearray) -> str:
-    """Replaces ``path`` atomically; returns the SHA-256 of what was written. DiskError if it cannot be."""
+    """Replace ``path`` atomically, and return the SHA-256 of ``data``. DiskError if it cannot be written."""
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,20 +34,18 @@ def write_bytes(path: Path, data: bytes | bytearray) -> str:
 
 
 def disk_error(path: Path, error: OSError) -> DiskError:
-    """The sentence for a file that could not be written."""
+    """Return the error for a file that could not be written."""
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
     why = "the disk is full or a size limit was reached" if full else (error.strerror or str(error))
-    advice = (
-        "what was saved before is whole, make room and use --resume" if full else "name a place that you may write to"
-    )
+    advice = "earlier files are intact; make room and use --resume" if full else "name a place that you may write to"
     return DiskError(f"'{path}' could not be written: {why}; {advice}.")
 
 
 def write_text(path: Path, text: str) -> str:
-    """`write_bytes` of UTF-8 text; ConfigError where it holds a file's name that is none."""
+    """Write UTF-8 text with `write_bytes`; ConfigError if it contains a file name that is not UTF-8."""
     return write_bytes(path, as_utf8(text))
 
 
 def write_json(path: Path, value: Any) -> str:
-    """`write_bytes` of readable JSON."""
+    """Write indented JSON with `write_bytes`."""
     return write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

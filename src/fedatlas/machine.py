@@ -1,4 +1,4 @@
-"""What a result is obtained on: versions, processor, memory, commit; and with how many threads."""
+"""Facts about the machine that produces a result: versions, processor, memory, commit; and the number of threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "sve
 
 
 def versions() -> dict[str, str]:
-    """Version of Python and of the packages a result depends on."""
+    """Return the versions of Python and of the packages that a result depends on."""
     out = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -31,7 +31,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> registry.PlainValues:
-    """Kind of CPU, number of cores this process may use, and those of its flags that decide speed."""
+    """Return the CPU's model, the number of cores this process may use, and the CPU flags that affect speed."""
     model, flags = platform.processor() or platform.machine(), set[str]()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -45,14 +45,14 @@ def processor() -> registry.PlainValues:
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def commit() -> str | None:
-    """Commit of the working tree fedatlas runs from, with ``-dirty`` where its code was changed since.
+    """Return the commit of the working tree that fedatlas runs from, with ``-dirty`` if it has uncommitted changes.
 
-    None for an installed package, also where it lies in the working tree of something else.
+    None for an installed package, even inside the working tree of another project.
     """
     here = Path(__file__).resolve()
     package = here.parent.parent
@@ -71,7 +71,7 @@ def commit() -> str | None:
 
 
 def peak_memory() -> int:
-    """Largest resident set of this process so far, in bytes; 0 where the system does not say (Windows)."""
+    """Return the largest resident set of this process so far, in bytes; 0 if the system does not tell (Windows)."""
     try:
         import resource
     except ImportError:
@@ -81,18 +81,18 @@ def peak_memory() -> int:
 
 
 def describe() -> registry.PlainValues:
-    """All of the above, for ``summary.json``."""
+    """Return versions, processor, system and commit, for ``summary.json``."""
     return {"versions": versions(), "cpu": processor(), "system": platform.platform(), "commit": commit()}
 
 
 def accelerator() -> str | None:
-    """The GPU that torch sees, if any."""
+    """Return the name of the GPU that torch sees, or None."""
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 @contextmanager
 def one_thread_an_operator() -> Iterator[None]:
-    """For this thread and those that begin inside; afterwards torch has as many as before."""
+    """Use one thread per torch operator, in this thread and those started inside; restore the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
-"""What a run evaluates, saves and predicts with, whatever it is made of.
+"""The interface of every model that a run evaluates, saves and predicts with.
 
-A torch network is one kind (`setup.torch_model`). Trees whose tests are held by several parties, or a regression in closed form, are
-others: they may ask over the link before they answer.
+A torch network is one kind (`setup.torch_model`). Others, such as trees whose splits are held by several parties or a
+regression in closed form, may have to ask over the link before they answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Scores(NamedTuple):
-    """What every figure is made of, row by row: raw outputs of thousands of classes are not kept."""
+    """Values from which every figure is computed, row by row; raw outputs for thousands of classes are not kept."""
 
     predicted: Tensor  # class numbers (n,) or (n, length); numbers in the standardised unit
     losses: Tensor  # (n,) or (n, length)
@@ -21,14 +21,14 @@ class Scores(NamedTuple):
 
 
 class Model(Hashable, Protocol):
-    """A trained model. Models that are equal (``==``) answer alike, so that what one was asked need not be asked again.
+    """A trained model. Models that are equal (``==``) give equal results, so results can be reused.
 
-    ``x`` are rows as `Preprocess` gives them to the model, ``y`` their targets as its loss reads them.
+    ``x`` are rows as `Preprocess` gives them to the model, and ``y`` their targets as its loss reads them.
     """
 
     @property
     def size(self) -> int:
-        """How many numbers it has learnt."""
+        """Number of trained parameters."""
         ...
 
     @property
@@ -37,21 +37,21 @@ class Model(Hashable, Protocol):
         ...
 
     def predict(self, x: Tensor) -> Tensor:
-        """Raw outputs (n, outputs): scores of the classes, or numbers in the unit that was learnt; of texts, what comes after them."""
+        """Return raw outputs (n, outputs): class scores, or numbers in training units; for texts, of the next token."""
         ...
 
     def scores(self, x: Tensor, y: Tensor) -> Scores:
-        """Predictions and losses."""
+        """Return predictions and losses."""
         ...
 
     def finite(self) -> bool:
-        """Whether every number that it has learnt is one."""
+        """Return whether every trained parameter is finite."""
         ...
 
     def save(self) -> Mapping[str, Tensor]:
-        """All that is needed to have it again, as named tensors: what a ``.safetensors`` file of a run holds."""
+        """Return the named tensors that restore the model, as in a run's ``.safetensors`` file."""
         ...
 
     def load(self, state: Mapping[str, Tensor]) -> Self:
-        """The model of this kind that `save` gave ``state`` for; ConfigError for one of another model's."""
+        """Return the model with a ``state`` from `save`; ConfigError if the state belongs to another kind of model."""
         ...

@@ -1,7 +1,8 @@
 """``--plugin my.py``: a user's own algorithms, models, partitioners, transforms or reducers, for this command only.
 
-The file defines dicts ``ALGORITHMS``, ``MODELS``, ``PARTITIONS``, ``TRANSFORMS`` or ``REDUCERS`` of name -> builder; an experiment
-file can then name them, an algorithm's ask a reducer. The command line runs the file, an experiment file never can.
+The file defines dicts ``ALGORITHMS``, ``MODELS``, ``PARTITIONS``, ``TRANSFORMS`` or ``REDUCERS`` of name -> builder. An
+experiment file can then name them, and an algorithm's ask can name a reducer. Only the command line runs the file; an
+experiment file never can.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ OURS: Mapping[str, Mapping[str, Builder]] = {
 }
 
 LOADED: dict[str, str] = {}
-"""The files that this process has run, as they were named, and their SHA-256: a run's record says them."""
+"""The plug-in files of this process, as they were named, and their SHA-256, for a run's record."""
 RECORD = "plugins.json"
 
 
 def load_plugins(paths: Iterable[Path]) -> None:
-    """Runs each file and takes its builders; ConfigError if it cannot be run or brings none."""
+    """Run each file and register its builders; ConfigError if it cannot be run or defines none."""
     for path in paths:
-        as_utf8(str(path), "--plugin ")  # a run's record holds it
+        as_utf8(str(path), "--plugin ")  # the name goes into a run's record
         spec = importlib.util.spec_from_file_location(f"fedatlas_plugin_{path.stem}", path)
         if spec is None or spec.loader is None or not path.is_file():
             raise ConfigError(f"--plugin {path}: there is no such Python file.")
@@ -44,7 +45,7 @@ def load_plugins(paths: Iterable[Path]) -> None:
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:  # a file that ends the program would end the run without a word
+        except (Exception, SystemExit) as error:  # a file that exits would end the run without a message
             raise ConfigError(f"--plugin {path} could not be run: {type(error).__name__}: {error}.") from error
         found = {kind: getattr(module, kind.upper(), {}) for kind in PLUGINS}
         if not any(found.values()):
@@ -54,7 +55,7 @@ def load_plugins(paths: Iterable[Path]) -> None:
                 raise ConfigError(f"--plugin {path}: {kind.upper()} must be a dict of name -> function.")
             if taken := sorted(builders.keys() & OURS[kind].keys()):
                 raise ConfigError(
-                    f"--plugin {path}: fedatlas has a '{taken[0]}' of its own in {kind}: choose another name."
+                    f"--plugin {path}: fedatlas already has '{taken[0]}' among its {kind}: choose another name."
                 )
             PLUGINS[kind] |= builders
         LOADED[str(path)] = sha256(path)

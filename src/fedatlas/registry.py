@@ -1,8 +1,8 @@
 """Components by name: a builder's typed keyword arguments are the schema of its table in the experiment file.
 
 Each package keeps a plain dict literal of its builders; third parties add theirs through an entry-point group
-(``fedatlas.algorithms``, ``.models``, ``.partitions``, ``.transforms``, ``.reducers``) or ``--plugin``. An experiment file can name
-a component, never import one.
+(``fedatlas.algorithms``, ``.models``, ``.partitions``, ``.transforms``, ``.reducers``) or ``--plugin``. An experiment
+file can name a component but never import one.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from fedatlas.errors import ConfigError, first_line, unknown_name
 Builder = Callable[..., Any]
 
 PlainValues = dict[str, Any]
-"""Values by name as TOML and JSON hold them."""
+"""Values by name, of the types that TOML and JSON can hold."""
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A parameter that is a finite number of 0 or more."""
+"""Type of a parameter that is a finite number of 0 or more."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""A parameter that is a finite number above 0."""
+"""Type of a parameter that is a finite number above 0."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-"""A parameter that says how much of the past is kept: from 0 to below 1."""
+"""Type of a parameter that says how much of the past is kept, from 0 to below 1."""
 
 Whole = Annotated[int, Field(ge=1)]
-"""A parameter that counts: 1 or more."""
+"""Type of a parameter that counts, 1 or more."""
 
 Count = Annotated[int, Field(ge=0)]
-"""A parameter that counts, 0 included."""
+"""Type of a parameter that counts, 0 or more."""
 
 SYNONYMS = {
     "learning_rate": "lr",
@@ -50,16 +50,16 @@ SYNONYMS = {
     "batchsize": "batch_size",
     "target": "label",
 }
-"""What other software calls a key -> its name here."""
+"""Name of a key in other software -> its name here."""
 
 PLUGINS: dict[str, dict[str, Builder]] = {
     kind: {} for kind in ("algorithms", "models", "partitions", "transforms", "reducers")
 }
-"""What ``--plugin`` brought, by kind."""
+"""Builders from ``--plugin``, by kind."""
 OURS: dict[str, Mapping[str, Builder]] = {}
-"""The package's own tables by kind, as far as they are imported: for a component that names another one of its kind."""
+"""The package's own tables by kind, once they are imported, for a component that names another one of its kind."""
 INSTALLED: dict[str, str] = {}
-"""Packages whose builders were asked for, with their versions: a result depends on them, too."""
+"""Packages whose builders were used, with their versions, since a result depends on them, too."""
 
 
 class ConfigTable(BaseModel):
@@ -75,12 +75,12 @@ class Component(ConfigTable):
     name: str
 
     def parameters(self) -> PlainValues:
-        """Return the builder's keyword arguments as written; None stands for a key that is left out."""
+        """Return the builder's keyword arguments as written, without those that are None."""
         return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
 
 def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
-    """The builder called ``name`` in a package's table, among the plugins, or behind an entry point."""
+    """Return the builder ``name`` from a package's table, the plug-ins or an entry point; ConfigError if unknown."""
     if name in table:
         return table[name]
     if name in PLUGINS.get(kind, {}):
@@ -95,9 +95,10 @@ def find(kind: str, table: Mapping[str, Builder], name: str) -> Builder:
 
 
 def builders_of(kind: str, table: Mapping[str, Builder]) -> dict[str, Builder]:
-    """Every builder of a kind by name: ours, then those of installed packages, then the plug-ins'; ours win.
+    """Return every builder of a kind by name: built-in ones, then those of installed packages, then plug-ins.
 
-    Of a package that cannot be loaded a UserWarning says so: it keeps nobody from what the others have.
+    Built-in names take precedence over installed packages. A package that cannot be loaded gives a UserWarning, so that
+    the others remain usable.
     """
     others: dict[str, Builder] = {}
     for point in entry_points(group=f"fedatlas.{kind}"):
@@ -110,7 +111,7 @@ def builders_of(kind: str, table: Mapping[str, Builder]) -> dict[str, Builder]:
 
 
 def installed(kind: str, point: EntryPoint) -> Builder:
-    """What an installed package brings; ConfigError where it cannot be imported."""
+    """Return the builder of an installed package; ConfigError if it cannot be imported."""
     try:
         builder: Builder = point.load()
     except Exception as error:
@@ -123,13 +124,13 @@ def installed(kind: str, point: EntryPoint) -> Builder:
 
 
 def keywords(builder: Builder) -> dict[str, inspect.Parameter]:
-    """The keyword-only parameters of a builder: the keys of its table."""
+    """Return the keyword-only parameters of a builder, which are the keys of its table."""
     parameters = inspect.signature(builder).parameters.values()
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def hints_of(builder: Builder) -> PlainValues:
-    """The types of a builder's parameters; none of a callable that is no function, whose parameters then take any value."""
+    """Return the types of a builder's parameters; {} if they cannot be read, and any value is then accepted."""
     try:
         return typing.get_type_hints(builder, include_extras=True)
     except TypeError:
@@ -137,7 +138,7 @@ def hints_of(builder: Builder) -> PlainValues:
 
 
 def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> PlainValues:
-    """``given`` checked against the builder's signature; ConfigError with the nearest valid key otherwise."""
+    """Return ``given`` checked against the builder's signature, with defaults; ConfigError for a wrong key or value."""
     fields, schema = schema_of(builder)
     for key in given:
         if key not in fields:
@@ -152,7 +153,7 @@ def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> PlainVa
 
 @cache
 def schema_of(builder: Builder) -> tuple[PlainValues, type[BaseModel]]:
-    """(name -> type and default, the model that checks them) of a builder's keywords; made once, which takes milliseconds."""
+    """Return (name -> type and default) of a builder's keywords, and the model that checks them; cached."""
     hints = hints_of(builder)
     fields: PlainValues = {}
     for name, p in keywords(builder).items():
@@ -162,14 +163,14 @@ def schema_of(builder: Builder) -> tuple[PlainValues, type[BaseModel]]:
 
 
 def refuse_flag(where: str, value: Any, hint: Any) -> None:
-    """ConfigError where true or false stands for a number, which pydantic would take for 1 or 0."""
+    """Raise ConfigError for true or false in place of a number, which pydantic would take for 1 or 0."""
     wanted = in_words(hint)
     if isinstance(value, bool) and KINDS[bool] not in wanted and wanted != KINDS[Any]:
         raise ConfigError(f"{where} = {shown(value)}: expected {'a ' if wanted[0].isalpha() else ''}{wanted}.")
 
 
 def refuse_flags(given: Mapping[str, Any], model: type[BaseModel], table: str = "") -> None:
-    """`refuse_flag` on every key of nested tables that the model has."""
+    """Apply `refuse_flag` to every key of nested tables that the model has."""
     for key, value in given.items():
         where, inner = f"{table}.{key}" if table else key, field_model(model, key)
         if isinstance(value, Mapping) and inner is not None:
@@ -179,18 +180,18 @@ def refuse_flags(given: Mapping[str, Any], model: type[BaseModel], table: str = 
 
 
 def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
-    """The error for a key that a table does not have."""
+    """Return the error for a key that a table does not have."""
     where = f"{table}.{key}" if table else key
     known = list(known)
     if SYNONYMS.get(key) in known:
-        return ConfigError(f"unknown key '{where}': it is called '{table}.{SYNONYMS[key]}' here.")
+        return ConfigError(f"unknown key '{where}': here it is called '{table}.{SYNONYMS[key]}'.")
     if not known:
         return ConfigError(f"unknown key '{where}': this component takes no parameters.")
     return ConfigError(str(unknown_name("key", where, [f"{table}.{k}" if table else k for k in known])))
 
 
 def config_error(error: ValidationError, table: str = "", model: type[BaseModel] | None = None) -> ConfigError:
-    """The first problem that pydantic found, as one sentence with the key, what was expected and what was given."""
+    """Return the first problem that pydantic found, as one sentence with the key, the expected and the given value."""
     every = error.errors(include_url=False)
     first = every[0]
     alike = [
@@ -211,7 +212,7 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
         return ConfigError(f"{said}." if not where or where.split(".")[0] in said else f"{where}: {said}.")
     place = [x for x in first["loc"] if isinstance(x, int)]
     if first["type"] == "missing" and not place:
-        return ConfigError(f"{where or 'experiment'}: this key has to be given.")
+        return ConfigError(f"{where or 'experiment'}: this key is required.")
     wanted = " or ".join(dict.fromkeys(expected(e) for e in alike if _keys(e) == parts))
     if place:
         entry = f"its value number {place[-1] + 1} is " + (
@@ -222,7 +223,7 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
 
 
 def _keys(error: Mapping[str, Any]) -> list[str]:
-    """The keys a problem lies under, without the names pydantic gives to the choices of a union."""
+    """Return the keys that lead to a problem, without the names that pydantic gives to the choices of a union."""
     return [
         x
         for x in error["loc"]
@@ -231,7 +232,7 @@ def _keys(error: Mapping[str, Any]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as one would write it in the file, short."""
+    """Return a value as it would be written in the file, shortened."""
     if isinstance(value, Mapping):
         return "a table"
     text = repr(list(value) if isinstance(value, tuple) else value)
@@ -262,7 +263,7 @@ LENGTHS = {"too_short": "min_length", "too_long": "max_length"}
 
 
 def expected(error: Mapping[str, Any]) -> str:
-    """What pydantic wanted, in our words."""
+    """Return in plain words what pydantic expected."""
     kind, said, context = str(error["type"]), str(error["msg"]), error.get("ctx", {})
     if kind in LIMITS:
         key, words = LIMITS[kind]
@@ -280,7 +281,7 @@ def expected(error: Mapping[str, Any]) -> str:
 
 
 def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The pydantic model behind a field, also through ``X | None``."""
+    """Return the pydantic model of a field, also through ``X | None``."""
     field = model.model_fields.get(name) if model else None
     for option in (field.annotation, *typing.get_args(field.annotation)) if field else ():
         if inspect.isclass(option) and issubclass(option, BaseModel):
@@ -294,53 +295,53 @@ def row_of(name: str, builder: Builder) -> PlainValues:
 
 
 def summary(builder: Builder) -> str:
-    """The first line of a builder's docstring."""
+    """Return the first line of a builder's docstring."""
     return (inspect.getdoc(builder) or "").split("\n")[0]
 
 
 def accepts(builder: Builder) -> dict[str, str]:
-    """Parameter -> what it takes, in words: kind, range, choices, then the meaning with its unit (`meanings`)."""
+    """Map each parameter to the values it takes, in words: kind, range, choices, then its meaning (`meanings`)."""
     hints = hints_of(builder)
     said = meanings(builder)
     out = {}
     for name, p in keywords(builder).items():
         words = [in_words(hints.get(name, Any))]
-        words += ["has to be given"] if p.default is p.empty else []
+        words += ["required"] if p.default is p.empty else []
         words += [said[name]] if name in said else []
         out[name] = "; ".join(words)
     return out
 
 
 def meanings(builder: Builder) -> dict[str, str]:
-    """Parameter -> its meaning, from the line ``name: meaning.`` of the builder's docstring.
+    """Map each parameter to its meaning, from the line ``name: meaning.`` of the builder's docstring.
 
-    Builders of one file that share a parameter may say it once, in the head of the file. A parameter whose annotation has
-    a description needs no line, and none is read.
+    Builders in one file that share a parameter may give its meaning once, in the docstring of the file. A parameter whose
+    annotation has a description needs no line, and none is read.
     """
     names = undescribed(builder)
     return told_apart(head(builder), names)[1] | told_apart(inspect.getdoc(builder) or "", names)[1]
 
 
 def prose(builder: Builder) -> str:
-    """A builder's docstring without the lines that `meanings` reads."""
+    """Return a builder's docstring without the lines that `meanings` reads."""
     return told_apart(inspect.getdoc(builder) or "", undescribed(builder))[0]
 
 
 def prose_of_file(builder: Builder) -> str:
-    """The head of the file a builder stands in without the lines that `meanings` reads, also those for its neighbours."""
+    """Return the docstring of a builder's file without the lines that `meanings` reads for any builder in it."""
     functions = vars(inspect.getmodule(builder) or builder).values()
     near = [f for f in functions if inspect.isfunction(f) and f.__module__ == builder.__module__]
     return told_apart(head(builder), {name for f in near for name in keywords(f)})[0]
 
 
 def head(builder: Builder) -> str:
-    """The docstring of the file a builder stands in."""
+    """Return the docstring of a builder's file."""
     module = inspect.getmodule(builder)
     return inspect.getdoc(module) or "" if module else ""
 
 
 def undescribed(builder: Builder) -> set[str]:
-    """The parameters whose annotation does not say what they mean."""
+    """Return the parameters whose annotations have no description."""
 
     def row_of(hint: Any) -> bool:
         extras = getattr(hint, "__metadata__", ())
@@ -351,7 +352,10 @@ def undescribed(builder: Builder) -> set[str]:
 
 
 def told_apart(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
-    """A docstring without its lines ``name: meaning.``, and these by name. The first line is never one; an indented line goes on."""
+    """Split a docstring into its text and its lines ``name: meaning.``, by name.
+
+    The first line is never such a line; an indented line continues the previous one.
+    """
     first, *lines = text.split("\n")
     rest, said, at = [first], dict[str, str](), ""
     for line in lines:
@@ -382,7 +386,7 @@ KINDS = {
 
 
 def in_words(hint: Any) -> str:
-    """A type as people say it: ``Annotated[float, Field(ge=0)]`` -> 'number, 0 or more'."""
+    """Describe a type in words: ``Annotated[float, Field(ge=0)]`` -> 'number, 0 or more'."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         found = [item for extra in inner[1:] for item in (getattr(extra, "metadata", None) or [extra])]
@@ -408,5 +412,5 @@ def in_words(hint: Any) -> str:
 
 
 def defaults(builder: Builder) -> PlainValues:
-    """Parameter -> default, None where it has to be given."""
+    """Map each parameter to its default; None if it is required."""
     return {name: None if p.default is p.empty else p.default for name, p in keywords(builder).items()}

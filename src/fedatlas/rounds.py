@@ -1,4 +1,4 @@
-"""Round generators, which decide the asks of a round and their order. They do no I/O and are driven by `federation.server`."""
+"""Round generators, which decide a round's asks and their order. They do no I/O; `federation.server` drives them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def federated(algorithm: Algorithm, server: State, round: Round) -> RoundGenerat
 
 
 def updated(algorithm: Algorithm, server: State, replies: Replies, round: Round) -> State:
-    """Return the server after a mean: its step and the averaged buffers, in the previous precision; unchanged without replies."""
+    """Return the server after its step on a mean, with averaged buffers; unchanged without replies.
+
+    Tensors keep the precision that they had in ``server``.
+    """
     if replies.value is None:
         return server
     after = algorithm.server_update(server, replies.value, round)
@@ -60,17 +63,17 @@ class Chain(NamedTuple):
 
     unit: int
     order: tuple[int, ...]  # a client is listed once per pass
-    examples: int = 0  # examples of the members that took part, once these are known
+    examples: int = 0  # examples of the members that took part, once they are known
 
 
 Relay = Generator[Ask, Replies, tuple[list[Chain], dict[str, Any]]]
 
 
 def chained(passes: int = 1, *, anchored: bool = False) -> RoundMaker:
-    """Return a RoundMaker in which the model travels along each superclient and the superclients' models are averaged (G8).
+    """Return a RoundMaker in which the model passes along each superclient, and their final models are averaged (G8).
 
-    To the algorithm's ``weigh`` and ``server_update`` a superclient is a client: the cohort, the sizes and K count
-    superclients. ``anchored``: the message's model stays the server's; the one passed on is ``message["start"]``.
+    The algorithm's ``weigh`` and ``server_update`` see a superclient as a client: the cohort, the sizes and K count
+    superclients. ``anchored``: the message's model stays the server's, and the one passed on is ``message["start"]``.
     """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -110,10 +113,10 @@ def relay(
 ) -> Relay:
     """Pass the models of ``starts`` (by superclient) along all chains at once, up to the last client of each.
 
-    Return the chains and the fields of the remaining ask; the caller decides how it is reduced. Shorter chains begin later,
-    so that all end in the same ask. A client that leaves on the way is skipped, and its examples do not count. The parts that
-    a client sends besides its model are passed to the next client in ``message["handed"]`` as `Algorithm.hand_on` defines;
-    ProtocolError if the algorithm does not define it.
+    Return the chains and the fields of the remaining ask; the caller decides how it is reduced. Shorter chains begin
+    later, so that all end in the same ask. A client that leaves on the way is skipped, and its examples do not count. The
+    parts that a client sends besides its model reach the next client in ``message["handed"]``, as `Algorithm.hand_on`
+    defines; ProtocolError if the algorithm does not define it.
     """
     chains = [chain_of(round, number, members, passes) for number, members in sorted(round.units) if members]
     longest = max((len(chain.order) for chain in chains), default=0)
@@ -147,13 +150,13 @@ def relay(
 
 
 def handed(algorithm: Algorithm, update: Update) -> tuple[Tree, Any, Message]:
-    """Return what is passed from client to client: the model, its buffers, and the other parts in the form of the next message."""
+    """Return what is passed from client to client: the model, its buffers, and the other parts as message fields."""
     rest = {name: part for name, part in update.items() if name not in {"model", "buffers"}}
     if "model" not in update or (rest and algorithm.hand_on is None):
         sent = ", ".join(f"'{name}'" for name in update if name != "buffers") or "nothing"
         raise ProtocolError(
-            f"the clients of a chain of '{algorithm.name}' send {sent}, and a chain hands on one model: "
-            "let the rule's record say in `hand_on` what becomes of the rest, or in `refuses['chain']` why it is no rule."
+            f"the clients of a chain of '{algorithm.name}' send {sent}, but a chain passes on one model: define in `hand_on` "
+            "what becomes of the other parts, or say in `refuses['chain']` why the algorithm cannot be used in a chain."
         )
     return update["model"], update.get("buffers"), {"handed": rest} if rest else {}
 
@@ -166,15 +169,15 @@ def chain_of(round: Round, number: int, members: tuple[int, ...], passes: int) -
 
 
 def gossip(mixing: Callable[[State, Round], Mixing], share: bool = False) -> RoundMaker:
-    """Return a RoundMaker without a server: each node of the cohort works from its own state, then keeps the mix of what it hears.
+    """Return a RoundMaker without a server: each node works from its own state, then keeps the mix of what it hears.
 
         node_i <- sum_j W_ij update_j,      W = ``mixing(server, round)`` among the round's cohort
 
-    ``server["nodes"]`` holds what every node holds, by its number: a simulation sees all of them, no party does.
-    ``server["model"]`` is the uniform mean of the models that the nodes would use (C1), for evaluation only.
-    ``broadcast`` tells a node its own state. Absent nodes keep theirs. With ``share`` the nodes exchange
-    before they work (task "share"): "train" is told what they heard, and its result stays with its node.
-    Buffers are mixed as the models are (C9); with ``share``, before the work.
+    ``server["nodes"]`` holds the state of every node by its number; only a simulation sees all of them.
+    ``server["model"]`` is the uniform mean of the models that the nodes would use (C1), only for evaluation.
+    ``broadcast`` sends a node its own state. Absent nodes keep theirs. With ``share``, the nodes exchange
+    before they work (task "share"): "train" receives what they heard, and its result stays at the node.
+    Buffers are mixed like the models (C9); with ``share``, before the work.
     """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
@@ -248,7 +251,7 @@ def weights_of(algorithm: Algorithm, round: Round) -> Callable[[tuple[int, ...]]
 
 
 def returned(round: Round, replies: Replies) -> Round:
-    """Return the round with only those who answered as its cohort."""
+    """Return the round with only the clients that answered as its cohort."""
     return round._replace(cohort=replies.clients)
 
 

@@ -1,9 +1,9 @@
-"""Random numbers that must be secret: keys, shares, masks and noise that somebody would profit from guessing.
+"""Random numbers that must stay secret: keys, shares, masks and noise.
 
-They come from the operating system at every call. Nothing is kept between two calls, so that no process that was forked can go on with
-a generator of its parent's, and nothing can be derived again: a stream of `fedatlas.rng`, which follows from the seed, hides
-nothing. What is drawn here must not decide what a run computes, or the run would not be a function of its seed. Where many numbers
-are wanted, expand a fresh `key` for each draw.
+They come from the operating system at every call. Nothing is kept between calls, so a forked process cannot continue its
+parent's generator, and no number can be derived again. Streams of `fedatlas.rng` follow from the seed and hide nothing.
+Numbers drawn here must not decide what a run computes, or the run would not be a function of its seed. For many numbers,
+expand a fresh `key` for each draw.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 import os
 import secrets  # noqa: TID251  # the one place that may
 
-KEY = 32  # bytes: 256 bits, what AES-256 and ChaCha20 take
+KEY = 32  # bytes: 256 bits, as AES-256 and ChaCha20 need
 
 
 def random_bytes(count: int) -> bytes:
-    """``count`` bytes from the operating system."""
-    return os.urandom(count)  # noqa: TID251  # the one place that may
+    """Return ``count`` bytes from the operating system."""
+    return os.urandom(count)  # noqa: TID251  # the only place that may
 
 
 def key() -> bytes:
-    """A fresh key of 256 bits, for one draw of many numbers."""
+    """Return a fresh key of 256 bits, for one draw of many numbers."""
     return random_bytes(KEY)
 
 
 def integer_below(bound: int) -> int:
-    """An integer of 0, ..., ``bound`` - 1, each equally likely, of any size. ValueError for a bound below 1."""
+    """Return an integer from 0, ..., ``bound`` - 1, each equally likely. ValueError for a bound below 1."""
     return secrets.randbelow(bound)

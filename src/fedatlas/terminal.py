@@ -1,4 +1,4 @@
-"""What a person watching a run sees: a live table in a terminal, plain lines elsewhere, nothing with --quiet."""
+"""Progress of a run for people: a live table in a terminal, plain lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ MINUTE = 60.0
 
 
 def console() -> Console:
-    """Standard error: standard output is left for results."""
+    """Return a console on standard error; standard output is reserved for results."""
     return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def figure_text(value: Any) -> str:
-    """A quality figure, or a dash where there is none."""
+    """Return a quality figure as text, or a dash if there is none."""
     return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
 
 
 def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Heading and text of the figures of a round."""
+    """Return heading and text of each figure of a round."""
     quality = (
         [("accuracy", "accuracy"), ("macro F1", "macro_f1")] if "accuracy" in row else [("RMSE", "rmse"), ("R2", "r2")]
     )
@@ -51,7 +51,7 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 class Watcher:
-    """Common to the live and the plain view."""
+    """Base of all views of a run's progress."""
 
     folder: Path | None = None  # of the run, once it has begun
 
@@ -61,7 +61,7 @@ class Watcher:
         self.seen: list[RoundRow] = []
 
     def started(self, course: Course) -> None:
-        """Says what runs and where it is kept."""
+        """Print what runs and in which folder."""
         self.rounds, self.seen, self.folder = course.config.rounds, [], course.keeper.folder.path
         first, *more = course.lines
         self.out.print(f"[bold]{escape(first)}[/]")
@@ -71,41 +71,41 @@ class Watcher:
             self.out.print(f"Resumed after {course.word} {course.number}.")
 
     def said(self, notice: str) -> None:
-        """Prints a notice."""
+        """Print a notice."""
         self.out.print(f"[yellow]{escape(notice)}[/]")
 
     def left(self) -> str:
-        """Time left, from the median of the last rounds."""
+        """Return the time left as text, from the median of the last rounds."""
         times = sorted(row["seconds"] for row in self.seen[-9:] if row["round"])
         if not times:
             return "?"
         return seconds_text(times[len(times) // 2] * (self.rounds - self.seen[-1]["round"]))
 
     def beside(self, name: str) -> AbstractContextManager[Standing]:
-        """A line that says how far a baseline is."""
+        """Return a line with the progress of a baseline."""
         return standing(f"Baseline for comparison: {name}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
-        """A short table and where the report is."""
+        """Print a short table, and where the report is."""
         if why := not_derived(summary):
             self.out.print(
-                f"[yellow]Local steps went by autograd, which is slower than a derived step: {escape(why)}.[/]"
+                f"[yellow]Local training used plain autograd, which is slower than a derived step: {escape(why)}.[/]"
             )
         self.out.print(end_table(summary))
         report = folder / "report.html"
         self.out.print(f"Report: {report if report.exists() else folder}")
 
     def close(self) -> None:
-        """Gives the terminal back, however the run ended."""
+        """Release the terminal, however the run ended."""
 
 
 class Plain(Watcher):
-    """One line a round, for pipes and logs; where rounds are fast, one line in half a second."""
+    """View with one line per round, for pipes and logs; at most two lines per second."""
 
     last = 0.0
 
     def row(self, row: RoundRow) -> None:
-        """Prints the round."""
+        """Print the round."""
         self.seen.append(row)
         now = time.perf_counter()
         if now - self.last < 0.5 and row["round"] not in (0, self.rounds):
@@ -116,12 +116,12 @@ class Plain(Watcher):
 
 
 class Lively(Watcher):
-    """A table that grows in place, with a bar."""
+    """View with a table that grows in place, and a progress bar."""
 
     live: Live | None = None
 
     def started(self, course: Course) -> None:
-        """Opens the live table."""
+        """Open the live table."""
         super().started(course)
         bar = (
             TextColumn("{task.description}"),
@@ -135,7 +135,7 @@ class Lively(Watcher):
         self.live.start()
 
     def row(self, row: RoundRow) -> None:
-        """Redraws."""
+        """Redraw the table."""
         self.seen.append(row)
         table = Table(box=None, pad_edge=False)
         for title, _ in columns(row):
@@ -149,23 +149,23 @@ class Lively(Watcher):
             self.close()
 
     def said(self, notice: str) -> None:
-        """Prints above the table."""
+        """Print a notice above the table."""
         (self.live.console if self.live else self.out).print(f"[yellow]{escape(notice)}[/]")
 
     def close(self) -> None:
-        """Leaves the table as it stands, and the terminal as it was."""
+        """Stop updating; the table stays on the screen."""
         if self.live is not None:
             self.live.stop()
             self.live = None
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
-        """The end table."""
+        """Close the live table and print the final one."""
         self.close()
         super().finished(folder, summary)
 
 
 class Standing(Watcher):
-    """One line of how far a run among many is: rewritten in a terminal, once a minute elsewhere."""
+    """View with one line of progress for a run among many: updated in place in a terminal, once a minute elsewhere."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -177,14 +177,14 @@ class Standing(Watcher):
             self.out.print(f"{name} ...")
 
     def started(self, course: Course) -> None:
-        """Remembers what it is about."""
+        """Remember the number of rounds and the folder."""
         self.rounds, self.folder = course.config.rounds, course.keeper.folder.path
 
     def said(self, notice: str) -> None:
-        """Nothing: what a study does is meant so."""
+        """Do nothing, since notices of single runs would clutter the output."""
 
     def row(self, row: RoundRow) -> None:
-        """Says it."""
+        """Update the line."""
         self.seen.append(row)
         text = f"{self.name}: round {row['round']} of {self.rounds}, left {self.left()}"
         if self.status is not None:
@@ -194,17 +194,17 @@ class Standing(Watcher):
             self.out.print(text)
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
-        """Nothing: the study says what came of it."""
+        """Do nothing: the study reports the result."""
 
     def close(self) -> None:
-        """Gives the line back."""
+        """Remove the line."""
         if self.status is not None:
             self.status.stop()
 
 
 @contextmanager
 def standing(name: str) -> Iterator[Standing]:
-    """The line of one run of a study, for as long as it lasts."""
+    """Show the progress line of one run while the block lasts."""
     line = Standing(name)
     try:
         yield line
@@ -213,20 +213,20 @@ def standing(name: str) -> Iterator[Standing]:
 
 
 def watcher(quiet: bool) -> Any:
-    """The view that fits: live in a terminal, lines elsewhere, silent if asked."""
+    """Return the view to use: live in a terminal, lines elsewhere, silent if asked."""
     if quiet:
         return Silent()
     return Lively() if sys.stderr.isatty() else Plain()
 
 
 def not_derived(summary: Mapping[str, Any]) -> str:
-    """Why no step program could be derived where one was wanted; nothing where there is one."""
+    """Return why no step program could be derived although one was wanted; else ""."""
     found = [note.partition("tuned step: ")[2] for note in summary.get("plan", {}).get("steps", ())]
     return next((why for why in found if why and why not in {ASKED, RARE, FEW}), "")
 
 
 def end_table(summary: Mapping[str, Any]) -> Table:
-    """Final figures, cost, and what the parties gain."""
+    """Return a table of final figures, cost, and the parties' gains."""
     table = Table(box=None, show_header=False, pad_edge=False)
     final, cost = summary["final"], summary["cost"]
     for key in ("accuracy", "macro_f1", "rmse", "r2", "loss"):
@@ -250,7 +250,7 @@ def end_table(summary: Mapping[str, Any]) -> Table:
             table.add_row(name, line)
     elif gained:
         own = " (own rows)" if any(row["own_rows"] for row in summary.get("per_client", ())) else ""
-        error = gained["figure"] == "rmse"  # the worst is the largest, under the same keys
+        error = gained["figure"] == "rmse"  # for errors the same keys hold the largest values
         words = {"mean": "mean", "p10": "p90" if error else "p10", "min": "worst"}
         for name, spread in gained["summary"].items():
             line = ", ".join(f"{word} {figure_text(spread[key])}" for key, word in words.items())
@@ -267,7 +267,7 @@ TOGETHER = {
 
 
 def between_texts(gained: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What each party's columns bring, and what others would have come to."""
+    """Return lines about the figures of the run and its baselines, and about what each party's columns bring."""
     figure = gained["figure"]
     out = [
         (f"{figure}, {TOGETHER.get(name, name)}".replace("_", " "), figure_text(side[figure]))
@@ -281,7 +281,7 @@ def between_texts(gained: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What protection promised and what it cost, of one run under ``[[privacy]]``."""
+    """Return lines about the protection of one run under ``[[privacy]]``, its guarantee and its cost."""
     found, cost = summary.get("privacy"), summary["cost"]
     if not found:
         return []
@@ -301,7 +301,7 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def sent_text(summary: Mapping[str, Any]) -> str:
-    """Bytes up and down; where they would tell who took part, what is to be expected of them."""
+    """Return bytes up and down as text; if they would reveal who took part, their expected values."""
     cost, expected = summary["cost"], summary.get("privacy", {}).get("expected")
     if cost["bytes_up"] is not None:
         return f"{bytes_text(cost['bytes_up'])} / {bytes_text(cost['bytes_down'])}"

@@ -1,4 +1,4 @@
-"""Tree: named tensors that behave like one vector."""
+"""Named tensors that behave like one vector."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Tensors = Mapping[str, Tensor]
 
 
 class Tree(dict[str, Tensor]):
-    """A dict of tensors that adds, subtracts, scales and dots, name by name.
+    """A dict of tensors with vector arithmetic, name by name.
 
     Arithmetic returns a new Tree and never changes an operand. Two trees in one expression must have the same names.
     """
 
     def map(self, f: Callable[..., Tensor], *others: Tensors) -> Tree:
-        """``f`` on every tensor, together with those of the same name in ``others``."""
+        """Apply ``f`` to every tensor, together with those of the same name in ``others``."""
         for other in others:
             if other.keys() != self.keys():
                 odd = sorted(self.keys() ^ other.keys())
@@ -47,31 +47,31 @@ class Tree(dict[str, Tensor]):
         return self.map(torch.neg)
 
     def to(self, dtype: torch.dtype) -> Tree:
-        """Floating tensors in another precision; integers stay as they are."""
+        """Convert floating tensors to another precision; integers stay as they are."""
         return self.map(lambda x: x.to(dtype) if x.is_floating_point() else x)
 
     def clone(self) -> Tree:
-        """A copy that shares no memory."""
+        """Return a copy that shares no memory."""
         return self.map(torch.clone)
 
     def zeros(self) -> Tree:
-        """Zeros of the same shapes."""
+        """Return zeros of the same shapes."""
         return self.map(torch.zeros_like)
 
     def dot(self, other: Tensors) -> float:
-        """Inner product over all tensors, summed in float64."""
+        """Return the inner product over all tensors, computed in float64."""
         return sum(float((x.double() * other[name].double()).sum()) for name, x in self.items())
 
     def norm(self) -> float:
-        """Euclidean length of the flattened tree, in float64."""
+        """Return the Euclidean norm of the flattened tree, computed in float64."""
         return float(self.dot(self) ** 0.5)
 
     def flatten(self) -> Tensor:
-        """All tensors, one after another, as one vector (the widest dtype wins)."""
+        """Return all tensors concatenated to one vector, of the widest dtype among them."""
         return torch.cat([x.reshape(-1) for x in self.values()]) if self else torch.empty(0)
 
     def unflatten(self, vector: Tensor) -> Tree:
-        """The inverse of `flatten`, with this tree's names, shapes and dtypes."""
+        """Invert `flatten`, with this tree's names, shapes and dtypes."""
         out, at = Tree(), 0
         for name, x in self.items():
             out[name] = vector[at : at + x.numel()].reshape(x.shape).to(x.dtype)
@@ -79,11 +79,11 @@ class Tree(dict[str, Tensor]):
         return out
 
     def size(self) -> int:
-        """Number of numbers held."""
+        """Return how many numbers the tensors hold."""
         return sum(x.numel() for x in self.values())
 
 
 def stack(trees: Iterable[Tensors]) -> Tree:
-    """Trees of the same shapes -> one tree with a leading axis."""
+    """Stack trees of the same shapes into one tree with a leading axis."""
     trees = list(trees)
     return Tree({name: torch.stack([tree[name] for tree in trees]) for name in trees[0]})

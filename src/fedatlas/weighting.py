@@ -1,4 +1,4 @@
-"""Client weights p_k of the server's mean, as functions of what the server knows of a round (C3)."""
+"""Client weights p_k of the server's mean, as functions of what the server knows about a round (C3)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pydantic import Field
 from fedatlas.algorithm import Coefficients, Round, by_samples
 
 Weighting = Annotated[
-    Literal["samples", "uniform"], Field(description="of clients in the mean: by their rows, or all alike")
+    Literal["samples", "uniform"], Field(description="of clients in the mean: by their rows, or all equally")
 ]
 
 
 def uniform(round: Round) -> Coefficients:
-    """p_k = 1 / m over those who returned."""
+    """Return p_k = 1 / m for the m clients that returned."""
     return dict.fromkeys(round.cohort, 1 / round.m)
 
 
 def weighting(name: Weighting) -> Callable[[Round], Coefficients]:
-    """The rule behind ``algorithm.weights``."""
+    """Return the function that ``algorithm.weights`` names."""
     return {"samples": by_samples, "uniform": uniform}[name]

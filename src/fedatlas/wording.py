@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Format numbers and names for people."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NAMES = {
     "auc": "AUC",
 }
 MEANING = {
-    "accuracy": "the share of rows whose class was predicted rightly",
+    "accuracy": "the share of rows whose class was predicted correctly",
     "macro_f1": "F1 (harmonic mean of precision and recall) averaged over the classes, so that rare classes count as much as common ones",
     "weighted_f1": "F1 averaged over the classes with their numbers of rows as weights",
-    "loss": "the mean loss, which training makes small",
+    "loss": "the mean loss, which training reduces",
     "auc": "the chance that a row of the second class scores above one of the first",
     "rmse": "root mean squared error, in the unit of the target",
     "mae": "mean absolute error, in the unit of the target",
@@ -32,7 +32,7 @@ MEANING = {
 }
 PARTS = {"local_only": "alone", "federated": "together", "centralised": "pooled"}
 DASH = "–"
-NOT_TOLD = "not told"  # a figure that would show who took part
+NOT_TOLD = "not told"  # text for a figure that would reveal who took part
 
 
 def number(v: float | None) -> str:
@@ -48,17 +48,17 @@ def number(v: float | None) -> str:
 
 
 def signed(v: float | None) -> str:
-    """`number` with its sign."""
+    """Return `number` with its sign."""
     return f"+{number(v)}" if v is not None and v > 0 else number(v)
 
 
 def capital(text: str) -> str:
-    """The text with a capital letter first."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def tick(v: float) -> str:
-    """A value on an axis: as short as it goes."""
+    """Return a value on an axis in its shortest form."""
     return f"{v:,.10g}".replace("-", "−")
 
 
@@ -79,7 +79,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def total_of(parts: Iterable[float | None]) -> float | None:
-    """The sum; None where a part is not told."""
+    """Return the sum; None if a part is None."""
     found = list(parts)
     return None if any(part is None for part in found) else sum(part for part in found if part is not None)
 
@@ -93,7 +93,7 @@ def bytes_text(n: float | None) -> str:
 
 
 def byte_unit(n: float) -> tuple[str, float]:
-    """The unit in which n bytes are read most easily, and its size."""
+    """Return the most readable unit for n bytes, and its size."""
     for unit, size in (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
         if abs(n) < 1000 * size:
             return unit, size
@@ -110,7 +110,7 @@ def seconds_text(s: float) -> str:
 
 
 def second_unit(s: float) -> tuple[str, float]:
-    """The unit in which durations up to s seconds are read most easily, and its size."""
+    """Return the most readable unit for durations up to s seconds, and its size."""
     return ("s", 1.0) if s < 300 else ("min", 60.0) if s < 10800 else ("h", 3600.0)
 
 
@@ -123,26 +123,26 @@ def flops_text(n: float) -> str:
 
 
 def interval_text(low: float | None, high: float | None, text: Any = number) -> str:
-    """'0.776 to 0.847', or nothing."""
+    """Return an interval as in '0.776 to 0.847'; "" without one."""
     return "" if low is None or high is None else f"{text(low)} to {text(high)}"
 
 
 def interval_note(low: float | None, high: float | None, text: Any = number) -> Markup:
-    """The same below a figure in a table, where room is short: a dash, after which the line may break."""
+    """Return an interval for a table cell, with a dash after which the line may break."""
     if low is None or high is None:
         return Markup()
     return Markup("{}–<wbr>{}").format(text(low), text(high))
 
 
 def printed(value: float | None, key: str, text: Any = number) -> Markup:
-    """A figure of summary.json on the page: rounded for people, whole for machines, with its place in the file."""
+    """Return a figure of summary.json for the page: rounded for people, exact for machines, with its key."""
     if value is None:
         return Markup("–")
     return Markup('<data value="{}" data-key="{}">{}</data>').format(repr(value), key, text(value))
 
 
 def where(config: Any) -> str:
-    """The rows that the figures are taken on."""
+    """Name the rows on which the figures are computed."""
     return "test rows" if config.evaluation.on == "test" else "validation rows"
 
 
@@ -153,7 +153,7 @@ def held_text(sizes: Sequence[int]) -> str:
 
 
 def csv_text(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A table as CSV (RFC 4180) with whole numbers; nothing where there is no value."""
+    """Return a table as CSV (RFC 4180) with unrounded numbers; a cell without a value is empty."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(head)
@@ -162,7 +162,7 @@ def csv_text(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested tables as one: {'a': {'b': 1}} -> {'a b': 1}."""
+    """Flatten nested tables: {'a': {'b': 1}} -> {'a b': 1}."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{before}{key}"
@@ -171,12 +171,12 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _three(v: float) -> str:
-    """Three significant digits without an exponent."""
+    """Return a number above 1 with three significant digits, without an exponent."""
     return f"{v:.0f}" if v >= 100 else f"{v:.1f}" if v >= 10 else f"{v:.2f}"
 
 
 def facts_text(facts: Mapping[str, Any]) -> str:
-    """Named facts in a line: "graph ring, degrees 2 to 2, spectral gap 0.08932"."""
+    """Return named facts in one line: "graph ring, degrees 2 to 2, spectral gap 0.08932"."""
 
     def text(value: Any) -> str:
         if isinstance(value, list | tuple):
@@ -187,7 +187,7 @@ def facts_text(facts: Mapping[str, Any]) -> str:
 
 
 def given_up_text(lost: int, of: int) -> str:
-    """Rounds whose sum was never opened: 'every round: the model is the initial one', '2 of 10 rounds, which changed nothing'."""
+    """Describe the rounds whose sum was never opened, as in '2 of 10 rounds, which changed nothing'."""
     return (
         "every round, so the model is the initial one"
         if lost == of

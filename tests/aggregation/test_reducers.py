@@ -81,7 +81,7 @@ def test_of_the_counters_of_batch_norm_the_largest_is_taken(reducer: Reducer) ->
 
 def test_whole_numbers_have_no_mean() -> None:
     """Their largest was taken without a word."""
-    with pytest.raises(ProtocolError, match="whole numbers, which have no mean: ask for them with reduce='sum'"):
+    with pytest.raises(ProtocolError, match="whole numbers, which have no mean: request them with reduce='sum'"):
         reduced(mean(), {"counts": torch.tensor([1, 2])}, p=0.5)
 
 

@@ -417,7 +417,7 @@ def test_one_initial_model_is_not_several(tmp_path: Any) -> None:
 
 
 def test_partial_participation_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'cfl' works with 1\.0 only"):
+    with pytest.raises(ConfigError, match=r"'cfl' works only with 1\.0"):
         set_up(config.read(None, ["algorithm.name=cfl", "cohort.fraction=0.5"]), 1)
 
 

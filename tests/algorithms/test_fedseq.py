@@ -123,7 +123,9 @@ def test_a_plug_in_is_a_rule_and_says_what_a_chain_does_with_the_rest(monkeypatc
     assert float(server["rows"]) == sum(held.n for held in fed.held.values())
     assert same(server["model"], play(plain, everyone(plain, 2))[0]["model"])
     silent = federation(fedseq(phi="random", rule={"name": "silent"}))
-    with pytest.raises(ProtocolError, match=r"send 'model', 'rows', and a chain hands on one model: .* `hand_on`"):
+    with pytest.raises(
+        ProtocolError, match=r"send 'model', 'rows', but a chain passes on one model: define in `hand_on`"
+    ):
         play(silent, everyone(silent, 1))
     for name, words in {
         "settling": "updates a client's state from its message",
@@ -322,14 +324,14 @@ def test_confidences_sum_to_one_in_any_order_of_the_exemplars() -> None:
         ({"phi": "kmeans", "metric": "gini"}, "euclidean"),
         (
             {"rule": {"name": "scaffold"}},
-            "not 'scaffold': a chain hands on one model, and without its clients' controls c would .*; use one of 'fedsgd', 'fedavg'",
+            "not 'scaffold': a chain passes on one model, and without its clients' controls c would .*; use one of 'fedsgd', 'fedavg'",
         ),
         ({"rule": {"name": "fednova"}}, "not 'fednova': its clients send a change and its divisor"),
         ({"rule": {"name": "hwfedavg"}}, "not 'hwfedavg': it weighs clients by counts and scores of their labels"),
         ({"rule": {"name": "fedprox", "adaptive": True}}, "not 'fedprox': mu follows the loss of a whole cohort"),
         (
             {"rule": {"name": "ditto"}},
-            "a chain asks each client once a round, to train, and 'ditto' has its own rounds",
+            "a chain asks each client once per round, to train, but 'ditto' has its own rounds",
         ),
         ({"rule": {"name": "fedprxo"}}, r"algorithm.rule.name: unknown algorithm 'fedprxo': did you mean 'fedprox'\?"),
         ({"rule": {"name": "fedprox", "mo": 1}}, "mu"),
@@ -409,5 +411,5 @@ def test_a_class_without_exemplars_counts_nothing(tmp_path: Path) -> None:
     data_of = ClientData(there, 3, Tree(), tuple, contiguous)
     p = confidences(setup.first.network, data_of, {"model": setup.first.params}, {}, None)[0]["p"]
     assert p[2] == 0 < p[:2].min()
-    with pytest.raises(ConfigError, match="remove it beside rows"):
+    with pytest.raises(ConfigError, match="remove it if you give rows"):
         parse({"public": {"from": "test", "rows": 5, "fewer": True}})

@@ -262,7 +262,7 @@ FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200", "publi
     [
         (
             [SMALL],
-            "'fedavg' works with one architecture for all clients; take one of 'fedmd', 'feddf', 'centralised', 'local_only'",
+            "'fedavg' works with one architecture for all clients; use one of 'fedmd', 'feddf', 'centralised', 'local_only'",
         ),
         ([SMALL, "algorithm.name=scaffold"], "works with one architecture"),
         ([SMALL, "algorithm.name=feddf", "model.name=mlp"], "give .*models.* or model.name, not both"),
@@ -272,8 +272,11 @@ FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200", "publi
             [SMALL.replace("hidden=[8]", "norm='batch'"), "algorithm.name=feddf", "model.bn=local"],
             "not with 'feddf': whole models are distilled; use 'average'",
         ),
-        (["models=[{name='mlp', share=1.0}]", "algorithm.name=fedmd"], "two or more, whose shares make 1 together"),
-        ([SMALL.replace("0.5}]", "0.4}]"), "algorithm.name=fedmd"], "shares make 1 together, not 0.5, 0.4"),
+        (
+            ["models=[{name='mlp', share=1.0}]", "algorithm.name=fedmd"],
+            "give two or more, with shares that add up to 1",
+        ),
+        ([SMALL.replace("0.5}]", "0.4}]"), "algorithm.name=fedmd"], "shares that add up to 1, not 0.5, 0.4"),
         ([SMALL.replace("hidden=[8]", "hiden=[8]"), "algorithm.name=fedmd"], "did you mean 'model.hidden'"),
         ([SMALL.replace("hidden=[8]", "loss='mse'"), "algorithm.name=fedmd"], "models.loss: this key is the same"),
         ([SMALL.replace("'mlp', hidden=[8]", "'cnn9'"), "algorithm.name=fedmd"], "unknown model 'cnn9'"),
@@ -289,7 +292,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(overrides: list[str], expected:
 
 
 def test_a_network_of_ones_own_is_one_architecture() -> None:
-    with pytest.raises(ConfigError, match="leave module out"):
+    with pytest.raises(ConfigError, match="remove the argument module"):
         set_up(config.read(None, [SMALL, "algorithm.name=fedmd"]), 1, Smooth())
 
 
@@ -305,7 +308,7 @@ def test_labels_of_public_rows_matter_to_fedmd_alone() -> None:
     with pytest.raises(ConfigError, match="has classes that"):
         check_public(ALGORITHMS["fedmd"](), PublicConfig.model_validate({"from": "digits"}), dataset)
     for name in ("fedmd", "feddf"):
-        with pytest.raises(ConfigError, match=f"'{name}' works with classes, 'digits' has none"):
+        with pytest.raises(ConfigError, match=f"'{name}' needs classes, but 'digits' has none"):
             check_classes(ALGORITHMS[name](), replace(dataset, task="numbers"))
 
 

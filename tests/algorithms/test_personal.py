@@ -337,8 +337,8 @@ def test_an_error_is_told_over_the_clients_too(tmp_path: Path) -> None:
     [
         ("fesem", "local", "works with one global model"),
         ("ifca", "recalibrate", "works with one global model"),
-        ("ditto", "recalibrate", "the clients of 'ditto' use models of their own"),
-        ("fedbn", "recalibrate", "the clients of 'fedbn' use models of their own"),
+        ("ditto", "recalibrate", "the clients of 'ditto' use personal models"),
+        ("fedbn", "recalibrate", "the clients of 'fedbn' use personal models"),
     ],
 )
 def test_one_model_is_needed(name: str, bn: str, why: str) -> None:

@@ -253,7 +253,7 @@ def test_a_run_says_what_attackers_did_and_the_classes_suffered(tmp_path: Path) 
     assert ruled["attackers"]["left_out"] + ruled["honest"]["left_out"] == 8  # one of six a round
     assert [len(row["left_out"]) for row in rows(path)[1:]] == [1] * 8
     page = (path / "report.html").read_text()
-    assert "What attackers did, and what resisted" in page
+    assert "The attackers and the defence" in page
     assert "Multi-Krum" in page
     assert "accuracy on attacked classes" in page
 
@@ -270,7 +270,7 @@ def test_the_baselines_of_an_attacked_run_are_those_of_the_plain_one(tmp_path: P
 def test_a_model_that_attackers_made_diverge_is_an_outcome(tmp_path: Path) -> None:
     path = run(experiment({**SIGN, "c": 1e30}), out=tmp_path / "run", baselines=True).path
     assert not (path / "baselines").exists()  # with which nothing could be compared
-    assert "Attackers made the model diverge" in (path / "report.html").read_text()
+    assert "The attackers made the model diverge" in (path / "report.html").read_text()
     found = summary(path)
     assert "diverged" in found["diverged"]
     assert found["final"]["accuracy"] == 0.1
@@ -305,25 +305,28 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        ({"attack": [{"name": "sign_flip", "share": 0.1}]}, "of 6 clients that is nobody; write 0.167 or more, or 0"),
-        ({"attack": [{"name": "sign_flip"}]}, "say who attacks: share, as in share = 0.2"),
+        ({"attack": [{"name": "sign_flip", "share": 0.1}]}, "of 6 clients rounds to zero; write 0.167 or more, or 0"),
+        ({"attack": [{"name": "sign_flip"}]}, "say who attacks with either share, as in share = 0.2"),
         ({"attack": [{"name": "sign_flip", "share": 0.5, "clients": [1]}]}, "say who attacks"),
         ({"attack": [{"name": "sign_flip", "clients": [6]}]}, "there is no client 6; they are 0 to 5"),
-        ({"attack": [SIGN, {**FLIP, "share": 0.9}]}, "only 4 do not attack already"),
+        ({"attack": [SIGN, {**FLIP, "share": 0.9}]}, "only 4 are not attackers yet"),
         ({"attack": [{**SIGN, "unit": "superclient"}]}, "'fedavg' forms none"),
         (
             {"attack": [{**SIGN, "unit": "superclient", "share": 0.2}], "algorithm": SEQ},
-            "of 3 superclients that is nobody",
+            "of 3 superclients rounds to zero",
         ),
-        ({"attack": [{**SIGN, "rounds": [9, 0]}]}, "no round of this run is meant"),
-        ({"attack": [{**SIGN, "rounds": [3, 2]}]}, "no round of this run is meant"),
-        ({"attack": [{**SIGN, "role": "server"}]}, "attackers that poison are clients"),
+        ({"attack": [{**SIGN, "rounds": [9, 0]}]}, "contains no round of this run"),
+        ({"attack": [{**SIGN, "rounds": [3, 2]}]}, "contains no round of this run"),
+        ({"attack": [{**SIGN, "role": "server"}]}, "only clients can poison"),
         ({"attack": [{**FLIP, "pairs": [[3, 12]]}]}, "'digits' has no class 12; its 10 classes are 0 to 9"),
         ({"attack": [{**FLIP, "pairs": [[3, 3]]}]}, "changes nothing"),
-        ({"attack": [{**FLIP, "pairs": [[3, 5], [5, 1]]}]}, "class 5 would become two things"),
+        ({"attack": [{**FLIP, "pairs": [[3, 5], [5, 1]]}]}, "class 5 occurs twice"),
         ({"attack": [{**FLIP, "pairs": "extra_SC"}]}, "is of CIFAR-100's superclasses, which 'digits' has not"),
-        ({"attack": [{**FLIP, "pairs": "intra_SC", "draw": "random"}]}, "are drawn once in this version"),
-        ({"attack": [{**FLIP, "pairs": []}]}, "name the classes that change places"),
+        (
+            {"attack": [{**FLIP, "pairs": "intra_SC", "draw": "random"}]},
+            "this version draws pairs inside superclasses only once",
+        ),
+        ({"attack": [{**FLIP, "pairs": []}]}, "name the classes to exchange"),
         ({"attack": [{"name": "backdoor", "share": 0.5}]}, "not in this version, which has label_flip"),
         ({"attack": [{"name": "sign_flp", "share": 0.5}]}, "did you mean 'sign_flip'"),
         ({"attack": [{**SIGN, "d": 2}]}, "unknown key 'attack.sign_flip.d'"),
@@ -339,10 +342,10 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
         ({"aggregation": {"name": "median"}, "algorithm": {"name": "fedma"}}, "not with 'fedma'"),
         ({"aggregation": {"name": "median"}, "algorithm": {"name": "push_sum"}}, "not with 'push_sum'"),
         ({"aggregation": {"name": "median"}, "algorithm": {"name": "centralised"}}, "not with 'centralised'"),
-        ({"aggregation": {"name": "median"}, "algorithm": {"name": "hwfedavg"}}, "its weights are its point"),
-        ({"aggregation": {"name": "krum"}, "algorithm": {"name": "nwfedavg"}}, "its weights are its point"),
+        ({"aggregation": {"name": "median"}, "algorithm": {"name": "hwfedavg"}}, "the method consists in its weights"),
+        ({"aggregation": {"name": "krum"}, "algorithm": {"name": "nwfedavg"}}, "the method consists in its weights"),
         ({"aggregation": {"name": "krum", "f": 1}, "algorithm": {"name": "gossip"}}, "not 3 models that a node hears"),
-        ({"aggregation": {"name": "median"}, "algorithm": {"name": "cfl"}}, "averages single models itself"),
+        ({"aggregation": {"name": "median"}, "algorithm": {"name": "cfl"}}, "averages individual models itself"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(tables: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_its_view_is_kept_and_what_it_refuses_is_refused(tmp_path: Path) -> None
         ({"rounds": 1}, "needs two rounds"),
         (
             {"attack": [{"name": "frequent_class", "role": "client:1"}]},
-            "cannot work from this view; name one of server, outsider",
+            "cannot work with this view; name one of server, outsider",
         ),
     ):
         with pytest.raises(ConfigError, match=words):

@@ -95,6 +95,8 @@ def test_a_cluster_s_model_is_a_start_of_its_own(tmp_path: Path, clusters: int, 
 def test_a_target_without_classes_is_refused(tmp_path: Path) -> None:
     path = npz(tmp_path / "n.npz", np.ones((40, 2), np.float32), np.linspace(0, 1, 40, dtype=np.float32))
     wanted = Experiment.of(data={"name": "file", "path": path}, partition={"name": "iid"}, evaluation={"drift": True})
-    with pytest.raises(ConfigError, match=r"evaluation.drift = true compares mixes of classes, and '.*' has none"):
+    with pytest.raises(
+        ConfigError, match=r"evaluation.drift = true compares shares of classes, and '.*' has no classes"
+    ):
         run(wanted, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

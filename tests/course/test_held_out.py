@@ -25,7 +25,7 @@ FEW = ("partition={name='iid', clients=4}", "rounds=2", "data.limit=200")
 def test_a_share_that_holds_out_nothing_is_refused_before_anything_is_trained(key: str) -> None:
     chosen = [*FEW, "evaluation.on=validation", "evaluation.validation=0.1", f"evaluation.{key}=0.004"]
     with pytest.raises(
-        ConfigError, match=rf"evaluation.{key} = 0.004 holds out no row of any client, the largest has 50"
+        ConfigError, match=rf"evaluation.{key} = 0.004 holds out no row of any client, as the largest has 50"
     ):
         set_up(config.read(None, chosen), 1)
 

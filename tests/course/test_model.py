@@ -91,7 +91,7 @@ def test_a_network_is_saved_and_had_again():
     assert (again.size, again.flops) == (model.size, model.flops) == (parameter_count(model.module), setup.first.flops)
     assert again != model  # equal tensors, but others
     assert model == setup.models().initial()[""]
-    with pytest.raises(ConfigError, match=r"are another network's than HeadedModel's: body\.1\.bias"):
+    with pytest.raises(ConfigError, match=r"do not belong to HeadedModel; names that differ: body\.1\.bias"):
         model.load({name: x for name, x in model.save().items() if name != "body.1.bias"})
 
 

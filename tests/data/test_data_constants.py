@@ -1,4 +1,4 @@
-"""data.constants: what a file of the form of preprocess.json settles, no row does."""
+"""data.constants: what a file in the form of preprocess.json settles, no row does."""
 
 from __future__ import annotations
 
@@ -147,20 +147,20 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without("rules"), "it has no 'rules'"),
-        (without("input_scale"), "it has no 'input_scale'"),
-        (lambda values: [values], "it has no 'kind'"),
-        (changed(kind="pictures"), "it is made for pictures, and 'toy' holds table"),
-        (changed(task="classes"), "its target is of the kind 'classes', that of 'toy' is 'numbers'"),
-        (lambda values: {**values, "rules": values["rules"][:2]}, "it says nothing of column 'income' of 'toy'"),
+        (without("rules"), "it lacks the key 'rules'"),
+        (without("input_scale"), "it lacks the key 'input_scale'"),
+        (lambda values: [values], "it lacks the key 'kind'"),
+        (changed(kind="pictures"), "it was made for pictures, but 'toy' holds table"),
+        (changed(task="classes"), "its target is of the kind 'classes', but that of 'toy' is 'numbers'"),
+        (lambda values: {**values, "rules": values["rules"][:2]}, "it lacks column 'income' of 'toy'"),
         (lambda values: {**values, "rules": [*values["rules"], {**values["rules"][0], "name": "height"}]}, "'toy' has no column 'height'"),
-        (lambda values: {**values, "rules": [*values["rules"], values["rules"][0]]}, "it names a column twice"),
-        (rule(0, categories=["young"]), "column 'age' of 'toy' holds numbers, and there it has categories"),
-        (rule(1, categories=[]), "column 'colour' of 'toy' holds texts, and there it has numbers"),
+        (lambda values: {**values, "rules": [*values["rules"], values["rules"][0]]}, "it lists a column twice"),
+        (rule(0, categories=["young"]), "column 'age' of 'toy' holds numbers, but the file has categories for it"),
+        (rule(1, categories=[]), "column 'colour' of 'toy' holds texts, but the file has numbers for it"),
         (rule(0, sd=0.0), "a deviation is not above 0"),
         (rule(0, mean=float("nan")), "nan is not a finite number"),
         (rule(0, mean="4"), "'4' is not a finite number"),
-        (rule(0, colour=1), "not of the form of a run's preprocess.json"),
+        (rule(0, colour=1), "not have the form of a run's preprocess.json"),
         (changed(client_constants=[[[0.0, 1.0]]]), "its constants differ from client to client"),
     ],
 )  # fmt: skip
@@ -174,7 +174,7 @@ def test_a_file_that_does_not_suit_is_one_sentence(
         with_constants(table(), str(file))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
-    assert "give a file of the form of preprocess.json" in str(error.value)
+    assert "give a file in the form of preprocess.json" in str(error.value)
 
 
 def test_other_classes_shapes_and_kinds_are_refused(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_other_classes_shapes_and_kinds_are_refused(tmp_path: Path) -> None:
     _, done = preprocess(pictures(), CLIENTS, "federated")
     with pytest.raises(ConfigError, match=r"have the shape \[1, 3, 3\]"):
         with_constants(pictures(), written(tmp_path, done, shape=[1, 3, 3]))
-    with pytest.raises(ConfigError, match="one for each of 2 channels"):
+    with pytest.raises(ConfigError, match=r"one per channel \(2\)"):
         with_constants(pictures(), written(tmp_path, done, input_scale=[1.0, 1.0, 1.0]))
     ids = pictures()
     texts = replace(ids, splits={name: split._replace(x=split.y[:, None]) for name, split in ids.splits.items()})
@@ -197,7 +197,7 @@ def test_holes_are_filled_by_the_files_medians_or_refused(tmp_path: Path) -> Non
     plain = written(tmp_path, done)
     with pytest.raises(DataError, match="column 'age' is missing"):
         with_constants(table(hole=True), plain)
-    with pytest.raises(ConfigError, match="it has no median of column 'age'"):
+    with pytest.raises(ConfigError, match="needs the median of column 'age'"):
         with_constants(table(hole=True), plain, "median")
 
 
@@ -235,7 +235,7 @@ def test_noise_wants_constants_that_no_row_settled(mechanism: str, target: str, 
     settled = f"data.constants={written(tmp_path, open_run.held.preprocess)}"
     private = [*common, *([f"privacy.{mechanism}"] if mechanism else [])]
     if mechanism:
-        with pytest.raises(ConfigError, match=r'would be settled from clients.* data.constants = "FILE.json"'):
+        with pytest.raises(ConfigError, match=r'would be computed from clients.* data.constants = "FILE.json"'):
             set_up(config.read(None, private), 1)
     closed = set_up(config.read(None, [*private, settled]), 1)
     assert torch.equal(closed.dataset.train.x, open_run.dataset.train.x)
@@ -287,7 +287,7 @@ def test_a_run_is_continued_with_the_constants_it_began_with(tmp_path: Path) -> 
     resume(path, ["rounds=2"], baselines=False)
     values = json.loads(file.read_text())
     file.write_text(json.dumps({**values, "input_scale": [2 * x for x in values["input_scale"]]}))
-    with pytest.raises(ConfigError, match=r"no file of that name with the same text .* put it back"):
+    with pytest.raises(ConfigError, match=r"this file is missing or has changed .* put the original back"):
         resume(path, ["rounds=3"], baselines=False)
     file.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match="put it back"):  # other text, the same numbers: nobody can tell

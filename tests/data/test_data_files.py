@@ -150,7 +150,7 @@ def test_a_column_finer_than_its_numbers_is_a_notice(tmp_path):
     rows = "".join(f"{1e12 + i % 7},{i % 2},{1e12 * (i % 5)},0.1\n" for i in range(60))
     (tmp_path / "t.csv").write_text(f"fine,y,coarse,same\n{rows}")
     (said,) = load(tmp_path / "t.csv", label="y").facts["doubts"]
-    assert said.startswith("Column 'fine' varies by 1.99 around 1e+12, finer than 32-bit numbers tell apart")
+    assert said.startswith("Column 'fine' varies by 1.99 around 1e+12, which is too fine for 32-bit numbers")
 
 
 def test_a_path_that_is_not_there_or_not_known(tmp_path):
@@ -164,7 +164,7 @@ def test_a_path_that_is_not_there_or_not_known(tmp_path):
     with pytest.raises(DataError, match=r"'no.csv' in '.+' \(relative paths start there\)"):
         load("no.csv", label="y")
     (tmp_path / "x.doc").touch()
-    with pytest.raises(DataError, match=r"is neither .npz nor .csv"):
+    with pytest.raises(DataError, match=r"is not a .npz, .csv"):
         load(tmp_path / "x.doc")
     (tmp_path / "x.npz").write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"cannot be read as .npz"):
@@ -242,7 +242,7 @@ def test_byte_pictures_and_token_ids_in_arrays(tmp_path):
                 "x_test": np.zeros((2, 1, 5, 5)),
                 "y_test": np.arange(2),
             },
-            "x_train is uint8 but x_test float32; store both sides alike",
+            "x_train is uint8 but x_test float32; store both in the same type",
         ),
         (
             {"x_train": np.zeros((2, 2)), "y_train": np.arange(2), "client_train": np.arange(3)},
@@ -307,7 +307,7 @@ def test_test_pictures_of_no_class_are_refused(tmp_path):
         load(tmp_path)
     picture(tmp_path / "test" / "dog" / "a.png", (9,))
     picture(tmp_path / "test" / "cats" / "a.png", (9,))
-    with pytest.raises(DataError, match=r"cats' is no class of '.*train' \(cat, dog\)"):
+    with pytest.raises(DataError, match=r"cats' is not a class of '.*train' \(cat, dog\)"):
         load(tmp_path)
 
 
@@ -331,7 +331,7 @@ def test_grey_of_sixteen_bits_keeps_them(tmp_path):
     _, done = preprocess(dataset, Partition((np.arange(len(dataset.train.y)),)))
     assert read_inputs(tmp_path / "set" / "ill", done)[0, 0, ::32, ::16] * 65535 == pytest.approx(levels[::32, ::16])
     Image.fromarray(levels.astype(np.int32)).save(tmp_path / "set" / "ill" / "wide.tif")
-    with pytest.raises(DataError, match=r"wide.tif' holds numbers of 32 bits"):
+    with pytest.raises(DataError, match=r"wide.tif' holds 32-bit numbers"):
         load(tmp_path / "set")
 
 
@@ -348,7 +348,7 @@ def test_grey_of_sixteen_bits_among_colours_keeps_its_upper_eight(tmp_path):
 
 def test_a_folder_that_is_no_set_of_pictures(tmp_path):
     (tmp_path / "one").mkdir()
-    with pytest.raises(DataError, match="a folder of pictures for each class"):
+    with pytest.raises(DataError, match="one folder of pictures per class"):
         load(tmp_path)
     (tmp_path / "two").mkdir()
     with pytest.raises(DataError, match="holds no pictures"):

@@ -59,7 +59,7 @@ def test_cifar_records_hold_labels_then_three_planes():
     assert set(x[0, 0].ravel()) == {1}
     assert set(x[0, 1].ravel()) == {2}
     assert x[0, 2, 1, :3].tolist() == [32, 33, 34]  # row 1 of the blue plane begins at byte 32
-    with pytest.raises(DataError, match="no whole number of 3074-byte records"):
+    with pytest.raises(DataError, match="not a whole number of 3074-byte records"):
         parse_cifar(record[:-1], 2)
 
 

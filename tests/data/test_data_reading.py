@@ -1,4 +1,4 @@
-"""How a table of one's own is read, and what is said of it: docs/data.md's example, doubtful columns, rows left out."""
+"""How your own table is read, and the warnings about it: docs/data.md's example, doubtful columns, rows left out."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_the_table_of_the_page_teaches_something(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("changed", "data", "said"),
     [
-        ({"age": lambda i: "n.d." if i % 20 == 0 else str(20 + i % 60)}, {}, "Column 'age' holds numbers but for 'n.d.' (12 cells)"),
-        ({}, {"drop": []}, "Column 'id' has another whole number in every row, like a key"),
+        ({"age": lambda i: "n.d." if i % 20 == 0 else str(20 + i % 60)}, {}, "Column 'age' holds numbers except for 'n.d.' (12 cells)"),
+        ({}, {"drop": []}, "Column 'id' has a different whole number in every row, like a key"),
         (
             {"age": lambda i: "" if i % 20 == 0 else str(20 + i % 60)},
             {"missing": "drop"},
@@ -100,12 +100,12 @@ def test_what_looks_odd_is_said(changed: dict[str, Any], data: dict[str, Any], s
 def test_a_column_of_numbers_with_a_mark_is_not_advised_away(tmp_path: Path) -> None:
     """An income with more values than categories may have, and one 'n.d.'."""
     path = households(tmp_path / "h.csv", rows=400, age=lambda i: "n.d." if i == 7 else str(1000 + i))
-    with pytest.raises(DataError, match=r"most are numbers, but 'n.d.' is none, in line 9: leave such cells empty"):
+    with pytest.raises(DataError, match=r"most are numbers, but 'n.d.' in line 9 is not: leave such cells empty"):
         set_up(experiment(path).config, 1)
     path = households(tmp_path / "h.csv", rows=400, age=lambda i: f'"{i},5"')
     with pytest.raises(
         DataError,
-        match=r"column 'age' holds numbers with a decimal comma, such as '0,5' in 400 rows, the first of them line 2: write",
+        match=r"column 'age' holds numbers with a decimal comma, such as '0,5' in 400 rows, first in line 2: write",
     ):
         set_up(experiment(path).config, 1)
 
@@ -125,9 +125,13 @@ def test_numbers_with_a_decimal_comma_are_refused(cells: tuple[str, ...], tmp_pa
     """By name, with a cell and a line; a few marks among them, or missing cells, change nothing."""
     given = {"name": "file", "path": str(with_commas(tmp_path / "c.csv", *cells)), "missing": "drop"}
     few: dict[str, Any] = {"partition": {"name": "iid", "clients": 2}}
-    said = "holds numbers with a decimal comma, such as '{}' in {} rows, the first of them line 2: write them with a decimal point"
+    said = (
+        "holds numbers with a decimal comma, such as '{}' in {} rows, first in line 2: write them with a decimal point"
+    )
     count = [sum("," in cells[i % len(cells)] for i in range(60)), cells[0]]
-    with pytest.raises(DataError, match=re.escape(f"column 'size' {said.format(*reversed(count))}; data.categories")):
+    with pytest.raises(
+        DataError, match=re.escape(f"column 'size' {said.format(*reversed(count))}; if the column holds codes")
+    ):
         set_up(Experiment.of(data=given | {"label": "poor", "drop": ["id"]}, **few).config, 1)
     with pytest.raises(DataError, match=re.escape(f"the target 'size' {said.format(*reversed(count))}; data.task")):
         set_up(Experiment.of(data=given | {"label": "size", "drop": ["id"]}, **few).config, 1)
@@ -167,7 +171,7 @@ def test_owners_with_test_rows_alone_are_named(tmp_path: Path) -> None:
     setup = set_up(experiment(path, test=str(other)).config, 1)
     assert setup.partition.info["names"] == ["East", "North", "South"]
     assert (
-        "Owners Island, West have no training row and are no clients: all rows there are test rows, or left out."
+        "Owners Island, West have no training row and are not clients: all rows there are test rows, or left out."
         in setup.notices
     )
     assert not any("no training row" in notice for notice in set_up(experiment(path).config, 1).notices)
@@ -201,8 +205,8 @@ def test_owners_without_the_partition_for_them_are_told_of_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["data.path=h.csv"], "data.path: this key is for files of one's own; add data.name=file."),
-        (["data.name=h.csv"], "a file of one's own is data.name = 'file' with data.path = 'h.csv'."),
+        (["data.path=h.csv"], "data.path: this key applies only to your own files; add data.name=file."),
+        (["data.name=h.csv"], "to load your own file, set data.name = 'file' and data.path = 'h.csv'."),
         (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; those that have: fedprox"),
         (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': it is called 'local.lr' here."),
         (["algorithm=fedavg"], "'algorithm=fedavg': write algorithm.name=fedavg."),
@@ -215,7 +219,7 @@ def test_common_mistakes_are_answered_with_what_was_meant(words: list[str], said
 
 
 def test_a_file_of_data_is_no_experiment(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds data, not an experiment: data.name=file data.path="):
+    with pytest.raises(ConfigError, match=r"holds data, not an experiment; to use it, set data.name=file data.path="):
         config.read(households(tmp_path / "h.csv"))
     with pytest.raises(ConfigError, match="write key=value without spaces"):
         config.read(tmp_path / "rounds", ["=", "5"])

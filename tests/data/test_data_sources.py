@@ -99,7 +99,7 @@ def test_a_limit_is_stratified_and_refused_above_the_rows():
         ({"limt": 5}, "did you mean 'data.limit'"),
         ({"name": "har", "splt": "pooled"}, "did you mean 'data.split'"),
         ({"name": "har", "split": "random"}, "data.split = 'random': expected 'official' or 'pooled'"),
-        ({"name": "file"}, "data.path: this key has to be given"),
+        ({"name": "file"}, "data.path: this key is required"),
         ({"name": "synthetic", "alpha": "much"}, "data.alpha"),
     ],
 )
@@ -355,7 +355,7 @@ def test_shakespeare_facts(shared_data):
     assert torch.equal(dataset.train.x[1, :-1], dataset.train.x[0, 1:])  # a stride of one
     assert dataset.train.y[0] == dataset.train.x[1, -1]  # the next character
     assert dataset.facts["roles_in_source"] == 1567
-    with pytest.raises(ConfigError, match="only 425 roles speak enough"):
+    with pytest.raises(ConfigError, match="only 425 roles are long enough"):
         load_dataset(DataConfig(name="shakespeare", stride=1, roles=1000, per_role=2000, test_per_role=400), 1)
 
 

@@ -16,12 +16,12 @@ from configured import set_up
 from fedatlas import config, summaries
 from fedatlas.data.dataset import Dataset, Partition, Split
 from fedatlas.data.preprocess import preprocess
-from fedatlas.summaries import Learn, Learnt, Message, PartyRows, Summary, Traffic, in_process
+from fedatlas.summaries import Learn, Learnt, Message, StoredRows, Summary, Traffic, in_process
 from fedatlas.wire import codec
 from test_data_preprocess import CLIENTS, NAN, SCHEMA, both, pictures, table
 
 
-def over_the_wire(parties: Sequence[PartyRows]) -> Learn:
+def over_the_wire(parties: Sequence[StoredRows]) -> Learn:
     """A `Learn` that knows nothing but bytes of the party it asks: messages and answers cross as the codec writes them."""
 
     def learn(summary: Summary, message: Message) -> Learnt:
@@ -141,7 +141,7 @@ def test_what_a_set_up_learns_is_asked_of_the_learner_it_is_given(tmp_path: Path
     given = ["data.name=file", f"data.path={tmp_path / 't.csv'}", "data.label=y", "partition.name=iid"]
     asked: list[str] = []
 
-    def learner(parties: Sequence[PartyRows]) -> Learn:
+    def learner(parties: Sequence[StoredRows]) -> Learn:
         assert sum(len(rows.y) for rows in parties) == 45  # the others are test rows
         learn = in_process(parties)
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,11 +14,13 @@ from agreements import Agreements
 from fedatlas import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
+from fedatlas.data.dataset import Split
 from fedatlas.deployment.node_rows import RowsFacts
+from fedatlas.deployment.node_state import same_rows
 from fedatlas.deployment.refusals import refuse, undeployable
 from fedatlas.deployment.terms import SumTerms, encoded
 from fedatlas.deployment.trainer import cohort_of
-from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.errors import ConfigError, DataError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
 from fedatlas.models.dense import mlp
@@ -26,6 +29,7 @@ from fedatlas.privacy.mechanisms import secagg
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.keys import Secret, place_of
 from fedatlas.privacy.secagg.session import Session, carried
+from fedatlas.record.fingerprint import fingerprint, of_splits
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.registry import PLUGINS
 from fedatlas.setup.resolution import resolve
@@ -218,3 +222,13 @@ def test_the_table_round_is_outside_of_the_hash():
     plain, given = parse({}), parse({"round": {"on_loss": "wait", "minimum": 3}})
     assert plain.hash() == given.hash()
     assert "round" not in plain.plain()
+
+
+def test_rows_that_a_run_began_with_are_known_again() -> None:
+    """By the fingerprint that nodes have written down: one that is made otherwise would end their runs."""
+    split = Split(torch.arange(6, dtype=torch.float32).reshape(2, 3), torch.tensor([1, 0]))
+    found = fingerprint(of_splits({"train": split, "test": split.take(np.array([1]))}))
+    assert found == "fe8822c403d1252d3f1c5d1f9d444ccd"
+    assert same_rows("", found) == same_rows(found, found) == found
+    with pytest.raises(DataError, match="put the original file back"):
+        same_rows(found, fingerprint(of_splits({"train": split})))

@@ -106,7 +106,7 @@ def test_what_parties_with_columns_cannot_do_is_said(two: Deployment):
     given = experiment(two.folder, 2)
     strange = {**given, "parties": [{**given["parties"][0], "name": "club"}, given["parties"][1]]}
     for changed, why in [
-        ({**given, "privacy": []}, "gradients in the clear tell every label"),
+        ({**given, "privacy": []}, "gradients in the clear reveal every label"),
         (strange, "party 'club' is not a node of this run"),
     ]:
         with pytest.raises(Exception, match=why):

@@ -129,7 +129,7 @@ def test_with_the_data_gone_the_answer_is_kept_and_unscored(plain: Path, monkeyp
     monkeypatch.setattr("fedatlas.leakage.attack_run.set_up", gone)
     found = attack(plain, "inverting_gradients", iterations=5, targets=2)
     assert found["metrics"] == {}
-    assert "nobody could score it: the data are gone." in found["unscored"]
+    assert "could not be scored: the data are gone." in found["unscored"]
     with np.load(plain / "attacks" / "inverting_gradients" / "found.npz") as arrays:
         assert arrays["x"].shape == (2, 1, 8, 8)
 
@@ -197,7 +197,7 @@ def test_the_model_of_a_client_that_was_told_it_is_attacked_too(tmp_path: Path):
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"evaluation": {}}, r"write clients = 0.5 under \[evaluation\]"),
+        ({"evaluation": {}}, r"set clients = 0.5 under \[evaluation\]"),
         ({"attack": [{"name": "membership"}] * 2}, "stands there twice"),
         ({"attack": [{"name": "membership", "shadow": 3}]}, "did you mean 'attack.membership.shadows'"),
         ({"attack": [{"name": "dlg", "role": ["server", "client:1"]}]}, "several roles"),
@@ -241,5 +241,5 @@ def test_a_view_that_was_altered_is_refused(plain: Path, tmp_path: Path):
 
 def test_more_than_one_step_on_one_row_is_refused(tmp_path: Path):
     run(Experiment.of(**{**ONE_ROW, "local": {"epochs": 3}}), out=tmp_path / "run", baselines=False)
-    with pytest.raises(ConfigError, match=r"write steps = 1 under \[local\]"):
+    with pytest.raises(ConfigError, match=r"set steps = 1 under \[local\]"):
         attack(tmp_path / "run", "inverting_gradients")

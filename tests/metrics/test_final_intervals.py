@@ -164,7 +164,7 @@ def test_rows_that_all_came_out_alike_are_said_to(tmp_path: Path) -> None:
     tables = {"data": data, "model": {"name": "logistic"}, "partition": {"name": "iid", "clients": 2}, "rounds": 30}
     done = run(Experiment.of(**tables, local={"lr": 1.0}), out=tmp_path / "run", baselines=False)
     assert done.summary["final"]["interval"]["accuracy"] == [1.0, 1.0]
-    assert "which all came out alike" in (done.path / "report.html").read_text()
+    assert "which all gave the same result" in (done.path / "report.html").read_text()
 
 
 def test_very_many_labels_are_drawn_less_often() -> None:
@@ -255,7 +255,7 @@ def test_under_validation_the_test_rows_have_all_figures_too(table: str, tmp_pat
     assert low <= test["accuracy"] <= high
     assert f'test.two_class.auc">{test["two_class"]["auc"]:.3f}' in page
     assert "on the test rows." in page
-    assert "by more than the choice of validation rows explains" in page
+    assert "by more than the choice of validation rows can explain" in page
     assert "choice of test rows" not in page
     own = run(experiment(table, "two", algorithm={"name": "ditto"}, **tables), out=tmp_path / "own", baselines=False)
     assert own.summary["test"]["accuracy"] is not None
@@ -264,7 +264,7 @@ def test_under_validation_the_test_rows_have_all_figures_too(table: str, tmp_pat
     each = [json.loads((seeds.path / f"seed-{s}" / "summary.json").read_text())["test"]["accuracy"] for s in (1, 2)]
     assert seeds.summary["test"]["accuracy"] == pytest.approx(np.mean(each))
     assert seeds.summary["over_seeds"]["test"]["accuracy"]["n"] == 2
-    assert "Figures after the last round on the test rows, seed by seed" in (seeds.path / "report.html").read_text()
+    assert "Figures after the last round on the test rows, by seed" in (seeds.path / "report.html").read_text()
 
 
 def test_the_dry_run_counts_the_judging_of_every_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,6 +285,6 @@ def test_a_comparison_says_what_clients_have_of_their_clusters(tmp_path: Path) -
     for name in ("ifca", "fesem"):
         found = json.loads((tmp_path / name / "summary.json").read_text())
         own, clusters = found["final"]["client_accuracy"], found["clusters"]
-        assert f"accuracy {own['mean']:.3f} in the mean, {own['p10']:.3f} at the 10th percentile" in page
+        assert f"accuracy {own['mean']:.3f} on average, {own['p10']:.3f} at the 10th percentile" in page
         rand = f"{clusters['adjusted_rand']:.3f}".replace("-", "−")
         assert f"adjusted Rand index {rand}, purity {clusters['purity']:.3f}" in page

@@ -128,9 +128,9 @@ def test_a_model_that_answers_at_other_steps_than_the_data_ask_is_refused(tmp_pa
         model = {"name": "stackoverflow_lstm", "hidden": 4, "embedding": 4, **model}
         return set_up(Experiment.of(data=data, model=model, partition={"name": "iid", "clients": 2}).config, 1)
 
-    with pytest.raises(ConfigError, match="answers once a row, and these data ask at every step"):
+    with pytest.raises(ConfigError, match="has one output per row, but these data have one target per step"):
         made("each", {"targets": "last_step"})
-    with pytest.raises(ConfigError, match="answers at every step, and these data ask once a row"):
+    with pytest.raises(ConfigError, match="has one output per step, but these data have one target per row"):
         made("once", {"vocabulary": 9})
     with pytest.raises(
         ConfigError, match=r"does not know token 8, the largest of these data: set model.vocabulary = 9"

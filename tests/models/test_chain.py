@@ -81,8 +81,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a GRU": (lambda: recurrent(nn.GRU(6, 5, batch_first=True), 5), "'a' (GRU)"),
     "both directions": (lambda: recurrent(nn.LSTM(6, 5, bidirectional=True, batch_first=True), 10), "'a' (LSTM)"),
     "tied weights": (tied, "shares a tensor"),
-    "weights that are not trained": (unfrozen, "not trained"),
-    "a parameter of its own": (Scaled, "tensors of its own"),
+    "weights that are not trained": (unfrozen, "frozen weights"),
+    "a parameter of its own": (Scaled, "extra tensors"),
     "an end without a Linear": (lambda: nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 6), nn.Flatten()), "does not end"),
     "no weights": (nn.Flatten, "does not end"),
 }  # fmt: skip
@@ -166,7 +166,7 @@ def test_an_elastic_lstm_is_an_lstm(batch_first: bool, bias: bool) -> None:
     assert float((h[-1] - g[-1]).detach().abs().max()) < 1e-6
     assert float((c[-1] - d[-1]).detach().abs().max()) < 1e-6
     assert list(after.state_dict()) == list(before.state_dict())
-    with pytest.raises(ConfigError, match="states of zeros"):
+    with pytest.raises(ConfigError, match="zero states"):
         after(x, (h, c))
 
 

@@ -197,7 +197,7 @@ def test_initial_file_of_another_model_is_refused(tmp_path):
         load_initial(build("mlp", (64,), 10, hidden=(64, 32)), path)
     with pytest.raises(ConfigError, match=r"it also holds body\.1\.bias"):
         load_initial(build("logistic", (64,), 10), path)
-    with pytest.raises(ConfigError, match=r"body\.1\.weight is \(64, 64\) there, \(64, 30\) here"):
+    with pytest.raises(ConfigError, match=r"body\.1\.weight has shape \(64, 64\) in the file, \(64, 30\) in the model"):
         load_initial(build("mlp", (30,), 10), path)
     with pytest.raises(ConfigError, match="there is no file"):
         load_initial(build("mlp"), tmp_path / "none.safetensors")

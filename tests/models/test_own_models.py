@@ -84,7 +84,7 @@ def test_a_users_module_is_copied_with_its_weights_and_our_dropout():
 def test_a_users_module_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match=r"model 'Own' cannot read rows of shape \(5,\)"):
         make_model(Own(), (5,), 3, seed=1)
-    with pytest.raises(ConfigError, match=r"must answer two rows of shape \(6,\) with a tensor \(2, 4\)"):
+    with pytest.raises(ConfigError, match=r"must return a tensor \(2, 4\) for two rows of shape \(6,\)"):
         make_model(Own(), (6,), 4, seed=1)
 
 

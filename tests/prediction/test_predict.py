@@ -61,7 +61,7 @@ def test_an_older_runs_model_is_known_by_its_checkpoint(tables: dict[str, Any], 
     with pytest.raises(ConfigError, match=r"not the model that this run ended with \(its checkpoint holds another\)"):
         fedatlas.load(mine).predict(ROWS, model=named)
     shutil.rmtree(mine / "checkpoint")
-    with pytest.warns(UserWarning, match="Nothing says whether .* is the model that this run ended with"):
+    with pytest.warns(UserWarning, match="Cannot check whether .* is the model that this run ended with"):
         fedatlas.load(mine).predict(ROWS, model=named)
 
 
@@ -86,7 +86,7 @@ def test_another_network_is_one_sentence_in_older_runs(other: dict[str, Any], te
     mine, foreign = ran(tmp_path / "mine"), ran(tmp_path / "other", **other)
     shutil.copy(foreign / "model.safetensors", mine)
     forget_sha256(mine)
-    said = rf"model.safetensors' holds the weights of another network than that of this run \(see '{tensor}'\)"
+    said = rf"model.safetensors' holds the weights of a network other than this run's \(see '{tensor}'\)"
     with pytest.raises(ConfigError, match=said):
         fedatlas.predict(mine, ROWS)
 
@@ -102,7 +102,7 @@ def test_another_network_of_ones_own_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["ditto", "gossip"])
 def test_the_common_model_of_a_personal_method_is_named(name: str, tmp_path: Path) -> None:
     loaded = fedatlas.load(ran(tmp_path / "run", algorithm={"name": name}, partition={"name": "iid", "clients": 4}))
-    with pytest.warns(UserWarning, match=rf"models of their own or of their group \({name}\).* by the common one"):
+    with pytest.warns(UserWarning, match=rf"personal models or those of their group \({name}\).* by the common one"):
         common = loaded.predict(ROWS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -31,6 +31,8 @@ from fedatlas.privacy.sampling import secret_cohort
 from fedatlas.transforms.clip import clip as clip_by_part
 from fedatlas.tree import Tree
 
+pytestmark = pytest.mark.timing
+
 OS = Noise()
 SEED = Noise("seed", 7)
 LEAST = 1e-7  # a test of secret noise fails by chance less often than once in ten million runs

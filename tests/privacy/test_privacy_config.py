@@ -97,8 +97,8 @@ def test_overrides_reach_a_table_by_its_name(tmp_path: Path) -> None:
     for wrong, said in (
         ("privacy=secagg", "write privacy.secagg={}"),
         ("privacy.name=secagg", "write privacy.secagg={}"),
-        ("privacy.secagg=yes", "write privacy.secagg={}, or a key behind the name"),
-        ("privacy.secagg.a.b=1", "a key behind the name"),
+        ("privacy.secagg=yes", "write privacy.secagg={}, or a key after the name"),
+        ("privacy.secagg.a.b=1", "a key after the name"),
     ):
         with pytest.raises(ConfigError) as error:
             config.read(file, [wrong])
@@ -107,7 +107,7 @@ def test_overrides_reach_a_table_by_its_name(tmp_path: Path) -> None:
 
 def test_one_table_is_not_several() -> None:
     for values in ({"privacy": {"name": "secagg"}}, {"privacy": {"secagg": {}}}):
-        with pytest.raises(ConfigError, match=r"write \[\[privacy\]\], one table a mechanism"):
+        with pytest.raises(ConfigError, match=r"write \[\[privacy\]\], one table per mechanism"):
             config.parse(values)
     with pytest.raises(ConfigError, match="privacy"):
         config.parse({"privacy": [{"threshold": 0.7}]})
@@ -130,8 +130,8 @@ def test_the_template_shows_a_table_that_works() -> None:
         ("privacy.secagg.treshold=0.7", "did you mean 'privacy.secagg.threshold'?"),
         ("privacy.secagg.threshold=0.5", "privacy.secagg.threshold = 0.5: expected a number above 0.5."),
         ("privacy.paillier.key_bits=1024", "privacy.paillier.key_bits = 1024: expected 2048 or 3072"),
-        ("privacy.central_dp={}", "privacy.central_dp.clip: this key has to be given."),
-        ("privacy.local_dp.clip=1.0", "privacy.local_dp.epsilon: this key has to be given."),
+        ("privacy.central_dp={}", "privacy.central_dp.clip: this key is required."),
+        ("privacy.local_dp.clip=1.0", "privacy.local_dp.epsilon: this key is required."),
         ("privacy.nbafl={epsilon=50, clip=true}", "privacy.nbafl.clip = true: expected a number"),
         ("privacy.paillier.encrypt=outermost:0", "expected 'all', 'output', 'outermost:N' or a list of parameters."),
         ("privacy.paillier.encrypt=[]", "an empty list encrypts nothing"),
@@ -170,11 +170,11 @@ def test_pairs(one: str, other: str) -> None:
         assert "both hide updates from the server" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
-        assert f"'{alone}' stands alone" in refusal(*asked)
+        assert f"'{alone}' cannot be combined" in refusal(*asked)
 
 
 def test_twice_the_same_is_refused() -> None:
-    assert "'secagg' stands there twice" in refusal("privacy=[{name='secagg'}, {name='secagg', bits=20}]")
+    assert "'secagg' is declared twice" in refusal("privacy=[{name='secagg'}, {name='secagg', bits=20}]")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_rounds_count_where_the_noise_is_made_for_them(name: str, tmp_path: Path
     folder = RunFolder.create(tmp_path / "run", asked(3))
     if name in {"nbafl", "local_dp"}:
         assert asked(3).hash() != asked(4).hash()
-        with pytest.raises(ConfigError, match=f"the noise of '{name}' is made for the number of rounds"):
+        with pytest.raises(ConfigError, match=f"the noise of '{name}' depends on the number of rounds"):
             longer(folder, ["rounds=5"])
     else:
         assert asked(3).hash() == asked(4).hash()
@@ -241,24 +241,24 @@ UNIFORM = "algorithm.weights=uniform"
             for name in ("secagg", "paillier")
             for code in ("topk", "qsgd", "float16")
         ),
-        ("nbafl", ("compression.name=float16",), "noises whole models"),
-        ("nbafl", ("compression={name='clip', norm=1.0}",), "noises whole models"),
+        ("nbafl", ("compression.name=float16",), "adds noise to whole models"),
+        ("nbafl", ("compression={name='clip', norm=1.0}",), "adds noise to whole models"),
         *((name, ("evaluation.drift=true",), "it looks at each client's model") for name in MECHANISMS),
-        *((name, ("data.missing=median",), "read client by client") for name in ("secagg", "paillier")),
+        *((name, ("data.missing=median",), "see client by client") for name in ("secagg", "paillier")),
         *(
-            (name, ("data.missing=median",), 'write data.constants = "FILE.json"')
+            (name, ("data.missing=median",), 'set data.constants = "FILE.json"')
             for name in ("central_dp", "local_dp", "nbafl")
         ),
         *(
-            (name, ("data.scale=federated",), 'write data.constants = "FILE.json"')
+            (name, ("data.scale=federated",), 'set data.constants = "FILE.json"')
             for name in ("central_dp", "local_dp", "nbafl")
         ),
         *(
-            (name, ("data.scale=client",), "settled from rows without noise")
+            (name, ("data.scale=client",), "computed from rows without noise")
             for name in ("central_dp", "local_dp", "nbafl")
         ),
         *(
-            (name, ("evaluation.on=validation", "stop.patience=2"), "cannot say when to stop")
+            (name, ("evaluation.on=validation", "stop.patience=2"), "cannot decide when to stop")
             for name in ("central_dp", "local_dp", "nbafl")
         ),
         *(
@@ -278,12 +278,12 @@ UNIFORM = "algorithm.weights=uniform"
         (
             "paillier",
             ("cohort.size=1",),
-            "1 of 12 clients take part in a round, and a sum of fewer than 2 is no secret; raise cohort.size",
+            "1 of 12 clients take part in a round, but a sum of fewer than 2 hides nothing; raise cohort.size",
         ),
         ("paillier", ("cohort.fraction=0.05",), "raise cohort.fraction"),
         ("paillier", ("partition.clients=1",), "partition.clients"),
-        ("secagg", ("partition.clients=2", "cohort.sampling=poisson"), "fewer than 3 is no secret"),
-        ("secagg", ("partition={name='iid', clients=101}",), "masks up to 100 together; lower cohort.fraction"),
+        ("secagg", ("partition.clients=2", "cohort.sampling=poisson"), "fewer than 3 hides nothing"),
+        ("secagg", ("partition={name='iid', clients=101}",), "masks at most 100; lower cohort.fraction"),
         (
             "secagg",
             ("partition={name='iid', clients=300}", "cohort={fraction=0.5, sampling='poisson'}"),

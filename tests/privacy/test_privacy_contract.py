@@ -105,7 +105,7 @@ def test_a_cell(name: str, mechanism: str) -> None:
     assert said.startswith(f"[[privacy]] '{mechanism}': not with '{name}': {why}; ")
     changed = HELPS.get((name, mechanism))
     if changed is None:
-        assert "take another algorithm" in said
+        assert "use another algorithm" in said
         return
     assert said.endswith(" and ".join(f'write algorithm.{key} = "{value}".' for key, value in changed.items()))
     checked(name, mechanism, *(f"algorithm.{key}={value}" for key, value in changed.items()))

@@ -21,6 +21,8 @@ from fedatlas.privacy.secagg.secure_sum import AGREE, KEYS, QUESTIONS, SHARES, U
 from federation import federation, gap, play, same, states
 from protected import ALL, protected, toy_paillier, without_noise
 
+pytestmark = pytest.mark.timing
+
 
 def changed(what: str, client: int, change: Callable[[Any], Any]) -> Callable[[Request, Any], Any]:
     """Alters what one client sends in answer to such asks."""

@@ -144,7 +144,7 @@ def test_a_sixth_mechanism_refuses(sixth: None) -> None:
     assert refused("compression.name=float16") == "[compression]: not under 'bounded'; remove the table."
     assert "[[privacy]] 'bounded': not with 'gossip': no server forms a sum" in refused("algorithm.name=gossip")
     assert "did you mean 'privacy.bounded.bound'?" in refused("privacy.bounded.bond=1")
-    assert "'nbafl' stands alone" in refused("privacy.nbafl={epsilon=50.0, clip=1.0}")
+    assert "'nbafl' cannot be combined" in refused("privacy.nbafl={epsilon=50.0, clip=1.0}")
 
 
 def test_a_sixth_mechanism_stands_in_its_place(sixth: None) -> None:

@@ -277,21 +277,21 @@ def test_every_figure_of_the_section_is_the_summary_s(done: dict[str, Path], pag
         assert int(price["bytes"]["without"]) == sent - cost["bytes_privacy"]
     for learnt in found["privacy"]["learns"].values():
         assert learnt["colluding"] in page.text()
-    assert "lay in the memory of one process" in page.text()
+    assert "were in the memory of one process" in page.text()
 
 
 def test_noise_from_the_seed_is_said_to_protect_nobody(done: dict[str, Path], pages: dict[str, Page]) -> None:
-    assert "This protects nobody" in pages["seeded"].text()
+    assert "This protects no one" in pages["seeded"].text()
     assert "would mean if the noise were secret" in pages["seeded"].text()
     assert "protects nobody" in said(end_table(summary(done["seeded"])))
     assert "protects nobody" not in pages["central_dp"].text()
-    assert "were made without protection" in pages["seeded"].text()  # the runs that it is compared with
+    assert "were trained without protection" in pages["seeded"].text()  # the runs that it is compared with
 
 
 def test_who_may_help_a_dishonest_server_is_said(done: dict[str, Path], pages: dict[str, Page]) -> None:
     asked_of = [len(row["selected"]) for row in rows(done["secagg"])[1:]]
     assert summary(done["secagg"])["privacy"]["withstood"] == {"asked": min(asked_of), "needed": 5, "colluding": 3}
-    assert "with up to 3 clients of them at its side" in pages["secagg"].text()
+    assert "with the help of up to 3 clients of them" in pages["secagg"].text()
     assert "a client that helps the server" in pages["paillier"].text()
 
 
@@ -309,7 +309,7 @@ def test_runs_beside_each_other_are_compared_key_by_key(done: dict[str, Path], t
     page = Page(tmp_path / "both.html")
     keys = {row["key"] for row in page.table("differences")}
     assert {"privacy.central_dp.clip", "privacy.local_dp.noise"} <= keys
-    assert "learns up to the sum of their epsilons" in page.text()
+    assert "can learn up to the sum of their epsilons" in page.text()
     assert "not told" in page.text()
 
 

@@ -27,7 +27,7 @@ from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.mechanisms import MECHANISMS, paillier
 from fedatlas.privacy.paillier import cryptosystem
 from fedatlas.privacy.secagg import client, keys
-from fedatlas.setup import protected_bench as assembled
+from fedatlas.setup import mechanism_choice
 from test_accountant import direct_epsilon
 
 TABLES: dict[str, Any] = {
@@ -50,7 +50,7 @@ def toy_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paillier's keys of 256 bits in whole runs."""
     short = functools.wraps(paillier)(lambda **keys: paillier(**{**keys, "key_bits": 256}))
     monkeypatch.setitem(MECHANISMS, "paillier", short)
-    monkeypatch.setattr(assembled, "Protection", lambda *given: Protection(*given, testing=True))
+    monkeypatch.setattr(mechanism_choice, "Protection", lambda *given: Protection(*given, testing=True))
 
 
 def experiment(*privacy: dict[str, Any], **tables: Any) -> Experiment:

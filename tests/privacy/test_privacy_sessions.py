@@ -22,6 +22,8 @@ from fedatlas.wire import codec
 from federation import federation, gap, play, rows, same, states
 from protected import ALL, MASKS, protected, rekeyed, silent, toy_paillier, without_noise
 
+pytestmark = pytest.mark.timing
+
 # ---------------------------------------------------------------------- rounds that fail
 
 

@@ -25,6 +25,7 @@ def pair(x: torch.Tensor, rows: int, form: fixed.Fixed, client: int) -> np.ndarr
     return np.append(words, words.dtype.type(rows))
 
 
+@pytest.mark.timing
 def test_secure_sum_modulus_vector() -> None:
     """beta = 4, n = (3, 5), q = (15, 15): sums 120 and 8 want R >= 128; m 2^beta = 32 would give 24."""
     n, q = np.array([3, 5]), np.array([15, 15])

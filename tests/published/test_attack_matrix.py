@@ -13,7 +13,18 @@ from fedatlas.config import parse
 from fedatlas.errors import ConfigError
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published import reproduction
-from fedatlas.published.attack_matrix import MECHANISMS, POISONS, RULES, VIEWS, cells
+from fedatlas.published.attack_matrix import (
+    FEW_ROWS,
+    MECHANISMS,
+    POISONS,
+    RULES,
+    VIEWS,
+    CellResult,
+    ViewCells,
+    as_gate,
+    cells,
+    text_of,
+)
 
 CHOSEN = (
     "fedavg-label_flip-central_dp",
@@ -55,6 +66,14 @@ def test_cells_hold_figures_with_intervals_or_sentences(tmp_path: Path, capsys: 
     assert said["fedavg: membership against krum"].endswith("(outsider)")
     page = (tmp_path / "attack-matrix-quick-2-rounds.md").read_text()
     assert all(text.split(" [")[0] in page for text in said.values())
+
+
+def test_an_attack_on_a_view_that_is_added_has_its_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VIEWS, "frequent_class", ViewCells({}, FEW_ROWS, "hits above the placebo's", ".2f", " hits"))
+    cell = next(one for one in cells(12) if one.name == "fedavg-frequent_class-central_dp")
+    text = text_of(cell, 0.5, 0.25, 0.75, sign="+")
+    assert text == "+0.50 hits [+0.25, +0.75] (outsider)"
+    assert as_gate(cell, [CellResult(text, 0.5)])["published"] == "hits above the placebo's"
 
 
 def test_the_interval_of_a_share() -> None:

@@ -283,7 +283,7 @@ def test_far_from_everything_measured_it_is_said():
         answer_for(fitted(), asked(0.5, nodes=2000), track=False),
     )
     assert "outside" not in inside["setting"]["words"]
-    assert "outside what was measured in the number of nodes" in outside["setting"]["words"]
+    assert "outside the measured range in the number of nodes" in outside["setting"]["words"]
     assert outside["setting"]["distance"] > inside["setting"]["distance"]
 
 
@@ -291,7 +291,7 @@ def test_a_table_without_a_baseline_or_facts_is_refused():
     rows = table(12)
     with pytest.raises(DataError, match="no centralised baseline"):
         fit_study(study_of([row for row in rows if row["kind"] == "cell"]))
-    with pytest.raises(DataError, match=r"damaged \(no run of f000 tells nodes"):
+    with pytest.raises(DataError, match=r"damaged \(no run of f000 has nodes"):
         fit_study(study_of([{**row, "heterogeneity": None} for row in rows]))
 
 

@@ -56,9 +56,7 @@ def test_its_settings_are_of_its_file(
 
 
 ASK = """
-import sys, time
-from pathlib import Path
-started = time.perf_counter()
+import sys
 from fedatlas.recommender.answer import answer_for
 from fedatlas.recommender.requirements import requirements
 from fedatlas.recommender.shipped import load_study

@@ -121,7 +121,7 @@ def test_a_model_is_used_without_its_data(tmp_path: Path) -> None:
         loaded.predict(keyed, keep=["kay"])
     with pytest.raises(ConfigError, match="only tables have columns to keep"):
         loaded.predict(np.zeros((1, 2)), keep=["key"])
-    with pytest.raises(DataError, match="no column 'b'"):
+    with pytest.raises(DataError, match="lack column 'b'"):
         loaded.predict({"a": [1.0]})
     with pytest.raises(DataError, match="'a' is missing in 1 rows"):
         loaded.predict({"a": ["3", ""], "b": [3.0, 3.0]})
@@ -218,7 +218,7 @@ def test_a_dry_run_knows_who_was_there_in_the_round_before(tmp_path: Path) -> No
 def test_a_dry_run_where_nobody_returns() -> None:
     looked = fedatlas.dry_run(Experiment.of(failures={"dropout": 1.0}))
     assert (looked["returning"], looked["bytes_total"]) == (0, 0)
-    assert any("nobody ever returns" in notice for notice in looked["notices"])
+    assert any("no client ever returns" in notice for notice in looked["notices"])
 
 
 def test_validation_rows_are_seen_as_their_client_sees_them() -> None:
@@ -294,7 +294,7 @@ def test_a_report_of_seeds_of_which_one_diverged(tmp_path: Path, monkeypatch: py
     assert f"{sum(ends) / 3:.3f}" in page
     assert "Means are over the other seeds." in page
     assert "mean of 3 seeds" in page
-    assert "Each seed drew test rows of its own" in page
+    assert "Each seed drew different test rows" in page
     (path / "seed-3" / "summary.json").unlink()
     with pytest.raises(ConfigError, match="not finished"):
         fedatlas.report(path)

@@ -22,8 +22,8 @@ from fedatlas.reporting import write_report
 from reports import CURVES, KINDS, Page, at, rows, subjects, summary
 
 TWO = [{"name": "mlp", "hidden": [h], "share": 0.5} for h in (16, 32)]
-ALONE = ["What came out", "What does each party gain?", "How learning went", "Who held what", "What it cost", "Where the model errs",
-         "What left the clients", "Repeat this run"]  # fmt: skip
+ALONE = ["Results", "What does each party gain?", "Learning curves", "Data of each client", "What it cost", "Errors of the model",
+         "What the clients sent", "Repeat this run"]  # fmt: skip
 
 
 # -- the page as text ---------------------------------------------------------------------------------------------------------------
@@ -230,7 +230,10 @@ def test_clients_with_too_few_rows_of_their_own_are_named_and_in_no_mean(tmp_pat
     last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-1]
     assert done.summary["gain"]["summary"]["federated"]["mean"] == pytest.approx(last["client_accuracy"]["mean"])
     text = Page(tmp_path / "run" / "report.html").text()
-    assert "each client's own rows, kept out of training (2 clients with too few for that on the common ones" in text
+    assert (
+        "each client's own rows, kept out of training (2 clients with too few rows for this are judged on the common ones"
+        in text
+    )
     assert text.count("on the common rows") == 2
     assert "mean, by test rows" in text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedatlas.reporting import write_report
-from fedatlas.reporting.blocks import Block, Table, Text
+from fedatlas.reporting.blocks import Block, TableBlock, Text
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, ReportSection
 from fedatlas.wording import csv_text
@@ -26,7 +26,7 @@ def lengths(entries: Sequence[Entry]) -> list[Block]:
     subjects = [subject for entry in entries for subject in entry.subjects]
     rows = [(subject.label, subject.printed("rounds", str)) for subject in subjects]
     csv = csv_text(("run", "rounds"), [(subject.label, subject.summary["rounds"]) for subject in subjects])
-    return [Table("lengths", "Rounds of each run", ["run", "rounds"], rows, csv)]
+    return [TableBlock("lengths", "Rounds of each run", ["run", "rounds"], rows, csv)]
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_registered_section_stands_in_its_place(runs: dict[str, Path], tmp_path: Path) -> None:
     page = Page(write_report([runs["half"]], tmp_path / "one.html"))
     titles = [text for _, text in page.of("h2")]
-    assert titles[:2] == ["What came out", "How long this run took"]
+    assert titles[:2] == ["Results", "How long this run took"]
     assert "This run had 4 rounds." in page.text()
     assert "Length" in page.of("nav")[0][1]
     assert "How long" not in Page(write_report([runs["nothing"]], tmp_path / "nothing.html")).text()

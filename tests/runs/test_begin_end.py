@@ -46,6 +46,7 @@ def test_runs_begun_at_the_same_time_have_folders_of_their_own(tmp_path: Path, m
     assert len(list((tmp_path / "runs").iterdir())) == 3  # a refused run leaves no folder
 
 
+@pytest.mark.timing
 def test_a_run_is_written_by_one_process(tmp_path: Path) -> None:
     path = run(Experiment.of(rounds=1), out=tmp_path / "run", baselines=False).path
     hold = (

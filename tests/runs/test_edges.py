@@ -106,7 +106,7 @@ def test_a_loss_with_a_domain_reads_the_target_in_its_own_unit(tmp_path: Path) -
         run(made, out=tmp_path / "again", baselines=False)
     low = "\n".join(f"{i % 7},{-0.99 + 0.001 * (i % 7)}" for i in range(60))  # a step too far below -1
     (tmp_path / "t.csv").write_text(f"x,y\n{low}\n")
-    with pytest.raises(DivergedError, match=r"'msle' has none for predictions of -1 or less"):
+    with pytest.raises(DivergedError, match=r"'msle' is undefined for predictions of -1 or less"):
         run(Experiment.of(**tables, local={"lr": 1.0}), out=tmp_path / "far", baselines=False)
 
 
@@ -157,7 +157,7 @@ def test_a_run_gives_torch_its_threads_back_and_says_what_its_steps_were(tmp_pat
 
 
 def test_a_stack_has_no_workers() -> None:
-    with pytest.raises(ConfigError, match=r"engine.workers = 2: a stack is the work of one process"):
+    with pytest.raises(ConfigError, match=r"engine.workers = 2: one process trains the stack"):
         config.read(None, ["engine.plan=stacked", "engine.workers=2"])
 
 
@@ -180,7 +180,7 @@ def test_a_network_that_no_program_fits_is_said_to_be_slower(
     """The plan is chosen before a step is derived: where that fails, the end says so, and why."""
     run(Experiment(config.read(None, FEW), module), out=tmp_path / "run", baselines=False, progress=Plain())
     said = " ".join(capsys.readouterr().err.split())
-    assert ("Local steps went by autograd, which is slower than a derived step: a value decides" in said) == bool(
+    assert ("Local training used plain autograd, which is slower than a derived step: a value decides" in said) == bool(
         module
     )
 
@@ -357,8 +357,8 @@ def test_doctor_knows_every_extra() -> None:
         ("algorithm={name='feddf', steps=0, patience=9}", "algorithm.patience = 9 is not used: steps = 0 leaves"),
         ("algorithm={name='ifca', clusters=1, starts=7}", "algorithm.starts = 7 is not used: there is one cluster"),
         ("algorithm={name='fesem', clusters=1, pretrain_epochs=7}", "algorithm.pretrain_epochs = 7 is not used"),
-        ("local.eps=0.1", "local.eps is not used: it is Adam's"),
-        ("local.betas=[0.5, 0.9]", "local.betas is not used: it is Adam's"),
+        ("local.eps=0.1", "local.eps is not used: only Adam has it"),
+        ("local.betas=[0.5, 0.9]", "local.betas is not used: only Adam has it"),
         ("evaluation.validation=0.3", "evaluation.validation is not used"),
         ("failures.stragglers=0.5", "failures.stragglers is not used: a straggler runs 1 to"),
         ("failures.straggler_policy='drop'", "failures.straggler_policy is not used"),
@@ -391,7 +391,7 @@ def test_a_node_without_rows_is_refused(name: str) -> None:
 
 def test_scaffold_by_the_distance_gone_takes_no_clipped_steps() -> None:
     """Option II reads the mean gradient off the way, which a clipped step does not go (H11)."""
-    with pytest.raises(ConfigError, match=r"local.clip = 1.0: 'scaffold' works with 0.0 only"):
+    with pytest.raises(ConfigError, match=r"local.clip = 1.0: 'scaffold' works only with 0.0"):
         set_up(config.read(None, ["algorithm.name=scaffold", "local.clip=1"]), 1)
     set_up(config.read(None, ["algorithm={name='scaffold', option='I'}", "local.clip=1"]), 1)
 

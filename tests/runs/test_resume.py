@@ -110,12 +110,12 @@ def test_whether_baselines_were_asked_for_is_remembered(tmp_path: Path) -> None:
 
 def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path) -> None:
     path = run(Experiment.of(rounds=3), out=tmp_path / "run", baselines=False).path
-    with pytest.raises(ConfigError, match=r"rounds = 2: .* has done 3 rounds already; ask for 3 or more"):
+    with pytest.raises(ConfigError, match=r"rounds = 2: .* has already run 3 rounds; ask for 3 or more"):
         resume(path, ["rounds=2"])
     assert config.read(path / "config.toml").rounds == 3
     assert len(rows(path)) == 4
     seeds = run(Experiment.of(rounds=2, seeds=[1, 2]), out=tmp_path / "seeds", baselines=False).path
-    with pytest.raises(ConfigError, match="has done 2 rounds already"):
+    with pytest.raises(ConfigError, match="has already run 2 rounds"):
         resume(seeds, ["rounds=1"])
 
 
@@ -168,7 +168,7 @@ def test_a_run_whose_checkpoints_were_deleted_is_not_begun_anew(tmp_path: Path) 
     path = run(Experiment.of(rounds=2), out=tmp_path / "run", baselines=False).path
     shutil.rmtree(path / "checkpoint")
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    with pytest.raises(ConfigError, match="has no checkpoint any more"):
+    with pytest.raises(ConfigError, match="has lost its checkpoint"):
         resume(path, ["rounds=3"], baselines=False)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
@@ -195,7 +195,7 @@ def test_seeds_do_not_run_over_another_run(tmp_path: Path) -> None:
         run(Experiment.of(seeds=[1, 2], partition={"name": "iid", "clients": 9999}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     run(Experiment.of(rounds=1, seeds=[1]), out=tmp_path / "run", baselines=False)
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already holds a run"):
         run(Experiment.of(rounds=2, seeds=[1]), out=tmp_path / "run", baselines=False)
 
 

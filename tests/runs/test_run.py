@@ -308,19 +308,19 @@ def test_a_longer_run_has_longer_baselines(tmp_path: Path) -> None:
 def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     path = run(small()._replace(module=module), out=tmp_path / "run", baselines=False).path
-    with pytest.raises(ConfigError, match="network of its own"):
+    with pytest.raises(ConfigError, match="a custom network"):
         fedatlas.load(path)
     assert len(fedatlas.load(path, module).rows) == 3
     again = run(Experiment.read(path / "config.toml", module=module), out=tmp_path / "again", baselines=False)
     assert again.summary["model"] == "own:Sequential"
     assert (again.path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     assert "module=...) repeats it" in (path / "config.toml").read_text()
-    assert "begins with the weights it was given with" in " ".join(again.summary["notices"])
+    assert "begins with the weights that it was given" in " ".join(again.summary["notices"])
     with pytest.raises(ConfigError, match=r"'own:Sequential': this network was given in Python"):
         run(Experiment.read(path / "config.toml"), out=tmp_path / "file")
-    with pytest.raises(ConfigError, match=r"model.hidden builds no network where one is given"):
+    with pytest.raises(ConfigError, match=r"model.hidden has no effect on a network that is given"):
         Experiment.of(module=module, model={"hidden": [3]})
-    with pytest.raises(ConfigError, match=r"give an object of it, Flatten\(...\)"):
+    with pytest.raises(ConfigError, match=r"give an instance, Flatten\(...\)"):
         run(Experiment.of(module=nn.Flatten))  # type: ignore[arg-type]  # what is tested
 
 
@@ -345,8 +345,8 @@ def test_a_run_with_a_network_of_ones_own_says_so(tmp_path: Path) -> None:
         ("algorithm={name='fedadam', beta1=1.0}", "algorithm.beta1"),
         ("algorithm={name='fedavgm', server_lr=-1.0}", "algorithm.server_lr"),
         ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu"),
-        ("engine={device='cuda', workers=2}", "one process feeds a GPU"),
-        ("engine={device='cuda', plan='native'}", "for processors"),
+        ("engine={device='cuda', workers=2}", "a GPU is used by one process"),
+        ("engine={device='cuda', plan='native'}", "run only on CPUs"),
     ],
 )
 def test_one_sentence_for_a_wrong_value(override: str, expected: str) -> None:
@@ -357,8 +357,8 @@ def test_one_sentence_for_a_wrong_value(override: str, expected: str) -> None:
 
 def test_one_sentence_for_what_cannot_be_together() -> None:
     assert "sets its own weights" in refusal("algorithm.name=hwfedavg", "algorithm.weights=uniform")
-    assert "works with 1 only" in refusal("algorithm.name=fedsgd", "local.epochs=3")
-    assert "works with 'sgd' only" in refusal("algorithm.name=scaffold", "local.optimizer=adam")
+    assert "works only with 1" in refusal("algorithm.name=fedsgd", "local.epochs=3")
+    assert "works only with 'sgd'" in refusal("algorithm.name=scaffold", "local.optimizer=adam")
     assert "client" in refusal("partition.name=dirichlet_class", "partition.clients=2000")
     assert "diverges" in refusal("algorithm={name='fedprox', mu=40.0}", "local.lr=0.05")
     assert set_up(config.read(None, ["algorithm={name='fedprox', mu=39.0}", "local.lr=0.05"]), 1).algorithm.name

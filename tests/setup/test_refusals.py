@@ -46,14 +46,14 @@ def test_without_a_refusal_the_data_are_read() -> None:
 
 # What is refused, and by which function: of `refusals.py` where the place is not named.
 EARLY = [
-    ("observe.roles=['successor:1']", "hands no model from client to client", "views.check_role"),
+    ("observe.roles=['successor:1']", "passes no model from client to client", "views.check_role"),
     ("observe.roles=['server'] algorithm.name=local_only", "is a baseline", "views.check_observed"),
     ("algorithm={name='fedavgg'}", "did you mean 'fedavg'", "registry.find"),
     ("algorithm={name='fedprox', nu=1}", "algorithm.nu", "registry.arguments"),
     ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0", "registry.arguments"),
-    ("algorithm={name='fedavg', mu=1.0}", "those that have: .*fedprox", "resolution.make_algorithm"),
+    ("algorithm={name='fedavg', mu=1.0}", "algorithms with it: .*fedprox", "resolution.make_algorithm"),
     ("algorithm={name='hwfedavg', weights='equal'}", "sets its own weights", "resolution.make_algorithm"),
-    ("algorithm.name=scaffold local.momentum=0.5", "with 0.0 only; remove the key", "resolution.apply_fixes"),
+    ("algorithm.name=scaffold local.momentum=0.5", "only with 0.0; remove the key", "resolution.apply_fixes"),
     ("algorithm.name=gossip compression.name=topk", "send to each other", "transform.make_transform"),
     ("compression.name=topkk", "did you mean 'topk'", "registry.find"),
     ("compression={name='topk', share=2.0}", "compression.share", "registry.arguments"),
@@ -64,7 +64,7 @@ EARLY = [
     ("models=[{name='mlp', share=0.5}, {name='logistic', share=0.5}]", "one architecture for all", "check_model"),
     (
         "algorithm={name='ifca', clusters=2} model.init=m.safetensors",
-        "different models: it cannot take one",
+        "different models, so it cannot use one",
         "check_model",
     ),
     ("algorithm={name='fedprox', mu=100.0}", "diverges from", "check_keys"),
@@ -74,10 +74,10 @@ EARLY = [
     ("model={name='logistic', norm='batch'}", "has no 'norm'", "config.builder_arguments"),
     ("model.init=nowhere.safetensors", "there is no file 'nowhere.safetensors'", "make.read_initial"),
     ("algorithm.name=moon model.bn=local", "compares its outputs", "batch_norm.local_norms"),
-    ("algorithm.name=ditto model.bn=recalibrate", "use models of their own", "resolution.with_batch_norm"),
+    ("algorithm.name=ditto model.bn=recalibrate", "use personal models", "resolution.with_batch_norm"),
     ("algorithm.name=ifca model.bn=local", "one global model", "resolution.with_batch_norm"),
     ("data={augment='crop_flip', scale='client'}", "pads with black", "check_augment"),
-    ("model.norm=batch local.batch_size=1", "no variance of one row", "check_single_rows"),
+    ("model.norm=batch local.batch_size=1", "a variance of one row", "check_single_rows"),
     ("partition.majorty=0.5", "did you mean 'partition.majority'", "registry.arguments"),
     ("partition.majority=1.5", "above 0 and at most 1", "common.check_keys"),
     ("partition={name='shards', shards=0}", "at least one shard", "common.check_keys"),
@@ -85,10 +85,10 @@ EARLY = [
     ("partition={name='feature_skew', rotate=[0.0, 400.0]}", "rotate = 400", "common.check_range"),
     ("partition={name='iid', clients=0}", "at least one client", "common.check_some"),
     ("partition.name=flwr:VerticalSizePartitioner", "flwr", "flower.partitioner_of"),
-    ("cohort.size=13", "there are 12 clients; ask for 12 at most", "check_cohort"),
+    ("cohort.size=13", "there are 12 clients; ask for at most 12", "check_cohort"),
     (
         "algorithm.name=feddf models=[{name='mlp', share=0.999}, {name='logistic', share=0.001}]",
-        "of 12 clients is nobody",
+        "of 12 clients is less than one client",
         "config.dealt",
     ),
     ("algorithm={name='gossip', graph='torus'} partition.clients=7", "torus", "graphs.torus"),
@@ -98,7 +98,7 @@ EARLY = [
     ("privacy.secagg={} evaluation.drift=true", "looks at each client's model", "privacy_refusals.check_protection"),
     ("data.constants=nowhere.json", "there is no such file", "constants.read_constants"),
     ("data={constants='c.json', scale='none'}", "remove one of the keys", "config._settled_once"),
-    ("data.test=rows.csv", "a file is for tables and files", "config._known_keys"),
+    ("data.test=rows.csv", "only tables and files take a test file", "config._known_keys"),
     ("data.lmit=3", "did you mean 'data.limit'", "config.options"),
 ]
 
@@ -144,13 +144,13 @@ def test_every_early_refusal_is_tried() -> None:
 
 def test_own_networks_are_refused_early(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config.read(None, ["algorithm={name='ifca', clusters=2}"])
-    with pytest.raises(ConfigError, match="a network of your own"):
+    with pytest.raises(ConfigError, match="a custom network"):
         set_up(given, 1, nn.Linear(64, 10))
     normed = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
     for keys, said in (
         (["algorithm.name=moon"], "works on features, but the model Sequential needs a method 'features'"),
-        (["privacy.local_dp={epsilon=8, clip=1}"], "the model has batch norm: not under 'local_dp'"),
-        (["local.batch_size=1"], "batch norm has no variance of one row"),
+        (["privacy.local_dp={epsilon=8, clip=1}"], "batch norm in the model: not under 'local_dp'"),
+        (["local.batch_size=1"], "batch norm cannot compute a variance of one row"),
     ):
         with pytest.raises(ConfigError, match=said):
             set_up(config.read(None, keys), 1, normed)

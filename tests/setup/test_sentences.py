@@ -67,7 +67,7 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("algorithm={name='fedprox', mu='x'}", "algorithm.mu = 'x': expected a number."),
         ("algorithm={name='scaffold', option='III'}", "algorithm.option = 'III': expected 'I' or 'II'"),
         ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0: expected a number of 0 or more."),
-        ("data.test=1.5", "data.test: 1.5 is none of 'own', a share between 0 and 1, or the name of a file."),
+        ("data.test=1.5", "data.test: 1.5 is not 'own', a share between 0 and 1, or a file name."),
         ("engine.memory=0", "engine.memory: '0' is not a size: write a number above 0"),
         ("engine.memory=0GiB", "'0GiB' is not a size"),
         ("seed=-1", "seed = -1: expected a number of 0 or more."),
@@ -75,7 +75,7 @@ def refusal(*overrides: str, path: Path | None = None) -> str:
         ("cohort.size=13", "cohort.size = 13: there are 12 clients"),
         ("engine={name='loop', workers=2}", "engine.workers = 2: the loop trains one client after another"),
         ("engine={name='loop', plan='stacked'}", "engine.plan = 'stacked': the loop"),
-        ("engine={name='loop', precision='bfloat16'}", "the loop computes in float32 or float64 only"),
+        ("engine={name='loop', precision='bfloat16'}", "the loop computes only in float32 or float64"),
         ("cohort={fraction=0.5, size=3}", "give cohort.fraction or cohort.size, not both"),
     ],
 )
@@ -175,7 +175,7 @@ def test_show_prints_ranges_and_units(capsys: pytest.CaptureFixture[str]) -> Non
     assert "beta1 = 0.9  # number, 0 or more and below 1" in shown("fedadam")
     assert 'option = "II"  # "I" | "II"' in shown("scaffold")
     assert "rule  # table, or left out" in shown("fedseq")
-    assert "path  # text; has to be given" in shown("file")
+    assert "path  # text; required" in shown("file")
     assert "rotate = []  # list of numbers; degrees anticlockwise" in shown("feature_skew")
     assert "majority = 0.7  # number; above 0, at most 1; share of a client's rows" in shown("majority_even")
     assert "hidden = [64]  # list of whole numbers" in shown("mlp")
@@ -329,7 +329,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedatlas.api.run", interrupt)
-    for said in ("nothing was begun", "--resume a\n", "--resume b\n"):
+    for said in ("nothing had begun", "--resume a\n", "--resume b\n"):
         done = command("run", "--quiet")
         assert done.code == 130
         assert said in done.stderr
@@ -379,7 +379,7 @@ def test_an_infinite_target_is_refused(tmp_path: Path) -> None:
     ("overrides", "words"),
     [
         (("public.per_class=2",), r"\[public\]: 'fedavg' uses no public rows"),
-        (("failures.dropout=1",), "nobody ever returns"),
+        (("failures.dropout=1",), "no client ever returns"),
         (("algorithm.name=fedbn",), "'fedbn' changes nothing: the model has no batch norm"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_file_of_counts(tmp_path: Path):
     assert heterogeneity(read_counts(path)) == 1.0
     for wrong in ("a,b\n1\n2,3\n", "a,b\n", "a,b\nx,1\n", ""):
         path.write_text(wrong)
-        with pytest.raises(DataError, match="a heading, then one line a client"):
+        with pytest.raises(DataError, match="a heading, then one line per client"):
             read_counts(path)
     with pytest.raises(DataError, match="whole numbers"):
         heterogeneity([[1.5, 2.0]])

@@ -103,7 +103,7 @@ def test_the_analysis_answers_and_the_order_of_the_table_changes_nothing():
     assert "federation f1: scaffold wins" in text
     assert "federation f0: " in text
     assert "cannot be told apart" in text
-    assert "fedavg_secagg has the quality of fedavg by construction" in text
+    assert "fedavg_secagg has the same quality as fedavg by construction" in text
     assert all(one["baseline"]["accuracy"] > 0 for one in found["settings"])
     stream = np.random.default_rng(1)
     again = [rows[i] for i in stream.permutation(len(rows))]
@@ -130,7 +130,7 @@ def test_refused_and_diverged_runs_are_said():
     ]
     sentences = analysis(study(lost))["sentences"]
     assert "scaffold: 3 diverged of 6 runs; no average above includes them." in sentences
-    assert "federation f0: fedavg is the only choice that came to its end" in " ".join(sentences)
+    assert "federation f0: fedavg is the only choice that finished" in " ".join(sentences)
 
 
 def test_the_baseline_stands_in_every_picture_and_the_page_is_quiet(tmp_path: Path, browser: Browser):

@@ -85,7 +85,7 @@ def at(value: Any, place: str) -> Any:
 
 
 def npz(path: Path, x: np.ndarray, y: np.ndarray) -> str:
-    """A data file of one's own; every fourth row is for testing."""
+    """A user's own data file; every fourth row is for testing."""
     test = np.arange(len(y)) % 4 == 0
     np.savez(path, x_train=x[~test], y_train=y[~test], x_test=x[test], y_test=y[test])
     return str(path)

@@ -415,6 +415,14 @@ def test_files_and_functions_fit_in_the_head():
     assert not long, "\n".join(long)
 
 
+def test_no_class_inherits_from_one_that_inherits():
+    """A third layer is composed of the other two. Tables of the experiment file and errors are families by themselves."""
+    classes = [node for path in sources() for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
+    bases = {one.name: {ast.unparse(base).rpartition(".")[2] for base in one.bases} for one in classes}
+    ours = bases.keys() - {"ConfigTable", "FedatlasError"}
+    assert not [name for name, found in bases.items() if any(bases.get(base, set()) & ours for base in found)]
+
+
 def test_nothing_names_a_folder_of_one_machine():
     # Each is written so that this file does not hold it.
     machine = re.compile(r"(?<![\w.])/(?:work|root|home|Users|opt|mnt)/[\w.-]|[A-Z]:\\Users")

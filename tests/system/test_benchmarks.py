@@ -156,6 +156,7 @@ def test_tables_replace_what_stands_between_the_marks(tmp_path, load):
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="this system has no /proc")
+@pytest.mark.timing
 def test_memory_counts_a_process_with_its_children(load):
     contest = load("contest")
     hold = "import sys; x = bytearray(64 << 20); print('ready', flush=True); sys.stdin.read()"

@@ -77,7 +77,7 @@ def test_a_plugin_brings_an_algorithm(tmp_path: Path) -> None:
     start, end = (load_file(done.path / f"{name}.safetensors") for name in ("initial", "model"))
     assert all(torch.equal(start[name], end[name]) for name in start)
     (tmp_path / "ours.py").write_text("ALGORITHMS = {'fedavg': print}\n")
-    with pytest.raises(ConfigError, match="fedatlas has a 'fedavg' of its own in algorithms"):
+    with pytest.raises(ConfigError, match="fedatlas already has 'fedavg' among its algorithms"):
         load_plugins([tmp_path / "ours.py"])
     with pytest.raises(ConfigError, match="no such Python file"):
         load_plugins([tmp_path / "other.py"])
@@ -119,10 +119,12 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
 
 def test_show_says_what_a_parameter_means_and_prints_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     said = shown("cfl", capsys)
-    assert "eps1 = 0.4  # number, 0 or more; a cluster rests where its mean update is shorter than this (Euclid" in said
+    assert (
+        "eps1 = 0.4  # number, 0 or more; a cluster is at rest if its mean update is shorter than this (Euclid" in said
+    )
     assert "gamma    gamma: least separation of a split             linkage " in said  # columns stay where they were
     assert "``" not in said
-    assert "path  # text; has to be given; a .npz, a .csv[.gz]" in shown("file", capsys)
+    assert "path  # text; required; a .npz, a .csv[.gz]" in shown("file", capsys)
     said = shown("natural", capsys)
     assert said.count("rows kept of each owner, a seeded sample; 0 = all") == 1
     assert "Source: D11" in said
@@ -148,6 +150,6 @@ def test_a_plug_in_that_explains_nothing_is_shown(
     for builder in (mute, half):
         monkeypatch.setitem(registry.PLUGINS["algorithms"], builder.__name__, builder)
     assert "share = 0.5  # number\n" in shown("mute", capsys)
-    assert "other  # whole number; has to be given\n" in shown("half", capsys)
+    assert "other  # whole number; required\n" in shown("half", capsys)
     assert registry.meanings(half) == {"share": "part of the way, from 0 to 1"}
     assert registry.prose(half) == "share: this is the title.\n\nother things: no line of a parameter.\n\nThe end."

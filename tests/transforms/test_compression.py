@@ -79,11 +79,11 @@ def test_error_feedback_is_worth_its_memory(tmp_path: Path, monkeypatch: pytest.
     ("overrides", "expected"),
     [
         (("compression.name=topc",), "unknown transform 'topc': did you mean 'topk'?"),
-        (("compression.share=0.1",), "compression.name: this key has to be given."),
+        (("compression.share=0.1",), "compression.name: this key is required."),
         (("compression.name=topk", "compression.share=0"), "compression.share = 0: expected"),
         (("compression.name=topk", "compression.levels=3"), "unknown key 'compression.levels'"),
         (("compression.name=qsgd", "compression.levels=0"), "compression.levels = 0: expected"),
-        (("compression.name=clip",), "compression.norm: this key has to be given."),
+        (("compression.name=clip",), "compression.norm: this key is required."),
         (("compression.name=clip", "compression.norm=inf"), "compression.norm = inf: expected a finite number."),
         (
             ("compression.name=topk", "algorithm.name=local_only"),

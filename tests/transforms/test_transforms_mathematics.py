@@ -232,7 +232,7 @@ def test_a_damaged_update_is_refused() -> None:
     with pytest.raises(TransportError, match="bytes of codes"):
         qsgd.decode({"x": {"qsgd": {**sealed, "codes": sealed["codes"][1:]}}})  # type: ignore[misc]
     sealed = encoded(topk, x)[0]["topk"]
-    with pytest.raises(TransportError, match="place 127 of 100"):
+    with pytest.raises(TransportError, match="place 127, but has only 100 places"):
         topk.decode({"x": {"topk": {**sealed, "places": torch.full_like(sealed["places"], 255)}}})  # type: ignore[misc]
 
 

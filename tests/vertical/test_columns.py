@@ -46,16 +46,20 @@ def test_ids_of_parquet_are_integers_in_decimal(tmp_path):
 @pytest.mark.parametrize(
     ("text", "keys", "said"),
     [
-        ("id,x,y\n1,2,0\n2,3,1\n1,4,0\n", {}, "the same id stands in 'id' twice, in lines 2 and 4: keep one row an id"),
+        (
+            "id,x,y\n1,2,0\n2,3,1\n1,4,0\n",
+            {},
+            "the same id occurs twice in 'id', in lines 2 and 4: keep one row per id",
+        ),
         ("id,y\n1,0\n2,1\n", {}, "no column is left as an input"),
         (
             "id,x,y\n1,2,0\n2,3,\n3,1,1\n",
             {},
-            "the label 'y' is missing in line 3: data.missing = 'drop' leaves such rows out",
+            "the label 'y' is missing in line 3: data.missing = 'drop' leaves out such rows",
         ),
-        ("id,x,y\n1,2,0\n2,3,1\n3,4,2\n", {}, "3 classes, which need softmax: that is not in this version"),
-        ("id,x,y\n1,2,0\n", {"id": "key"}, "id = 'key': 'p.csv' has no such column; it has id, x, y"),
-        ("id,x,y\n1,2,0\n", {"label": "id"}, "'id' is named for two things"),
+        ("id,x,y\n1,2,0\n2,3,1\n3,4,2\n", {}, "3 classes, but this version supports only two classes or a number"),
+        ("id,x,y\n1,2,0\n", {"id": "key"}, "id = 'key': 'p.csv' has no such column; its columns are id, x, y"),
+        ("id,x,y\n1,2,0\n", {"label": "id"}, "'id' is named for two roles"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_a_sentence_with_the_partys_name(tmp_path, text, keys, said):
@@ -87,7 +91,7 @@ def test_new_rows_are_read_by_the_columns_of_training(tmp_path):
     assert found.names == ("age", "city=Oslo", "city=Rome")
     assert np.array_equal(found.x, [[20, 0, 0], [np.nan, 0, 1]], equal_nan=True)
     (tmp_path / "less.csv").write_text("id,city\n9,Paris\n")
-    with pytest.raises(DataError, match="party 'bank': the rows have no column 'age'"):
+    with pytest.raises(DataError, match="party 'bank': the rows lack column 'age'"):
         new_rows(str(tmp_path / "less.csv"), "id", schema, "bank")
 
 
@@ -160,19 +164,19 @@ def test_a_configuration_reads_back_as_it_was_written(tmp_path):
     ("changed", "said"),
     [
         ({"algorithm": {"name": "fedavg"}}, "algorithm.name = 'secureboost'"),
-        ({"algorithm": {"name": "federated_forest"}}, "'federated_forest' is not in this version"),
-        ({"algorithm": {"name": "secureboost", "goss": [0.2, 0.1]}}, "algorithm.goss is not in this version"),
-        ({"algorithm": {"name": "secureboost", "mode": "mix"}}, "algorithm.mode is not in this version"),
+        ({"algorithm": {"name": "federated_forest"}}, "'federated_forest' is not supported in this version"),
+        ({"algorithm": {"name": "secureboost", "goss": [0.2, 0.1]}}, "algorithm.goss is not supported in this version"),
+        ({"algorithm": {"name": "secureboost", "mode": "mix"}}, "algorithm.mode is not supported in this version"),
         ({"local": {"epochs": 2}}, "[local] is for clients that hold rows"),
         ({"compression": {"name": "float16"}}, "[compression] is for clients that hold rows"),
-        ({"seeds": [1, 2]}, "seeds: several seeds are not in this version"),
+        ({"seeds": [1, 2]}, "seeds: this version does not support several seeds"),
         ({"partition": {"name": "iid"}}, "partition.name = 'iid' deals rows"),
         ({"partition": {"name": "vertical", "parties": 2}}, "partition.parties deals the columns of one table"),
         ({"align": {"reveal": "active"}}, "align.reveal = 'active': every party learns"),
         ({"privacy": [{"name": "secagg"}]}, "[[privacy]] 'secagg' is for updates"),
         ({"privacy": [{"name": "paillier", "bits": 20}]}, "privacy.paillier.bits is for updates"),
         ({"data": {"name": "digits", "scale": "none"}}, "data.scale: parties hold columns"),
-        ({"data": {"missing": "median"}}, "trees take holes as they are"),
+        ({"data": {"missing": "median"}}, "trees accept missing cells"),
         ({"engine": {"name": "loop"}}, "engine.name: parties hold columns"),
         ({"evaluation": {"drift": True}}, "evaluation.drift"),
         ({"partition": {"name": "hybrid"}}, "partition.name = 'hybrid'"),
@@ -201,7 +205,7 @@ def test_exactly_one_party_holds_the_label(tmp_path):
         parse(label(tmp_path, 0, 1))
     given = two(tmp_path)
     given["parties"][1]["weight"] = "spent"
-    with pytest.raises(ConfigError, match="weight goes with the label, which 'bank' holds"):
+    with pytest.raises(ConfigError, match="weight belongs with the label, which 'bank' holds"):
         parse(given)
     with pytest.raises(ConfigError, match="two of \\[\\[parties\\]\\] are called 'bank'"):
         parse(two(tmp_path) | {"parties": [two(tmp_path)["parties"][0]] * 2})
@@ -212,7 +216,7 @@ def test_exactly_one_party_holds_the_label(tmp_path):
 def test_a_label_at_a_passive_party_is_found(tmp_path):
     given = two(tmp_path)
     (tmp_path / "shop.csv").write_text("key,default\n1,0\n2,1\n")
-    with pytest.raises(DataError, match="party 'shop' has a column 'default' as an input, the label of 'bank'"):
+    with pytest.raises(DataError, match="party 'shop' has an input column 'default', which is the label of 'bank'"):
         consortium(checked(parse(given)))
 
 
@@ -233,5 +237,5 @@ def test_one_tables_columns_are_dealt_from_the_file(tmp_path):
     assert [len(one.schema) for one in held.tables] == [10, 10, 10]
     assert held.active == 0
     assert [len(one.ids) for one in held.tables] == [67, 67, 66]
-    with pytest.raises(ConfigError, match="is no table of columns"):
-        consortium(checked(parse(made | {"data": {"name": "mnist"}})))
+    with pytest.raises(ConfigError, match="is not a table"):
+        consortium(checked(parse(made | {"data": {"name": "digits"}})))

@@ -53,7 +53,7 @@ def test_a_scheme_is_run_compared_reported_and_predicted_with(name: str, task: s
     assert sides["together"][key] == pytest.approx(sides["joined"][key], abs=0.05 if task == "classes" else 0.5)
     assert done.summary["importance"]["shop"]["spent"] > 0
     page = (done.path / "report.html").read_text()
-    assert "Who brought what" in page
+    assert "What each party contributed" in page
     cells = [cell for row in scheme.words.learns(False) for cell in row]
     for said in (scheme.words.clear, scheme.words.gain, f"of each {scheme.words.round}", *cells):
         assert said in unescape(page)

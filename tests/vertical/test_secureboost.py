@@ -304,7 +304,7 @@ def test_four_parties_with_weights_and_numbers_encrypted() -> None:
 
 
 def test_a_key_too_short_for_one_sum_is_refused() -> None:
-    with pytest.raises(Exception, match=r"sums of 1,000,000,000 rows need \d+ bits, a key of 128"):
+    with pytest.raises(Exception, match=r"sums of 1,000,000,000 rows need \d+ bits, but a key of 128"):
         sealed.fields(1_000_000_000, secureboost()._replace(key_bits=128))
 
 

@@ -174,10 +174,10 @@ def other_key(sums: Any) -> Any:
 @pytest.mark.parametrize(
     ("how", "change", "said"),
     [
-        (HOW, fewer, r"party 'p1' answered with \d+ sums a node where \d+ were due"),
-        (HOW, lambda s: {**s, "candidates": s["candidates"] + 1}, "party 'p1' answered with .* were due"),
+        (HOW, fewer, r"party 'p1' answered with \d+ sums per node, but its bins give \d+"),
+        (HOW, lambda s: {**s, "candidates": s["candidates"] + 1}, "party 'p1' answered with .* but its bins give"),
         (HOW, lambda s: {**s, "left": [one[1:] for one in s["left"]]}, "party 'p1' did not answer with sums"),
-        (HOW, lambda s: {**s, "left": []}, "party 'p1' answered for 0 nodes where 1 were open"),
+        (HOW, lambda s: {**s, "left": []}, "party 'p1' answered for 0 nodes, but 1 were open"),
         (HOW, lambda s: {**s, "left": ["sums"]}, "party 'p1' did not answer with sums"),
         (HOW, impossible, "party 'p1' answered with 1 sums that no rows of a node can have"),
         (SEALED, first_batch(noise), "party 'p1' did not answer with sums of its bins: "),
@@ -235,7 +235,7 @@ def test_garbage_under_the_right_key_is_no_sum() -> None:
 
 
 def test_a_split_of_other_rows_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="a split of 20 rows was told in 1 bytes"):
+    with pytest.raises(ProtocolError, match="a split of 20 rows arrived in 1 bytes"):
         nodes.moved(np.ones(20, np.int64), [{"nodes": [1], "left": [nodes.bits(np.ones(8, bool))]}])
 
 
@@ -247,7 +247,7 @@ def test_a_split_that_was_never_offered_is_refused() -> None:
 def test_a_record_of_another_run_is_refused() -> None:
     done = trained(table(), OWNERS, HOW)
     message = {"records": tensor(np.array([99])), "rows": [tensor(np.arange(3))]}
-    with pytest.raises(ProtocolError, match="party 'p1' is asked for split 99, which is not in its file"):
+    with pytest.raises(ProtocolError, match="party 'p1' was asked for split 99, which is not in its file"):
         inference.way(HOW, None, done.parties[1], message, done.state(1), None)
 
 

@@ -171,7 +171,7 @@ def test_a_run_that_is_resumed_is_the_run_that_never_stopped(done, tmp_path):
     api.resume(tmp_path / "run", ["rounds=4"], baselines=True)
     assert plain_rows(tmp_path / "run") == plain_rows(path)
     assert models(tmp_path / "run") == models(path)
-    with pytest.raises(ConfigError, match="has done 4 rounds already"):
+    with pytest.raises(ConfigError, match="has already run 4 rounds"):
         api.resume(tmp_path / "run", ["algorithm.trees=3"])
 
 
@@ -375,9 +375,9 @@ def test_one_tables_columns_are_dealt_and_trained_on(tmp_path):
 
 def test_experiments_of_rows_do_not_take_it(done):
     folder, _, _ = done
-    with pytest.raises(ConfigError, match="parties hold columns here"):
+    with pytest.raises(ConfigError, match="this experiment's parties hold columns"):
         fedatlas.partition(experiment(folder))
-    with pytest.raises(ConfigError, match="side by side are not in this version"):
+    with pytest.raises(ConfigError, match="this version cannot compare runs of parties"):
         fedatlas.report([done[1], done[1]])
 
 
@@ -403,9 +403,9 @@ def test_python_predicts_and_aligns_as_the_command_line_does(done):
     folder, path, _ = done
     table = fedatlas.predict(path, {name: folder / f"{name}.csv" for name in ("bank", "shop")})
     assert len(table) == 360
-    with pytest.raises(ConfigError, match="with a file of each party"):
+    with pytest.raises(ConfigError, match="with a file for each party"):
         fedatlas.predict(path, folder / "bank.csv")
-    with pytest.raises(ConfigError, match="in the hands of several parties"):
+    with pytest.raises(ConfigError, match="is held by several parties"):
         fedatlas.load(path)
     assert api.align(experiment(folder))["rows"] == 330
     with pytest.raises(ConfigError, match="there is nothing to align"):

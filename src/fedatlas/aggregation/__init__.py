@@ -1,4 +1,4 @@
-"""How the updates of an ask become one value. `fedatlas list reducers` prints `REDUCERS`, `fedatlas list rules` prints `RULES`."""
+"""Aggregation of an ask's updates to one value. `fedatlas list reducers` prints `REDUCERS`, `fedatlas list rules` prints `RULES`."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""Updates as vectors: what a rule looks at is all float numbers of a client's change, one after another, in float64."""
+"""Updates as vectors: rules use all float numbers of a client's change, concatenated, in float64."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from fedatlas.tree import Tree
 
-COORDINATES = 8192  # that are looked at together: few enough for a processor's cache
+COORDINATES = 8192  # processed together: few enough for a processor's cache
 Place = tuple[str, ...]
 """The keys that lead to a leaf."""
 
 
 def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """(path, tensor or number) of nested mappings, in their order."""
+    """Yield (path, tensor or number) of nested mappings, in their order."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from leaves(inner, (*path, str(key)))
@@ -29,7 +29,7 @@ def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 
 def map_leaves(f: Callable[[Place, Any], Any], value: Any, path: Place = ()) -> Any:
-    """The same nested mappings, trees as trees, with ``f(path, leaf)`` in the place of each leaf."""
+    """Return the same nested mappings, trees as trees, with each leaf replaced by ``f(path, leaf)``."""
     if not isinstance(value, Mapping):
         return f(path, value)
     out = {key: map_leaves(f, x, (*path, str(key))) for key, x in value.items()}
@@ -37,7 +37,7 @@ def map_leaves(f: Callable[[Place, Any], Any], value: Any, path: Place = ()) -> 
 
 
 def shape_of(update: Any) -> tuple[tuple[Place, Any], ...]:
-    """The names and shapes of an update: what all updates of a sum have in common."""
+    """Return the names and shapes of an update, which all updates of a sum have in common."""
     return tuple(
         (path, (tuple(x.shape), x.is_floating_point()) if isinstance(x, Tensor) else type(x).__name__)
         for path, x in leaves(update)
@@ -45,17 +45,17 @@ def shape_of(update: Any) -> tuple[tuple[Place, Any], ...]:
 
 
 def counts(x: Any) -> bool:
-    """Whether a leaf is a tensor of whole numbers, such as batch norm's counter: no part of a vector."""
+    """Return whether a leaf is a tensor of whole numbers, such as batch norm's counter, which is not part of a vector."""
     return isinstance(x, Tensor) and not x.is_floating_point()
 
 
 def finite(x: Tensor) -> bool:
-    """Whether all numbers are. A sum is finite only where they are, and takes a thirtieth of the time of looking at each."""
+    """Return whether all numbers are finite. A sum is finite only if they are, and takes a thirtieth of the time of a full check."""
     return math.isfinite(x.sum().item()) or bool(torch.isfinite(x).all())
 
 
 def flat(update: Any, base: Any = None) -> Tensor:
-    """All float numbers of ``update - base`` in float64, (d,); what ``base`` does not have counts as zero there."""
+    """Return all float numbers of ``update - base`` in float64, (d,); numbers missing from ``base`` count as zero there."""
     known = dict(leaves(base or {}))
     parts = []
     for path, x in leaves(update):
@@ -66,12 +66,12 @@ def flat(update: Any, base: Any = None) -> Tensor:
 
 
 def numbers(x: Any) -> Tensor:
-    """A leaf's numbers, in float64."""
+    """Return a leaf's numbers, in float64."""
     return x.double().reshape(-1) if isinstance(x, Tensor) else torch.tensor([float(x)], dtype=torch.float64)
 
 
 def rebuilt(vector: Tensor, like: Any) -> Any:
-    """The inverse of `flat`, with the names and shapes of ``like``, in float64; whole numbers are those of ``like``."""
+    """Invert `flat`, with the names and shapes of ``like``, in float64; whole numbers are those of ``like``."""
     at = 0
 
     def build(path: Place, value: Any) -> Any:
@@ -86,7 +86,7 @@ def rebuilt(vector: Tensor, like: Any) -> Any:
 
 
 class Changes:
-    """Vectors of one length, in float64: in memory up to a budget of bytes, the others in a file that is gone with them."""
+    """Vectors of one length, in float64: in memory up to a budget of bytes, the rest in a file that is deleted with them."""
 
     def __init__(self, budget: int = 4 << 30) -> None:
         self.budget = budget
@@ -98,23 +98,23 @@ class Changes:
         return len(self._rows)
 
     def add(self, vector: Tensor) -> None:
-        """One more."""
+        """Add one vector."""
         self.size = vector.numel()
         if 8 * self.size * (len(self._rows) + 1) > self.budget and self.size:
             vector = self._spilled(vector)
         self._rows.append(vector)
 
     def row(self, k: int) -> Tensor:
-        """The k-th vector."""
+        """Return the k-th vector."""
         return self._rows[k]
 
     def blocks(self) -> Iterator[Tensor]:
-        """All vectors, some coordinates at a time, (n, coordinates)."""
+        """Yield all vectors, some coordinates at a time, (n, coordinates)."""
         for at in range(0, self.size, COORDINATES):
             yield torch.stack([row[at : at + COORDINATES] for row in self._rows])
 
     def finite(self) -> bool:
-        """Whether every number is."""
+        """Return whether every number is finite."""
         return all(map(finite, self._rows))
 
     def _spilled(self, vector: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Reducers: small records that turn the updates of an ask into one value, in the order of the clients' seats (C8).
 
-    total <- add(total, lift(client, update, coefficient))   for every update, as they come;   close(total, closing) -> Reduced
+    total <- add(total, lift(client, update, coefficient))   for every update, as it arrives;   close(total, closing) -> Reduced
 
-Mean and sum are a monoid in float64 that holds one update's worth of memory, however many come. Coefficients are those that the
-algorithm states (they sum to one for a mean), so nothing is divided afterwards and a single client's update comes out bit for bit.
+Mean and sum are a monoid in float64 that needs the memory of one update, for any number of them. Coefficients are stated by the
+algorithm (they sum to one for a mean), so nothing is divided afterwards and a single client's update is returned bit-identical.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from fedatlas.algorithm import Mixing, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.tree import Tree
 
-BUFFERS = "buffers"  # statistics of batch norm: their integers are counters, of which the largest is taken (C9)
+BUFFERS = "buffers"  # statistics of batch norm: their integers are counters, and the largest is taken (C9)
 
 Coefficient = float | Mapping[str, float]
 """Of an update, or of each of its parts."""
 
 
 class Closing(NamedTuple):
-    """The facts that are known once all replies are in."""
+    """The facts known once all replies have arrived."""
 
-    clients: tuple[int, ...]  # who answered, in the order of their seats
-    mend: Callable[[str], float]  # part -> the factor that makes the mean of those asked one of those who answered
-    mixing: Callable[[tuple[int, ...]], Mixing] | None  # of the ask
+    clients: tuple[int, ...]  # those that answered, in the order of their seats
+    mend: Callable[[str], float]  # part -> factor from the mean over those asked to the mean over those that answered
+    mixing: Callable[[tuple[int, ...]], Mixing] | None  # for the ask
 
 
 class Reduced(NamedTuple):
     """The outcome of an ask."""
 
-    value: Update | None = None  # one for all, tensors in float64; None if nobody answered
-    each: Mapping[int, Update] = {}  # one a client
+    value: Update | None = None  # one for all, tensors in float64; None without answers
+    each: Mapping[int, Update] = {}  # one per client
 
 
 class Reducer(NamedTuple):
-    """How updates become one value. Integers of the part ``buffers`` are counters, others are whole numbers."""
+    """Rule for combining updates to one value. Integers of the part ``buffers`` are counters, others are whole numbers."""
 
     name: str
     lift: Callable[[int, Update, Coefficient], Any]
-    add: Callable[[Any, Any], Any]  # of the total so far (None at first) and what was lifted
+    add: Callable[[Any, Any], Any]  # of the total so far (None at first) and the lifted update
     close: Callable[[Any, Closing], Reduced]
-    # Whether the server may look at single clients' updates: a task has to declare what it shows. Only who adds up says False.
+    # Whether the server may see single clients' updates: a task must declare what it shows. Only pure sums set False.
     single: bool = True
 
 
 def mean() -> Reducer:
-    """sum_k p_k u_k with the ask's weights p_k, mended where clients asked were lost. Whole numbers have no mean."""
+    """sum_k p_k u_k with the ask's weights p_k, corrected if clients were lost. Whole numbers have no mean."""
 
     def close(so_far: Update | None, closing: Closing) -> Reduced:
         if so_far is None:
@@ -64,7 +64,7 @@ def mean() -> Reducer:
 
 
 def total() -> Reducer:
-    """sum_k u_k, of whole numbers exactly; of those who answered."""
+    """sum_k u_k over those that answered, exact for whole numbers."""
     return Reducer(
         "sum", _weighted, lambda s, one: added(s, one[0], 1.0, whole=True), lambda s, _: Reduced(s), single=False
     )
@@ -76,7 +76,7 @@ def each() -> Reducer:
 
 
 def neighbours() -> Reducer:
-    """For each node the mix of what it hears, by the coefficients of ``mixing(those who answered)``: no server takes part."""
+    """For each node the mix of the updates it receives, by the coefficients of ``mixing(those that answered)``, without a server."""
 
     def close(held: Mapping[int, Update] | None, closing: Closing) -> Reduced:
         if not held or closing.mixing is None:
@@ -94,22 +94,22 @@ def neighbours() -> Reducer:
 
 
 def part_of(coefficients: Coefficient, part: str) -> float:
-    """The coefficient of a part of an update; ``buffers`` and parts without one have that of ``model``, else of the first."""
+    """Return the coefficient of a part of an update; ``buffers`` and parts without one have that of ``model``, else the first."""
     if not isinstance(coefficients, Mapping):
         return coefficients
     return coefficients.get(part, coefficients.get("model", next(iter(coefficients.values()))))
 
 
 def added(so_far: Update | None, update: Update, coefficients: Coefficient, *, whole: bool = False) -> Update:
-    """``so_far + coefficient * update`` in float64, with a mapping by part; ``so_far`` is used up.
+    """Return ``so_far + coefficient * update`` in float64, by part for a mapping; ``so_far`` is consumed.
 
-    ProtocolError where the update has other parts than those before it: a part that some leave out has no mean. With ``whole``
-    whole numbers are added up exactly; without, ProtocolError for tensors of them, but for counters of batch norm, of which the
-    largest is taken.
+    ProtocolError if the update has other parts than those before it, since a part that some omit has no mean. With ``whole``,
+    whole numbers are added up exactly. Without it, tensors of whole numbers are a ProtocolError, except counters of batch norm, of
+    which the largest is taken.
     """
     if so_far is not None and so_far.keys() != update.keys():
         odd = sorted(so_far.keys() ^ update.keys())
-        raise ProtocolError(f"updates to be added up differ in their parts: not every client sent '{odd[0]}'.")
+        raise ProtocolError(f"updates to be summed differ in their parts: not every client sent '{odd[0]}'.")
     return {
         part: _add(
             None if so_far is None else so_far[part],
@@ -122,13 +122,13 @@ def added(so_far: Update | None, update: Update, coefficients: Coefficient, *, w
 
 
 class WeightedSum:
-    """`added` as an object, for algorithms that add updates up themselves; holds one update's worth of memory."""
+    """`added` as an object, for algorithms that sum updates themselves; needs the memory of one update."""
 
     def __init__(self) -> None:
         self.total: Any = None
 
     def add(self, update: Update, coefficients: Coefficient) -> None:
-        """Adds ``coefficient * update``."""
+        """Add ``coefficient * update``."""
         self.total = added(self.total, update, coefficients)
 
 
@@ -137,19 +137,19 @@ def _weighted(client: int, update: Update, coefficient: Coefficient) -> tuple[Up
 
 
 def kept(client: int, update: Update, coefficient: Coefficient) -> tuple[int, Update]:
-    """A client's update in memory of its own."""
+    """Return a client's update as a copy."""
     return client, _copied(update)
 
 
 def collected(held: dict[int, Update] | None, one: tuple[int, Update]) -> dict[int, Update]:
-    """The updates by client; ``held`` is used up."""
+    """Return the updates by client; ``held`` is consumed."""
     held = held or {}
     held[one[0]] = one[1]
     return held
 
 
 def _copied(value: Any) -> Any:
-    """The same in memory of its own: what a worker wrote is written over by the next."""
+    """Return a copy, since workers reuse their memory for the next update."""
 
     def copy(path: Place, x: Any) -> Any:
         if isinstance(x, list | tuple):
@@ -160,7 +160,7 @@ def _copied(value: Any) -> Any:
 
 
 def scaled(value: Any, by: float) -> Any:
-    """A part times a factor, float tensors in place; tensors of whole numbers stay as they are."""
+    """Return a part times a factor, float tensors in place; tensors of whole numbers are unchanged."""
 
     def scale(path: Place, x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -177,7 +177,7 @@ def _add(so_far: Any, value: Any, by: float, whole: Literal["largest", "sum", "n
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             if whole == "none":
-                raise ProtocolError("updates hold whole numbers, which have no mean: ask for them with reduce='sum'.")
+                raise ProtocolError("updates hold whole numbers, which have no mean: request them with reduce='sum'.")
             if whole == "sum":
                 return value.to(torch.int64, copy=True) if so_far is None else so_far + value.long()
             return value.clone() if so_far is None else torch.maximum(so_far, value)

@@ -1,4 +1,4 @@
-"""A rule in the place of a mean: a reducer that holds the updates of one ask and judges them together when all are there."""
+"""A rule instead of a mean: a reducer that holds the updates of one ask and judges them together once all have arrived."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fedatlas.aggregation.rules import Rule, RuleResult, shares
 from fedatlas.algorithm import Update
 
 Base = Callable[[int, Update], Any]
-"""(client, its update) -> what the parts of it are changes of; a part that it leaves out is judged as it is."""
+"""(client, its update) -> the base of its parts' changes; a part without one is judged unchanged."""
 
 
 class RuleReduction:
-    """One ask's updates under a rule. Judged are changes, in float64, all parts and float buffers of a client together.
+    """One ask's updates under a rule. The rule judges changes, in float64, all parts and float buffers of a client together.
 
     value = S (base + rule(changes)),  with S the sum of the coefficients: 1 for models, 1/K for each of SCAFFOLD's m controls.
     """
 
     def __init__(self, rule: Rule, base: Base, budget: int) -> None:
         self.rule, self.base, self.budget = rule, base, budget
-        self.refused = ""  # why the rule could not judge: the round then changes nothing
-        self.weights: dict[int, float] = {}  # of the clients, as the rule set them
-        self.unchosen: set[int] = set()  # clients whose whole change a selection left out
+        self.refused = ""  # why the rule could not judge; the round then changes nothing
+        self.weights: dict[int, float] = {}  # of the clients, as set by the rule
+        self.unchosen: set[int] = set()  # clients whose whole change was not selected
 
     def mean(self) -> Reducer:
-        """In the place of the reducer ``mean``."""
+        """Return the reducer that replaces ``mean``."""
         return Reducer("mean", lambda *one: one, self._held, self._close, single=False)
 
     def neighbours(self) -> Reducer:
-        """In the place of the reducer ``neighbours``: each node judges what it hears, itself included, by how it differs from its own."""
+        """Return the reducer that replaces ``neighbours``: each node judges all it receives, and itself, relative to its own update."""
         return Reducer("neighbours", kept, collected, self._mixed, single=False)
 
     def _held(self, so_far: HeldUpdates | None, one: tuple[int, Update, Coefficient]) -> HeldUpdates:
@@ -77,7 +77,7 @@ class RuleReduction:
 
 
 class HeldUpdates:
-    """Updates that wait for each other: their changes as vectors, and what is needed to make an update of the result."""
+    """Updates waiting for each other: their changes as vectors, and what is needed to turn the result into an update."""
 
     def __init__(self, budget: int) -> None:
         self.changes = Changes(budget)
@@ -88,7 +88,7 @@ class HeldUpdates:
         self.like: Update = {}
 
     def add(self, client: int, update: Update, base: Any, coefficient: Coefficient) -> None:
-        """One more update, copied."""
+        """Add a copy of one more update."""
         if not self.clients:
             self.like = kept(client, update, 1.0)[1]
         self.clients.append(client)
@@ -98,17 +98,17 @@ class HeldUpdates:
         self.changes.add(flat(update, base))
 
     def judged(self, rule: Rule) -> RuleResult:
-        """The rule's verdict, with the weights of the models where it looks at any."""
+        """Return the rule's verdict; the models' weights are passed to rules that use them."""
         weights = [part_of(one, "model") for one in self.coefficients]
         given = shares(weights if sum(weights) > 0 else None, len(weights))
         return rule.judge(self.changes, given, rule.tolerated(len(weights)))
 
     def total(self, part: str) -> float:
-        """The sum of the coefficients of a part."""
+        """Return the sum of the coefficients of a part."""
         return sum(part_of(one, part) for one in self.coefficients)
 
     def value(self, found: RuleResult) -> Update:
-        """base + change, in float64. Of whole numbers the largest of those chosen; where nobody is left out, the middle one."""
+        """Return base + change, in float64. For whole numbers, the largest of those chosen, or the middle one if all are included."""
         change, base = rebuilt(found.value, self.like), self._base(found)
         rows = list(found.chosen) if found.chosen is not None else range(len(self.clients))
 
@@ -124,7 +124,7 @@ class HeldUpdates:
         return joined
 
     def _base(self, found: RuleResult) -> dict[Place, Tensor]:
-        """The base of the result: where clients were told different models, their mean by the verdict's weights."""
+        """Return the base of the result: if clients received different models, their mean by the verdict's weights."""
         first = dict(leaves(self.bases[0]))
         every = [dict(leaves(base)) for base in self.bases]
         alike = all(one.keys() == first.keys() and all(one[p] is first[p] for p in first) for one in every)
@@ -139,5 +139,5 @@ class HeldUpdates:
 
 
 def _left(clients: list[int], found: RuleResult) -> set[int]:
-    """The clients that a selection did not take."""
+    """Return the clients that a selection left out."""
     return set() if found.chosen is None else {k for at, k in enumerate(clients) if at not in found.chosen}

@@ -1,7 +1,7 @@
-"""Rules that resist: of the clients' changes one that a few hostile ones cannot move far. `fedatlas list rules` prints this table.
+"""Robust rules: combine the clients' changes so that a few hostile ones have limited effect. `fedatlas list rules` prints this table.
 
 ============  ===============================================================================  ===========================
-mean          sum p_k x_k: one hostile client moves it as far as it likes                      C3
+mean          sum p_k x_k: one hostile client can move it arbitrarily far                      C3
 krum          the change with the smallest sum of squares to its n - f - 2 nearest ones        B1, Blanchard et al. 2017
 multi_krum    the mean of the q changes with the smallest such sums                            B2, as Krum
 trimmed_mean  of each coordinate the mean without its f largest and f smallest values          B3, Yin et al. 2018
@@ -9,9 +9,9 @@ median        of each coordinate the middle value, or the mean of the middle two
 norm_clip     the mean of changes shortened to a length M                                      B7, Sun et al. 2019
 ============  ===============================================================================  ===========================
 
-``x_k`` is the change of client k, n the number of changes, f how many of them are assumed to be hostile. All arithmetic is in float64.
-Only ``mean`` and ``norm_clip`` look at weights: a client would choose its own. Coordinate-wise rules take each coordinate for
-itself; the others make one selection, or one length, of all parts together.
+``x_k`` is the change of client k, n the number of changes, f how many of them are assumed hostile. All arithmetic is in float64.
+Only ``mean`` and ``norm_clip`` use weights, which a hostile client could choose. Coordinate-wise rules treat each coordinate
+separately; the others make one selection, or use one length, for all parts together.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fedatlas.aggregation.changes import Changes, flat, rebuilt, shape_of
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.registry import Count, Positive, Whole
 
-SHARE = 0.2  # of the changes that are assumed to be hostile where f is left out
+SHARE = 0.2  # share of the changes assumed hostile if f is omitted
 
 
 class RuleResult(NamedTuple):
     """The outcome of a rule."""
 
     value: Tensor  # one change, float64, (d,)
-    weights: tuple[float, ...]  # of each change in it; for a coordinate-wise rule one share each
-    chosen: tuple[int, ...] | None = None  # the changes that it took, where it left others out whole
+    weights: tuple[float, ...]  # of each change in it; for a coordinate-wise rule equal shares
+    chosen: tuple[int, ...] | None = None  # the changes taken, if others were left out entirely
 
 
 Judge = Callable[[Changes, Tensor, int], RuleResult]
@@ -44,36 +44,36 @@ Judge = Callable[[Changes, Tensor, int], RuleResult]
 
 
 class Rule(NamedTuple):
-    """How changes become one."""
+    """A rule for combining changes."""
 
     name: str
-    said: str  # what the server does, for the report
+    said: str  # what the server did, for the report
     judge: Judge
-    f: int | None = None  # how many are assumed to be hostile; None: floor(0.2 n)
-    fewest: Callable[[int], int] = lambda f: 1  # of changes that it needs for f
+    f: int | None = None  # number assumed hostile; None: floor(0.2 n)
+    fewest: Callable[[int], int] = lambda f: 1  # fewest changes needed for f
     needs: str = ""  # the same in words
-    weighted: bool = False  # whether it looks at the weights
+    weighted: bool = False  # whether it uses the weights
 
     def tolerated(self, n: int) -> int:
-        """The f that is assumed of n changes."""
+        """Return the f assumed for n changes."""
         return math.floor(SHARE * n + 1e-9) if self.f is None else self.f
 
     def refusal(self, n: int) -> str:
-        """Why n changes are too few; "" where they are enough."""
+        """Return why n changes are too few; "" if they are enough."""
         f = self.tolerated(n)
         return "" if n >= self.fewest(f) else f"'{self.name}' with f = {f} needs {self.needs}, not {n}"
 
     def combine(self, changes: Sequence[Any] | Mapping[Any, Any], weights: Sequence[float] | None = None) -> Any:
-        """One change of many, in float64: ``changes`` are trees (or updates: parts by name), ``weights`` one number above 0 each.
+        """Combine many changes to one, in float64: ``changes`` are trees (or updates: parts by name), ``weights`` one number above 0 each.
 
-        Weights are taken as shares of their sum, equal where left out. ConfigError where f is too large for so many changes;
-        ProtocolError for changes of different names or shapes, and for numbers that are not finite.
+        Weights are normalised to sum to one; by default they are equal. ConfigError if f is too large for the number of changes;
+        ProtocolError for changes with different names or shapes, and for numbers that are not finite.
         """
         given = list(changes.values()) if isinstance(changes, Mapping) else list(changes)
         if not given:
-            raise ConfigError("a rule combines one change or more.")
+            raise ConfigError("a rule needs at least one change.")
         if weights is not None and (len(weights) != len(given) or not math.fsum(weights) > 0):
-            raise ConfigError(f"{len(given)} changes need as many weights, which sum to more than 0.")
+            raise ConfigError(f"{len(given)} changes need as many weights, with a sum above 0.")
         if why := self.refusal(len(given)):
             raise ConfigError(f"{why}.")
         if any(shape_of(each) != shape_of(given[0]) for each in given):
@@ -88,7 +88,7 @@ class Rule(NamedTuple):
 
 
 def shares(weights: Sequence[float] | None, n: int) -> Tensor:
-    """Weights that sum to one."""
+    """Return weights that sum to one."""
     given = torch.ones(n, dtype=torch.float64) if weights is None else torch.tensor(weights, dtype=torch.float64)
     return given / given.sum()
 
@@ -97,7 +97,7 @@ def shares(weights: Sequence[float] | None, n: int) -> Tensor:
 
 
 def squares(changes: Changes) -> Tensor:
-    """||x_i - x_j||^2 of all pairs, (n, n)."""
+    """Return ||x_i - x_j||^2 of all pairs, (n, n)."""
     n = len(changes)
     gram = torch.zeros(n, n, dtype=torch.float64)
     for block in changes.blocks():
@@ -107,14 +107,14 @@ def squares(changes: Changes) -> Tensor:
 
 
 def closeness(changes: Changes, f: int) -> Tensor:
-    """Krum's score of each change: the sum of its n - f - 2 smallest squared distances to others. The smaller, the better."""
+    """Return Krum's score of each change: the sum of its n - f - 2 smallest squared distances to others. Smaller is better."""
     found = squares(changes)
-    found.fill_diagonal_(math.inf)  # nobody is its own neighbour
+    found.fill_diagonal_(math.inf)  # no change is its own neighbour
     return found.sort(dim=1).values[:, : len(changes) - f - 2].sum(dim=1)
 
 
 def _nearest(changes: Changes, f: int, count: int) -> RuleResult:
-    """The mean of the ``count`` changes with the smallest scores; of equal ones the first."""
+    """Return the mean of the ``count`` changes with the smallest scores; among equals the first."""
     n = len(changes)
     order = torch.sort(closeness(changes, f), stable=True).indices[:count]
     chosen = tuple(sorted(int(k) for k in order))
@@ -125,7 +125,7 @@ def _nearest(changes: Changes, f: int, count: int) -> RuleResult:
 
 
 def _summed(changes: Changes, weights: Tensor) -> Tensor:
-    """sum w_k x_k, in the order of the changes."""
+    """Return sum w_k x_k, in the order of the changes."""
     total = torch.zeros(changes.size, dtype=torch.float64)
     for k, weight in enumerate(weights.tolist()):
         if weight:
@@ -134,7 +134,7 @@ def _summed(changes: Changes, weights: Tensor) -> Tensor:
 
 
 def _sorted(changes: Changes) -> Iterator[np.ndarray[Any, Any]]:
-    """Blocks of coordinates, each coordinate's values ascending, (coordinates, n)."""
+    """Yield blocks of coordinates, each coordinate's values ascending, (coordinates, n)."""
     for block in changes.blocks():
         table = np.ascontiguousarray(block.numpy().T)
         table.sort(axis=1)
@@ -142,7 +142,7 @@ def _sorted(changes: Changes) -> Iterator[np.ndarray[Any, Any]]:
 
 
 def _middle(changes: Changes, cut: int) -> RuleResult:
-    """Of each coordinate the mean of what is left without the ``cut`` largest and the ``cut`` smallest values."""
+    """Return the mean of each coordinate without its ``cut`` largest and ``cut`` smallest values."""
     n = len(changes)
     means = [table[:, cut : n - cut].mean(axis=1) for table in _sorted(changes)]
     value = torch.from_numpy(np.concatenate(means)) if means else torch.zeros(0, dtype=torch.float64)
@@ -153,59 +153,59 @@ def _middle(changes: Changes, cut: int) -> RuleResult:
 
 
 def mean() -> Rule:
-    """The weighted mean: no defence, what all others are measured by."""
-    said = "The server took the **weighted mean**, which is no defence: it leaves out only what is no update at all."
+    """The weighted mean: no defence, but the reference for all others."""
+    said = "The server took the **weighted mean**, which is no defence: it leaves out only invalid updates."
     return Rule("mean", said, lambda x, p, f: RuleResult(_summed(x, p), tuple(p.tolist())), 0, weighted=True)
 
 
 def krum(*, f: Count | None = None) -> Rule:
-    """One client's change: the one whose nearest others are nearest. On unequal clients it keeps one client's bias.
+    """One client's change: the one closest to its nearest neighbours. On unequal clients it keeps one client's bias.
 
-    f: how many of a round's clients are assumed to be hostile, n >= 2 f + 3; left out = floor(0.2 n).
+    f: number of a round's clients assumed hostile, n >= 2 f + 3; omitted = floor(0.2 n).
     """
-    said = "The server took one change a round, by **Krum**: the one whose nearest others were nearest."
+    said = "The server took one change per round, by **Krum**: the one closest to its nearest neighbours."
     return Rule("krum", said, lambda x, p, f: _nearest(x, f, 1), f, _of_krum, "2 f + 3 changes or more")
 
 
 def multi_krum(*, f: Count | None = None, q: Whole | None = None) -> Rule:
-    """The plain mean of the q changes that Krum likes best.
+    """The plain mean of the q changes with the best Krum scores.
 
-    f: how many of a round's clients are assumed to be hostile, n >= 2 f + 3; left out = floor(0.2 n).
-    q: how many changes are taken; left out = n - f.
+    f: number of a round's clients assumed hostile, n >= 2 f + 3; omitted = floor(0.2 n).
+    q: number of changes taken; omitted = n - f.
     """
 
     def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
         n = len(changes)
         return _nearest(changes, f, min(q or n - f, n))
 
-    said = "The server took the mean of the changes that **Multi-Krum** likes best: those whose nearest others were nearest."
+    said = "The server took the mean of the changes with the best **Multi-Krum** scores: those closest to their nearest neighbours."
     return Rule("multi_krum", said, judge, f, _of_krum, "2 f + 3 changes or more")
 
 
 def trimmed_mean(*, f: Count | None = None) -> Rule:
-    """Of each coordinate the mean without its f largest and f smallest values.
+    """The mean of each coordinate without its f largest and f smallest values.
 
-    f: how many of a round's clients are assumed to be hostile, n > 2 f; left out = floor(0.2 n).
+    f: number of a round's clients assumed hostile, n > 2 f; omitted = floor(0.2 n).
     """
-    said = "The server took of each coordinate the **mean without the largest and the smallest values**."
+    said = "The server took the **mean of each coordinate without its largest and smallest values**."
     return Rule("trimmed_mean", said, lambda x, p, f: _middle(x, f), f, _more_than_half, "more than 2 f changes")
 
 
 def median(*, f: Count | None = None) -> Rule:
-    """Of each coordinate the middle value, or the mean of the middle two.
+    """The middle value of each coordinate, or the mean of the middle two.
 
-    f: how many of a round's clients are assumed to be hostile, n > 2 f; left out = floor(0.2 n). It is only checked.
+    f: number of a round's clients assumed hostile, n > 2 f; omitted = floor(0.2 n). It is only checked.
     """
-    said = "The server took of each coordinate the **median**."
+    said = "The server took the **median** of each coordinate."
     return Rule(
         "median", said, lambda x, p, f: _middle(x, (len(x) - 1) // 2), f, _more_than_half, "more than 2 f changes"
     )
 
 
 def norm_clip(*, bound: Positive | None = None) -> Rule:
-    """The weighted mean of changes that the server shortens to one length: nobody moves the model further than that.
+    """The weighted mean of changes that the server shortens to one length, so no client moves the model further than that.
 
-    bound: M, the longest change that counts whole (Euclidean norm over all parts); left out = the median of the round's lengths.
+    bound: M, the longest change that counts in full (Euclidean norm over all parts); omitted = the median of the round's lengths.
     """
 
     def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
@@ -236,4 +236,4 @@ RULES: Mapping[str, Callable[..., Rule]] = {
 }
 
 LATER = ("geometric_median", "fltrust")
-"""Rules that are planned and not in this version: refused as such."""
+"""Planned rules, not supported in this version: refused as such."""

@@ -1,9 +1,9 @@
 """Federations whose clients' models differ in architecture: one server state per architecture, and each client's choice.
 
     server["states"]   architecture -> {"model", "buffers"}, in the order of ``[[models]]``
-    server["owners"]   by client: its architecture
+    server["owners"]   architecture of each client
 
-Where all clients have the same, the server's own state is that of the one architecture, which is called "global".
+If all clients have the same architecture, the server's own state is that of this architecture, which is called "global".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedatlas.algorithms.whole_models import model_part, whole_model
 
 
 def begin(models: Models, facts: ServerFacts) -> State:
-    """Every architecture at its initial model."""
+    """Return the server's state with the initial model of every architecture."""
     if "owners" not in facts:
         return {"model": models["global"]}
     states = {name: model_part({"model": w, "buffers": facts["buffers"][name]}) for name, w in models.items()}
@@ -46,7 +46,7 @@ def at(server: State, party: int, name: str) -> dict[int, str]:
 
 
 def told(server: State, client: int) -> Message:
-    """A client is told the model of its architecture."""
+    """Return the message for a client: the model of its architecture."""
     return model_part(states(server)[owner(server, client)])
 
 

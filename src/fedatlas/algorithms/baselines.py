@@ -3,7 +3,7 @@
 ``centralised`` trains on the union of the clients' rows with the batches of client 0, one model of each architecture.
 Source: H0 (the thesis' theta_C). ``local_only`` never averages: each client keeps its own model; the
 server's stays the initial one.
-Neither sends messages: the rows go up once (H0), or nothing does (docs/decisions.md).
+Neither sends messages: the rows are sent to the server once (H0), or nothing is sent (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def local_only() -> Algorithm:
         client_init=lambda params, facts: {"model": params},
         server_init=architectures.begin,
         broadcast=architectures.told,
-        models=lambda server: {},  # what the server has is where all began
+        models=lambda server: {},  # the server has only the initial model
         personal=lambda message, client: whole_model(client),
         demands=Demands(mixed=True),
         refuses={"compression": "nothing leaves a client"},

@@ -1,8 +1,8 @@
 """Batch norm under any algorithm (``model.bn``): layers that stay with the client, or recalibrated statistics.
 
-``local`` is FedBN (`fedbn.py`, whose symbols these are) for another algorithm's rounds. What an algorithm adds to the gradient (proximal
-terms, control variates) spares these layers, since they need not agree with others. ``recalibrate`` leaves one global model and
-renews its running statistics after every round (B10, C9).
+``local`` is FedBN (`fedbn.py`, with the same symbols) for another algorithm's rounds. Terms that an algorithm adds to the
+gradient (proximal terms, control variates) leave these layers out, since they need not agree across clients.
+``recalibrate`` keeps one global model and recomputes its running statistics after every round (B10, C9).
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ class OwnStatistics:
         self.data, self.own, self.n, self.classes = data, own, data.n, data.classes
 
     def pieces(self) -> Sequence[Batch]:
-        """Return the survey's data with the client's own buffers."""
+        """Return all rows in pieces, with the client's own buffers."""
         return [self._seen(batch) for batch in self.data.pieces()]
 
     def batches(self) -> Sequence[Batch]:
-        """Return the survey's data with the client's own buffers."""
+        """Return the training batches, with the client's own buffers."""
         return [self._seen(batch) for batch in self.data.batches()]
 
     def _seen(self, batch: Batch) -> Batch:
@@ -162,9 +162,9 @@ def kept(task: Task) -> Task:
 def recalibrated(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with statistics recomputed after every round (``model.bn = "recalibrate"``).
 
-    The cohort passes its rows through the new model in batches of up to 1,024. Mean and variance over all positions (rows, times
-    the places of a convolution), the variance over positions - 1, are the running ones: what torch keeps of a pass over all rows
-    with momentum 1, if no earlier layer has statistics. The server sees only sums.
+    The cohort passes its rows through the new model in batches of up to 1,024. The running statistics become the mean and
+    the variance (over n - 1) of all n positions, which are rows times the places of a convolution. Torch would keep the
+    same after a pass over all rows with momentum 1, if no earlier layer has statistics. The server sees only sums.
     """
     rounds = algorithm.rounds or federated
 
@@ -175,7 +175,7 @@ def recalibrated(algorithm: Algorithm) -> Algorithm:
             return after
         told: Message = {"model": after["model"], "buffers": buffers}
         replies = yield Ask(round.cohort, "statistics", dict.fromkeys(round.cohort, told), "sum")
-        if replies.value is None:  # all have left since: keep the statistics that the round averaged
+        if replies.value is None:  # all clients have left: keep the statistics that the round averaged
             return after
         return {**after, "buffers": cast_like(Tree({**buffers, **pooled(replies.value["moments"])}), buffers)}
 

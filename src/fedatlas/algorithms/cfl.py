@@ -13,8 +13,8 @@ gamma    ``gamma``: least separation of a split         ``linkage``  how the two
 
 Source: Sattler, Mueller, Samek, IEEE TNNLS 2021. G10. Two halves with the smallest largest similarity across are what single
 linkage ends with (the weakest edge of the maximum spanning tree is dropped); the authors' code takes ``complete`` linkage and plain means.
-A cluster is tested in rounds that all of its clients return from. A client that is new after a split goes down the tree: at each split it
-trains the model that was split, and takes the side whose updates are more like its own.
+A cluster is tested only in rounds from which all of its clients return. A client that is new after a split descends the
+tree of splits: at each split it trains the model that was split, and joins the side whose updates are more like its own.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NEVER = "No cluster can be split: algorithm.after_round = {} and the run has {} 
 
 
 class SplitRule(NamedTuple):
-    """When a cluster is split, and how."""
+    """The rule by which a cluster is split."""
 
     eps1: float
     eps2: float
@@ -76,7 +76,7 @@ def cfl(
 
     theta_c <- mean of the cluster's local models; clusters that disagree at rest are split in two.
 
-    eps1: a cluster rests where its mean update is shorter than this (Euclidean norm, in units of weights).
+    eps1: a cluster is at rest if its mean update is shorter than this (Euclidean norm, in units of weights).
     eps2: a cluster at rest disagrees if some client's update is longer than this (same norm).
     gamma: least sqrt((1 - largest cosine across) / 2) between two halves, from 0 to 1; 0 = any split is accepted.
     after_round: last round without a split.
@@ -126,7 +126,7 @@ def cfl(
 
 
 def divided(server: State, name: str, held: list[int], replies: Replies, round: Round, how: SplitRule) -> State:
-    """The server with cluster ``name`` split, or as it was where the test fails."""
+    """Return the server with cluster ``name`` split, or unchanged if the test fails."""
     old = server["clusters"][name]
     updates = [replies.each[k]["model"] - old["model"] for k in held]
     inner = shared.products(updates, updates)

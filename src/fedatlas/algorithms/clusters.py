@@ -1,7 +1,7 @@
 """Common parts of CFL, FeSEM and IFCA: a model for each cluster of clients, and the clients' clusters.
 
 The server holds ``clusters`` (name -> ``{"model": ..., "buffers": ...}``), ``cluster`` (client -> name of its cluster) and ``rows``
-(client -> its examples). ``model`` and ``buffers`` are those of the whole federation, for clients that no cluster knows yet.
+(client -> its examples). ``model`` and ``buffers`` are those of the whole federation, for clients without a cluster.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from fedatlas.algorithm import Batch, Data, Facts, Message, Network, State
 from fedatlas.tree import Tensors
 
 Distance = Callable[[Tensor, Tensor], Tensor]
-"""(the student's scores, the teacher's), both (rows, classes) -> mean."""
+"""Function of the student's and the teacher's scores, both (rows, classes); it returns a mean."""
 
 WHOLE_MODELS = dict.fromkeys(("model.bn.local", "model.bn.recalibrate"), "whole models are distilled")
 
@@ -44,7 +44,7 @@ def fitting(fit: Distance) -> Callable[..., Tensor]:
 
 
 def scores_of(model: Network, data: Data, params: Tensors, buffers: Mapping[str, Tensor] = {}) -> dict[str, Tensor]:
-    """Return the scores of the rows in their order, (rows, classes); ``buffers`` replace those told, if given."""
+    """Return the scores of the rows in order, (rows, classes); ``buffers``, if given, replace those of the message."""
     with torch.no_grad():
         found = [model.logits(params, piece._replace(extra={**piece.extra, **buffers})) for piece in data.pieces()]
     return {"scores": torch.cat(found)}

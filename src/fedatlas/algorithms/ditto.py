@@ -74,7 +74,7 @@ def ditto(*, lam: Rate = 0.1, personal_epochs: Count = 0, weights: Weighting = "
 
 
 def keep_model(v: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
-    """The client's own model stays with it."""
+    """Keep the client's own model with it, and send nothing."""
     return {}, kept_model(v, facts, "v")
 
 

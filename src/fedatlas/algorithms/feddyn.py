@@ -35,7 +35,7 @@ def feddyn(
     w <- w - eta (g - g_k + alpha (w - w_t)); the server moves the mean by -h/alpha.
 
     alpha: weight of the pull (alpha/2) ||w - w_t||^2, and the factor of a move in g_k and h.
-    alpha_by_size: use alpha (n/K) / n_k for client k, so that clients count by their rows; else all count alike.
+    alpha_by_size: use alpha (n/K) / n_k for client k, so that clients count by their rows; else all count equally.
     variant: the paper's algorithm, or that of the FedSeq thesis' code: no linear term and no g_k.
     """
     paper = variant == "paper"

@@ -155,7 +155,10 @@ def fedma(
 
 
 def begin(models: Models, facts: ServerFacts) -> State:
-    """The initial model; nobody holds units of it yet. ``members``: of each hidden unit; ``there``: clients of the last round."""
+    """Return the server's state with the initial model, of which nobody holds units yet.
+
+    ``members``: number of members of each hidden unit; ``there``: clients of the last round.
+    """
     layers, w = facts["chain"], models["global"]
     by_class = layers[-1].units == facts["classes"]  # otherwise a number, or one output for two classes
     return {
@@ -169,7 +172,10 @@ def begin(models: Models, facts: ServerFacts) -> State:
 
 
 def what_is_new(server: State, client_id: int) -> Message:
-    """Return the message to a client of the last round, which lacks only the last layer; others get the units with most members."""
+    """Return the message for a client: the last layer, if it took part in the last round.
+
+    Other clients get the units with most members.
+    """
     layers = parsed(server["layers"])
     if client_id in server["there"]:
         return {"last": tensors(server["model"], layers[-1])}
@@ -181,7 +187,10 @@ def what_is_new(server: State, client_id: int) -> Message:
 
 
 def layer_by_layer(merge: Merge) -> RoundMaker:
-    """A round: an exchange for each hidden layer, the sum of the class counts, and the sum of the last layers by their shares."""
+    """Return a RoundMaker with an exchange for each hidden layer, then sums of class counts and of the last layers.
+
+    The last layers are summed by each client's share of a class.
+    """
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         layers, who, what = parsed(server["layers"]), round.cohort, "train"
@@ -216,7 +225,7 @@ def layer_by_layer(merge: Merge) -> RoundMaker:
 
 
 def broken_off(server: State, begun: tuple[int, ...]) -> State:
-    """Keep the model (C11); clients that may have begun hold half of another one, and are sent all of it next time."""
+    """Keep the model (C11); clients that may have begun hold half of a new one, and get all of it next time."""
     return {**server, "there": [k for k in server["there"] if k not in begun]}
 
 
@@ -247,7 +256,7 @@ def held_by(pi: Mapping[int, Tensor]) -> Tensor:
 
 
 def unused_rate(retrain_lr: float, server: State, facts: ServerFacts) -> list[str]:
-    """A learning rate of a retraining that does not happen."""
+    """Return a notice if the learning rate of retraining is not used."""
     return [IDLE.format(retrain_lr)] if retrain_lr != 1 and len(facts["chain"]) == 2 else []
 
 

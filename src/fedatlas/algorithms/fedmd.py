@@ -137,7 +137,7 @@ def silence(clients: tuple[int, ...]) -> dict[int, Message]:
 
 
 def keep(f: Tree, work: Work, message: Message, client: State, facts: Facts) -> Finished:
-    """The model stays with its client."""
+    """Keep the model with its client, and send nothing."""
     return {}, {**client, **kept_model(f, facts)}
 
 

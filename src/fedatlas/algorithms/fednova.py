@@ -64,7 +64,7 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
         refuses={
             "compression.clip": "the change would be clipped after division by its steps, and the server multiplies by them again",
             "model.bn.local": "it adds up the clients' moves, and layers that stay with the clients have no sum",
-            "chain": "its clients send a change and its divisor, but a chain hands on a model",
+            "chain": "its clients send a change and its divisor, but a chain passes on a model",
             "dp": "its clients' divisors, which count their steps, are not part of the model and would leave without noise",
         },
         card=Card("averaging", leaves="the normalised change of the model and its divisor"),

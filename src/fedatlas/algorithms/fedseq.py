@@ -194,12 +194,15 @@ def kept(algorithm: Algorithm, update: Update) -> dict[str, Any]:
 
 
 def rebased(server: State) -> dict[str, Any]:
-    """FedSeqInter's server after a broadcast: all slots begin with its model (and the statistics of its batch norm)."""
+    """Return FedSeqInter's server after a broadcast: all slots begin with its model and its batch-norm statistics."""
     return {**server, "base": model_part(server), "bank": {}, "omega": {}, "held": {}}
 
 
 def averaged(server: State) -> State:
-    """Return FedSeqInter's server with the average formed now, summed in ascending order of the superclients last in the slots."""
+    """Return FedSeqInter's server with the average of the slots formed now.
+
+    Slots are summed in ascending order of the superclients that used them last.
+    """
     bank, omega, held = (server[name] for name in ("bank", "omega", "held"))
     total, seen = WeightedSum(), sum(omega.values())
     for slot in sorted(bank, key=held.__getitem__):
@@ -324,14 +327,14 @@ def rules(banked: bool = False) -> list[str]:
 def no_rule(rule: Any, banked: bool) -> str:
     """Return why an algorithm cannot run inside a chain, or "" if it can. ``banked``: inside FedSeqInter's chain.
 
-    A chain asks each client once a round, to train, and hands its model on: it accepts any algorithm with such rounds.
+    A chain asks each client once per round, to train, and passes its model on: any algorithm with such rounds can be used.
     """
     if not isinstance(rule, Algorithm):
         return f"its builder returned {type(rule).__name__}, not an Algorithm"
     if why := rule.refuses.get("chain"):
         return f"not '{rule.name}': {why}"
     if rule.rounds is not None or rule.prepare is not None:
-        return f"a chain asks each client once a round, to train, and '{rule.name}' has its own rounds or set-up"
+        return f"a chain asks each client once per round, to train, but '{rule.name}' has its own rounds or set-up"
     if rule.hand_on is not None and rule.training().settle is not None:
         return f"'{rule.name}' updates a client's state from its message, which in a chain includes other clients' work"
     if not banked:

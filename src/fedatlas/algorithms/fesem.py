@@ -9,8 +9,8 @@ C_i   centre i, the model of cluster i         K        clients that returned
     E:      r_k <- argmin_i |W_k - C_i|^2, equals: the smallest i
     M:      C_i <- mean of the W_k with r_k = i          both lower (1/K) sum_k |W_k - C_{r_k}|^2
 
-Once, before round 1 (not with one cluster): every client trains w_0 for ``pretrain_epochs``; among what comes back k-means++ draws first
-centres, and E and M are repeated to the end; the best of five such draws is kept.
+Once, before round 1 (not with one cluster), every client trains w_0 for ``pretrain_epochs``. k-means++ draws first
+centres among the returned models, and E and M are repeated until they converge; the best of five such draws is kept.
 Source: Long, Xie, Shen, Zhou, Wang, Jiang, WWW Journal 2023 (Xie et al. 2020). G11. Distances are over all trainable tensors;
 the authors cluster on one chosen tensor. A centre without members among those who returned keeps its value; one without any member at all
 takes the model of the returned client that is farthest from its own centre. ``weights = "samples"`` counts clients by their examples.
@@ -63,7 +63,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         return shared.first_state([models["global"]] * clusters)
 
     def em(server: State, replies: Replies, round: Round) -> State:
-        """Do both steps with the models that came back."""
+        """Do both steps with the returned models."""
         names = nearest(server, replies)
         return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
 

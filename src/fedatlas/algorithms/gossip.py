@@ -117,6 +117,6 @@ def gossip(
 
 
 def nodes_alike(models: Models, facts: ServerFacts) -> State:
-    """Every node begins with the same model."""
+    """Return the server's state in which every node begins with the same model."""
     start = models["global"]
     return {"model": start, "nodes": {str(k): {"model": start} for k in range(int(facts["K"]))}}

@@ -192,7 +192,10 @@ def among(W: Matrix, present: tuple[int, ...]) -> Mapping[int, Mapping[int, floa
 
 
 def spectral_gap(W: Matrix) -> float:
-    """Return 1 - the second largest modulus of an eigenvalue, max(|lambda_2|, |lambda_n|) for symmetric W. 1 mixes at once."""
+    """Return 1 - the second largest modulus of an eigenvalue; with 1, a single round mixes completely.
+
+    For symmetric W that modulus is max(|lambda_2|, |lambda_n|).
+    """
     if len(W) < 2:
         return 1.0
     values = np.linalg.eigvalsh(W) if np.array_equal(W, W.T) else np.linalg.eigvals(W)

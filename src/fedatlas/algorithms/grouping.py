@@ -21,7 +21,7 @@ Vector = np.ndarray
 Tau = Callable[[Vector, Vector], float]
 ROUNDING = 32  # units in the last place: rows at most this far from their mean, on average, count as equal
 Pick = Callable[[list[int], list[int]], int]
-"""(the group so far, the clients left in ascending order) -> the next client."""
+"""Function of the group so far and the clients left, in ascending order; it returns the next client."""
 
 
 class Limits(NamedTuple):
@@ -145,7 +145,7 @@ def short(groups: Sequence[Sequence[int]], sizes: Mapping[int, int], limits: Lim
 
 
 def random_pick(clients: Sequence[int], seed: int) -> Pick:
-    """Return the next client of a shuffled list (G5)."""
+    """Return a `Pick` that takes the next client of a shuffled list (G5)."""
     order = [int(k) for k in numpy_stream(seed, "grouping", "random").permutation(sorted(clients))]
     place = {k: i for i, k in enumerate(order)}
     return lambda group, rest: min(rest, key=place.__getitem__)
@@ -154,7 +154,7 @@ def random_pick(clients: Sequence[int], seed: int) -> Pick:
 def greedy_pick(
     vectors: Mapping[int, Vector], sizes: Mapping[int, int], tau: Tau, *, first: str, start: Vector | None, seed: int
 ) -> Pick:
-    """Return the client that complements the group best; ties: the smallest id (G6).
+    """Return a `Pick` of the client that complements the group best; ties: the smallest id (G6).
 
     A group's vector is the mean of its members' by examples. An empty group takes the client with the largest
     tau(``start``, .), without ``start`` the one of largest norm, or with ``first = "random"`` any.
@@ -174,7 +174,7 @@ def greedy_pick(
 
 
 def kmeans_pick(vectors: Mapping[int, Vector], clusters: int, seed: int) -> Pick:
-    """Return one client at random from each non-empty cluster in turn (G7)."""
+    """Return a `Pick` of one client at random from each non-empty cluster in turn (G7)."""
     from sklearn.cluster import KMeans  # imported here: it takes a second
 
     clients = sorted(vectors)

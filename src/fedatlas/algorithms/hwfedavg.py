@@ -115,7 +115,7 @@ def label_spread(
 
 
 def spread_rounds(exclude_above: float | None) -> RoundMaker:
-    """Ask for the summed counts, then the scores, then train with the weights that follow."""
+    """Return a RoundMaker that asks for the summed counts, then the scores, and trains with the resulting weights."""
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         nothing: Message = {}

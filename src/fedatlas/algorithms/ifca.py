@@ -145,12 +145,15 @@ def broadcast(server: State, client_id: int) -> Message:
 
 
 def personal(message: Message, client: State) -> Tree:
-    """The model that the client picked last."""
+    """Return the model that the client picked last."""
     return whole_model(message["models"][str(message["cluster"])])
 
 
 def with_largest(server: State) -> State:
-    """Return the server with its largest cluster's model as the federation's: models from different starts have no useful mean."""
+    """Return the server with its largest cluster's model as the federation's.
+
+    Models from different starts have no useful mean.
+    """
     return {**server, **shared.of_all(server), **server["clusters"][shared.largest(server)]}
 
 
@@ -167,12 +170,12 @@ def best_fit(model: Network, data: Data, message: Message, client: State) -> Map
 
 
 def from_picked(message: Message, client: State, facts: Facts) -> Tree:
-    """Local work begins at the model that was picked."""
+    """Return the picked model, from which local work starts."""
     return whole_model(message["models"][str(facts.survey["cluster"])])
 
 
 def picked_model(message: Message, update: Update) -> Models:
-    """Return the model that an update is a change of: the picked one."""
+    """Return the reference of an update's change: the picked model."""
     return {"model": message["models"][str(update["cluster"])]["model"]} if "model" in update else {}
 
 

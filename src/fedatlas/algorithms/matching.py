@@ -89,7 +89,10 @@ def summed(clients: Sequence[Matrix], found: Sequence[AtomOf]) -> Atoms:
 
 
 def assigned(V: Matrix, total: Matrix, n: AtomOf, J: int, prior: Prior) -> AtomOf:
-    """Return for each unit of ``V`` (L, features) an atom (0 .. G-1, of sums ``total`` and members ``n``) or a new one (G, G+1 ...)."""
+    """Return for each unit of ``V`` (L, features) a known atom (0 .. G-1) or a new one (G, G+1 ...).
+
+    Known atoms have the sums ``total`` and ``n`` members.
+    """
     from scipy.optimize import linear_sum_assignment
 
     if not len(n):

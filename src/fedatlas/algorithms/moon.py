@@ -7,9 +7,9 @@ cos   cosine along the features      tau       ``temperature``                  
 
     minimise  F_k(w) + mu mean over rows of l_con;   l_con = -log( e^{cos(z,z_g)/tau} / (e^{cos(z,z_g)/tau} + e^{cos(z,z_p)/tau}) )
 
-Source: Li, He, Song, CVPR 2021. H12. z is what enters the last layer: the output of the projection head where
-there is one (``model.projection = 256`` in the paper). z_g and z_p are computed without dropout and without gradient; where
-a model has batch norm, by the running statistics that local work has reached. A client's first participation has no term (the authors'
+Source: Li, He, Song, CVPR 2021. H12. z is the input of the last layer: the output of the projection head if there
+is one (``model.projection = 256`` in the paper). z_g and z_p are computed without dropout and without gradient, and with
+batch norm by the running statistics that local work has reached. A client's first participation has no term (the authors'
 code compares clients that were never drawn with the random initial model). The server's part is FedAvg.
 """
 

@@ -51,7 +51,7 @@ from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 NO_RULE = {
-    "chain": "a chain hands on one model, and without its clients' controls c would no longer be the mean of the c_k"
+    "chain": "a chain passes on one model, and without its clients' controls c would no longer be the mean of the c_k"
 }
 CARD = Card(
     "regularisation",

@@ -153,8 +153,8 @@ def limits_of(how: Grouping, sizes: Mapping[int, int]) -> Limits:
 
 
 def notices(how: Grouping, rule: Card, server: State, facts: ServerFacts) -> list[str]:
-    """What the rule inside the chains has to say, and which superclients are smaller than they should be."""
-    sizes = {k: n for k, n in facts["sizes"].items() if n}  # who has no rows is in no group
+    """Return the notices of the rule inside the chains, and of superclients with too few examples."""
+    sizes = {k: n for k, n in facts["sizes"].items() if n}  # clients without rows are in no group
     said = rule.notices(server, facts) if rule.notices else ()
     return [*said, *short(server["groups"], sizes, limits_of(how, sizes))]
 

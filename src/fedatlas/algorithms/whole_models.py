@@ -1,4 +1,4 @@
-"""Models with the statistics of their batch norm: in a state, in one tree, and kept by a client (local_only, Ditto, FedMD)."""
+"""Models with their batch-norm statistics: in a state, in one tree, and as a client keeps them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedatlas.tree import Tree
 
 
 def model_part(state: State) -> dict[str, Any]:
-    """Return what makes a model: its parameters, and its buffers where it has any."""
+    """Return the parts of a model: its parameters, and its buffers if it has any."""
     return {name: state[name] for name in ("model", "buffers") if state.get(name)}
 
 
@@ -20,5 +20,5 @@ def whole_model(held: Mapping[str, Any], name: str = "model") -> Tree:
 
 
 def kept_model(params: Tree, facts: Facts, name: str = "model") -> dict[str, Any]:
-    """Return what a client keeps of a model that it has trained."""
+    """Return the parts of a trained model that a client keeps."""
     return {name: params, **({"buffers": facts.buffers} if facts.buffers else {})}

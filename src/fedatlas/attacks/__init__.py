@@ -1,4 +1,4 @@
-"""Attacks by name: on what a federation learns (`POISONING`), and on what a role has seen (`VIEW_ATTACKS`).
+"""Attacks by name: on the training of a federation (`POISONING`), and on a role's view (`VIEW_ATTACKS`).
 
 `fedatlas list attacks` prints `ATTACKS`.
 """
@@ -21,4 +21,4 @@ VIEW_ATTACKS: dict[str, Callable[..., ViewAttack]] = {
 ATTACKS: Mapping[str, Callable[..., Any]] = ChainMap(VIEW_ATTACKS, POISONING)  # iterates over the last map first
 
 LATER = ("backdoor", "false_claims", "alie", "inner_product", "gan", "property", "label_inference", "idlg")
-"""Attacks that are planned and not in this version: refused as such."""
+"""Planned attacks, not supported in this version: refused as such."""

@@ -1,4 +1,4 @@
-"""The threat model that an attack declares (A1): `fedatlas show NAME` prints it."""
+"""The threat model declared by an attack (A1): `fedatlas show NAME` prints it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Declaration(NamedTuple):
     who: str  # insider (client, server) or outsider
     how: str  # passive (observes) or active (deviates)
     when: str  # training or inference
-    where: str  # what it touches or looks at
-    why: str  # what it is after
-    knowledge: str  # what it knows beside its own part in the federation
-    budget: str  # how much it may do
+    where: str  # what it accesses
+    why: str  # its goal
+    knowledge: str  # what it knows in addition to its own part in the federation
+    budget: str  # its limits

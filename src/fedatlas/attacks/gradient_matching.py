@@ -1,15 +1,15 @@
-"""Gradient matching: rows sought whose gradient is the one that a client sent, many problems in one stack.
+"""Gradient matching: search for rows whose gradient matches the one that a client sent, many problems in one stack.
 
     A10   min_x  1 - <g(x), g> / (|g(x)| |g|) + lambda TV(x)      Adam on signs, the label known or read off the last bias (A7)
     A8    min_{x, y}  sum_l |g_l(x, softmax(y)) - g_l|^2           L-BFGS of step 1, row and label sought together
 
 ===========  ============================================  ===========  =================================================
-T            problems in the stack (targets x restarts)    g            gradients that were observed, a tree of (T, ...)
-x            rows sought, (T, *shape), pixels of 0 to 1     TV(x)        mean of |differences| of neighbouring pixels
+T            problems in the stack (targets x restarts)    g            observed gradients, a tree of (T, ...)
+x            rows sought, (T, *shape), pixels from 0 to 1  TV(x)        mean of |differences| of neighbouring pixels
 ===========  ============================================  ===========  =================================================
 
-Each problem is its own: costs and derivatives are mapped over the leading axis (``torch.func.vmap``), whose operations are recorded once
-and then played back. Convolutions are unfolded into matrix products before, because what is mapped has a weight a problem.
+The problems are independent: costs and derivatives are mapped over the leading axis (``torch.func.vmap``), whose operations are
+recorded once and then replayed. Convolutions are first unfolded into matrix products, because each mapped problem has its own weights.
 
 Source: Zhu, Liu, Han, NeurIPS 2019 (A8); Geiping, Bauermeister, Droege, Moeller, NeurIPS 2020 (A10). Deviations: restarts share the
 stack; L-BFGS halves a step that would raise the cost (the original takes every step and often diverges).
@@ -32,13 +32,13 @@ Tensors = Mapping[str, Tensor]
 
 LOWERED = (3, 5, 7)  # eighths of the steps after which the rate falls to a tenth (A10)
 TINY = 1e-12  # C15
-KEPT = 20  # pairs of steps and changes of the gradient that L-BFGS remembers
-HALVINGS = 12  # of a step that would raise the cost
-ARMIJO = 1e-4  # share of the promised fall that a step has to bring
+KEPT = 20  # pairs of steps and gradient changes that L-BFGS keeps
+HALVINGS = 12  # most halvings of a step that would raise the cost
+ARMIJO = 1e-4  # share of the predicted decrease that a step must achieve
 
 
 class Unfolded(nn.Module):
-    """A convolution as a matrix product over patches; the same numbers, parameters by the same names."""
+    """A convolution as a matrix product over patches; same values, parameters under the same names."""
 
     def __init__(self, of: nn.Conv2d) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Unfolded(nn.Module):
         self.kernel, self.stride, self.padding = of.kernel_size, of.stride, of.padding
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, channels, h, w) -> (n, out, h', w')."""
+        """Map (n, channels, h, w) to (n, out, h', w')."""
         assert not isinstance(self.padding, str)
         sides = zip(x.shape[-2:], self.kernel, self.stride, self.padding, strict=True)
         h, w = ((side + 2 * pad - k) // stride + 1 for side, k, stride, pad in sides)
@@ -56,7 +56,7 @@ class Unfolded(nn.Module):
 
 
 def unfolded(module: nn.Module) -> nn.Module:
-    """The module, changed in place: its plain convolutions as matrix products, everything as in evaluation."""
+    """Return the module, changed in place: its plain convolutions as matrix products, everything in evaluation mode."""
     for parent in list(module.modules()):
         for name, one in list(parent.named_children()):
             if isinstance(one, nn.Conv2d) and plain(one):
@@ -65,28 +65,28 @@ def unfolded(module: nn.Module) -> nn.Module:
 
 
 def plain(one: nn.Conv2d) -> bool:
-    """Whether a convolution has neither groups nor gaps, and zeros around it."""
+    """Return whether a convolution has no groups, no dilation and zero padding."""
     around = one.padding_mode == "zeros" and not isinstance(one.padding, str)
     return around and one.groups == 1 and one.dilation == (1, 1)
 
 
 class Problem(NamedTuple):
-    """The attacker's knowledge: the network, the model that it was told, the range of a pixel."""
+    """The attacker's knowledge: the network, the model that it received, the range of a pixel."""
 
     module: nn.Module  # `unfolded`
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss
     params: Tree
     buffers: Tensors
-    low: Tensor  # black as the network reads it, to be broadcast over a row
+    low: Tensor  # black as the network reads it, broadcast over a row
     high: Tensor  # white
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a row."""
+        """Shape of a row."""
         return tuple(self.low.shape)
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Of the loss of one row, by the parameters; ``x`` counts pixels from 0 (black) to 1 (white)."""
+        """Return the gradient of the loss of one row, by parameter; ``x`` has pixels from 0 (black) to 1 (white)."""
         seen = self.low + (self.high - self.low) * x
 
         def loss(params: Tensors) -> Tensor:
@@ -107,14 +107,14 @@ class Reconstruction(NamedTuple):
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean |difference| of neighbours down and across, of (channels, h, w); 0 of a row that is no picture."""
+    """Return the mean |difference| of neighbours down and across, for (channels, h, w); 0 for a row that is not a picture."""
     if x.dim() < 3:
         return x.new_zeros(())
     return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
 
 
 def cosine_distance(one: Tensors, other: Tensors) -> Tensor:
-    """1 - <a, b> / (|a| |b|) of two trees as vectors."""
+    """Return 1 - <a, b> / (|a| |b|) of two trees as vectors."""
 
     def dot(a: Tensors, b: Tensors) -> Tensor:
         return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
@@ -123,12 +123,12 @@ def cosine_distance(one: Tensors, other: Tensors) -> Tensor:
 
 
 def squared_distance(one: Tensors, other: Tensors) -> Tensor:
-    """sum of (a - b)^2 of two trees as vectors."""
+    """Return the sum of (a - b)^2 of two trees as vectors."""
     return torch.stack([((one[name] - other[name]) ** 2).sum() for name in one]).sum()
 
 
 def recorded(f: Callable[..., Any], *sample: Any) -> Callable[..., Any]:
-    """``f`` as the list of its operations for arguments of these shapes: the same numbers without retracing at every step."""
+    """Return ``f`` as a recorded list of operations for arguments of these shapes: the same values without retracing every step."""
     from torch.fx.experimental.proxy_tensor import make_fx  # a second to import, for those who attack
 
     traced: Callable[..., Any] = make_fx(f)(*sample)
@@ -136,12 +136,12 @@ def recorded(f: Callable[..., Any], *sample: Any) -> Callable[..., Any]:
 
 
 def repeated(tree: Tensors, times: int) -> Tree:
-    """(T, ...) -> (T x times, ...): the restarts of a target stand side by side."""
+    """Map (T, ...) to (T x times, ...): the restarts of a target are adjacent."""
     return Tree({name: x.repeat_interleave(times, 0) for name, x in tree.items()})
 
 
 def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Reconstruction:
-    """The restart of least cost of each target; one whose cost is not finite is the last choice."""
+    """Return the restart of least cost for each target; one with a non-finite cost is the last choice."""
     table = torch.where(torch.isfinite(cost), cost, torch.inf).view(-1, restarts)
     pick = table.argmin(1) + torch.arange(len(table)) * restarts
     return Reconstruction(x[pick], cost[pick], labels[pick], steps)
@@ -158,7 +158,7 @@ def invert(
     tv: float = 1e-4,
     lr: float = 0.1,
 ) -> Reconstruction:
-    """A10 on all targets together. ``gradients``: (T, ...) by parameter; ``labels`` (T,), as known or inferred."""
+    """Run A10 on all targets together. ``gradients``: (T, ...) by parameter; ``labels`` (T,), known or inferred."""
     many = len(labels) * restarts
     g, y = repeated(gradients, restarts), labels.repeat_interleave(restarts)
 
@@ -187,7 +187,7 @@ def deep_leakage(
     iterations: int,
     restarts: int = 1,
 ) -> Reconstruction:
-    """A8 on all targets together: row and label begin as N(0, 1)."""
+    """Run A8 on all targets together: row and label start as N(0, 1)."""
     g = repeated(gradients, restarts)
     many, size = len(next(iter(g.values()))), int(torch.tensor(problem.shape).prod())
 
@@ -202,10 +202,10 @@ def deep_leakage(
 
 
 def lbfgs(f: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Minimises each row of ``z`` (T, n) by itself; ``f`` gives (slopes (T, n), costs (T,)). Returns rows and costs.
+    """Minimise each row of ``z`` (T, n) separately; ``f`` gives (slopes (T, n), costs (T,)). Return rows and costs.
 
-    Step 1 along the L-BFGS direction, halved where it does not lower the cost enough; a row that cannot go on forgets its past
-    and takes a plain step down.
+    Steps of 1 along the L-BFGS direction, halved while they do not lower the cost enough; a row that cannot progress drops its history
+    and takes a plain gradient step.
     """
     slope, cost = f(z)
     steps: list[Tensor] = []
@@ -239,7 +239,7 @@ def lbfgs(f: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor, iterations: i
 
 
 def product(slope: Tensor, steps: list[Tensor], turns: list[Tensor]) -> Tensor:
-    """The inverse Hessian's estimate times the slope, row by row (Nocedal 1980, two loops); pairs without curvature count for nothing."""
+    """Return the inverse Hessian's estimate times the slope, row by row (Nocedal 1980, two loops); pairs without curvature are ignored."""
     q, kept = slope, []
     for s, y in zip(reversed(steps), reversed(turns), strict=True):
         curvature = (s * y).sum(1)
@@ -257,5 +257,5 @@ def product(slope: Tensor, steps: list[Tensor], turns: list[Tensor]) -> Tensor:
 
 
 def inferred_labels(bias: Tensor) -> Tensor:
-    """(T, classes) gradients of the last bias, of one row each -> its label: the one negative entry, p_y - 1 (A7)."""
+    """Map (T, classes) gradients of the last bias, of one row each, to the labels: the one negative entry, p_y - 1 (A7)."""
     return bias.argmin(1)

@@ -1,10 +1,10 @@
-"""Attacks that turn the gradients of a view into rows (A8, A10). They observe and change nothing.
+"""Attacks that turn the gradients of a view into rows (A8, A10). They only observe.
 
-Target i scores PSNR(r_i, x_i). Its placebo is the mean over other pictures of its label of PSNR(r_i, x_j), which is what a
-reconstruction that only knows the label would get.
+Target i scores PSNR(r_i, x_i). Its placebo is the mean over other pictures of its label of PSNR(r_i, x_j): the score of a
+reconstruction that knows only the label.
 
-role: whose view is attacked: "server", "client:3" or "outsider".
-targets: how many of those whose updates were seen, in the order in which they came; 0 = all.
+role: the role whose view is attacked: "server", "client:3" or "outsider".
+targets: number of observed updates to attack, in order of arrival; 0 = all.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.tree import Tree
 
 Search = Callable[[Knowledge, Problem, Tree, Tensor, torch.Generator], Reconstruction]
-"""(knowledge, problem, gradients of some targets, their labels, random stream) -> what was found."""
+"""(knowledge, problem, gradients of some targets, their labels, random stream) -> the reconstruction."""
 
-HELD = 1 << 28  # bytes of gradients of one stack
-OTHERS = 100  # pictures of the label that a placebo is a mean over
-EXACT = 1e-10  # a mean squared error from which on pictures are the same: 100 dB
-PICTURES = 16  # targets that the report shows
+HELD = 1 << 28  # bytes of gradients in one stack
+OTHERS = 100  # pictures of the label averaged in a placebo
+EXACT = 1e-10  # mean squared error below which pictures count as equal: 100 dB
+PICTURES = 16  # targets shown in the report
 BASIC = "the network, the local learning rate, one step on one row"
 FIGURES = {
     "psnr": "PSNR in dB",
@@ -61,15 +61,15 @@ def inverting_gradients(
     lr: Positive = 0.1,
     labels: Literal["inferred", "known"] = "inferred",
 ) -> ViewAttack:
-    """Inverting gradients (Geiping et al. 2020): the picture whose gradient points as the observed one does.
+    """Inverting gradients (Geiping et al. 2020): find the picture whose gradient has the direction of the observed one.
 
     min_x 1 - cos(gradient(x), g) + tv TV(x), by Adam on the signs of its slope, all targets in one stack. A10.
 
     iterations: steps of Adam; the rate falls to a tenth after 3, 5 and 7 eighths of them.
-    restarts: random beginnings of each target, of which the one of least cost counts.
-    tv: weight of the total variation, which prefers smooth pictures.
-    lr: rate of Adam in pixels, where 1 is from black to white.
-    labels: whether labels are read off the gradient of the last bias (A7), or told to the attacker.
+    restarts: random starts for each target; the one of least cost counts.
+    tv: weight of the total variation, which favours smooth pictures.
+    lr: rate of Adam in pixels, where 1 is the range from black to white.
+    labels: whether labels are inferred from the gradient of the last bias (A7), or given to the attacker.
     """
     how = {"iterations": iterations, "restarts": restarts, "tv": tv, "lr": lr}
 
@@ -83,19 +83,19 @@ def inverting_gradients(
 
 
 def dlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, restarts: Whole = 4) -> ViewAttack:
-    """Deep leakage from gradients (Zhu et al. 2019): picture and label whose gradient equals the observed one.
+    """Deep leakage from gradients (Zhu et al. 2019): find the picture and label whose gradient equals the observed one.
 
     min_{x, y} |gradient(x, softmax(y)) - g|^2, by L-BFGS from N(0, 1), all targets in one stack. Needs a network with smooth
     activations (lenet_sigmoid). A8.
 
     iterations: steps of L-BFGS.
-    restarts: random beginnings of each target, of which the one of least cost counts.
+    restarts: random starts for each target; the one of least cost counts.
     """
 
     def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
         if known.loss.name != "cross_entropy":
             raise ConfigError(
-                "attack 'dlg' seeks the label as probabilities, which needs model.loss = 'cross_entropy'."
+                "attack 'dlg' searches for the label as probabilities, which requires model.loss = 'cross_entropy'."
             )
         return deep_leakage(problem, g, known.classes, rng, iterations=iterations, restarts=restarts)
 
@@ -105,13 +105,13 @@ def dlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, r
 
 def _inversion(name: str, role: str, keys: dict[str, Any], knowledge: str, search: Search) -> ViewAttack:
     declares = Declaration(
-        who="insider: the server, which sees each update; a client or an outsider sees the mean of a round only",
+        who="insider: the server, which sees each update; a client or an outsider sees only the mean of a round",
         how="passive: it follows the protocol and computes afterwards",
         when="training: the first round",
-        where="the updates, as the gradients that they are",
+        where="the updates, read as gradients",
         why="samples and labels: the row that a client trained on",
         knowledge=knowledge,
-        budget=f"{keys['iterations']} steps on each of {keys['restarts']} beginnings a target",
+        budget=f"{keys['iterations']} steps from each of {keys['restarts']} starts per target",
     )
     whose = ViewRole.parse(role, "attack.role")
     return ViewAttack(
@@ -137,7 +137,7 @@ def _refusal(name: str, config: Any, rows: Sequence[int]) -> str:
     if max(rows, default=0) == 1 and steps == 1:
         return ""
     return (
-        f"attack '{name}' inverts the gradient of one step on one row a client: write steps = 1 under [local], and as many clients as "
+        f"attack '{name}' inverts the gradient of one step on one row per client: set steps = 1 under [local], and as many clients as "
         "rows (data.limit)."
     )
 
@@ -150,7 +150,7 @@ def _labels_of(truth: Truth) -> dict[str, int]:
 
 
 def _answer(known: Knowledge, name: str, keys: dict[str, Any], search: Search) -> Arrays:
-    """client (T,), x (T, *shape) in pixels of 0 to 1, label (T,), cost (T,): the best of each target's restarts."""
+    """Return client (T,), x (T, *shape) in pixels from 0 to 1, label (T,), cost (T,): the best of each target's restarts."""
     low, high = known.box()
     seen = known.gradients(keys["targets"])
     torch.set_num_threads(1)
@@ -170,14 +170,12 @@ def _answer(known: Knowledge, name: str, keys: dict[str, Any], search: Search) -
 
 
 def _labels(known: Knowledge, name: str, seen: ViewGradients) -> Tensor:
-    """(T,) as told, else read off the gradient of the last bias. ConfigError where there is no such bias."""
+    """Return (T,) labels as given, or inferred from the gradient of the last bias. ConfigError if there is no such bias."""
     if known.told:
         return torch.tensor([known.told[str(k)] for k in seen.clients])
     last = [x for x in seen.gradients.values() if x.dim() == 2 and x.shape[1] == known.classes]
     if not last:
-        raise ConfigError(
-            f"attack '{name}': the network has no bias by which a label shows; declare labels = \"known\"."
-        )
+        raise ConfigError(f"attack '{name}': the network has no bias that reveals a label; set labels = \"known\".")
     return inferred_labels(last[-1])
 
 
@@ -185,23 +183,23 @@ def _labels(known: Knowledge, name: str, seen: ViewGradients) -> Tensor:
 
 
 def psnr(a: Tensor, b: Tensor) -> Tensor:
-    """10 log10(1 / MSE) of pixels of 0 to 1, in dB, over all axes but the first."""
+    """Return 10 log10(1 / MSE) of pixels from 0 to 1, in dB, over all axes but the first."""
     return -10 * torch.log10(squared_error(a, b))
 
 
 def squared_error(a: Tensor, b: Tensor) -> Tensor:
-    """Mean squared error over all axes but the first, 1e-10 at least."""
+    """Return the mean squared error over all axes but the first, at least 1e-10."""
     return ((a.double().clamp(0, 1) - b.double()) ** 2).flatten(1).mean(1).clamp_min(EXACT)
 
 
 def _pixels(x: Tensor, truth: Truth) -> Tensor:
-    """Rows as the network reads them -> pixels of 0 to 1."""
+    """Convert rows as the network reads them to pixels from 0 to 1."""
     low, high = truth.box()
     return (x.float() - low) / (high - low)
 
 
 def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
-    """The one mean that a client or an outsider saw stands for all who trained in the first round, without the attacker."""
+    """Score the answer. The single mean seen by a client or outsider counts for all trained in round 1 but the attacker."""
     seen = [int(k) for k in answer["client"]]
     clients = seen if seen[0] >= 0 else [k for k in truth.trained if k != role.client][: targets or None]
     rows = [truth.rows(k) for k in clients]
@@ -228,7 +226,7 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
 
 
 def _placebo(found: Tensor, client: int, label: Tensor, truth: Truth) -> Tensor:
-    """The mean PSNR of a reconstruction against other pictures of its target's label: of other clients, else of the test set."""
+    """Return the mean PSNR of a reconstruction against other pictures of its label: of other clients, else of the test set."""
     others: list[Tensor] = []
     order = numpy_stream(truth.seed, "attack", "placebo", client).permutation(len(truth.sizes))
     for k in map(int, order):
@@ -245,14 +243,14 @@ def _placebo(found: Tensor, client: int, label: Tensor, truth: Truth) -> Tensor:
 
 
 def _pictures(arrays: Arrays) -> list[Picture]:
-    """Reconstructions below their originals, in the order of the clients."""
+    """Return reconstructions below their originals, in the order of the clients."""
     shown = [
         (arrays["original"][i], arrays["found"][i], f"client {arrays['client'][i]}: {arrays['psnr'][i]:.1f} dB")
         for i in range(min(len(arrays["found"]), PICTURES))
     ]
     how = (
-        "Above the rows that clients trained on, below what the attacker made of its view. Noise, or the same blur for all, is what a "
-        "placebo looks like; the figure under the pointer is the PSNR, and 20 dB or more is a likeness."
+        "Above are the rows that clients trained on, below the attacker's reconstructions from its view. Noise, or the same blur for all, "
+        "is what a placebo looks like; hover for the PSNR: at 20 dB or more the pictures look alike."
     )
     columns = ("client", "label", "label_found", "psnr", "placebo")
     rows = list(zip(*(arrays[key].tolist() for key in ("client", "label", "said", "psnr", "placebo")), strict=True))

@@ -1,10 +1,10 @@
-"""The membership game (A5): find the rows that clients trained on among rows that they trained on or held out.
+"""The membership game (A5): tell rows that clients trained on from rows that they held out.
 
-Members and non-members come in equal numbers a client and class. Half of the rows held out are the attacker's auxiliary rows, for
-shadow models only; the other half are the non-members. Who is a member follows from data, partition and seed, so only a holder of
-the data can score. The placebo tells non-members from non-members.
+Members and non-members are equal in number for each client and class. Half of the held-out rows are the attacker's auxiliary rows,
+only for shadow models; the other half are the non-members. Membership follows from data, partition and seed, so only a holder of
+the data can score. The placebo tells non-members from other non-members.
 
-role: whose view is attacked: "server", "client:3" or "outsider".
+role: the role whose view is attacked: "server", "client:3" or "outsider".
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fedatlas.registry import Whole
 from fedatlas.rng import derive, numpy_stream, torch_stream
 
 CANDIDATES, AUXILIARY = "candidates.npz", "auxiliary.npz"
-SPLITS = 10  # of the non-members in two, whose mean is the placebo: a single one is mostly chance
-RESOLVED = 10_000  # non-members below which a true positive rate at 0.1% false ones is not resolved
-SEVERAL = 20  # points of a curve to a power of ten
+SPLITS = 10  # splits of the non-members in two, averaged for the placebo: a single split is mostly chance
+RESOLVED = 10_000  # with fewer non-members, a true positive rate at 0.1% false positives is not resolved
+SEVERAL = 20  # points of a curve per power of ten
 NO_ROWS = (
-    "attack 'membership' needs rows that clients held out, as non-members: write clients = 0.5 under [evaluation] (the test rows of a "
-    "data set are other people's, and no game)."
+    "attack 'membership' needs rows that clients held out, as non-members: set clients = 0.5 under [evaluation] (the test rows of a "
+    "data set come from other people, which would not be a fair game)."
 )
 UNDRAWN = (
     'candidates are drawn when the attack is declared; add [[attack]] with name = "membership" and, under [evaluation], clients = 0.5 '
@@ -44,7 +44,7 @@ FIGURES = {
     "auc": "AUC",
     "accuracy": "balanced accuracy",
     "advantage": "advantage (true minus false positives)",
-    "tpr_at_fpr_0.001": "true positives at 0.1% false ones",
+    "tpr_at_fpr_0.001": "true positives at 0.1% false positives",
 }
 
 
@@ -53,22 +53,22 @@ def membership(
 ) -> ViewAttack:
     """Membership inference: was this row trained on? Judged on rows that clients trained on and rows that they held out.
 
-    By the loss of a row (Yeom et al. 2018), or by a logistic classifier of confidences and label that learnt on shadow models
-    (Shokri et al. 2017). Needs evaluation.clients above 0: the rows held out are the non-members. A5.
+    By the loss of a row (Yeom et al. 2018), or by a logistic classifier on confidences and label, trained on shadow models
+    (Shokri et al. 2017). Needs evaluation.clients above 0: the held-out rows are the non-members. A5.
 
     method: by the loss of the row under the model, or by shadow models.
-    shadows: models of the attacker's own, each trained on half of its auxiliary rows.
-    epochs: passes that a shadow model is trained for.
+    shadows: the attacker's own models, each trained on half of its auxiliary rows.
+    epochs: training epochs of a shadow model.
     """
-    spent = "one pass of the model a row" if method == "loss" else f"{shadows} models trained for {epochs} passes"
-    more = "; auxiliary rows of the clients that no candidate is among" if method == "shadow" else ""
+    spent = "one pass of the model per row" if method == "loss" else f"{shadows} models trained for {epochs} passes"
+    more = "; auxiliary rows of the clients, none of them a candidate" if method == "shadow" else ""
     declares = Declaration(
-        who="outsider who is given the model, or an insider: a client or the server",
-        how="passive: it asks the model",
+        who="outsider who receives the model, or an insider: a client or the server",
+        how="passive: it queries the model",
         when="inference: after the last round that the role saw",
         where="the global model",
         why="membership: whether a row was trained on",
-        knowledge=f"the candidates, of which half are members; the network and the local training{more}",
+        knowledge=f"the candidates, half of them members; the network and the local training{more}",
         budget=spent,
     )
     whose = ViewRole.parse(role, "attack.role")
@@ -97,7 +97,7 @@ def membership(
 
 
 class Candidates(NamedTuple):
-    """The rows of the game as a model reads them, shuffled, and their truth."""
+    """The rows of the game as a model reads them, shuffled, with the truth."""
 
     x: Tensor
     y: Tensor
@@ -107,7 +107,7 @@ class Candidates(NamedTuple):
 
 
 def candidates_of(truth: Truth) -> Candidates:
-    """The game of a run. ConfigError where no class of any client has a row on both sides."""
+    """Return the game of a run. ConfigError if no class of any client has a row on both sides."""
     members, others, spare = list[Rows](), list[Rows](), list[Rows]()
     for k in sorted(truth.sizes):
         if not (truth.sizes[k] and truth.kept_sizes.get(k)):
@@ -128,7 +128,7 @@ def candidates_of(truth: Truth) -> Candidates:
     many = sum(rows.n for rows in members)
     if not many:
         raise ConfigError(
-            "attack 'membership': no class of any client has a row that it trained on and one that it held out; raise "
+            "attack 'membership': no class of any client has both a trained and a held-out row; raise "
             "evaluation.clients."
         )
     x, y = (torch.cat([getattr(rows, part) for rows in (*members, *others)]) for part in ("x", "y"))
@@ -139,7 +139,7 @@ def candidates_of(truth: Truth) -> Candidates:
 
 
 def _files(truth: Truth) -> Files:
-    """The candidates without their truth, and the auxiliary rows."""
+    """Return the candidates without the truth, and the auxiliary rows."""
     game = candidates_of(truth)
     return {
         CANDIDATES: {"x": game.x.numpy(), "y": game.y.numpy()},
@@ -151,7 +151,7 @@ def _files(truth: Truth) -> Files:
 
 
 def _answer(known: Knowledge, keys: dict[str, Any]) -> Arrays:
-    """score (n,): the higher, the more likely a member."""
+    """Return score (n,): the higher, the more likely a member."""
     model = known.network(known.seed)
     model.load_state_dict({**model.state_dict(), **known.model()})
     model.eval()
@@ -167,7 +167,7 @@ def _answer(known: Knowledge, keys: dict[str, Any]) -> Arrays:
     if len(own[1]) < 2 * known.classes:
         raise ConfigError(
             f"attack 'membership': {len(own[1])} auxiliary rows are too few to train shadow models on; raise "
-            'evaluation.clients, or take method = "loss".'
+            'evaluation.clients, or set method = "loss".'
         )
     rng, local = torch_stream(known.seed, "attack", "shadows"), known.config.local
     fresh = lambda number: known.network(derive(known.seed, "attack", "shadow", number))  # noqa: E731
@@ -203,7 +203,7 @@ def _score(truth: Truth, answer: Arrays) -> Score:
 
 
 def _players(member: np.ndarray, seed: int, split: int) -> np.ndarray:
-    """Half of the non-members, which play members in the placebo."""
+    """Return half of the non-members, which act as members in the placebo."""
     others = numpy_stream(seed, "attack", "placebo", split).permutation(np.flatnonzero(~member))
     out = np.zeros(len(member), bool)
     out[others[: len(others) // 2]] = True
@@ -211,7 +211,7 @@ def _players(member: np.ndarray, seed: int, split: int) -> np.ndarray:
 
 
 def _auc(score: np.ndarray, positive: np.ndarray, negative: np.ndarray, drawn: Floats) -> Floats:
-    """How often a positive row scores above a negative one, ties by half, by how often each row was drawn."""
+    """Return how often a positive row scores above a negative one, ties by half, weighted by how often each row was drawn."""
     order = np.argsort(score, kind="stable")
     up, down = order[positive[order]], order[negative[order]]
     lower, upper = (np.searchsorted(score[down], score[up], side=side) for side in ("left", "right"))
@@ -224,7 +224,7 @@ def _rate(guess: np.ndarray, group: np.ndarray, drawn: Floats) -> Floats:
 
 
 def _low_rate(score: np.ndarray, member: np.ndarray) -> Interval:
-    """The share of members found where one non-member in a thousand is accused; None where that is not resolved."""
+    """Return the share of members found if one non-member in a thousand is misclassified; None if that is not resolved."""
     outside = np.sort(score[~member])
     if len(outside) < RESOLVED:
         return Interval(None, None, None, 0.95)
@@ -235,19 +235,19 @@ def _low_rate(score: np.ndarray, member: np.ndarray) -> Interval:
 def _pictures(arrays: Arrays) -> list[Picture]:
     points = roc(arrays["score"], arrays["member"])
     how = (
-        "For every threshold, the share of members that are found against the share of non-members that are accused, both on logarithmic "
-        "axes: what counts is the left end, where few are accused wrongly. The dashed line is guessing."
+        "For every threshold, the share of members found against the share of non-members wrongly reported as members, both on logarithmic "
+        "axes. The left end matters most, with few false positives. The dashed line is guessing."
     )
-    titles = ("non-members accused, share", "Members found, share")
+    titles = ("share of non-members wrongly reported", "Share of members found")
     columns = ("false_positives", "true_positives")
     label = "Receiver operating characteristic"
-    return [Picture("curve", "roc", "Who is told apart", label, how, columns, points, titles, points)]
+    return [Picture("curve", "roc", "Members against non-members", label, how, columns, points, titles, points)]
 
 
 def roc(score: np.ndarray, member: np.ndarray) -> Sequence[tuple[float, float]]:
-    """(false positive rate, true positive rate) by falling threshold, from the first false positive on; few to a power of ten."""
+    """Return (false positive rate, true positive rate) by falling threshold, from the first false positive; few per power of ten."""
     order = np.argsort(-score, kind="stable")
-    ends = np.flatnonzero(np.diff(score[order], append=np.nan) != 0)  # ties are passed at once
+    ends = np.flatnonzero(np.diff(score[order], append=np.nan) != 0)  # ties are counted together
     true = np.cumsum(member[order])[ends] / max(int(member.sum()), 1)
     false = np.cumsum(~member[order])[ends] / max(int((~member).sum()), 1)
     out: list[tuple[float, float]] = []

@@ -1,16 +1,16 @@
 """Malicious clients by name: what they train on, and what they send. `fedatlas list attacks` prints this table.
 
 =================  ==================================================================  ====================================
-label_flip         trains on labels of some classes that it has swapped                A4, Tolpegin et al. 2020
+label_flip         trains on labels with some classes swapped                          A4, Tolpegin et al. 2020
 sign_flip          sends its honest change times -c                                    B18
 gaussian           sends noise in place of its change                                  B18
 model_replacement  trains on flipped labels and scales its change to replace the model B18, Bagdasaryan et al. 2020
 =================  ==================================================================  ====================================
 
-Every attack has the same keys for who and when: ``share`` of the clients that hold rows, drawn once for the run, or ``clients`` by
-number; ``unit``, of which FedSeq's "superclient" takes whole ones, drawn after they were formed on clean data, whose last client sends
-what the attack makes of the whole chain's change; ``rounds`` from, to, where 0 is the end. What is asked before round 1 is answered
-honestly. Nobody sees another client's update. A client does one attack at most.
+All attacks have the same keys for who and when: ``share`` of the clients that hold rows, drawn once for the run, or ``clients`` by
+number; ``unit``, where FedSeq's "superclient" selects whole ones, drawn after they were formed on clean data; their last client sends
+the attack's version of the whole chain's change; ``rounds`` from, to, where 0 is the end. Questions before round 1 are answered
+honestly. No attacker sees another client's update. A client carries out at most one attack.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SEES = "the models it is told, its own rows; no other client's update"
 
 
 class Poisoning(NamedTuple):
-    """An attack of ``[[attack]]``: who, when, and what they do."""
+    """An attack of ``[[attack]]``: the attackers, their rounds, and what they do."""
 
     name: str
-    said: str  # what attackers do, for the report: {who} and {classes} stand for themselves
+    said: str  # what attackers did, for the report; {who} and {classes} are filled in
     declares: Declaration
     share: float | None
     clients: tuple[int, ...]
@@ -46,11 +46,11 @@ class Poisoning(NamedTuple):
     rounds: tuple[int, int]
     flip: Flip | None = None
     upload: Upload | None = None
-    scaled: bool = False  # whether the upload is told n / (eta_g n_a) of the round
-    scale: float | None = None  # in the place of it
+    scaled: bool = False  # the upload uses n / (eta_g n_a) of the round
+    scale: float | None = None  # replaces it
 
     def active(self, number: int) -> bool:
-        """Whether it goes on in round ``number``, from 1."""
+        """Return whether the attack is active in round ``number``, from 1."""
         first, last = self.rounds
         return first <= number and (not last or number <= last)
 
@@ -65,17 +65,19 @@ def label_flip(
     kind: FlipKind = "swap",
     draw: PairDraw = "fixed",
 ) -> Poisoning:
-    """Attackers train on labels of some classes that have changed places, and are honest in all else.
+    """Attackers train on labels with some classes exchanged, and are otherwise honest.
 
     share: share of the clients that attack; or give clients.
     clients: the attackers by number; or give share.
-    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
     rounds: first and last round of the attack; 0 = the end of the run.
     pairs: classes by number, [[5, 3], [0, 2]]; CIFAR-100: 20 classes in pairs across superclasses, or inside.
     kind: swap the classes of a pair, or turn the first into the second.
-    draw: the pairs as given for all, or each attacker draws its own matching of their classes.
+    draw: the given pairs for all attackers, or a separate matching of their classes drawn by each.
     """
-    said = "**Label flipping.** {who} trained on rows whose labels had changed places ({classes}), and sent what came of it."
+    said = (
+        "**Label flipping.** {who} trained on rows with exchanged labels ({classes}), and sent the resulting updates."
+    )
     declares = declared("labels of its rows", "degradation of some classes")
     return Poisoning("label_flip", said, declares, share, clients, unit, rounds, Flip(pairs, kind, draw))
 
@@ -92,9 +94,9 @@ def sign_flip(
 
     share: share of the clients that attack; or give clients.
     clients: the attackers by number; or give share.
-    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
     rounds: first and last round of the attack; 0 = the end of the run.
-    c: how many times as long as the honest change; -1 = honest.
+    c: length of the change sent, relative to the honest change; -1 = honest.
     """
 
     def upload(start: Tree, end: Tree, scale: float, stream: torch.Generator) -> Tree:
@@ -112,13 +114,13 @@ def gaussian(
     rounds: tuple[Whole, Count] = (1, 0),
     sigma: Rate = 10.0,
 ) -> Poisoning:
-    """Attackers send Gaussian noise in place of their change.
+    """Attackers send Gaussian noise instead of their change.
 
     share: share of the clients that attack; or give clients.
     clients: the attackers by number; or give share.
-    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
     rounds: first and last round of the attack; 0 = the end of the run.
-    sigma: standard deviation of the noise, in units of the norm of the attacker's honest change by the root of its numbers.
+    sigma: standard deviation of the noise, in units of the norm of the attacker's honest change divided by the root of its size.
     """
 
     def upload(start: Tree, end: Tree, scale: float, stream: torch.Generator) -> Tree:
@@ -130,7 +132,7 @@ def gaussian(
             )
         )
 
-    said = f"**Noise.** {{who}} sent Gaussian noise in place of what had been learnt, {sigma:g} times as long as an honest change."
+    said = f"**Noise.** {{who}} sent Gaussian noise instead of what it had learnt, {sigma:g} times as long as an honest change."
     return Poisoning("gaussian", said, declared("its update"), share, clients, unit, rounds, upload=upload)
 
 
@@ -147,10 +149,10 @@ def model_replacement(
 
     share: share of the clients that attack; or give clients.
     clients: the attackers by number; or give share.
-    unit: what share counts and takes whole: clients, or FedSeq's superclients.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
     rounds: first and last round of the attack; 0 = the end of the run.
-    pairs: classes by number, [[5, 3]]: the first of each pair is to become the second.
-    scale: factor of the change; left out = n / (eta_g n_a) of the round: all rows by the server's rate and the attackers' rows.
+    pairs: classes by number, [[5, 3]]: the first of each pair should become the second.
+    scale: factor of the change; omitted = n / (eta_g n_a) of the round: all rows divided by the server's rate and the attackers' rows.
     """
 
     def upload(start: Tree, end: Tree, factor: float, stream: torch.Generator) -> Tree:
@@ -160,14 +162,14 @@ def model_replacement(
         "**Model replacement.** {who} trained on flipped labels ({classes}) and scaled the change so that the mean would become their "
         "model."
     )
-    knows = f"{SEES}; how many rows the clients of a round have, and the server's rate"
+    knows = f"{SEES}; the number of rows of each client in a round, and the server's rate"
     declares = declared("labels of its rows, its update", "a model that takes one class for another", knows)
     flip = Flip(pairs, "flip")
     return Poisoning("model_replacement", said, declares, share, clients, unit, rounds, flip, upload, True, scale)
 
 
 def declared(where: str, why: str = "degradation", knowledge: str = SEES) -> Declaration:
-    """The threat model of malicious clients that work as much as honest ones."""
+    """Return the threat model of malicious clients that work as much as honest ones."""
     return Declaration(
         "insider: clients", "active", "training", where, why, knowledge, "as many steps as an honest client"
     )

@@ -1,4 +1,4 @@
-"""Roles whose view can be kept: the server, a client, the client after it in a chain, or an outsider who is given the finished model."""
+"""Roles whose view can be recorded: the server, a client, the client after it in a chain, or an outsider with the finished model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OF_A_CLIENT = ("client", "successor")
 
 
 class ViewRole(NamedTuple):
-    """``client:3`` is client 3; ``successor:3`` the client that comes after client 3 in a chain."""
+    """``client:3`` is client 3; ``successor:3`` is the client after client 3 in a chain."""
 
     kind: str
     client: int | None = None
@@ -21,12 +21,12 @@ class ViewRole(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The name of its folder: a colon is no letter for files everywhere."""
+        """Name of its folder, without the colon, which not all file systems allow."""
         return str(self).replace(":", "-")
 
     @classmethod
     def parse(cls, text: str, where: str) -> ViewRole:
-        """ConfigError, which names ``where`` it stands, for what is no role."""
+        """Return the role of a text; ConfigError, which names the key ``where``, for an invalid one."""
         kind, colon, number = text.partition(":")
         if kind not in KINDS:
             raise ConfigError(f"{where} = '{text}': {unknown_name('role', kind, KINDS)}")
@@ -36,7 +36,7 @@ class ViewRole(NamedTuple):
         return cls(kind, int(number) if colon else None)
 
     def sees(self, direction: str, client: int, sender: int | None) -> bool:
-        """Whether the role sees what crosses: ``up`` from a client, ``down`` to it, ``peer`` to it from ``sender``."""
+        """Return whether the role sees a message: ``up`` from a client, ``down`` to it, ``peer`` to it from ``sender``."""
         if self.kind == "server":
             return direction in {"up", "down"}
         if self.kind == "client":

@@ -1,7 +1,7 @@
-"""Was this row trained on? Scores of rows under a model, by its loss or by what shadow models taught (A5).
+"""Scores of rows for membership, by the model's loss or by a classifier trained on shadow models (A5).
 
-A score is higher where membership is more likely. Source: Yeom, Giacomelli, Fredrikson, Jha, CSF 2018 (loss); Shokri, Stronati, Song,
-Shmatikov, S&P 2017 (shadow models; one logistic classifier over all classes, with the label beside the sorted confidences).
+A higher score means that membership is more likely. Source: Yeom, Giacomelli, Fredrikson, Jha, CSF 2018 (loss); Shokri, Stronati,
+Song, Shmatikov, S&P 2017 (shadow models; one logistic classifier over all classes, with the label next to the sorted confidences).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Predict = Callable[[Tensor], Tensor]
 
 
 class Training(NamedTuple):
-    """How a shadow model is trained: as a client trains, as far as the attacker knows."""
+    """Settings for training a shadow model: like a client's, as far as the attacker knows them."""
 
     lr: float
     batch_size: int  # 0 = all rows
@@ -27,12 +27,12 @@ class Training(NamedTuple):
 
 
 def by_loss(predict: Predict, x: Tensor, y: Tensor) -> Tensor:
-    """(n,) float64: minus the cross entropy of each row."""
+    """Return (n,) float64: minus the cross entropy of each row."""
     return -F.cross_entropy(predict(x).double(), y, reduction="none")
 
 
 def features(outputs: Tensor, y: Tensor) -> Tensor:
-    """(n, 2 classes + 1): log-confidences in falling order, that of the label, the label as 0 and 1."""
+    """Return (n, 2 classes + 1): log-confidences in falling order, that of the label, the label one-hot."""
     logs = torch.log_softmax(outputs.double(), 1).clamp_min(-30.0)
     own = logs.gather(1, y[:, None])
     return torch.cat([logs.sort(1, descending=True).values, own, F.one_hot(y, outputs.shape[1]).double()], 1)
@@ -48,9 +48,9 @@ def by_shadows(
     shadows: int,
     rng: torch.Generator,
 ) -> Tensor:
-    """(n,) float64: what a classifier says of the target's answers that told members of shadow models from the rest.
+    """Return (n,) float64: the target's outputs scored by a classifier that told members of shadow models from the rest.
 
-    ``auxiliary``: rows of the attacker's own; ``fresh``: an untrained network by number. Each shadow model learns half of them.
+    ``auxiliary``: the attacker's own rows; ``fresh``: an untrained network by number. Each shadow model learns half of the rows.
     """
     rows, labels = auxiliary
     seen, inside = [], []
@@ -71,7 +71,7 @@ def by_shadows(
 
 
 def trained(model: nn.Module, x: Tensor, y: Tensor, how: Training, rng: torch.Generator) -> nn.Module:
-    """Plain stochastic gradient descent on the cross entropy."""
+    """Train by plain stochastic gradient descent on the cross entropy; return the model."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=how.lr)
     size = how.batch_size or len(x)
@@ -84,7 +84,7 @@ def trained(model: nn.Module, x: Tensor, y: Tensor, how: Training, rng: torch.Ge
 
 
 def logistic(x: Tensor, y: Tensor, ridge: float = 1e-3, steps: int = 30) -> Tensor:
-    """(features + 1,) weights, the intercept last, of ridge logistic regression by Newton's method, all in float64."""
+    """Return (features + 1,) weights, the intercept last, of ridge logistic regression by Newton's method, in float64."""
     whole = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
     w = torch.zeros(whole.shape[1], dtype=x.dtype)
     for _ in range(steps):

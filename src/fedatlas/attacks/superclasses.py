@@ -1,6 +1,6 @@
 """CIFAR-100's superclasses, and the pairs of classes across or inside them that the thesis attacks (A4).
 
-Superclasses and the classes of each stand in alphabetical order (Krizhevsky 2009, table of CIFAR-100).
+Superclasses and the classes of each are in alphabetical order (Krizhevsky 2009, table of CIFAR-100).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SUPERCLASSES = tuple(
 
 
 def known(class_names: Sequence[str]) -> bool:
-    """Whether these are CIFAR-100's classes."""
+    """Return whether these are CIFAR-100's classes."""
     return set(class_names) == {name for names in SUPERCLASSES for name in names}
 
 
 def drawn(which: Literal["extra_SC", "intra_SC"], class_names: Sequence[str], seed: int) -> ClassPairs:
-    """Ten pairs of classes by number: the first of each superclass, paired across; or two of each of ten superclasses, paired inside."""
+    """Return ten pairs of classes by number: the first of each superclass, paired across; or two from each of ten superclasses."""
     number = {name: i for i, name in enumerate(class_names)}
     stream = numpy_stream(seed, "attack", "superclasses", which)
     if which == "extra_SC":

@@ -1,6 +1,6 @@
-"""The record of an attack on a view (`ViewAttack`), and the values that its functions are called with.
+"""The record of an attack on a view (`ViewAttack`), and the arguments of its functions.
 
-Such an attack observes and changes nothing. It runs after the run, in a process that holds no data: its `answer` is a function of a
+Such an attack only observes. It runs after the run, in a process without data: its `answer` is a function of a
 `Knowledge`. Another process, which has the data, scores that answer: `score` is a function of the `Truth`.
 """
 
@@ -24,16 +24,16 @@ Files = Mapping[str, Arrays]
 
 
 class ViewGradients(NamedTuple):
-    """The gradients that a view shows of the first round, and the model that they were taken at."""
+    """The gradients that a view reveals of the first round, and the model at which they were taken."""
 
-    clients: tuple[int, ...]  # whose each is; a mean of all clients is one entry, -1
+    clients: tuple[int, ...]  # the client of each; a mean of all clients is one entry, -1
     gradients: Tree  # (T, ...)
     params: Tree
     buffers: Tree
 
 
 class Knowledge(NamedTuple):
-    """Everything the attacker's process can look up."""
+    """Everything the attacker's process can access."""
 
     seed: int
     config: Any  # the experiment
@@ -43,22 +43,22 @@ class Knowledge(NamedTuple):
     box: Callable[
         [], tuple[Tensor, Tensor]
     ]  # black and white as the network reads them; ConfigError unless rows are pictures
-    gradients: Callable[[int], ViewGradients]  # those of at most so many clients; 0 = all
+    gradients: Callable[[int], ViewGradients]  # those of at most this many clients; 0 = all
     model: Callable[[], Mapping[str, Tensor]]  # the newest global model that the role knows
     arrays: Callable[[str], Arrays]  # one of `ViewAttack.files`
-    told: Mapping[str, Any]  # what `ViewAttack.tells` gave
+    told: Mapping[str, Any]  # output of `ViewAttack.tells`
 
 
 class Truth(NamedTuple):
-    """Everything that only a holder of the data can look up."""
+    """Everything that only a holder of the data can access."""
 
     seed: int
     classes: int
-    sizes: Mapping[int, int]  # client -> rows that it trains on
-    kept_sizes: Mapping[int, int]  # client -> rows that it holds out
-    rows: Callable[[int], Rows]  # those that a client trains on
-    kept: Callable[[int], Rows]  # those that it holds out
-    test: Callable[[Tensor], Tensor]  # class -> the test rows of it
+    sizes: Mapping[int, int]  # client -> rows it trains on
+    kept_sizes: Mapping[int, int]  # client -> rows it holds out
+    rows: Callable[[int], Rows]  # rows that a client trains on
+    kept: Callable[[int], Rows]  # rows that it holds out
+    test: Callable[[Tensor], Tensor]  # class -> its test rows
     box: Callable[[], tuple[Tensor, Tensor]]
     trained: Sequence[int] = ()  # clients of the first round
 
@@ -73,12 +73,12 @@ class Score(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A picture of the report, with the rows of its table. ``draw`` names how it is drawn: "pairs" or "curve"."""
+    """A picture of the report, with the rows of its table. ``draw`` names its kind: "pairs" or "curve"."""
 
     draw: str
     id: str
     title: str
-    label: str  # for those who do not see it
+    label: str  # text alternative
     how: str  # how to read it
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -87,34 +87,36 @@ class Picture(NamedTuple):
 
 
 class ViewAttack(NamedTuple):
-    """An attack on a view, with the keys of its table (``keys``, checked)."""
+    """An attack on a view, with the checked keys of its table (``keys``)."""
 
     name: str
     kind: str  # its family, as attack.json names it
-    role: ViewRole  # whose view it looks at
+    role: ViewRole  # the role whose view it uses
     keys: Mapping[str, Any]
     declares: Declaration
     answer: Callable[[Knowledge], Arrays]
     score: Callable[[Truth, Arrays], Score]
-    figures: Mapping[str, str]  # metric -> what people call it
+    figures: Mapping[str, str]  # metric -> its readable name
     leak: str  # the metric whose leak decides the verdict
     pictures: Callable[[Arrays], Sequence[Picture]]
-    thing: str = "target"  # what `Score.targets` counts
-    roles: tuple[str, ...] = KINDS  # the kinds of role that can carry it out
+    thing: str = "target"  # unit of `Score.targets`
+    roles: tuple[str, ...] = KINDS  # kinds of role that can carry it out
     rounds: tuple[int, int] | None = (
         0,
         0,
-    )  # of the view, from and to, 0 = the set-up, the end; None: it needs the final model only
+    )  # of the view, from and to, 0 = the set-up, the end; None: needs only the final model
     refuses: Callable[[Any], str] = lambda config: (
         ""
-    )  # the experiment -> why the attack could say nothing; "" where it can
-    refuses_run: Callable[[Any, Sequence[int]], str] = lambda config, rows: ""  # the same of a run: rows of each client
+    )  # the experiment -> why the attack would be meaningless; "" if it is not
+    refuses_run: Callable[[Any, Sequence[int]], str] = lambda config, rows: (
+        ""
+    )  # the same for a run: rows of each client
     files: tuple[str, ...] = ()  # drawn for the attacker before round 1
     draws: Callable[[Truth], Files] = lambda truth: {}  # these files
-    undrawn: str = ""  # what to do where one is missing
-    tells: Callable[[Truth], Mapping[str, Any]] | None = None  # further knowledge, which the declaration names
+    undrawn: str = ""  # advice if one is missing
+    tells: Callable[[Truth], Mapping[str, Any]] | None = None  # further knowledge, named in the declaration
 
 
 def measured(value: Interval, placebo: float | None) -> dict[str, float | None]:
-    """A metric of a `Score`."""
+    """Return a metric of a `Score`."""
     return {"value": value.estimate, "low": value.low, "high": value.high, "placebo": placebo}

@@ -1,4 +1,4 @@
-"""The experiment file: TOML in, frozen typed values out. Parsed once, here; `docs/experiment.md` is the contract.
+"""The experiment file: TOML in, frozen typed values out. Parsed once, here; `docs/experiment.md` defines the format.
 
 A component is a table with ``name`` and that builder's keyword arguments; the builder's typed signature is the schema, so a
 third party's algorithm brings its own keys. Unknown keys are refused with the nearest valid name.
@@ -36,11 +36,11 @@ ALTERNATIVES = (
     ("local.epochs", "local.steps"),
     ("public.rows", "public.per_class"),
 )
-"""Keys of which one is given: on the command line it takes the place of the other in the file."""
+"""Pairs of alternative keys: on the command line one replaces the other in the file."""
 
 
 class PartitionConfig(Component):
-    """``[partition]``: who holds what."""
+    """``[partition]``: the assignment of data to clients."""
 
     name: str = "majority_even"
     clients: Count = 12  # 0 = as many as there are natural owners
@@ -54,7 +54,7 @@ class PartitionConfig(Component):
 
 
 class CohortConfig(ConfigTable):
-    """``[cohort]``: who takes part in a round."""
+    """``[cohort]``: the clients that take part in a round."""
 
     fraction: Share = 1.0
     size: Whole | None = None
@@ -63,14 +63,14 @@ class CohortConfig(ConfigTable):
     @model_validator(mode="after")
     def _poisson_has_a_rate(self) -> CohortConfig:
         if self.sampling == "poisson" and self.size is not None:
-            raise ValueError("poisson sampling has a rate: give cohort.fraction, not cohort.size")
+            raise ValueError("poisson sampling needs a rate: give cohort.fraction, not cohort.size")
         if {"fraction", "size"} <= self.model_fields_set and self.size is not None:
             raise ValueError("give cohort.fraction or cohort.size, not both")
         return self
 
 
 class FailuresConfig(ConfigTable):
-    """``[failures]``: who does not return, who works less."""
+    """``[failures]``: clients that do not return, or work less."""
 
     dropout: Share = 0.0
     stragglers: Share = 0.0
@@ -78,7 +78,7 @@ class FailuresConfig(ConfigTable):
 
 
 class AlgorithmConfig(Component):
-    """``[algorithm]``: the scheme and its letters."""
+    """``[algorithm]``: the algorithm and its parameters."""
 
     name: str = "fedavg"
 
@@ -89,7 +89,7 @@ class ScheduleConfig(ConfigTable):
     name: Literal["constant", "exponential", "step", "cosine"] = "constant"
     gamma: Positive | None = None
     every: Whole | None = None
-    rounds: Whole | None = None  # over which cosine falls to 0; the experiment's where left out
+    rounds: Whole | None = None  # over which cosine falls to 0; by default the experiment's
 
     @model_validator(mode="after")
     def _has_its_keys(self) -> ScheduleConfig:
@@ -133,14 +133,14 @@ class LocalConfig(ConfigTable):
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give local.epochs or local.steps, not both")
         if self.optimizer == "adam" and (self.momentum or self.nesterov):
-            raise ValueError("adam has betas, not momentum or nesterov: remove them or take optimizer = 'sgd'")
+            raise ValueError("adam has betas, not momentum or nesterov: remove them or set optimizer = 'sgd'")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
 
 class CompressionConfig(Component):
-    """``[compression]``: how what a client sends is made smaller."""
+    """``[compression]``: compression of what a client sends."""
 
 
 class EvaluationConfig(ConfigTable):
@@ -151,28 +151,28 @@ class EvaluationConfig(ConfigTable):
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
     drift: bool = False
-    rounds: tuple[Whole, ...] | None = None  # in place of every; None, so that hashes stay
+    rounds: tuple[Whole, ...] | None = None  # replaces every; None keeps hashes unchanged
 
     @model_validator(mode="after")
     def _one_of_both(self) -> EvaluationConfig:
         if self.rounds is not None and self.every != 1:
-            raise ValueError("evaluation.rounds says which rounds are judged; remove evaluation.every")
+            raise ValueError("evaluation.rounds already names the rounds to evaluate; remove evaluation.every")
         return self
 
     def judges(self, number: int) -> bool:
-        """Whether a round is judged; row 0 and the last round are in any case."""
+        """Return whether a round is evaluated; row 0 and the last round always are."""
         return number % self.every == 0 if self.rounds is None else number in self.rounds
 
 
 class StopConfig(ConfigTable):
-    """``[stop]``: end before the last round."""
+    """``[stop]``: conditions to end before the last round."""
 
     accuracy: Share | None = None
     patience: Whole | None = None
 
 
 class RoundConfig(ConfigTable):
-    """``[round]``: what becomes of a deployed round in which a node is lost; a simulation loses none."""
+    """``[round]``: handling of a deployed round in which a node is lost; a simulation loses none."""
 
     on_loss: Literal["continue", "wait"] = "continue"
     deadline: Positive = 600.0  # seconds
@@ -180,14 +180,14 @@ class RoundConfig(ConfigTable):
 
 
 class CheckpointConfig(ConfigTable):
-    """``[checkpoint]``: every so many rounds, keep the last so many."""
+    """``[checkpoint]``: save every ``every`` rounds, and keep the last ``keep``."""
 
     every: Whole = 1
     keep: Whole = 2
 
 
 class EngineConfig(ConfigTable):
-    """``[engine]``: how fast, never what."""
+    """``[engine]``: settings of speed that never affect results."""
 
     name: Literal["fast", "loop"] = "fast"
     plan: Literal["auto", "program", "stacked", "tuned", "native", "calibrate"] = "auto"
@@ -207,9 +207,11 @@ class EngineConfig(ConfigTable):
     @model_validator(mode="after")
     def _gpu_is_fed_by_one(self) -> EngineConfig:
         if self.device == "cuda" and self.workers > 1:
-            raise ValueError(f"engine.workers = {self.workers}: one process feeds a GPU; remove the key")
+            raise ValueError(f"engine.workers = {self.workers}: a GPU is used by one process; remove the key")
         if self.device == "cuda" and self.plan == "native":
-            raise ValueError("engine.plan = 'native': compiled steps are for processors; remove the key or take 'cpu'")
+            raise ValueError(
+                "engine.plan = 'native': compiled steps run only on CPUs; remove the key or set engine.device = 'cpu'"
+            )
         return self
 
     @model_validator(mode="after")
@@ -219,13 +221,13 @@ class EngineConfig(ConfigTable):
                 if getattr(self, key) not in plain:
                     raise ValueError(
                         f"engine.{key} = {getattr(self, key)!r}: the loop trains one client after another in one process; "
-                        "remove the key or take engine.name = 'fast'"
+                        "remove the key or set engine.name = 'fast'"
                     )
             if self.precision == "bfloat16":
-                raise ValueError("engine.precision = 'bfloat16': the loop computes in float32 or float64 only")
+                raise ValueError("engine.precision = 'bfloat16': the loop computes only in float32 or float64")
         if self.plan == "stacked" and self.workers > 1:
             raise ValueError(
-                f"engine.workers = {self.workers}: a stack is the work of one process; remove the key or the plan"
+                f"engine.workers = {self.workers}: one process trains the stack; remove the key or the plan"
             )
         return self
 
@@ -237,7 +239,7 @@ COMPONENTS: Mapping[str, type[BaseModel]] = {
     "compression": CompressionConfig,
     "aggregation": AggregationConfig,
 }
-"""Tables whose further keys are those of the builder that ``name`` stands for."""
+"""Tables whose further keys are those of the builder called ``name``."""
 
 
 class ExperimentConfig(ConfigTable):
@@ -273,8 +275,8 @@ class ExperimentConfig(ConfigTable):
     @classmethod
     def _a_table_each(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Mapping):
-            one = "a mechanism" if info.field_name == "privacy" else "an attack"
-            raise ValueError(f"write [[{info.field_name}]], one table {one}")  # noqa: TRY004  (what pydantic reads)
+            one = "mechanism" if info.field_name == "privacy" else "attack"
+            raise ValueError(f"write [[{info.field_name}]], one table per {one}")  # noqa: TRY004  (what pydantic reads)
         return value
 
     @model_validator(mode="after")
@@ -292,17 +294,17 @@ class ExperimentConfig(ConfigTable):
         own = sorted({*self.model.model_fields_set, *(self.model.model_extra or {})} - {"loss", "bn"})
         if any(key != "init" or self.model.init for key in own):
             raise ValueError(
-                f"give [[models]] or model.{own[0]}, not both: beside [[models]], [model] holds loss and bn only"
+                f"give [[models]] or model.{own[0]}, not both: with [[models]], [model] holds only loss and bn"
             )
         if len(self.models) == 1 or abs(sum(each.share for each in self.models) - 1) > 1e-6:
             shares = ", ".join(f"{each.share:g}" for each in self.models)
-            raise ValueError(f"[[models]]: two or more, whose shares make 1 together, not {shares}")
+            raise ValueError(f"[[models]]: give two or more, with shares that add up to 1, not {shares}")
         return self
 
     @model_validator(mode="after")
     def _seeds(self) -> ExperimentConfig:
         if self.seeds is not None and (len(self.seeds) == 0 or len(set(self.seeds)) != len(self.seeds)):
-            raise ValueError("seeds: a list of different whole numbers")
+            raise ValueError("seeds: give a list of different whole numbers")
         if self.seeds is not None and "seed" in self.model_fields_set:
             raise ValueError("give seed or seeds, not both")
         return self
@@ -314,11 +316,11 @@ class ExperimentConfig(ConfigTable):
 
     @property
     def columns(self) -> bool:
-        """Whether parties hold columns of the same rows, not rows of the same columns."""
+        """Return whether parties hold columns of the same rows, instead of rows with the same columns."""
         return bool(self.parties) or self.partition.name == VERTICAL
 
     def plain(self) -> dict[str, Any]:
-        """The whole configuration as plain values, defaults included, None left out: what TOML can hold, and `parse` reads back."""
+        """Return the whole configuration as plain values that TOML can hold and `parse` reads back; defaults included, None left out."""
         out = self._values()
         if "size" in out.get("cohort", {}):
             out["cohort"].pop("fraction", None)
@@ -338,9 +340,9 @@ class ExperimentConfig(ConfigTable):
         return only_columns(out, self.parties) if self.columns else out
 
     def hash(self) -> str:
-        """SHA-256 of what decides the result: everything but how often it is saved and how long it runs.
+        """Return the SHA-256 of everything that affects the result, so without checkpoints and the number of rounds.
 
-        How long it runs counts where it decides the noise of every round (`bound_to_rounds`).
+        The number of rounds counts if it determines the noise of every round (`bound_to_rounds`).
         """
         plain = self._values()
         if deciding := [table for table in plain.pop("attack", ()) if table["name"] in POISONING]:
@@ -365,7 +367,7 @@ def _drop_none(value: Any) -> Any:
 
 
 def parse(values: Mapping[str, Any]) -> ExperimentConfig:
-    """Plain nested values -> a checked configuration."""
+    """Return a checked configuration from plain nested values."""
     refuse_flags(values, ExperimentConfig)
     refuse_bytes(values)
     try:
@@ -375,7 +377,7 @@ def parse(values: Mapping[str, Any]) -> ExperimentConfig:
 
 
 def refuse_bytes(value: Any, where: str = "") -> None:
-    """ConfigError for a text that is not UTF-8, such as the name of a file in another encoding: no record could hold it."""
+    """Raise ConfigError for a text that is not UTF-8, such as a file name in another encoding, which no record could hold."""
     if isinstance(value, Mapping | list | tuple):
         named = value.items() if isinstance(value, Mapping) else ((where, each) for each in value)
         for key, each in named:
@@ -385,7 +387,7 @@ def refuse_bytes(value: Any, where: str = "") -> None:
 
 
 def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """The experiment file with ``table.key=value`` overrides; None = the embedded default experiment."""
+    """Read the experiment file with ``table.key=value`` overrides; None = the embedded default experiment."""
     values: dict[str, Any] = {}
     if path is not None:
         try:
@@ -393,7 +395,7 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
         except FileNotFoundError:
             if overrides and overrides[0].startswith("="):
                 raise ConfigError(
-                    f"'{path} {overrides[0]}': write key=value without spaces, and quote what has some."
+                    f"'{path} {overrides[0]}': write key=value without spaces, and quote a value that contains some."
                 ) from None
             raise ConfigError(
                 f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template."
@@ -403,7 +405,7 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             if path.name.endswith((".csv", ".csv.gz", ".tsv", ".parquet", ".npz")):
                 raise ConfigError(
-                    f"'{path}' holds data, not an experiment: data.name=file data.path={path} data.label=... uses it."
+                    f"'{path}' holds data, not an experiment; to use it, set data.name=file data.path={path} data.label=..."
                 ) from None
             raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
         except OSError as error:
@@ -423,7 +425,7 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
 
 
 def renamed(values: dict[str, Any], text: str) -> None:
-    """Where ``table.name=other`` asks for another component, the file's keys of the one it replaces go with it."""
+    """Remove the file's keys of a component that ``table.name=other`` replaces."""
     for table, kind in COMPONENTS.items():
         held = values.get(table)
         if isinstance(held, dict) and text.partition("=")[0].strip() == f"{table}.name":

@@ -1,4 +1,4 @@
-"""``[observe]`` of an experiment file: whose view of a run is kept, of which rounds, and up to how many bytes."""
+"""``[observe]`` of an experiment file: the roles whose view of a run is recorded, in which rounds, and the limit in bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedatlas.registry import ConfigTable, Count, Whole
 
 
 class ObserveConfig(ConfigTable):
-    """What a role sees is written to ``observed/``; it changes no result."""
+    """Recording of a role's view in ``observed/``; it does not affect results."""
 
     roles: tuple[str, ...] = Field(min_length=1)
     rounds: tuple[Count, Count] = (0, 0)  # from, to; 0 = the set-up, the end
@@ -25,7 +25,7 @@ class ObserveConfig(ConfigTable):
         for text in value:
             ViewRole.parse(text, "observe.roles")
         if len(set(value)) < len(value):
-            raise ValueError("observe.roles: a role stands there twice; name each once")
+            raise ValueError("observe.roles: a role occurs twice; name each once")
         return value
 
     @field_validator("limit")
@@ -38,14 +38,14 @@ class ObserveConfig(ConfigTable):
     def _in_order(self) -> ObserveConfig:
         first, last = self.rounds
         if last and last < first:
-            raise ValueError(f"observe.rounds = [{first}, {last}]: the first comes before the last; 0 = the end")
+            raise ValueError(f"observe.rounds = [{first}, {last}]: the first must not be after the last; 0 = the end")
         return self
 
     def wants(self, number: int) -> bool:
-        """Whether a round is recorded; the set-up is round 0."""
+        """Return whether a round is recorded; the set-up is round 0."""
         first, last = self.rounds
         return number >= first and (not last or number <= last) and (number - first) % self.every == 0
 
     def plain(self) -> dict[str, Any]:
-        """As it is written."""
+        """Return the plain values as written in the file."""
         return {**self.model_dump(), "roles": list(self.roles), "rounds": list(self.rounds)}

@@ -8,18 +8,18 @@ from typing import Any
 
 from fedatlas.errors import ConfigError
 
-BY_NAME = ("data", "partition", "model", "algorithm", "compression", "aggregation")  # tables that name one
+BY_NAME = ("data", "partition", "model", "algorithm", "compression", "aggregation")  # tables with one component each
 SEVERAL = {
-    "privacy": "a mechanism",
-    "attack": "an attack",
-}  # tables of which there may be several, each reached by its name
+    "privacy": "mechanism",
+    "attack": "attack",
+}  # tables that may occur several times, each reached by its name
 
 
 def override(values: dict[str, Any], text: str) -> None:
-    """Applies ``table.key=value``; a value that parses as TOML is taken as such, else as text.
+    """Apply ``table.key=value``; a value that parses as TOML is taken as such, else as text.
 
-    ``privacy.NAME.key=value`` reaches the mechanism of that name, which is added where it is not there; ``privacy.NAME={}`` adds
-    it with its defaults, and ``privacy=[]`` takes all away; ``attack.NAME`` likewise.
+    ``privacy.NAME.key=value`` sets a key of the mechanism of that name, which is added if absent; ``privacy.NAME={}`` adds
+    it with its defaults, and ``privacy=[]`` removes all; ``attack.NAME`` likewise.
     """
     key, equals, raw = text.partition("=")
     parts = key.strip().split(".")
@@ -31,7 +31,7 @@ def override(values: dict[str, Any], text: str) -> None:
 
 
 def put(values: dict[str, Any], key: str, value: Any, text: str = "") -> None:
-    """Puts a value at ``table.key``, as `override` does with the value of a text; ``text``: how it was written."""
+    """Put a value at ``table.key``, as `override` does with the value of a text; ``text``: its original form."""
     parts = key.split(".")
     if parts[0] in SEVERAL:
         _of_several(values, text or key, parts, value)
@@ -52,16 +52,16 @@ def _value(raw: str) -> Any:
 
 
 def _of_several(values: dict[str, Any], text: str, parts: Sequence[str], value: Any) -> None:
-    """`override` of ``[[privacy]]`` and its like: behind the table's name the name of one and, where it is not given whole, a key of it."""
+    """Apply `override` to ``[[privacy]]`` or a similar table: after the table's name comes one name and, unless given whole, a key."""
     several, *parts = parts
     named = parts[0] if parts and parts[0] != "name" else value
-    how = f"'{text}': write {several}.{named if isinstance(named, str) else 'NAME'}={{}}, or a key behind the name."
+    how = f"'{text}': write {several}.{named if isinstance(named, str) else 'NAME'}={{}}, or a key after the name."
     if not parts and isinstance(value, list):
         values[several] = value
         return
     tables = values.setdefault(several, [])
     if not isinstance(tables, list):
-        raise ConfigError(f"{several}: write [[{several}]], one table {SEVERAL[several]}.")
+        raise ConfigError(f"{several}: write [[{several}]], one table per {SEVERAL[several]}.")
     if not parts or parts[0] == "name" or len(parts) > 2 or (len(parts) == 1 and not isinstance(value, Mapping)):
         raise ConfigError(how)
     name = parts[0]

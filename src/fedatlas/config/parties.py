@@ -1,4 +1,4 @@
-"""``[[parties]]``, ``[align]`` and what else an experiment says whose parties hold columns; what means nothing there is refused."""
+"""``[[parties]]``, ``[align]`` and further keys for parties that hold columns; keys without meaning there are refused."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ROWS_ONLY = (
     "public",
     "observe",
 )
-"""Tables of an experiment that say something of clients that hold rows."""
+"""Tables of an experiment that apply only to clients that hold rows."""
 KEPT: Mapping[str, tuple[str, ...]] = {
     "data": ("test", "missing"),
     "evaluation": ("every", "on", "validation"),
     "engine": ("workers",),
 }
-"""Of other tables the keys that have a meaning here, too; of ``[data]`` where each party brings its file."""
+"""Keys of other tables that also apply here; for ``[data]``, if each party brings its file."""
 ABLE = ", ".join(f"'{name}'" for name in SCHEMES)
 
 
@@ -73,26 +73,26 @@ def vertical(
 ) -> Dealt:
     """One table's columns dealt to parties, to try vertical federation; each row is matched by its number in the table.
 
-    parties: number of parties: each gets a stretch of the columns, in the table's order.
-    columns: party -> its columns, by name, in place of that; a column that none of them names is left out.
-    label_party: the party that holds the label, by place or by name.
-    overlap: share of the rows that all parties have; each other row is at one of them alone.
+    parties: number of parties; each gets a contiguous block of the columns, in the table's order.
+    columns: party -> its columns, by name, instead of blocks; a column that is not listed is left out.
+    label_party: the party that holds the label, by index or by name.
+    overlap: share of the rows that all parties have; each other row is at only one of them.
     """
     return Dealt(parties=parties, columns=dict(columns), label_party=label_party, overlap=overlap)
 
 
 def dealt(given: Mapping[str, Any]) -> Dealt:
-    """The keys of ``[partition]`` checked."""
+    """Check the keys of ``[partition]``."""
     found = vertical(**arguments("partition", vertical, given))
     if found.columns and "parties" in given and len(found.columns) != found.parties:
         raise ConfigError(
-            f"partition.parties = {found.parties}, but partition.columns names {len(found.columns)} parties: leave one out."
+            f"partition.parties = {found.parties}, but partition.columns names {len(found.columns)} parties: remove one of the keys."
         )
     return found.model_copy(update={"parties": len(found.columns)}) if found.columns else found
 
 
 def check_columns(config: Any) -> None:
-    """ConfigError for what an experiment says that means nothing where parties hold columns, or is not there yet.
+    """Raise ConfigError for keys that have no meaning where parties hold columns, or are not supported yet.
 
     ``config``: an `ExperimentConfig`.
     """
@@ -103,11 +103,13 @@ def check_columns(config: Any) -> None:
     _check_names(config)
     for table in ROWS_ONLY:
         if table in given and getattr(config, table):
-            raise ConfigError(f"[{table}] is for clients that hold rows: leave it out where parties hold columns.")
+            raise ConfigError(f"[{table}] is for clients that hold rows: leave it out if parties hold columns.")
     if config.profile != "silo":
         raise ConfigError(f"profile = '{config.profile}': parties that hold columns are silos: leave the key out.")
     if config.seeds is not None:
-        raise ConfigError("seeds: several seeds are not in this version for parties that hold columns: give seed.")
+        raise ConfigError(
+            "seeds: this version does not support several seeds for parties that hold columns: give seed."
+        )
     _check_keys(config)
     if config.partition.name != VERTICAL and "partition" in given:
         raise ConfigError(f"partition.name = '{config.partition.name}' deals rows: with [[parties]], leave it out.")
@@ -122,7 +124,7 @@ def check_columns(config: Any) -> None:
     if config.align is not None and config.align.reveal != "all":
         raise ConfigError(
             f"align.reveal = '{config.align.reveal}': every party learns which of its rows are common, because a tree tells it "
-            "which rows are at a node: take 'all'."
+            "which rows are at a node: set 'all'."
         )
     _check_mechanisms(config)
 
@@ -135,41 +137,45 @@ def _only_of_columns(config: Any) -> None:
             f"algorithm '{name}' works with parties that hold columns: add [[parties]], or [partition] name = 'vertical'."
         )
     if config.partition.name == "hybrid":
-        raise ConfigError("partition.name = 'hybrid' is not in this version: take 'vertical'.")
+        raise ConfigError("partition.name = 'hybrid' is not supported in this version: use 'vertical'.")
 
 
 def _check_names(config: Any) -> None:
     name = config.algorithm.name
     if name in LATER:
-        raise ConfigError(f"algorithm.name = '{name}' is not in this version: parties that hold columns train {ABLE}.")
+        raise ConfigError(
+            f"algorithm.name = '{name}' is not supported in this version: parties that hold columns train {ABLE}."
+        )
     if name not in SCHEMES:
         asked = (
-            f"algorithm '{name}' trains" if "algorithm" in config.model_fields_set else "say who trains: 'fedavg' works"
+            f"algorithm '{name}' trains"
+            if "algorithm" in config.model_fields_set
+            else "no algorithm is given, and the default 'fedavg' works"
         )
-        raise ConfigError(f"{asked} with clients that hold rows; parties that hold columns: algorithm.name = {ABLE}.")
+        raise ConfigError(f"{asked} with clients that hold rows; for columns set algorithm.name = {ABLE}.")
     for key in SCHEMES[name].later:
         if key in config.algorithm.parameters():
-            raise ConfigError(f"algorithm.{key} is not in this version: leave it out.")
+            raise ConfigError(f"algorithm.{key} is not supported in this version: leave it out.")
     names = [one.name for one in config.parties]
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise ConfigError(f"two of [[parties]] are called '{twice[0]}': rename one.")
     if len(names) > 8:
-        raise ConfigError(f"[[parties]]: {len(names)} of them, and at most 8 can be matched.")
+        raise ConfigError(f"[[parties]]: there are {len(names)}, but at most 8 can be matched.")
     if len(names) == 1:
-        raise ConfigError(
-            "[[parties]]: name two or more; one party alone trains on its table with [data] name = 'file'."
-        )
+        raise ConfigError("[[parties]]: name two or more; to train one party's table alone, use [data] name = 'file'.")
     holders = [one.name for one in config.parties if one.label]
     if config.parties and not holders:
-        raise ConfigError('[[parties]]: no party names its label; the one that holds the target says label = "COLUMN".')
+        raise ConfigError(
+            '[[parties]]: no party names its label; set label = "COLUMN" at the one that holds the target.'
+        )
     if len(holders) > 1:
         raise ConfigError(
-            f"[[parties]]: '{holders[0]}' and '{holders[1]}' both name a label; exactly one party holds it."
+            f"[[parties]]: '{holders[0]}' and '{holders[1]}' both name a label; exactly one party may hold it."
         )
     for one in config.parties:
         for key in ("weight", "task"):
             if getattr(one, key) and not one.label:
-                raise ConfigError(f"party '{one.name}': {key} goes with the label, which '{holders[0]}' holds.")
+                raise ConfigError(f"party '{one.name}': {key} belongs with the label, which '{holders[0]}' holds.")
 
 
 def _check_keys(config: Any) -> None:
@@ -186,10 +192,10 @@ def _check_keys(config: Any) -> None:
                 )
                 raise ConfigError(f"{table}.{key}: parties hold columns, and {why}: leave it out.")
     if config.data.test_file:
-        raise ConfigError(f"data.test = '{config.data.test}': test rows are a share of the aligned rows, such as 0.25.")
+        raise ConfigError(f"data.test = '{config.data.test}': give a share of the aligned rows, such as 0.25.")
     if config.data.missing == "median":
         raise ConfigError(
-            "data.missing = 'median': trees take holes as they are; 'drop' leaves out rows without a label or weight."
+            "data.missing = 'median': trees accept missing cells; 'drop' leaves out rows without a label or weight."
         )
 
 
@@ -206,11 +212,11 @@ def _check_mechanisms(config: Any) -> None:
             if key not in scheme.mechanisms[one.name]:
                 raise ConfigError(f"privacy.{one.name}.{key} is for updates of clients that hold rows: leave it out.")
     if len(config.privacy) > 1:
-        raise ConfigError(f"[[privacy]]: '{config.privacy[0].name}' once is enough.")
+        raise ConfigError(f"[[privacy]]: '{config.privacy[0].name}' is given twice; once is enough.")
 
 
 def only_columns(values: dict[str, Any], parties: Sequence[PartyConfig]) -> dict[str, Any]:
-    """Of a whole experiment's plain values what has a meaning where parties hold columns."""
+    """Return the plain values of an experiment that have a meaning if parties hold columns."""
     out = {key: value for key, value in values.items() if key not in {*ROWS_ONLY, "profile"}}
     if SCHEMES[out["algorithm"]["name"]].rounds in out["algorithm"]:
         out.pop("rounds", None)

@@ -1,4 +1,4 @@
-"""``[[privacy]]`` of an experiment file as typed values: one table a mechanism."""
+"""``[[privacy]]`` of an experiment file as typed values: one table per mechanism."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class PrivacyConfig(Component):
 
 
 def bound_to_rounds(tables: Sequence[PrivacyConfig]) -> str:
-    """Return the mechanism whose noise is made for the number of rounds, which then decides every round; "" without one."""
+    """Return the mechanism whose noise is made for the number of rounds, which then affects every round; "" for none."""
     return for_all_rounds(one.name for one in tables)

@@ -1,10 +1,10 @@
-"""Amounts of memory as people write them."""
+"""Amounts of memory in readable form."""
 
 from __future__ import annotations
 
 
 def bytes_of(text: str) -> int:
-    """'4GiB' -> bytes. ValueError for anything else."""
+    """Return the bytes of a text such as '4GiB'. ValueError for anything else."""
     units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
     for unit in sorted(units, key=len, reverse=True):
         number = text.removesuffix(unit).strip()

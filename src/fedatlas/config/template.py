@@ -1,4 +1,4 @@
-"""``fedatlas new``: a commented experiment file, with the defaults that the code has."""
+"""``fedatlas new``: a commented experiment file with the code's defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ rounds = 20
 [data]
 name = "digits"          # 'fedatlas list data'; "file" with path = "my.csv", label = "column" for your own
 # test = 0.25            # "own" (default), a share, or a file
-# limit = 1600           # keep so many training rows, stratified; 0 = all
+# limit = 1600           # keep only this many training rows, stratified; 0 = all
 
 [partition]
 name = "majority_even"   # 'fedatlas list partitions', such as "iid" or "dirichlet" with alpha = 0.5
@@ -35,7 +35,7 @@ hidden = [64]
 # [[models]]             # clients with different models, in place of name and hidden above; for fedmd, feddf, local_only
 # name = "mlp"
 # hidden = [16]
-# share = 0.5            # of the clients; the shares make 1 together
+# share = 0.5            # of the clients; the shares add up to 1
 # [[models]]
 # name = "cnn2"
 # share = 0.5
@@ -59,7 +59,7 @@ lr = 0.05
 # name = "topk"          # "qsgd", "float16", "clip"
 # share = 0.01
 
-# [[privacy]]            # one table a mechanism; 'fedatlas list privacy', 'fedatlas show secagg'
+# [[privacy]]            # one table per mechanism; 'fedatlas list privacy', 'fedatlas show secagg'
 # name = "secagg"        # "paillier"; "central_dp", "local_dp", "nbafl" with clip = 1.0
 # threshold = 0.7        # share of the clients that have to stay in a round
 
@@ -76,13 +76,13 @@ lr = 0.05
 
 # [engine]
 # name = "loop"          # the slow, obvious engine that the fast one is checked against
-# workers = 0            # 0 = one a core
+# workers = 0            # 0 = one per core
 """
 
 
 def write_template(path: Path) -> Path:
-    """Writes the template; ConfigError if the file exists."""
+    """Write the template; ConfigError if the file exists."""
     if path.exists():
-        raise ConfigError(f"'{path}' exists already: choose another name.")
+        raise ConfigError(f"'{path}' already exists: choose another name.")
     write_text(path, TEMPLATE.format(name=path.name))
     return path

@@ -1,1 +1,1 @@
-"""A run in one process: its plan, its rounds, and how its models are judged."""
+"""The course of a run at the coordinator: its plan, its rounds, and how its models are judged."""

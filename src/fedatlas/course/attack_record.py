@@ -1,4 +1,4 @@
-"""The record of malicious clients and of the rule against them: attackers, clients left out, accuracy on attacked classes."""
+"""Record attackers and the rule against them: who attacked, who was left out, accuracy on attacked classes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 
 
 def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, Any]:
-    """List a round's attackers, failed updates and clients left out, each ascending, among the clients that took part.
+    """List the clients of a round that attacked, were left out, or sent an unusable update; each list is ascending.
 
-    Empty where neither attacks nor a rule are declared. A superclient that a selection left out is listed with all its
-    clients.
+    ``hostile``: clients whose update holds NaN or infinity, has other shapes or lacks parts; they are left out, too. If
+    a selection leaves out a superclient, all its clients are listed. ``unchanged``: why the rule could not judge, so
+    that the round changed nothing. Empty if neither an attack nor a rule is declared; None for each list if the cohort
+    is secret.
     """
     if setup.defence is None:
         return {}
@@ -45,7 +47,11 @@ def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, An
 
 
 def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
-    """Return accuracy on test rows of attacked classes and on the others, and the attackers' success rate."""
+    """Return accuracy on rows of attacked classes and on the others, and the attackers' success rate.
+
+    Measured on the evaluation rows. With personal models, means over honest clients with rows. Empty without label
+    flips.
+    """
     flips = [one.flip for one in now.setup.checked.poisonings if one.flip is not None]
     if not flips:
         return {}
@@ -86,13 +92,16 @@ def weighted(hit: torch.Tensor, weight: torch.Tensor) -> float | None:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the plain mean; None where a value is missing."""
+    """Return the plain mean; None if a value is missing or there are none."""
     known = [v for v in values if v is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def chance(setup: Setup, number: int) -> dict[str, Any]:
-    """The figures of a model that attackers made diverge in round ``number``: it answers no numbers, which is as good as guessing."""
+    """Return the figures of a model that attackers made diverge in round ``number``.
+
+    Its outputs are NaN or infinity, so it scores as a guess among the classes; figures of a number target are None.
+    """
     right = 1 / setup.dataset.classes if setup.dataset.classes else None
     keys = ("accuracy", "macro_f1", "weighted_f1") if right is not None else ("rmse", "mae", "r2")
     return {"round": number, **dict.fromkeys(keys, right), "per_class_f1": None, "loss": None, "client_accuracy": None}
@@ -139,7 +148,7 @@ def attack_entry(
 
 
 def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The rule, and how many times attackers and honest clients took part, and their work did not count."""
+    """Return the rule, and how often attackers and honest clients took part and how often they were left out."""
     took = {True: 0, False: 0}
     left = {True: 0, False: 0}
     for row in rows[1:]:

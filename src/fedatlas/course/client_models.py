@@ -13,7 +13,10 @@ from fedatlas.tree import Tree
 
 
 def models_of(algorithm: Algorithm, server: State, networks: Networks) -> dict[str, Model]:
-    """Map each name to the model that is evaluated and saved; a model without buffers gets the server's."""
+    """Map each name to the model that is evaluated and saved.
+
+    A model without buffers gets those of the server, or those of its architecture if there are several.
+    """
     found = algorithm.models(server)
     if "" not in networks.built:  # each model has one architecture
         return {name: networks(*parted(tree, networks.built[name].buffers), name) for name, tree in found.items()}
@@ -21,9 +24,9 @@ def models_of(algorithm: Algorithm, server: State, networks: Networks) -> dict[s
 
 
 def files_of(models: Mapping[str, Model], mixed: bool) -> dict[str, Model]:
-    """Map files to the models that a run saves.
+    """Map file names to the models that a run saves.
 
-    The first has no name unless there are several architectures (``mixed``).
+    The first model's file is plain ``model`` unless there are several architectures (``mixed``).
     """
     only = "" if mixed else next(iter(models), "")
     return {file_of("model", "" if name == only else name): model for name, model in models.items()}
@@ -37,7 +40,7 @@ def used_by(
     networks: Networks,
     architecture: str,
 ) -> Model:
-    """Its personal model where the algorithm has such, else the global one or that of its ``architecture``."""
+    """Return the client's personal model; without personal models the global one, or that of its ``architecture``."""
     if algorithm.personal is None:
         return models_of(algorithm, server, networks)[architecture or "global"]
     shared = {"buffers": server["buffers"]} if server.get("buffers") else {}

@@ -1,8 +1,8 @@
 """The course of a run whose parties hold columns: alignment and split in row 0, then one round of the scheme per row.
 
-The generator's knowledge is the server's state in the checkpoint; everything else belongs to the parties. If a party
-leaves or breaks the protocol, the run ends after the last whole round, and all parties undo what the interrupted round
-changed.
+The checkpoint holds what the coordinator knows as the server's state; everything else belongs to the parties. If a
+party leaves or breaks the protocol, the run ends after the last whole round, and all parties undo what the interrupted
+round changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAST_KEYS: Mapping[str, tuple[str, ...]] = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss", "auc"),
     "numbers": ("rmse", "mae", "r2", "loss"),
 }
-"""Task -> the quality fields of a row; None where a round was not judged."""
+"""Task -> the quality fields of a row, each None if the round was not judged."""
 
 
 class Growing:
@@ -63,7 +63,7 @@ class Growing:
 
     @property
     def word(self) -> str:
-        """Word for the result of a round."""
+        """Word for the result of a round, such as "tree"."""
         return self.scheme.words.round
 
     @property
@@ -78,7 +78,7 @@ class Growing:
 
     @property
     def judged_on(self) -> str:
-        """The rows on which the curves are drawn."""
+        """Rows on which the model is judged in each round: "held" (for validation) or "test"."""
         return "held" if self.config.evaluation.on == "validation" else "test"
 
     @property
@@ -88,7 +88,7 @@ class Growing:
 
     @property
     def lines(self) -> Sequence[str]:
-        """Lines about who holds what and what is trained."""
+        """One line that says who holds what and what is trained."""
         who = ", ".join(
             f"{one.name} ({len(one.schema)} columns, {len(one.ids):,} rows{', the label' if k == self.held.active else ''})"
             for k, one in enumerate(self.held.tables)
@@ -101,7 +101,7 @@ class Growing:
         return said
 
     def resume(self, restored: Restored) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         folder = self.keeper.folder
         self.state = self.keeper.take_up(restored)
         self.federation.restore(restored.extra)
@@ -127,7 +127,10 @@ class Growing:
         return row
 
     def step(self) -> RoundRow:
-        """Run one round of the scheme."""
+        """Run one round of the scheme, and judge the model if the round is due.
+
+        An error raised in the round says how many rounds are kept; the state before the round is saved first.
+        """
         number = self.number + 1
         evaluated = number == self.config.rounds or number % self.config.evaluation.every == 0
 
@@ -190,14 +193,14 @@ class Growing:
         return cast(RoundRow, row)
 
     def _driven(self, make: Rounds, number: int, *, commit: bool) -> State:
-        """Drive a round and return its result. ProtocolError if it was given up."""
+        """Drive a round and return the server's state after it. ProtocolError if it was given up."""
         server = self.federation.drive(make, RoundStart(number, 1.0), commit=commit)
         if server is None:
             raise ProtocolError(self.federation.given_up)
         return server
 
     def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:  # noqa: ARG002
-        """Return the run's part of summary.json; the parties are asked for it."""
+        """Ask the parties for the final figures and return the run's part of summary.json."""
 
         def last() -> RoundGenerator:
             server = yield from self.scheme.end(self.how, self.server)
@@ -212,7 +215,7 @@ class Growing:
         return columns_end.figures(self.held, server, rows)
 
     def models(self) -> Mapping[str, Any]:
-        """Return each party's own files; a remote party writes its own where it runs."""
+        """Return the files of each party whose state is held here; a remote party writes its own where it runs."""
         out: dict[str, Any] = {}
         brought = self.scheme.brought(self.server)
         for data, table in zip(self.held.parties, self.held.tables, strict=True):

@@ -23,7 +23,7 @@ MODEL = "model.json"  # the active party's: the model without any party's thresh
 
 
 def model_file(name: str) -> str:
-    """A party's lookup table."""
+    """File of a party's lookup table."""
     return f"model-{name}.json"
 
 
@@ -33,7 +33,7 @@ def own_file(name: str) -> str:
 
 
 def partition_record(held: Consortium, server: State) -> dict[str, Any]:
-    """``partition.json``: columns of each party, its rows, how many of its ids were matched; never an id."""
+    """Return ``partition.json``: each party's columns, rows and number of matched ids, but never an id."""
     return {
         "parties": [
             {
@@ -71,7 +71,7 @@ def part(whole: Checked, data: Columns, table: PartyTable, state: State, gains: 
 
 
 def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[str, Any]:
-    """Return how a party's file was read, so that new rows are read in the same way."""
+    """Return how a party's file was read, so that new rows can be read in the same way."""
     file = config.parties[data.party] if config.parties else None
     schema = [{"name": c.name, "categories": list(c.categories)} for c in table.schema]
     label = {"class_names": list(table.class_names), "task": table.task} if data.party == data.active else {}
@@ -79,7 +79,7 @@ def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[
 
 
 def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
-    """Map used columns to their gain, largest first. Only column positions cross the link, never names."""
+    """Map columns with a gain above 0 to it, largest first. Only column positions cross the link, never names."""
     pairs = [(name, float(gain)) for name, gain in zip(table.names, gains, strict=True) if gain > 0]
     return dict(sorted(pairs, key=lambda pair: -pair[1]))
 

@@ -1,4 +1,4 @@
-"""The course of a run: one protocol for clients that hold rows (`rounds`) and for parties that hold columns (`columns`).
+"""The course of a run: one interface for clients that hold rows (`rounds`) and parties that hold columns (`columns`).
 
 `runs.loop` drives a course round by round; `runs.finish` ends it.
 """

@@ -1,4 +1,4 @@
-"""Drift of the clients' models compared with that of their labels (C12; equations 3.7 and 3.8 of the thesis)."""
+"""Correlation of distances between clients' models with those between their labels (C12; thesis, eq. 3.7 and 3.8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedatlas.tree import Tree
 class Drift(Observer):
     """Observe the models returned in a round.
 
-    Of a chain only the first client's counts, as later ones build on others' work.
+    Of a chain only the first client's model counts, since later ones build on others' work.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -41,10 +41,10 @@ class Drift(Observer):
         self.told, self.apart = None, False
 
     def opened(self, request: Request, update: Update) -> None:
-        """Keep the model of an update, if it is whole and began with what the server sent.
+        """Keep the model of an update if it is whole and the client began with what the server sent.
 
-        If clients began with different models (clusters, nodes of a graph), the distances are those of the starts, and
-        there is no figure.
+        If clients began with different models (clusters, nodes of a graph), the distances would reflect where they
+        began; `figure` is then None.
         """
         model, client, task = update.get("model", {}), request.client, self.tasks[request.what]
         if not isinstance(task, Task) or request.sender not in {None, client}:
@@ -56,9 +56,9 @@ class Drift(Observer):
             self.told = told
 
     def figure(self) -> float | None:
-        """Return Spearman's rank correlation over pairs of clients.
+        """Return Spearman's rank correlation of the two distances over pairs of clients.
 
-        None for fewer than three clients or different starts.
+        None for fewer than three clients, for different starts, and if one distance is the same for all pairs.
         """
         seen = sorted(self.models)
         if len(seen) < 3 or self.apart:

@@ -1,4 +1,4 @@
-"""The figures of a model per round, on the rows of the curves and on each client's own rows."""
+"""The figures of a model per round, on the evaluation rows and on each client's own rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fedatlas.setup.assembly import Setup, judged_rows
 from fedatlas.setup.party_rows import HELD_OUT
 
 KEPT = 20_000_000  # largest number of row scores saved with a run
-HELD = 8  # models whose figures are kept
-TOGETHER = 10_000_000  # client scores whose intervals are computed together
+HELD = 8  # largest number of models whose figures are kept within a row
+TOGETHER = 10_000_000  # largest number of client scores whose intervals are computed together
 ENDS = ("value", "low", "high")
 QUALITY = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "per_class_f1", "loss"),
@@ -30,9 +30,9 @@ ClientModel = Callable[[int], Model]
 
 
 class Evaluator:
-    """Holds the evaluation rows of a run.
+    """The evaluation rows of a run, and the figures of models on them.
 
-    Every call is pure in the model. ``with_intervals``: whether to compute intervals.
+    Every figure depends only on the model and the rows. ``with_intervals``: whether to compute intervals.
     """
 
     with_intervals = True
@@ -40,7 +40,7 @@ class Evaluator:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.rows = judged_rows(setup)
-        # From `per_client`: ``score-K`` and ``weight-K`` of the rows, without K where common.
+        # From `per_client`: ``score-K`` and ``weight-K`` of the rows of client K, without -K if shared by all.
         self.judged: dict[str, np.ndarray] = {}
         self._last: tuple[Model, Rows, Scores] | None = None
         self._ends: tuple[Model, Rows, dict[str, intervals.Interval]] | None = None
@@ -56,7 +56,7 @@ class Evaluator:
         return self._last[2]
 
     def forget(self) -> None:
-        """Forget the models seen before a new row."""
+        """Forget the models seen so far, before a new row."""
         self._last = self._ends = None
         self._seen.clear()
 
@@ -80,7 +80,7 @@ class Evaluator:
         return {**self.plain_row(model), **self._of_clients(self._own_summary(lambda k: model))}
 
     def plain_row(self, model: Model) -> dict[str, Any]:
-        """Return the quality fields of another model that the algorithm names."""
+        """Return the quality fields of a model without those about clients."""
         found = self.shared(model)
         return {key: found[key] for key in self.keys}
 
@@ -95,7 +95,7 @@ class Evaluator:
     def tested(self, model: Model | None, model_of: ClientModel, rows: Rows) -> dict[str, Any]:
         """Return the final model's figures on untouched test rows, with intervals.
 
-        Without one model, means over clients.
+        If ``model`` is None, plain means over clients with rows, without intervals.
         """
         if model is not None:
             return self.figures(model, rows) | self.detail(model, rows)
@@ -122,7 +122,8 @@ class Evaluator:
     def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:
         """Return for each client the headline figure of the model it would use, with a bootstrap interval.
 
-        Judged on its own held-out rows where ``evaluation.clients`` keeps some, else on the common evaluation rows.
+        The model is judged on the client's held-out rows if ``evaluation.clients`` keeps some, else on the common
+        evaluation rows.
         """
         out: list[dict[str, Any]] = []
         self.judged.clear()
@@ -167,7 +168,7 @@ class Evaluator:
     def _of_common(self, scores: Mapping[int, np.ndarray], weight: np.ndarray) -> dict[int, intervals.Interval]:
         """Map clients to the headline figure of their models with intervals.
 
-        The common rows are resampled alike for all.
+        All models are evaluated on the same resampled rows.
         """
         table, draws = np.stack(list(scores.values())), self._draws(self.rows)
         made = intervals.of_means(table, weight, self.setup.seed, "clients", root=self.numbers, draws=draws)
@@ -178,7 +179,7 @@ class Evaluator:
         return self._bootstrap(self._headline(model, rows), rows, *key)[self.headline]
 
     def ends(self, model: Model, rows: Rows | None = None) -> dict[str, intervals.Interval]:
-        """Return every figure of the common or other rows with its interval; the last result is cached."""
+        """Return every figure with its interval, by default on the common rows; the last result is cached."""
         rows = self.rows if rows is None else rows
         if self._ends is None or self._ends[0] != model or self._ends[1] is not rows:
             self._ends = (model, rows, self._bootstrap(self.resampled(model, rows), rows, "test"))
@@ -188,7 +189,7 @@ class Evaluator:
         return intervals.bootstrap(figures, rows.n, self.setup.seed, *key, draws=self._draws(rows))
 
     def _draws(self, rows: Rows) -> int:
-        """Return the number of bootstrap draws; 0 where fewer than two rows count, which give no interval."""
+        """Return the number of bootstrap draws; 0 without intervals, or if fewer than two rows count."""
         counting = rows.n if rows.weight is None else int(rows.weight.count_nonzero())
         return intervals.usual_draws(rows.y.numel()) if counting > 1 and self.with_intervals else 0
 
@@ -197,7 +198,7 @@ class Evaluator:
         return resampling.of_mean(self.headline, score, own, root=self.numbers)
 
     def resampled(self, model: Model, rows: Rows) -> Weighted:
-        """Return a model's figures on bootstrap samples of the rows."""
+        """Return the function that computes a model's figures on bootstrap samples of the rows."""
         scores, d = self.scores(model, rows), self.setup.dataset
         loss = self._mean_loss(scores, rows)
         if self.numbers:
@@ -214,7 +215,7 @@ class Evaluator:
         return resampling.together(*parts)
 
     def _mean_loss(self, scores: Scores, rows: Rows) -> Weighted:
-        """Return the mean loss; for texts, over the labels that count."""
+        """Return the function that computes the mean loss; for texts, the mean over the labels that count."""
         d, losses = self.setup.dataset, scores.losses.double()
         own = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
         if d.task == "tokens":
@@ -226,7 +227,10 @@ class Evaluator:
         return resampling.of_mean("loss", losses.reshape(-1).numpy(), own.numpy())
 
     def _scored(self, model: Model, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Per row: what the headline figure is a weighted mean of (rightness, or squared error), and its weight."""
+        """Return, per row, the score whose weighted mean gives the headline figure, and its weight.
+
+        The score is the share of right answers, or the squared error.
+        """
         predicted = self.scores(model, rows).predicted
         own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
         if self.numbers:
@@ -236,9 +240,10 @@ class Evaluator:
         return right, own * counted
 
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
-        """What the report shows of the final model: intervals, and the confusion matrix, or predictions by the size of the target.
+        """Return the details of the final model that the report shows.
 
-        For two classes also AUC, log-loss and calibration.
+        These are intervals and, for classes, accuracy per class and the confusion matrix (up to 100 classes); for two
+        classes also AUC, log-loss and calibration. For numbers, predictions by the size of the target.
         """
         rows = self.rows if rows is None else rows
         found = self.ends(model, rows)
@@ -259,7 +264,10 @@ class Evaluator:
         return out
 
     def _right(self, predicted: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Per row: share predicted rightly, and how many labels count (tokens: those not ignored)."""
+        """Return, per row, the share of its labels predicted rightly, and how many of them count.
+
+        Ignored and uncounted labels do not count.
+        """
         hit, d = (predicted == y).double(), self.setup.dataset
         if d.task != "tokens" and not d.uncounted:
             return hit.numpy(), np.ones(len(y))
@@ -279,14 +287,14 @@ class Evaluator:
     def _spread(self, values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
         """Return the spread of the headline figure over clients (C14).
 
-        For errors the bad end is the large one, under the same keys.
+        The keys are the same for errors, whose worst value is the largest.
         """
         sign = -1.0 if self.numbers else 1.0
         found = client_summary([None if v is None else sign * v for v in values], sizes)
         return {key: None if v is None else sign * v for key, v in found.items()}
 
     def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
-        """Return the fields of a row for it; those of accuracy are always present."""
+        """Return the fields of a row for this spread; ``client_accuracy`` is always present."""
         return {"client_accuracy": None, f"client_{self.headline}": found}
 
 

@@ -1,4 +1,4 @@
-"""Rows and checkpoints of a run on disk, including the parts of a checkpoint besides the two states."""
+"""Rows and checkpoints of a run on disk; a checkpoint also identifies the data and the rows it belongs to."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from fedatlas.record.run_folder import RunFolder
 
 
 class Keeper:
-    """Writes rows and checkpoints, and checks that a resumed run finds the data it began with.
+    """Write rows and checkpoints, and check that a resumed run finds the data it began with.
 
-    ``data``: the fingerprint of the data; ``every``: rounds between two checkpoints; ``spent``: the ledger of releases.
+    ``data``: the fingerprint of the data; ``every``: rounds between two checkpoints, 0 for those of
+    ``checkpoint.every``; ``spent``: the file of the ledger of releases.
     """
 
     def __init__(
@@ -29,11 +30,11 @@ class Keeper:
         self.saved = -1  # round of the last checkpoint
 
     def take_up(self, restored: Restored) -> RunState:
-        """Return the state of a checkpoint and drop later rows. CheckpointError for other data or rows."""
+        """Return the state of a checkpoint and drop later rows. CheckpointError if the data or rows are others."""
         if restored.extra.get("data", self.data) != self.data:
             raise CheckpointError(
-                f"the data are not those that '{self.folder.path}' began with (rows, labels or who holds them changed): "
-                "put the original data back, or start a new run."
+                f"the data are not those that '{self.folder.path}' began with (rows, labels or their holders changed): "
+                "restore the original data, or start a new run."
             )
         if self.spent is not None and (seen := restored.extra.get("ledger")):
             ledger.verify(self.spent, ledger.Mark(*seen))
@@ -42,7 +43,7 @@ class Keeper:
         return restored.run
 
     def land(self, row: Mapping[str, Any], state: RunState) -> RunState:
-        """Record the state after a round whose row is now on disk."""
+        """Append a round's row and return the state after it."""
         return RunState(row["round"], state.server, self.folder.append(row))
 
     def due(self, number: int) -> bool:

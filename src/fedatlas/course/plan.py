@@ -1,4 +1,4 @@
-"""Choose the plan of a run from its configuration, its model and the machine."""
+"""Choose how a run is executed (its plan) from its configuration, its model and the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.setup.cohort import draw_round
 from fedatlas.wire import codec
 
-ALONE = 2e8  # floating-point operations of a round below which sending clients to workers costs more than it saves
+ALONE = 2e8  # operations of a round below which sending clients to workers costs more time than it saves
 
 
 def resolve_plan(setup: Setup, wanted: str | None = None) -> Plan:
@@ -54,9 +54,10 @@ def calibrated(setup: Setup) -> Plan:
 
 
 def step_for(setup: Setup, workers: int) -> str:
-    """By a rule: in one process, clients of a small dense model share a stack (`worth_stacking`), on a GPU of any size.
+    """Return the step chosen by rule: in one process, clients of a small dense model train in a stack.
 
-    Two workers gain more than a stack (docs/performance.md); every other case uses a separate step per client.
+    `worth_stacking` says which models are small; on a GPU, dense models of any size are stacked. Two workers gain more
+    than a stack (docs/performance.md), so with several workers, and in every other case, each client has its own step.
     """
     if workers > 1:
         return "program"
@@ -75,10 +76,10 @@ def has_buffers(setup: Setup) -> bool:
 
 
 def workers_for(setup: Setup) -> tuple[int, str]:
-    """Return the number of workers asked for; by default one per core where a round is worth it."""
+    """Return the number of workers and why: as asked, else one per core if a round is long enough to share."""
     engine = setup.config.engine
     if not can_fork():
-        return 1, "this system cannot fork workers, or a GPU is in sight (CUDA_VISIBLE_DEVICES= hides it)"
+        return 1, "this system cannot fork workers, or a GPU is visible (CUDA_VISIBLE_DEVICES= hides it)"
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
     if engine.workers:
         most = max(len(setup.sizes), 1)
@@ -87,11 +88,14 @@ def workers_for(setup: Setup) -> tuple[int, str]:
     if cost < ALONE:
         return 1, f"a round of {cost:.1e} operations is too short to share"
     many = min(machine.cores(), max(drawn.m, 1))
-    return many, "one worker a core" if many > 1 else "a single client or core"
+    return many, "one worker per core" if many > 1 else "a single client or core"
 
 
 def chunk_for(setup: Setup) -> int:
-    """Return how many clients' work is held at once: as asked, else as many as fit into half of ``engine.memory``."""
+    """Return how many clients' work is held at once: as asked, else as many as fit into memory, at most 256.
+
+    That is half of ``engine.memory``, or a quarter of the free memory if it is known and less.
+    """
     engine = setup.config.engine
     if engine.chunk:
         return engine.chunk
@@ -101,9 +105,10 @@ def chunk_for(setup: Setup) -> int:
 
 
 def held(setup: Setup) -> int:
-    """Bytes that one client's work holds until its update is added up: what it is told and keeps, and room for both in the answer.
+    """Return the bytes that one client's work holds until its update is added up.
 
-    If the clients' models differ, the largest value counts.
+    That is the larger of two models, and the message with four copies of what the client keeps. If architectures
+    differ, the largest value counts.
     """
     algorithm, bench = setup.algorithm, setup.bench
     parties = PartyHalf(bench, SerialExecutor(bench), PartyState(), setup.sizes, setup.seed)
@@ -116,6 +121,6 @@ def held(setup: Setup) -> int:
         state = parties.state_of(client, message, facts)
         memory = model if bench.transform is not None and bench.transform.memory_init is not None else 0
         kept = codec.size(dict(state)) + memory
-        # kept: before, sent, answered, and stored
+        # what a client keeps exists four times: before the work, sent, answered and stored
         found = max(found, 2 * model, codec.size(dict(message)) + 4 * kept)
     return found

@@ -1,4 +1,4 @@
-"""Records of a run under ``[[privacy]]``: clients that leave, fields that rows must not show, and what the run released."""
+"""Records of a run under ``[[privacy]]``: clients that leave, fields that rows must not show, and the privacy spent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedatlas.tree import Tree
 from fedatlas.wire import codec
 
 OWN_VIEW = "own-view.jsonl"
-SILENT = "nobody stayed to its end"
+SILENT = "no client stayed to its end"
 
 
 def leaving(how: Protection, drawn: Drawn, seed: int) -> dict[int, str]:
-    """Return the clients of a round that ``[failures]`` drops, and the phase of a secure sum in which they leave."""
+    """Map the clients of a round that ``[failures]`` drops to the phase of the secure sum in which they leave."""
     if how.protocol is None or drawn.round.units:  # a chain skips them before it ends
         return {}
     gone, phases = [k for k in drawn.selected if k not in drawn.round.cohort], how.protocol.leaves
@@ -34,7 +34,7 @@ def leaving(how: Protection, drawn: Drawn, seed: int) -> dict[int, str]:
 
 
 def parted(how: Protection, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a row into its public part and the secrets that only a simulation may know, which are marked as such."""
+    """Split a row into its public part and the fields that only a simulation may know, which are marked as such."""
     keys = [key for key in row if any(key in one.hides for one in how.mechanisms)]
     own = {"simulation_only": True, "round": row["round"], **{key: row[key] for key in keys}}
     return {**row, **dict.fromkeys(keys)}, own
@@ -47,7 +47,10 @@ def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
-    """Return the summary's ``privacy``: parameters and learners per mechanism, and the total release by the ledger."""
+    """Return the summary's ``privacy``: per mechanism its parameters and what each role learns, and the privacy spent.
+
+    What was spent is computed from the ledger's counted releases.
+    """
     rows = folder.rows()
     events, torn = ledger.read(folder.path / LEDGER) if how.noising is not None else ledger.Ledger((), 0)
     counted = ledger.counted(events)
@@ -76,19 +79,22 @@ def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
 
 
 def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[str, Any]:
-    """Return the joint cost of several releases and how it was found; ``nothing`` is the text for an empty list."""
+    """Return the joint privacy cost of several releases and how it was found; ``nothing``: text for an empty list."""
     spent = accountant.spent(events, delta) if events else accountant.Spent(0.0, delta, nothing)
     found = {"epsilon": number(spent.epsilon), "how": spent.how, "upper_bound": spent.upper_bound}
     return {"unit": events[0].unit if events else None, "delta": delta, **found}
 
 
 def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
-    """Bytes of the run as a reader of its file would expect them: what a client sends and is told, which is no secret, times q K."""
+    """Return the bytes that a reader of the experiment's file would expect from the whole run.
+
+    A client's traffic per round, which is not secret, times the clients expected and the rounds.
+    """
     return {key: size * coming(how, setup.config) * rounds for key, size in visit(setup).items()}
 
 
 def coming(how: Protection, config: ExperimentConfig) -> float:
-    """Return the clients expected back in a round."""
+    """Return how many clients are expected to return in a round: q K less those that fail or are dropped as late."""
     failures, epochs = config.failures, config.local.epochs or 0
     lost = failures.stragglers * (1 - 1 / epochs) if failures.straggler_policy == "drop" and epochs else 0.0
     return how.fraction * how.K * (1 - failures.dropout) * (1 - lost)
@@ -97,7 +103,7 @@ def coming(how: Protection, config: ExperimentConfig) -> float:
 def visit(setup: Setup) -> dict[str, int]:
     """Return a client's traffic in bytes in a round with a secret cohort.
 
-    It follows from the shapes of both messages.
+    It follows only from the shapes of the messages.
     """
     task, transform = setup.algorithm.training(), setup.bench.transform
     message = messages(setup.algorithm, first_server(setup), (0,))[0]
@@ -108,7 +114,7 @@ def visit(setup: Setup) -> dict[str, int]:
         memory = transform.memory_init(kept) if transform.memory_init is not None else {}
         update = transform.encode(update, memory, torch.Generator())[0]
     tasks = [task for task in setup.algorithm.tasks.values() if isinstance(task, Task)]
-    silent = sum(one.sealing.silent for one in tasks)  # each of which is answered by an empty message
+    silent = sum(one.sealing.silent for one in tasks)  # each is answered by an empty message
     return {
         "bytes_up": codec.size(update) + silent * codec.size({}),
         "bytes_down": codec.size(dict(message)) + codec.size({CHAIN: False}),

@@ -14,7 +14,7 @@ from fedatlas.record.fields import RoundRow, RunSummary
 
 
 class Progress(Protocol):
-    """Receives progress events to show them to people."""
+    """Receiver of progress events, which it shows to people."""
 
     def started(self, course: Course) -> None: ...
     def said(self, notice: str) -> None: ...
@@ -24,7 +24,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Shows nothing; remembers only the folder."""
+    """Progress that shows nothing and only remembers the run's folder."""
 
     folder: Path | None = None
 
@@ -42,7 +42,7 @@ class Silent:
         """Do nothing."""
 
     def beside(self, name: str) -> AbstractContextManager[Progress]:  # noqa: ARG002
-        """Do nothing, for a baseline too."""
+        """Use the same silent progress for a baseline."""
         return contextlib.nullcontext(self)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""A protected round played through once for the dry run: the real protocol among all who would be asked, with one client's update.
+"""Rehearse protected rounds for a dry run: the real protocol among all clients of a round, with one client's update.
 
 One client trains without protection; its update is sealed once and represents every client's. All phases run with as
-many clients as a round asks, so bytes are those of a run and seconds are measured: making all keys, sealing one update
-(times the number of clients), opening the sum. The opened sum is discarded, the keys are made only for this, and no
-ledger or journal is written.
+many clients as a round asks, so bytes are those of a run. Seconds are measured: making all keys, sealing one update
+(times the number of clients), and opening the sum. The opened sum is discarded, the keys are made only for the
+rehearsal, and neither a ledger nor a journal is written.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer, Request
 from fedatlas.federation.sealing import told
 from fedatlas.federation.secrets import Keyring
+from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
 from fedatlas.privacy.mechanism import Doing, Protection
@@ -39,7 +40,7 @@ NAME = "dry run"
 
 
 class Rehearsed(NamedTuple):
-    """The costs of a first and a second round for all their clients, and of keys before them."""
+    """Costs of a first and a second round with all their clients, and seconds for the keys before them."""
 
     costs: list[Cost]
     seconds_keys: float
@@ -47,31 +48,38 @@ class Rehearsed(NamedTuple):
 
 
 class Last(Observer):
-    """Remembers the last opened update before its memory is reused."""
+    """Observer that copies the last opened update before its memory is reused."""
 
     def __init__(self) -> None:
         self.update: Update = {}
 
     def opened(self, request: Request, update: Update) -> None:  # noqa: ARG002
-        """Return a copy of it."""
+        """Keep a copy of the update."""
         self.update = codec.decode(codec.encode(dict(update)))
 
 
-class Rehearsal(Sampled):
-    """Adds the cost of each protected ask's protocol to the costs of a round without protection."""
+class Rehearsal(ServerHalf):
+    """Adds the cost of each protected ask's protocol to the costs of a round without protection, which `sampled` finds."""
 
     def __init__(self, setup: Setup, link: Link, keyring: Keyring) -> None:
+        half = (setup.bench.algorithm, link, setup.sizes, setup.seed)
+        super().__init__(*half, transform=setup.bench.transform, guard=keyring.guard(NAME))
         self.last = Last()
-        super().__init__(setup, link, (self.last,))
-        self.keyring, self.guard = keyring, keyring.guard(NAME)
+        self.sampled = Sampled(setup, link, (self.last,))
+        self.sampled.guard = self.guard
+        self.keyring = keyring
         self.updates: dict[str, Update] = {}  # by task
         self.played: _Played | None = None  # the ask whose protocol is under way
         self.wide = 0
 
+    def begin(self, start: RoundStart) -> None:
+        super().begin(start)
+        self.sampled.now = self.now  # one round, and one count of its costs
+
     def ask(self, ask: Ask) -> Replies:
         """Return the replies without protection.
 
-        The protocol's replies, all copies of one update, count only for their costs.
+        The protocol then runs on copies of one update, and only its costs count.
         """
         found, task = self.answer(ask), self.algorithm.tasks[ask.what]
         update = self.updates.setdefault(ask.what, self.last.update)
@@ -84,14 +92,14 @@ class Rehearsal(Sampled):
 
     def answer(self, ask: Ask) -> Replies:
         if self.played is None:
-            return super().answer(ask)
+            return self.sampled.answer(ask)
         replies, spent = self.played.phase(ask)
         self.now.cost = _plus(self.cost, spent)
         return replies
 
 
 class _Played:
-    """All parties of one ask."""
+    """The protocol of one ask, with all its parties played here."""
 
     def __init__(self, server: Rehearsal, ask: Ask, task: Task | Question, update: Update) -> None:
         self.server, self.ask, self.task, self.update, self.how = server, ask, task, update, server.keyring.how
@@ -155,7 +163,7 @@ class _Played:
 
 
 def _reduced(inner: Ask, sent: Update, update: Update) -> Update | None:
-    """Reduce as many copies of an update as the server would get."""
+    """Reduce as many copies of a sealed update as the server would receive."""
     if not isinstance(inner.reduce, Reducer):
         return update
     total: Any = None
@@ -171,7 +179,7 @@ def _plus(one: Cost, other: Cost) -> Cost:
 
 
 def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
-    """Rehearse a first and a second round with these clients under ``[[privacy]]``; one party's work represents all."""
+    """Rehearse a first and a second round of these clients under ``[[privacy]]``; one client's work represents all."""
     how = setup.bench.protection
     assert how is not None
     began = time.perf_counter()
@@ -183,7 +191,7 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
     costs = []
     try:
         for number in (1, 2):
-            asking.known.clear()  # a client's traffic may change after its first round
+            asking.sampled.known.clear()  # a client's traffic may change after its first round
             asking.updates.clear()
             generator = (algorithm.rounds or federated)(algorithm, server, drawn._replace(number=number))
             server = dict(asking.drive(generator, RoundStart(number, setup.config.local.lr)))

@@ -1,8 +1,8 @@
-"""``[observe]``: record what the roles of a run see of it, as it crosses. It changes nothing and keeps no tensor.
+"""``[observe]``: record what each role of a run sees of the messages between parties.
 
-A frame's bytes are those that the row counts: of a message, an update, or further information for a client (the word of
-a protected sum, the model that the server knows), each in the direction in which it crosses. What a client passes to
-itself does not cross.
+Recording changes nothing in the run and keeps no tensor. A frame's bytes are those that the row counts: of a message,
+an update, or further information for a client (the word of a protected sum, the model that the server knows), each in
+the direction in which it is sent. What a client passes to itself is not recorded.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fedatlas.setup.assembly import Setup
 from fedatlas.setup.views import views_of
 from fedatlas.wire import codec
 
-SET_UP = ("", 0, 0, -1)  # the ask for statements about columns and target, before these exist
+SET_UP = ("", 0, 0, -1)  # stands for the exchange about columns and target, which precedes all asks
 
 
 class Recorder(Observer):
-    """Observer that writes views round by round."""
+    """Observer that writes the roles' views round by round."""
 
     def __init__(self, setup: Setup, how: ObserveConfig, recording: Recording) -> None:
         self.setup, self.how, self.recording = setup, how, recording
@@ -42,7 +42,7 @@ class Recorder(Observer):
         return bool(self.recording.open)
 
     def begin(self, number: int) -> None:
-        """Begin a round."""
+        """Begin to record a round, if it is one of those to observe."""
         if self.recording.stopped is None and self.how.wants(number):
             self._guarded(lambda: self.recording.begin(number), number)
 
@@ -62,7 +62,7 @@ class Recorder(Observer):
             self._guarded(self.recording.keep, 0)
 
     def begin_set_up(self) -> None:
-        """Begin with the set-up, after clients and server have exchanged facts about columns and target."""
+        """Begin round 0 with what clients and server have already exchanged about columns and target."""
         self.recording.resume(-1)
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]
@@ -71,12 +71,12 @@ class Recorder(Observer):
             self._write(frame)
 
     def noticed(self) -> list[str]:
-        """Return the notices for people once."""
+        """Return the notices since the last call."""
         said, self.notices = self.notices, []
         return said
 
     def asked(self, request: Request) -> None:
-        """Record a request, as far as it crosses."""
+        """Record the parts of a request that are sent to the client."""
         k, by = request.client, request.sender
         if not self.on or k < 0:
             return
@@ -103,7 +103,10 @@ class Recorder(Observer):
         return request.word is not None or sealed(self.setup.bench.transform, task, request)
 
     def replied(self, request: Request, update: Update) -> None:
-        """An update: up to the server, or on to neighbours, who are named later (`mixed`). What a chain hands on is the next request."""
+        """Record an update to the server; keep one for neighbours until `mixed` names them.
+
+        A model handed along a chain is recorded with the next request.
+        """
         if not self.on or request.client < 0:
             return
         if request.reduce == "neighbours":
@@ -141,7 +144,7 @@ class Recorder(Observer):
         self._guarded(work, number)
 
     def _guarded(self, work: Callable[[], None], number: int) -> None:
-        """Guard a write: a full disk ends the recording, not the run."""
+        """Do the work unless the recording has stopped; a disk error ends the recording, not the run."""
         if self.recording.stopped is not None:
             return
         try:
@@ -151,11 +154,11 @@ class Recorder(Observer):
 
     def _stop(self, number: int, why: str) -> None:
         self.recording.stop(number, why)
-        self.notices.append(f"[observe] stopped in round {number}: {why}. The run goes on.")
+        self.notices.append(f"[observe] stopped in round {number}: {why}. The run continues.")
 
 
 def recorder_of(setup: Setup, run: Path) -> Recorder | None:
-    """Return the recorder of an observed run."""
+    """Return the recorder of a run; None if nothing is observed."""
     how = views_of(setup.config)
     if how is None:
         return None

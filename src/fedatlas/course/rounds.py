@@ -40,11 +40,11 @@ from fedatlas.setup.assembly import Setup, all_clients, first_server, rules_of, 
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
 from fedatlas.wording import count, facts_text
 
-LOST = "was lost or altered; it follows from configuration and data, and is written again."
+LOST = "was lost or altered; it has been rebuilt from the configuration and the data."
 
 
 class Parties(NamedTuple):
-    """The remote parties of a run: how they train, and what speaks for them here."""
+    """The remote parties of a run: the plan by which they train, and the host that speaks with them."""
 
     plan: Plan
     host: Host
@@ -65,7 +65,7 @@ class Simulation:
         intervals: bool = True,
         parties: Parties | None = None,
     ) -> None:
-        """``resume``: continue from its last checkpoint; ``intervals``: whether its final figures get them."""
+        """``resume``: continue from the last checkpoint; ``intervals``: whether the final figures get intervals."""
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
         # Remote parties wait for the checkpoint of each round.
@@ -122,12 +122,12 @@ class Simulation:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The run as it is judged now."""
+        """The run as it stands now, ready to be judged."""
         return Snapshot(self.setup, self.federation, self.evaluator, self.networks, self.number, self.server)
 
     @property
     def notices(self) -> Sequence[str]:
-        """Notices of the set-up, and a notice if the algorithm's own set-up takes long."""
+        """Notices of the set-up, and one that the algorithm begins with a set-up among all clients, if it does."""
         first = f"Set-up of '{self.setup.algorithm.name}' with all clients, before round 1 ..."
         return [*self.setup.notices, *([first] if self.setup.algorithm.prepare and not self.restored else [])]
 
@@ -152,7 +152,7 @@ class Simulation:
         return [*said, *(self.recorder.noticed() if self.recorder else ())]
 
     def resume(self, restored: Restored) -> None:
-        """Resume from a checkpoint; rewrite files that follow from the data if they have changed."""
+        """Resume from a checkpoint, and rewrite the files derived from the data that were lost or altered."""
         self.state = self.keeper.take_up(restored)
         self.federation.states.landed = self.state.round
         self.federation.restore(restored.extra)
@@ -164,7 +164,7 @@ class Simulation:
             folder.rewrite(self.config)
 
     def begin(self) -> RoundRow:
-        """Run round 0: the initial model, evaluated (C4)."""
+        """Run round 0: the algorithm's set-up, if it has one, and the first evaluation (C4)."""
         write_beginning(self.setup, self.keeper.folder)
         started = time.perf_counter()
         if self.recorder:
@@ -177,7 +177,7 @@ class Simulation:
             spent = self.federation.cost
             up, down = cost.bytes_up + spent.bytes_up, cost.bytes_down + spent.bytes_down
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
-        self.snapshot.attackers()  # refuses a share of superclients that rounds to zero
+        self.snapshot.attackers()  # raises ConfigError for a share of superclients that rounds to zero
         self.news += state_notices(self.setup, self.server)
         return self._judged(0, None, cost, math.nan, started)
 
@@ -247,7 +247,7 @@ class Simulation:
         return DivergedError(f"the run diverged in round {number}: {why}. {kept}")
 
     def _judged(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> RoundRow:
-        """Return the row of a driven round; what nobody in a federation would know goes to a separate file."""
+        """Return the row of a driven round; fields that ``[[privacy]]`` hides go to a separate file."""
         config, card = self.config, self.setup.algorithm.card
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
         before, now = time.perf_counter(), self.snapshot
@@ -289,9 +289,9 @@ class Simulation:
         return {"bytes_privacy": cost.bytes_privacy, **({"given_up": why} if self.protection.masks else {})}
 
     def _flops(self, view: View) -> int:
-        """Return a round's operations, passes times the network's cost per party.
+        """Return the floating-point operations of a round: per architecture, passes times the cost of one pass.
 
-        If shapes change, the cost is that of the first model.
+        If an algorithm changes the model's shapes, the cost is that of the model with which the round began.
         """
         setup = self.setup
         if not any(isinstance(task, Task) and task.reshapes for task in setup.algorithm.tasks.values()):
@@ -313,7 +313,7 @@ class Simulation:
         if weights and not (drawn and drawn.round.units):  # those left out of the mean had none
             weights = {k: weights.get(k, 0.0) for k in clients}
         return {
-            "train_loss": None if math.isnan(loss) else loss,  # which remote parties may keep for themselves
+            "train_loss": None if math.isnan(loss) else loss,  # remote parties may keep it for themselves
             "clients": clients,
             "selected": list(drawn.selected) if drawn else [],
             "weights": [weight for k, weight in weights.items() if k >= 0],
@@ -322,7 +322,7 @@ class Simulation:
         }
 
     def check_finite(self, number: int, quality: Mapping[str, Any]) -> None:
-        """End the run there if the model or its loss is not finite after a server step."""
+        """Raise DivergedError if a model or a figure is NaN or infinity after the server's step."""
         finite = all(model.finite() for model in self.snapshot.models().values())
         if not finite or not all(map(math.isfinite, floats_in(quality))):
             after = " after the server's step" if number else ""
@@ -346,7 +346,7 @@ class Simulation:
 
 
 def took_part(drawn: Drawn | None, work: Mapping[int, Work]) -> list[Any]:
-    """Return the clients that returned, ascending; for chains a list of lists, superclients ascending."""
+    """Return the clients that returned, ascending; for chains one list per superclient, ordered by its number."""
     if drawn is not None and drawn.round.units:
         return [list(unit.members) for unit in sorted(drawn.round.units) if unit.members]
     return [k for k in sorted(work) if k >= 0]  # the union of all rows and the server are not clients

@@ -1,4 +1,4 @@
-"""The summary of a run whose clients hold rows; if it diverged, from the models before that."""
+"""The summary of a run whose clients hold rows; if the run diverged, of the models before that."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from fedatlas.record.summary import planted_groups, summarise
 
 
 def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
-    """Return the summary of these rows and of the final models; ``diverged`` is the reason if the run diverged."""
+    """Return the summary of these rows and of the final models.
+
+    ``diverged``: the reason if the run diverged. If attackers were declared, the divergence is their result, and the
+    figures are those of `attack_record.chance` rather than of the models before it.
+    """
     setup, models, evaluator = now.setup, now.models(), now.evaluator
-    ruined = bool(diverged and setup.checked.poisonings)  # an outcome, not that of the model before
+    ruined = bool(diverged and setup.checked.poisonings)  # the attack's result, not an accident
     last = None if ruined else judged(now, rows[-1])
     summary = summarise(setup, plan, [*rows[:-1], last or rows[-1]])
     executor = now.federation.executor
@@ -49,9 +53,9 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
 
 
 def judged(now: Snapshot, row: RoundRow) -> RoundRow | None:
-    """Return the last row with its figures, filling in those that a divergence between evaluations skipped.
+    """Return the last row with its figures, computed now if the run diverged in a round between two evaluations.
 
-    None if not finite.
+    None if a figure is NaN or infinity.
     """
     if row["loss"] is not None:
         return row
@@ -60,7 +64,7 @@ def judged(now: Snapshot, row: RoundRow) -> RoundRow | None:
 
 
 def without_models(now: Snapshot) -> list[dict[str, Any]]:
-    """Return `per_client` where the clients' models are unknown or output NaN."""
+    """Return `per_client` without figures, for models that are unknown or whose outputs are NaN or infinity."""
     setup, common = now.setup, now.evaluator.rows.n
     sizes = setup.sizes
     held = {k: len(setup.held_out.get(k, ())) for k in sorted(sizes)}

@@ -1,4 +1,4 @@
-"""Timing on discarded work: the cost of rounds, set-up and evaluation, for ``--dry-run`` and ``plan = "calibrate"``."""
+"""Measure rounds, set-up and evaluation on work that is discarded, for ``--dry-run`` and ``plan = "calibrate"``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedatlas.setup.assembly import Setup, all_clients, first_server
 from fedatlas.setup.cohort import draw_round
 from fedatlas.tree import Tree
 
-FEW_DRAWS = 20  # rows on which all are judged
+FEW_DRAWS = 20  # bootstrap draws that are timed
 
 
 class Sampled(ServerHalf):
-    """Asks one party once per task and uses its answer for all; costs are those of all."""
+    """Server half that asks one party once per task, uses its answer for all, and multiplies the cost."""
 
     def __init__(self, setup: Setup, link: Link, observers: Iterable[Observer] = ()) -> None:
         bench = setup.bench
@@ -40,7 +40,7 @@ class Sampled(ServerHalf):
         one, before = ask.to[:1], self.cost
         key = (ask.what, "itself" if one == (SERVER,) else ask.route.via)
         if key not in self.known:
-            for _ in range(2):  # the first derives the step
+            for _ in range(2):  # the first ask also derives the step; the second is counted
                 self.now.cost = Cost()
                 found = super().answer(ask._replace(to=one))
             self.known[key] = found, self.cost
@@ -58,7 +58,10 @@ class Sampled(ServerHalf):
 
 
 def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
-    """About what the algorithm's set-up before round 1 costs (seconds of one worker), and a server that has gone through it."""
+    """Return the approximate cost of the algorithm's set-up before round 1, and the server's state after it.
+
+    Seconds are those of one worker.
+    """
     algorithm, executor = setup.algorithm, make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
     both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed, compares=False)
     asking, server = Sampled(setup, both), first_server(setup)
@@ -72,7 +75,10 @@ def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
 
 
 def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost], float]:
-    """Costs of a first and a second round with these clients, and the second's seconds: its step is derived by then."""
+    """Return the costs of a first and a second round with these clients, and the seconds of the second.
+
+    By the second round the step has been derived.
+    """
     executor = make_executor(plan, setup.bench, setup.sizes.values())
     both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed, compares=False)
     algorithm, lr = setup.algorithm, setup.config.local.lr
@@ -98,13 +104,13 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
 class Judging(NamedTuple):
     """Approximate seconds that judging takes."""
 
-    one: float  # a model's figures
-    ends: float  # the intervals of its figures, after the last round
-    rounds: float  # the figures of all rounds
+    one: float  # one model's figures
+    ends: float  # the intervals of one model's figures, after the last round
+    rounds: float  # the figures of all evaluated rounds
 
 
 def trial_of_evaluation(setup: Setup, plan: Plan) -> Judging:
-    """Return about how long judging takes, from one initial model and a few bootstrap draws of its rows."""
+    """Estimate how long judging takes, from one initial model and a few bootstrap draws of its rows."""
     models = setup.models(plan.threads, find_device(plan.device))
     evaluator, one, (name, model) = Evaluator(setup), 0.0, next(iter(models.initial().items()))
     for _ in range(2):  # the first call pays for what later ones reuse

@@ -1,6 +1,6 @@
-"""The only place that decides which rows a client sees, and in which order.
+"""Assignment of batches: the only place that decides which rows a client sees, and in which order.
 
-Every draw depends only on (seed, purpose, round, client, epoch) and is made on the processor, so that engines, chunk sizes,
+Every draw depends only on (seed, purpose, round, client, epoch) and is made on the CPU. So engines, chunk sizes,
 worker counts and devices give the same run (C7).
 """
 
@@ -19,7 +19,7 @@ from fedatlas.rng import torch_stream
 
 
 class Rows(NamedTuple):
-    """The rows one client holds, as the model sees them (images scaled, tokens as ids)."""
+    """The rows of one client, as the model sees them (images scaled, tokens as ids)."""
 
     x: Tensor
     y: Tensor
@@ -31,11 +31,11 @@ class Rows(NamedTuple):
         return len(self.x)
 
     def on(self, device: torch.device) -> Rows:
-        """The same rows on a device."""
+        """Return the same rows on a device."""
         return self if self.x.device == device else Rows(*(None if t is None else t.to(device) for t in self))  # type: ignore[arg-type]
 
     def take(self, index: Tensor) -> Rows:
-        """Some of the rows, in the order of ``index``: by `index_select`, five times as fast as brackets on MNIST's rows."""
+        """Return the rows at ``index``, in its order, by `index_select`: five times as fast as indexing on MNIST's rows."""
         index = index.to(self.x.device)
         return Rows(*(None if t is None else t.index_select(0, index) for t in self))  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ Masks = Callable[[int, torch.Generator], dict[str, Tensor]]
 
 
 Values = Callable[[Tensor], Mapping[str, Tensor]]
-"""rows -> what goes with each of them besides, by name; a function of every row alone."""
+"""rows -> further values for each row, by name; each depends on its row only."""
 
 
 class Draw(NamedTuple):
@@ -53,19 +53,19 @@ class Draw(NamedTuple):
 
     seed: int
     round: int
-    client: int  # whose streams; the centralised baseline uses those of client 0
+    client: int  # the client whose streams are used; the centralised baseline uses those of client 0
     batch_size: int  # 0 = all rows
     augment: str = "none"
     masks: Masks | None = None  # dropout
-    fill: tuple[float, ...] = ()  # what a cropped picture is padded with, per channel: black after scaling
+    fill: tuple[float, ...] = ()  # padding of a cropped picture, per channel: black after scaling
     first_epoch: int = 0
-    least: int = 1  # rows that a batch must have; batch norm has no variance of one
+    least: int = 1  # fewest rows in a batch; the variance in batch norm needs two
 
 
 def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1) -> int:
-    """Examples that a budget stands for on ``n`` rows: whole epochs, whole batches, or as given; the least of them.
+    """Return the number of examples in a budget on ``n`` rows: the least of its epochs, steps and examples.
 
-    A last batch of fewer than ``least`` rows, which is passed over, is no step.
+    A last batch of fewer than ``least`` rows is skipped and does not count as a step.
     """
     found = [budget.examples] if budget.examples is not None else []
     if budget.steps is not None:
@@ -79,15 +79,15 @@ def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1) -> int:
 
 
 def examples_of_pass(n: int, draw: Draw) -> int:
-    """Examples that a whole pass over ``n`` rows makes batches of: all but a last batch of fewer than ``least`` rows."""
+    """Return the number of examples used in one pass over ``n`` rows; a last batch of fewer than ``least`` rows is skipped."""
     rest = n % (draw.batch_size or n) if n else 0
     return n - rest if rest < draw.least else n
 
 
 def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None) -> Iterator[Batch]:
-    """The batches of a budget: epochs of shuffled rows, the last short batch of an epoch kept where it has ``least`` rows.
+    """Yield the batches of a budget: epochs of shuffled rows; a short last batch is kept if it has ``least`` rows.
 
-    ``values`` go along as ``extra``: computed once where rows stay as they are and all are wanted, else once an epoch.
+    ``values`` become the batch's ``extra``. They are computed once if rows are not augmented and all are needed, else once per epoch.
     """
     left = examples_of(budget, rows.n, draw.batch_size, draw.least) if rows.n else 0
     epoch = draw.first_epoch
@@ -113,20 +113,20 @@ def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None
             yield Batch(x, y, weight, {**extra, **{name: each[number] for name, each in others.items()}})
         left -= take
         epoch += 1
-        del beside, others  # before the next are gathered
+        del beside, others  # free them before the next epoch is gathered
 
 
 def row_values(
     values: Values | None, once: Mapping[str, Tensor] | None, x: Tensor, order: Tensor
 ) -> Mapping[str, Tensor]:
-    """What goes with an epoch's rows ``x``, which are those of ``order``."""
+    """Return the further values of an epoch's rows ``x``; ``order`` gives their indices."""
     if once is not None:
         return {name: each.index_select(0, order.to(each.device)) for name, each in once.items()}
     return {} if values is None else values(x)
 
 
 def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), pad: int = 4) -> Tensor:
-    """Random crop after padding by ``pad`` and random horizontal flip of images (n, c, h, w), as for CIFAR (M7)."""
+    """Randomly crop images (n, c, h, w) after padding by ``pad``, and flip them horizontally at random, as for CIFAR (M7)."""
     n, _, h, w = x.shape
     top, left = torch.randint(0, 2 * pad + 1, (2, n), device="cpu", generator=stream)
     flip = torch.rand(n, device="cpu", generator=stream) < 0.5
@@ -141,12 +141,12 @@ def crop_flip(x: Tensor, stream: torch.Generator, fill: tuple[float, ...] = (), 
 
 
 def public_rows(n: int, rows: int, seed: int, round: int) -> Tensor:
-    """Indices of this round's ``rows`` of n public rows, ascending: who knows the seed knows them."""
+    """Return the indices of this round's ``rows`` of n public rows, ascending; they follow from the seed."""
     return torch.randperm(n, device="cpu", generator=torch_stream(seed, "public", round))[:rows].sort().values
 
 
 def parted_rows(rows: Rows, share: float, seed: int, round: int, client: int) -> tuple[Rows, Rows | None]:
-    """(rows to train on, rows held out to judge by): a share, at least one row and not all; None of a single row."""
+    """Return (training rows, held-out rows to judge by): a share, at least one row but not all; None for a single row."""
     held = min(max(math.floor(share * rows.n + 0.5), 1), rows.n - 1)
     if held < 1:
         return rows, None
@@ -155,7 +155,7 @@ def parted_rows(rows: Rows, share: float, seed: int, round: int, client: int) ->
 
 
 def balanced_rows(y: Tensor, seed: int, round: int, client: int) -> Tensor:
-    """Indices of a class-balanced subset: as many rows of each class present as of the rarest, ascending (H3)."""
+    """Return the indices of a class-balanced subset, ascending: each class present gets as many rows as the rarest (H3)."""
     order = torch.randperm(len(y), device="cpu", generator=torch_stream(seed, "balance", round, client))
     classes, counts = torch.unique(y, return_counts=True)
     quota = int(counts.min())

@@ -1,4 +1,4 @@
-"""Data sets by name: what each is, under which terms, and the loader behind it."""
+"""Data sets by name: content, licence and loader of each."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ Loader = Callable[..., Loaded]
 
 @dataclass(frozen=True)
 class Source:
-    """One data set that ``[data] name`` can mean; the loader's keyword arguments are its further keys."""
+    """One data set that ``[data] name`` can mean; the keyword arguments of its loader are its further keys."""
 
     name: str
     summary: str
     load: Loader
     licence: str
     citation: str
-    rows: str  # training + test, or all where there is no test set of its own
+    rows: str  # training + test, or all if there is no separate test set
     shape: str  # of a row
     units: str
     clients: str  # natural owners, "" = none
-    scaling: str  # what data.scale = "auto" does
+    scaling: str  # effect of data.scale = "auto"
     own_test: bool = True
-    files: tuple[Names, ...] = ()  # prepared files: one set of alternatives after another; () = needs none
-    test_files: bool = False  # whether data.test may name a file
-    drawn: bool = False  # whether its rows follow from the seed
-    finish: Callable[[Loaded, Mapping[str, Any]], Loaded] | None = None  # work that needs to know which rows train
+    files: tuple[Names, ...] = ()  # prepared files: alternative sets, in order; () = needs none
+    test_files: bool = False  # data.test may name a file
+    drawn: bool = False  # its rows follow from the seed
+    finish: Callable[[Loaded, Mapping[str, Any]], Loaded] | None = None  # step that needs to know the training rows
 
     @property
     def builder(self) -> Loader:
-        """The function whose signature is the schema of the source's keys."""
+        """Return the function whose signature is the schema of the source's keys."""
         return self.load.func if isinstance(self.load, partial) else self.load
 
     @property
     def parameters(self) -> registry.PlainValues:
-        """The source's own keys with their defaults (None = has to be given)."""
+        """Return the source's own keys with their defaults (None = required)."""
         return registry.defaults(self.builder)
 
 
@@ -73,7 +73,7 @@ _FIXED = (
         "1x8x8",
         "grey values 0 to 16",
         "",
-        "none: grey values as they are",
+        "none: grey values unchanged",
         own_test=False,
     ),
     Source(
@@ -130,7 +130,7 @@ _FIXED = (
     ),
     Source(
         "cifar100",
-        "a hundred kinds of objects in colour, or their 20 groups (a prepared subset of 20,000 + 4,000 is taken where only that is here)",
+        "a hundred kinds of objects in colour, or their 20 groups (uses a prepared subset of 20,000 + 4,000 if only that is present)",
         images.load_cifar100,
         "none stated; research use with citation",
         _CIFAR,
@@ -218,7 +218,7 @@ _FIXED = (
         "as in the file",
         OWNED,
         'client = "column", or client_train in a .npz',
-        f"tables: {_TABLE}; pictures divided by 255; float arrays as they are",
+        f"tables: {_TABLE}; pictures divided by 255; float arrays unchanged",
         own_test=False,
         test_files=True,
     ),
@@ -232,7 +232,7 @@ _FIXED = (
         "as on its page",
         "as on its page",
         'client = "column"',
-        "pictures divided by 255; numbers as they are",
+        "pictures divided by 255; numbers unchanged",
     ),
 )  # fmt: skip
 
@@ -259,10 +259,10 @@ SOURCES: dict[str, Source] = {source.name: source for source in (*_FIXED, *map(_
 
 
 def find_source(name: str) -> Source:
-    """The source called ``name``; ConfigError with the nearest valid name otherwise."""
+    """Return the source called ``name``; ConfigError with the nearest valid name otherwise."""
     if name not in SOURCES and ("." in name or "/" in name):
         raise ConfigError(
-            f"unknown data set '{name}': a file of one's own is data.name = 'file' with data.path = '{name}'."
+            f"unknown data set '{name}'; to load your own file, set data.name = 'file' and data.path = '{name}'."
         )
     if name not in SOURCES:
         raise unknown_name("data set", name, SOURCES)
@@ -270,7 +270,7 @@ def find_source(name: str) -> Source:
 
 
 def describe_sources() -> list[registry.PlainValues]:
-    """A plain record for each data set, for ``fedatlas list data`` and ``fedatlas show``."""
+    """Return a plain record for each data set, for ``fedatlas list data`` and ``fedatlas show``."""
     keys = ("name", "summary", "licence", "citation", "rows", "shape", "units", "clients", "scaling", "own_test")
     return [
         {
@@ -284,7 +284,7 @@ def describe_sources() -> list[registry.PlainValues]:
 
 
 def find_data(store: Store | None = None) -> list[registry.PlainValues]:
-    """For each data set, for ``fedatlas doctor``: whether it is here, and where, or what is looked for."""
+    """Return for each data set whether it is present, and its place or the files it needs, for ``fedatlas doctor``."""
     store = store or Store.default()
     return [_where(source, store) for source in SOURCES.values()]
 

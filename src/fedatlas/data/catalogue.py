@@ -1,4 +1,4 @@
-"""The registered tables: what each holds, where it comes from, under which terms."""
+"""The registered tables: content, origin and licence of each."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ CC_BY = "CC BY 4.0 (as UCI lists it)"
 
 @dataclass(frozen=True)
 class Original:
-    """How a table looks at its source: ``members`` are files in an archive, or the file itself."""
+    """Form of a table at its source: ``members`` are files in an archive, or the file itself."""
 
     remote: Remote
     members: tuple[str, ...]
-    header: bool = True  # whether the first line names the columns
-    names: tuple[
-        str, ...
-    ] = ()  # the columns' names here, in the original's order; "" leaves a column out; () = as in the header
-    order: tuple[str, ...] = ()  # the prepared order, where it differs
-    extra: tuple[str, tuple[str, ...]] = ("", ())  # a column that says which member a row is from
-    unknown: str = ""  # a sign that means missing
+    header: bool = True  # the first line names the columns
+    names: tuple[str, ...] = ()  # column names in the original's order; "" leaves a column out; () = as in the header
+    order: tuple[str, ...] = ()  # order of columns in the prepared file, if it differs
+    extra: tuple[str, tuple[str, ...]] = ("", ())  # a column that names the member of each row
+    unknown: str = ""  # sign for a missing value
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One registered table; ``task`` follows `frame.encode_target` unless the source says otherwise."""
+    """One registered table; `frame.encode_target` decides the ``task`` unless the source states it."""
 
     name: str
     summary: str
@@ -43,7 +41,7 @@ class TableSpec:
     categories: tuple[str, ...] = ()  # codes written as numbers
     original: Original | None = None
     bundled: Literal["", "wine", "diabetes", "breast_cancer"] = ""  # scikit-learn's copy
-    hint: str = ""  # how to get it where it cannot be downloaded for you
+    hint: str = ""  # how to get it if it cannot be downloaded automatically
     split: bool = False  # has an official test set
 
     @property
@@ -54,7 +52,7 @@ class TableSpec:
 
 
 def _original(remote: Remote, members: tuple[str, ...], names: str = "", order: str = "", **how: Any) -> Original:
-    """Return how a table looks at its source; ``names``: separated by blanks, "-" for a column that is left out."""
+    """Return the form of a table at its source; ``names``: separated by blanks, "-" before a column to leave out."""
     columns = tuple(name.removeprefix("-") for name in names.split())
     return Original(remote, members, names=columns, order=tuple(order.split()), **how)
 

@@ -24,21 +24,21 @@ class DataConfig(registry.Component):
     missing: Literal["error", "drop", "median"] = "error"
     augment: Literal["none", "crop_flip"] = "none"
     constants: str | None = (
-        None  # a file of the form of preprocess.json: nothing is settled from rows; None, so that hashes stay
+        None  # file in the form of preprocess.json: nothing is computed from rows; None keeps hashes unchanged
     )
 
     @field_validator("test")
     @classmethod
     def _a_share(cls, value: float | str) -> float | str:
         if value == "" or (not isinstance(value, str) and not 0 < value < 1):
-            raise ValueError(f"{value!r} is none of 'own', a share between 0 and 1, or the name of a file")
+            raise ValueError(f"{value!r} is not 'own', a share between 0 and 1, or a file name")
         return value
 
     @model_validator(mode="after")
     def _settled_once(self) -> DataConfig:
         if self.constants is not None and self.scale != "auto":
             raise ConfigError(
-                f"data.scale = '{self.scale}': data.constants says how inputs are scaled; remove one of the keys."
+                f"data.scale = '{self.scale}': data.constants already sets the scaling of inputs; remove one of the keys."
             )
         return self
 
@@ -47,44 +47,44 @@ class DataConfig(registry.Component):
         self.options()
         if self.test_file and not find_source(self.name).test_files:
             raise ConfigError(
-                f"data.test = '{self.test}': '{self.name}' takes 'own' or a fraction; a file is for tables and files."
+                f"data.test = '{self.test}': '{self.name}' takes 'own' or a fraction; only tables and files take a test file."
             )
         return self
 
     @property
     def test_file(self) -> str:
-        """The file that the test rows stand in; "" where they are the source's own, or a share of all rows."""
+        """Return the file with the test rows; "" if they are the source's own, or a share of all rows."""
         return self.test if isinstance(self.test, str) and self.test != "own" else ""
 
     def options(self) -> dict[str, Any]:
-        """The source's own keys with their defaults, checked against its loader's typed signature."""
+        """Return the source's own keys with their defaults, checked against its loader's typed signature."""
         builder = find_source(self.name).builder
         keys = registry.keywords(builder)
         given = dict(self.model_extra or {})
         for key in given:
             if key not in keys and key in registry.keywords(find_source("file").builder):
-                raise ConfigError(f"data.{key}: this key is for files of one's own; add data.name=file.")
+                raise ConfigError(f"data.{key}: this key applies only to your own files; add data.name=file.")
             if key not in keys:
                 raise registry.unknown_key("data", key, [*keys, *type(self).model_fields])
         return registry.arguments("data", builder, given)
 
 
 class PublicConfig(registry.ConfigTable):
-    """``[public]``: rows that everybody may see, taken out before partitioning; ``per_class`` or ``rows`` of them."""
+    """``[public]``: rows visible to all clients and the server, taken out before partitioning; ``per_class`` or ``rows`` of them."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     source: str = Field(default="test", alias="from")
     per_class: registry.Whole | None = None
     rows: registry.Whole | None = None
-    fewer: bool | None = None  # a class with fewer than per_class rows gives those it has; None, so that hashes stay
+    fewer: bool | None = None  # a class with fewer than per_class rows gives all it has; None keeps hashes unchanged
 
     @model_validator(mode="after")
     def _one_number(self) -> PublicConfig:
         if self.per_class is not None and self.rows is not None:
             raise ValueError("give per_class or rows, not both")
         if self.fewer is not None and self.rows is not None:
-            raise ValueError("fewer goes with per_class; remove it beside rows")
+            raise ValueError("fewer applies only to per_class; remove it if you give rows")
         if self.source not in {"test", "train"}:
             find_source(self.source)
         return self

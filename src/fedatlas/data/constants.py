@@ -1,8 +1,8 @@
-"""``data.constants``: scaling constants and encodings from a file of the form of ``preprocess.json``, so that no row settles any.
+"""``data.constants``: scaling constants and encodings from a file in the form of ``preprocess.json``, not from rows.
 
-What is settled from rows tells something of them: under differential privacy it would have to be paid for. Constants of public
-statistics, or of an earlier run on rows that everybody may see, tell nothing. The file needs `Preprocess.KEYS`; a target that is a
-number takes its ``target_mean`` and ``target_sd``, 0 and 1 where they are left out; further keys are not read.
+Constants computed from rows reveal something about them, and under differential privacy they would cost budget. Constants from
+public statistics, or from an earlier run on public rows, reveal nothing. The file needs `Preprocess.KEYS`. A numeric target
+takes its ``target_mean`` and ``target_sd``, by default 0 and 1. Further keys are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedatlas.errors import ConfigError
 
 
 def read_constants(file: str) -> Preprocess:
-    """Return the content of a ``data.constants`` file; ConfigError where it is missing, of another form, or invalid."""
+    """Return the content of a ``data.constants`` file; ConfigError if it is missing, malformed or invalid."""
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -33,28 +33,28 @@ def read_constants(file: str) -> Preprocess:
         raise wrong(file, f"it cannot be read as JSON ({error})") from None
     lacking = [key for key in Preprocess.KEYS if not isinstance(values, dict) or key not in values]
     if lacking:
-        raise wrong(file, f"it has no '{lacking[0]}'")
+        raise wrong(file, f"it lacks the key '{lacking[0]}'")
     usual = {"class_names": (), "target_mean": 0.0, "target_sd": 1.0}
     known = {key: values[key] for key in (*Preprocess.KEYS, *usual, "client_constants", "depth") if key in values}
     try:
         given = Preprocess.from_json({**usual, **known})
         check_numbers(given)
     except (KeyError, TypeError, ValueError) as error:
-        raise wrong(file, f"it is not of the form of a run's preprocess.json ({error})") from None
+        raise wrong(file, f"it does not have the form of a run's preprocess.json ({error})") from None
     if given.client_constants:
         raise wrong(file, "its constants differ from client to client (data.scale = 'client')")
     return given
 
 
 def wrong(file: str, why: str) -> ConfigError:
-    """The sentence for a file that cannot be used."""
+    """Return the ConfigError for a file that cannot be used."""
     return ConfigError(
-        f"data.constants = '{file}': {why}; give a file of the form of preprocess.json, made for rows with the same columns."
+        f"data.constants = '{file}': {why}; give a file in the form of preprocess.json, made for rows with the same columns."
     )
 
 
 def check_numbers(given: Preprocess) -> None:
-    """Raise ValueError for a constant that is not a finite number, or a deviation that is not above 0."""
+    """Raise ValueError for a constant that is not a finite number, or a deviation of 0 or less."""
     deviations = [given.target_sd, *(rule.sd for rule in given.rules)]
     medians = [rule.median for rule in given.rules if rule.median is not None]
     centres = [given.target_mean, *(rule.mean for rule in given.rules)]
@@ -67,10 +67,11 @@ def check_numbers(given: Preprocess) -> None:
 
 
 def with_constants(dataset: Dataset, file: str, missing: Missing = "error", *, scale_target: bool = True) -> Done:
-    """Raw rows -> model inputs by the constants of a file, as `preprocess` does it by what clients settle: (data set, what was done).
+    """Turn raw rows into model inputs by the constants of a file; return (data set, preprocessing applied).
 
-    A table's columns may stand in another order in the file, which is then the model's. No client says anything, so no byte
-    is counted. ConfigError for the constants of another table; holes are refused or filled as ``missing`` says, by the file's medians.
+    The counterpart of `preprocess`, which computes constants with the clients. The file may list a table's columns in another
+    order, which the model then uses. Clients send nothing, so no bytes are counted. ConfigError for the constants of another
+    table. Missing cells are refused, or filled with the file's medians, as ``missing`` says.
     """
     given = read_constants(file)
     check_alike(dataset, given, file, missing)
@@ -86,7 +87,7 @@ def with_constants(dataset: Dataset, file: str, missing: Missing = "error", *, s
 
 
 def of_table(dataset: Dataset, done: Preprocess) -> Done:
-    """A table's rows encoded by the rules, in their order."""
+    """Return a table's rows encoded by the rules, in the order of the rules."""
     schema = schema_of(dataset)
     place = {column.name: j for j, column in enumerate(schema)}
     order = [place[rule.name] for rule in done.rules]
@@ -101,44 +102,45 @@ def of_table(dataset: Dataset, done: Preprocess) -> Done:
 
 
 def check_alike(dataset: Dataset, given: Preprocess, file: str, missing: Missing) -> None:
-    """ConfigError where the constants are those of other data: of another kind, target, shape, or other columns or classes."""
+    """Raise ConfigError if the constants belong to other data: another kind, target, shape, columns or classes."""
     kind = kind_of(dataset)
     if kind == "tokens":
         raise ConfigError(f"data.constants: '{dataset.name}' holds token ids, which are not scaled; remove the key.")
     if kind != given.kind:
-        raise wrong(file, f"it is made for {given.kind}, and '{dataset.name}' holds {kind}")
+        raise wrong(file, f"it was made for {given.kind}, but '{dataset.name}' holds {kind}")
     if dataset.task != given.task:
-        raise wrong(file, f"its target is of the kind '{given.task}', that of '{dataset.name}' is '{dataset.task}'")
+        raise wrong(file, f"its target is of the kind '{given.task}', but that of '{dataset.name}' is '{dataset.task}'")
     if given.class_names and given.class_names != dataset.class_names:
         raise wrong(file, f"its classes are not those of '{dataset.name}' ({named(dataset.class_names)})")
     if kind == "pictures":
         if given.shape != dataset.shape:
             raise wrong(
-                file, f"its rows have the shape {list(given.shape)}, those of '{dataset.name}' {list(dataset.shape)}"
+                file,
+                f"its rows have the shape {list(given.shape)}, but those of '{dataset.name}' {list(dataset.shape)}",
             )
         if {len(given.input_scale), len(given.input_shift)} not in ({0}, {1}, {dataset.shape[0]}):
-            raise wrong(
-                file, f"input_scale and input_shift need one number, or one for each of {dataset.shape[0]} channels"
-            )
+            raise wrong(file, f"input_scale and input_shift need one number, or one per channel ({dataset.shape[0]})")
         return
     check_columns(dataset, schema_of(dataset), given.rules, file)
     if missing == "median" and (bare := [r.name for r in given.rules if not r.categories and r.median is None]):
-        raise wrong(file, f"data.missing = 'median', and it has no median of column '{bare[0]}'")
+        raise wrong(file, f"data.missing = 'median' needs the median of column '{bare[0]}', which it lacks")
 
 
 def check_columns(dataset: Dataset, schema: Sequence[Column], rules: Sequence[ColumnRule], file: str) -> None:
-    """ConfigError where a column is missing on one side, stands there twice, or is numeric on one side and categorical on the other."""
+    """Raise ConfigError if a column is missing on one side, occurs twice, or is numeric on only one side."""
     have, told = {column.name: column for column in schema}, {rule.name: rule for rule in rules}
     if len(told) < len(rules):
-        raise wrong(file, "it names a column twice")
+        raise wrong(file, "it lists a column twice")
     if absent := [name for name in have if name not in told]:
-        raise wrong(file, f"it says nothing of column '{absent[0]}' of '{dataset.name}'")
+        raise wrong(file, f"it lacks column '{absent[0]}' of '{dataset.name}'")
     if strange := [name for name in told if name not in have]:
         raise wrong(file, f"'{dataset.name}' has no column '{strange[0]}'")
     for name, column in have.items():
         if bool(column.categories) != bool(told[name].categories):
             words = ("texts", "numbers") if column.categories else ("numbers", "categories")
-            raise wrong(file, f"column '{name}' of '{dataset.name}' holds {words[0]}, and there it has {words[1]}")
+            raise wrong(
+                file, f"column '{name}' of '{dataset.name}' holds {words[0]}, but the file has {words[1]} for it"
+            )
 
 
 def kind_of(dataset: Dataset) -> str:
@@ -150,6 +152,6 @@ def kind_of(dataset: Dataset) -> str:
 
 
 def named(names: Sequence[Any]) -> str:
-    """The first few names."""
+    """Return the first three names, joined."""
     shown = ", ".join(map(str, names[:3]))
     return f"{shown}, ..." if len(names) > 3 else shown

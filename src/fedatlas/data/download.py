@@ -1,7 +1,7 @@
-"""Original files from their official addresses: fetched once, checked, turned into prepared files, then removed.
+"""Original files from their official addresses: downloaded once, checked, turned into prepared files, then removed.
 
-A checksum stands here only with the place that publishes it. Without one, the SHA-256 of the first download is kept in
-``downloads.json``, marked unverified, and a later download has to equal it.
+A checksum is listed here only with the place that publishes it. Without one, the SHA-256 of the first download is kept in
+``downloads.json``, marked unverified, and later downloads must match it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RECORDS = "downloads.json"
 
 Originals = Mapping[str, Path]
 Prepare = Callable[[Originals, Path], None]
-"""(original files by name, folder for the prepared ones) -> writes the prepared files there."""
+"""(original files by name, target folder) -> writes the prepared files there."""
 
 
 class Remote(NamedTuple):
-    """One original file: where it is published, and its checksum where somebody citable publishes that too."""
+    """One original file: its address, and its checksum if a citable source publishes one."""
 
     url: str
-    file: str  # the name it is kept under
+    file: str  # name of the local copy
     checksum: str = ""  # "md5:..." or "sha256:..."
     cited: str = ""  # who publishes the checksum
 
@@ -42,9 +42,9 @@ def obtain(
     prepare: Prepare | None = None,
     hint: str = "",
 ) -> Found:
-    """The prepared ``files`` of data set ``name``: found, else downloaded, prepared and kept.
+    """Return the prepared ``files`` of data set ``name``: found, or else downloaded, prepared and kept.
 
-    DataError where they are neither here nor to be had: what is missing, where it was looked for, how to get it.
+    DataError if they are neither present nor available: it names the missing files, the folders searched and the way to get them.
     """
     found = store.find(files)
     if found is not None:
@@ -52,9 +52,9 @@ def obtain(
     wanted = files[0] if len(files) == 1 else f"{files[0]} ... {files[-1]}"
     absent = f"data set '{name}' is not on this machine: {wanted} is not in {store}"
     if prepare is None or not remotes:
-        raise DataError(f"{absent} and cannot be downloaded for you: {hint}")
+        raise DataError(f"{absent} and cannot be downloaded automatically: {hint}")
     by_hand = (
-        f"with a network, run this again; without, put the prepared file into the folder named by {ENVIRONMENT}; "
+        f"with a network, run this again; without one, put the prepared file into the folder named by {ENVIRONMENT}; "
         f"source: {remotes[0].url}"
     )
     home = store.home()
@@ -68,7 +68,7 @@ def obtain(
 
 
 def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str]) -> dict[str, Path]:
-    """Downloads the original files into ``home/originals``; DataError with ``complain(why)`` where one cannot be had."""
+    """Download the original files into ``home/originals``; DataError with ``complain(why)`` if one is unavailable."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
@@ -80,14 +80,14 @@ def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str])
             loader = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, timeout=30)
             try:
                 path = pooch.retrieve(remote.url, known, remote.file, home / "originals", downloader=loader)
-            except OSError as error:  # what requests raises is one
+            except OSError as error:  # requests raises subclasses of it
                 if (response := getattr(error, "response", None)) is not None:
                     response.close()  # pooch leaves the connection of a refused request open
                 raise DataError(complain(f"{remote.url}: {type(error).__name__}")) from error
-            except ValueError as error:  # pooch's word for a checksum that differs
+            except ValueError as error:  # pooch raises it for a checksum mismatch
                 published = remote.cited or "the first download"
                 raise DataError(
-                    f"{remote.url} is not the file it should be: its checksum differs from that of {published}."
+                    f"{remote.url} is not the expected file: its checksum differs from that of {published}."
                 ) from error
         originals[remote.file] = Path(path)
         records[remote.url] = {"file": remote.file, "sha256": sha256(Path(path)), "verified": bool(remote.checksum)}
@@ -97,7 +97,7 @@ def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str])
 
 
 class _Bar:
-    """A progress bar on stderr with the four methods that pooch calls; silent where there is no terminal."""
+    """A progress bar on stderr with the four methods that pooch calls; silent without a terminal."""
 
     def __init__(self, title: str) -> None:
         columns = (

@@ -36,18 +36,18 @@ def load_file(
 ) -> Loaded:
     """A .npz, a table or a folder of pictures.
 
-    Arrays of a .npz: x_train and y_train and, as far as you have them, x_test, y_test, client_train, client_test, weight_train,
+    Arrays of a .npz: x_train and y_train and, if you have them, x_test, y_test, client_train, client_test, weight_train,
     weight_test, class_names. Columns of a table that label, client, weight and drop do not name are inputs.
 
-    path: a .npz, a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures, seen from where one stands.
-    label: column of the target; a table has to name it.
-    client: column that says who owns a row; "" = nobody does.
-    weight: column of survey weights, 0 or more; "" = all rows count alike.
-    task: what the target is; auto: texts are classes; numbers are a quantity where one has a fractional part or more than 20
-        differ, else classes, as are whole numbers of a .npz.
-    drop: columns of a table that are no inputs.
+    path: a .npz, a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures, relative to the working directory.
+    label: column of the target; required for a table.
+    client: column with the owner of each row; "" = none.
+    weight: column of survey weights, 0 or more; "" = all rows count equally.
+    task: kind of target. auto: texts are classes; numbers are a quantity if one has a fractional part or if they have more than
+        20 values, else classes. Whole numbers of a .npz are always classes.
+    drop: columns of a table that are not inputs.
     categories: columns of a table whose numbers are codes, not quantities.
-    size: height and width in pixels to which the pictures of a folder are brought.
+    size: height and width in pixels to which the pictures of a folder are resized.
     """
     if not path:
         raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
@@ -67,15 +67,13 @@ def load_file(
         facts["files"].append({"file": Path(request.test_file).name, "sha256": sha256(Path(request.test_file))})
     if len({each["sha256"] for each in facts["files"]}) < len(facts["files"]):
         raise ConfigError(
-            f"data.test = '{request.test_file}' holds the training rows: name rows that no client trains on."
+            f"data.test = '{request.test_file}' holds the training rows: name a file with rows that no client trains on."
         )
     if where.suffix == ".npz":
         _only(given, "a .npz")
         return load_arrays(where, task, request.test_file, request.few_classes).with_facts(**facts)
     if not where.name.endswith(TABLE_SUFFIXES):
-        raise DataError(
-            f"data.path: '{path}' is neither .npz nor {', '.join(TABLE_SUFFIXES)} nor a folder of pictures."
-        )
+        raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
     roles = Roles(label, client, weight, task, drop, categories)
     frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
     return from_frames(
@@ -84,18 +82,18 @@ def load_file(
 
 
 def _only(given: PlainValues, what: str) -> None:
-    """Keys that name columns make sense for tables only."""
+    """Raise ConfigError for a key that names a column, since only tables have columns."""
     for key, value in given.items():
         if value:
-            raise ConfigError(f"data.{key} names a column of a table; {what} has none: remove it.")
+            raise ConfigError(f"data.{key} names a column of a table, but {what} has no columns: remove the key.")
 
 
 def load_arrays(path: Path, task: TaskChoice, test_file: str = "", few_classes: bool = False) -> Loaded:
-    """``x_train y_train`` and, where present, ``x_test y_test client_train client_test weight_train weight_test class_names``.
+    """Load ``x_train y_train`` and, if present, ``x_test y_test client_train client_test weight_train weight_test class_names``.
 
-    Floats are taken as they are (n, columns) or (n, channels, height, width). uint8 arrays of three or four dimensions
-    are pictures, (n, h, w) or (n, channels, h, w), divided by 255; other integers of two dimensions are token ids where
-    they are int64, else numbers. A target of whole numbers is a class each (`task` overrides), (n, length) one a step.
+    Floats are used unchanged, (n, columns) or (n, channels, height, width). uint8 arrays of three or four dimensions
+    are pictures, (n, h, w) or (n, channels, h, w), divided by 255. Other integers of two dimensions are token ids if
+    they are int64, else numbers. A target of whole numbers is one class per row (`task` overrides this), or with (n, length) one per step.
     """
     names = members_of(path)
     has_test = {"x_test", "y_test"} <= names
@@ -127,7 +125,7 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "", few_classes: 
     if has_test and xs[0].dtype != xs[1].dtype:
         kinds = [str(x.dtype).removeprefix("torch.") for x in xs]
         raise DataError(
-            f"'{path.name}': x_train is {kinds[0]} but x_test {kinds[1]}; store both sides alike (uint8 pictures are scaled by 1/255)."
+            f"'{path.name}': x_train is {kinds[0]} but x_test {kinds[1]}; store both in the same type (uint8 pictures are scaled by 1/255)."
         )
     constants = divided(xs[0].shape[1]) if xs[0].dtype == torch.uint8 else {}
     test = parts[1] if has_test else None
@@ -141,7 +139,7 @@ def _inputs(x: np.ndarray, what: str) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x))
     if x.dtype.kind in "fiub" and x.ndim >= 2:
         return torch.from_numpy(np.ascontiguousarray(x, np.float32))
-    raise DataError(f"{what} must hold numbers in rows, at least two dimensions; it is {x.dtype} of shape {x.shape}.")
+    raise DataError(f"{what} must hold rows of numbers, at least two dimensions; it is {x.dtype} of shape {x.shape}.")
 
 
 def _targets(
@@ -151,7 +149,7 @@ def _targets(
     if ys[0].ndim == 2:
         if joined.dtype.kind not in "iu" or joined.min() < -100:
             raise DataError(
-                f"'{name}': a target of two dimensions is a token id a step (-100 = none); it is {joined.dtype}."
+                f"'{name}': a target of two dimensions needs one token id per step (-100 = none); it is {joined.dtype}."
             )
         names = tuple(str(i) for i in range(int(joined.max()) + 1))
         return [torch.from_numpy(y.astype(np.int64)) for y in ys], "tokens", names
@@ -161,7 +159,7 @@ def _targets(
         raise DataError(f"'{name}' has no training rows.")
     if choice == "numbers" or (choice == "auto" and joined.dtype.kind == "f" and is_quantity(joined)):
         if joined.dtype.kind not in "fiub":
-            raise DataError(f"'{name}': y_train holds texts: it cannot be a number.")
+            raise DataError(f"'{name}': y_train holds texts, so it cannot be a number.")
         return [torch.from_numpy(y.astype(np.float32)) for y in ys], "numbers", ()
     if joined.dtype.kind == "f" and not np.isfinite(joined).all():
         raise DataError(f"'{name}': {int((~np.isfinite(joined)).sum())} targets are NaN or infinite.")
@@ -196,7 +194,7 @@ def _weights(values: np.ndarray | None, n: int, name: str) -> Tensor | None:
 
 
 def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = False) -> Tensor:
-    """New rows of a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or a folder of pictures.
+    """Read new rows from a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or a folder of pictures.
 
     ``keep_holes``: see `Preprocess.apply`.
     """
@@ -206,7 +204,7 @@ def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = 
         listed = pictures_in(where)
         if preprocess.kind != "pictures" or not listed:
             raise DataError(
-                f"'{path}': the model reads {preprocess.kind}, and the folder holds {len(listed)} pictures."
+                f"'{path}': the model reads {preprocess.kind}, but the folder holds {len(listed)} pictures."
             )
         form = PictureForm(channels == 3, preprocess.depth)
         return preprocess.apply(np.stack([read_picture(p, size, form) for p in listed]))

@@ -20,39 +20,39 @@ IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file, gzipped or not: two zero bytes, the type, the number of dimensions, the sizes, the values; big-endian."""
+    """Read an idx file, gzipped or not: two zero bytes, type, number of dimensions, sizes, values; big-endian."""
     raw = path.read_bytes()
     return parse_idx(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw, str(path))
 
 
 def parse_idx(raw: bytes, name: str = "the file") -> np.ndarray:
-    """The array in the bytes of an idx file, in the machine's byte order; DataError where it is none, or cut short."""
+    """Return the array in the bytes of an idx file, in the machine's byte order; DataError if it is another format or cut short."""
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX_TYPES:
         raise DataError(f"'{name}' is not an idx file: it does not begin with two zero bytes and a known type.")
     dtype, dims = np.dtype(IDX_TYPES[raw[2]]), raw[3]
     shape = struct.unpack_from(f">{dims}I", raw, 4)
     start, count = 4 + 4 * dims, int(np.prod(shape, dtype=np.int64))
     if len(raw) != start + count * dtype.itemsize:
-        raise DataError(f"'{name}' is cut short: {count} values of {dtype.itemsize} bytes were announced.")
+        raise DataError(f"'{name}' is cut short: its header announces {count} values of {dtype.itemsize} bytes.")
     return np.frombuffer(raw, dtype, count, start).reshape(shape).astype(dtype.newbyteorder("="))
 
 
 def parse_cifar(raw: bytes, labels: int, name: str = "the file") -> tuple[np.ndarray, np.ndarray]:
-    """CIFAR's binary version: a record is ``labels`` label bytes, then 3,072 of the red, green and blue planes, row by row.
+    """Parse CIFAR's binary format: a record is ``labels`` label bytes, then 3,072 of the red, green and blue planes, row by row.
 
     Returns labels (n, labels) and pixels (n, 3, 32, 32), uint8. Source: the format section of the CIFAR page, Krizhevsky 2009.
     """
     record = labels + 3072
     if not raw or len(raw) % record:
         raise DataError(
-            f"'{name}' is not a CIFAR binary file: {len(raw)} bytes are no whole number of {record}-byte records."
+            f"'{name}' is not a CIFAR binary file: {len(raw)} bytes are not a whole number of {record}-byte records."
         )
     table = np.frombuffer(raw, np.uint8).reshape(-1, record)
     return table[:, :labels].copy(), table[:, labels:].reshape(-1, 3, 32, 32).copy()
 
 
 def encode_pixels(x: np.ndarray) -> np.ndarray:
-    """uint8 (n, 3, 32, 32) -> the prepared form: green taken off red and blue, then differences down and across (mod 256)."""
+    """Encode uint8 (n, 3, 32, 32) for compression: subtract green from red and blue, then differences down and across (mod 256)."""
     d = x.copy()
     d[:, 0] -= x[:, 1]
     d[:, 2] -= x[:, 1]
@@ -62,7 +62,7 @@ def encode_pixels(x: np.ndarray) -> np.ndarray:
 
 
 def decode_pixels(d: np.ndarray) -> np.ndarray:
-    """The inverse of `encode_pixels`: sums across and down, then green added back."""
+    """Invert `encode_pixels`: sum across and down, then add green back."""
     x = d.copy()
     for i in range(1, x.shape[2]):
         x[:, :, i] += x[:, :, i - 1]
@@ -74,14 +74,14 @@ def decode_pixels(d: np.ndarray) -> np.ndarray:
 
 
 def member(path: Path, name: str) -> bytes:
-    """The bytes of the file called ``name`` (its last parts) in a zip or tar archive, also inside a zip within it.
+    """Return the bytes of the file called ``name`` (its last parts) in a zip or tar archive, also inside a nested zip.
 
-    A file that is no archive is returned whole. DataError where the archive has no such file.
+    A file that is not an archive is returned whole. DataError if the archive has no such file.
     """
     raw = path.read_bytes()
     found = _member(raw, name)
     if found is None:
-        raise DataError(f"'{path.name}' has no file '{name}' in it: the archive at its source was changed.")
+        raise DataError(f"'{path.name}' contains no file '{name}': the archive at its source was changed.")
     return found
 
 
@@ -111,7 +111,7 @@ class LeafUser(NamedTuple):
 
 
 def read_leaf(folder: Path) -> Iterator[LeafUser]:
-    """The users of a folder of LEAF's JSON files (``users``, ``user_data`` with ``x`` and ``y``), file by file.
+    """Yield the users of a folder of LEAF's JSON files (``users``, ``user_data`` with ``x`` and ``y``), file by file.
 
     Caldas et al. 2018, *LEAF: A Benchmark for Federated Settings*.
     """
@@ -131,10 +131,10 @@ def read_leaf(folder: Path) -> Iterator[LeafUser]:
 
 
 def parse_example(raw: bytes) -> dict[str, list[bytes] | np.ndarray]:
-    """A serialised ``tf.train.Example``: name -> byte strings, float32 or int64 values.
+    """Parse a serialised ``tf.train.Example``: name -> byte strings, float32 or int64 values.
 
     The protocol-buffer messages are Example{1: Features{1: map entry{1: name, 2: Feature}}} and
-    Feature{1: bytes list | 2: float list | 3: int64 list}, each list{1: values, packed where they are numbers}.
+    Feature{1: bytes list | 2: float list | 3: int64 list}, each list{1: values, packed if they are numbers}.
     """
     features: dict[str, list[bytes] | np.ndarray] = {}
     for _, block in _fields(raw):
@@ -146,7 +146,7 @@ def parse_example(raw: bytes) -> dict[str, list[bytes] | np.ndarray]:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return a base-128 number and where it ends: low groups first; the high bit says that more follow."""
+    """Return a base-128 number and its end: low groups first; the high bit marks that more follow."""
     value, shift = 0, 0
     while raw[at] & 0x80:
         value |= (raw[at] & 0x7F) << shift
@@ -155,7 +155,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (field number, content) of a message; a number's content is its bytes as they stand."""
+    """Yield (field number, content) of a message; the content of a number is its raw bytes."""
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
@@ -175,7 +175,7 @@ def _int64_list(raw: bytes) -> np.ndarray:
         while at < len(content):
             value, at = _varint(content, at)
             values.append(value)
-    return np.array(values, np.uint64).astype(np.int64)  # negative numbers are written as their two's complement
+    return np.array(values, np.uint64).astype(np.int64)  # negative numbers are stored as their two's complement
 
 
 _VALUES: dict[int, Any] = {

@@ -1,8 +1,8 @@
-"""Tables: from cells of text to raw columns (numbers, or codes of categories), a target, owners and weights.
+"""Tables: from text cells to raw columns (numbers, or codes of categories), a target, owners and weights.
 
-What counts as missing: an empty cell, "NA", "NaN" or "null" (any case); "?" too in a column whose other cells are
-all numbers. In a column of texts "?" is a category of its own (adult: "unknown"). pandas is imported where a table is
-read: runs without one start half a second sooner.
+Missing values are an empty cell, "NA", "NaN" or "null" (any case), and also "?" in a column whose other cells are
+all numbers. In a column of texts "?" is a category itself (adult: "unknown"). pandas is imported only when a table is
+read, so that runs without one start half a second sooner.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = ("", "na", "nan", "null")
-LINE = "line of the file"  # name of the index of a table that was read from text; of a test file the lines are negative
-MOST_CATEGORIES = 256  # a text column with more is a name or a date, not a category
+LINE = "line of the file"  # index name of a table read from text; lines of a test file are negative
+MOST_CATEGORIES = 256  # a text column with more is probably a name or a date
 DECIMAL_COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")  # 1,5; also 1.234,5
-MOSTLY = 0.8  # share of numbers among a column's texts from which its others look like marks
+MOSTLY = 0.8  # share of numbers among a column's texts from which the rest look like marks
 OWNER = "client column"
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
 
@@ -49,12 +49,10 @@ class Roles(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A table as rows, before preparation: x float32 (n, columns) with NaN = missing and category codes."""
+    """A table as rows, before preprocessing: x float32 (n, columns) with NaN = missing and category codes."""
 
     rows: Split
-    kept: (
-        np.ndarray
-    )  # indices of the table's rows that have a target, and an owner and a weight where these are asked for
+    kept: np.ndarray  # indices of the table's rows that have a target and, if requested, an owner and a weight
     task: TaskKind
     class_names: Names
     schema: tuple[Column, ...]
@@ -62,7 +60,7 @@ class Encoded(NamedTuple):
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """A .csv, .csv.gz, .tsv or .parquet file; cells of text files stay texts. DataError where it cannot be read."""
+    """Read a .csv, .csv.gz, .tsv or .parquet file; cells of text files stay texts. DataError if it cannot be read."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"there is no file '{path}'.")
@@ -99,8 +97,8 @@ def _read_text(path: Path) -> pd.DataFrame:
             rows.append(row)
             numbered.append(at + 1)
         elif row:  # an empty line is no row
-            until = f" to {lines.line_num}, of one quoted cell," if lines.line_num > at + 1 else ""
-            raise ValueError(f"line {at + 1}{until} has {len(row)} cells, the header {len(header)}")
+            until = f" to {lines.line_num} (one quoted cell)" if lines.line_num > at + 1 else ""
+            raise ValueError(f"line {at + 1}{until} has {len(row)} cells, but the header has {len(header)}")
         at = lines.line_num
     return pd.DataFrame(rows, columns=header, index=pd.Index(numbered, name=LINE))
 
@@ -116,25 +114,25 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def lacking(path: str, what: str = "file or folder") -> str:
-    """Say that a file is not there, and where a relative path starts."""
+    """Return the message that a file is absent, with the folder where a relative path starts."""
     start = "" if Path(path).expanduser().is_absolute() else f" in '{Path.cwd()}' (relative paths start there)"
     return f"there is no {what} '{path}'{start}."
 
 
 def missing(cells: np.ndarray) -> np.ndarray:
-    """Return which cells of a text column are missing."""
+    """Return a mask of the missing cells of a text column."""
     out: np.ndarray = np.isin(np.char.lower(cells), MISSING)
     return out
 
 
 def texts(column: pd.Series) -> np.ndarray:
-    """Cells as stripped texts; missing ones of any kind become ""."""
+    """Return cells as stripped texts; missing cells of any kind become ""."""
     filled = column.astype(object).where(column.notna(), "")
     return np.char.strip(filled.map(str).to_numpy(dtype=str))
 
 
 def numbers(column: pd.Series) -> np.ndarray | None:
-    """A column as float64 with NaN for missing cells; None where a cell is not a number."""
+    """Return a column as float64 with NaN for missing cells; None if a cell is not a number."""
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(column.dtype):
@@ -153,29 +151,29 @@ def numbers(column: pd.Series) -> np.ndarray | None:
 
 
 def where(column: pd.Series, bad: np.ndarray) -> str:
-    """The rows for which ``bad`` holds, of which there is one at least: by their lines where they were read from a text file."""
+    """Describe the rows where ``bad`` holds (at least one), by line if they were read from a text file."""
     at, count = int(bad.argmax()), int(bad.sum())
     if column.index.name == LINE:
         line = int(column.index[at])
         first = f"line {line}" if line > 0 else f"line {-line} of the test file"
     else:
         first = f"row {at + 1}"
-    return first if count == 1 else f"{count} rows, the first of them {first}"
+    return first if count == 1 else f"{count} rows, first in {first}"
 
 
 def first_odd(column: pd.Series, cells: np.ndarray, odd: np.ndarray) -> str:
-    """End a sentence with the first odd cell and the rows in which such cells stand."""
-    return f": '{cells[odd][0]}' stands in {where(column, odd)}." if odd.any() else "."
+    """Return the end of a sentence: the first odd cell and the rows with such cells."""
+    return f": found '{cells[odd][0]}' in {where(column, odd)}." if odd.any() else "."
 
 
 def narrow(values: np.ndarray, column: pd.Series, what: str) -> np.ndarray:
-    """A column's numbers as float32, NaN kept; a DataError that names the first one that is infinite, or becomes so."""
+    """Return a column's numbers as float32, NaN kept; DataError that names the first infinite or overflowing one."""
     with np.errstate(over="ignore"):
         out: np.ndarray = values.astype(np.float32)
     if (bad := np.isinf(out)).any():
         raise DataError(
-            f"{what} is infinite as a 32-bit number in {where(column, bad)}, which holds {values[bad][0]:g}: "
-            "correct it, leave it empty, or take a larger unit."
+            f"{what} is infinite as a 32-bit number in {where(column, bad)}, with the value {values[bad][0]:g}: "
+            "correct it, leave it empty, or use a larger unit."
         )
     return out
 
@@ -183,16 +181,16 @@ def narrow(values: np.ndarray, column: pd.Series, what: str) -> np.ndarray:
 def encode_table(
     table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False, classes: int = 2
 ) -> Encoded:
-    """A table -> raw columns, target, owners and weights.
+    """Encode a table as raw columns, target, owners and weights.
 
-    The target is a number where its cells are numbers with a fractional part or with more than 20 different values,
-    else a class (``task`` overrides that). Rows without a target, owner or weight are an error, or left out where ``drop_unusable``.
+    The target is numeric if its cells are numbers with a fractional part or with more than 20 different values,
+    else a class; ``task`` overrides this. Rows without a target, owner or weight are an error, or left out if ``drop_unusable``.
     """
     if not roles.label:
         raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
     check_roles(table.columns, roles._asdict(), "data.", source)
     needed = {"target": roles.label, OWNER: roles.client, "weight column": roles.weight}
-    advice = "data.missing = 'drop' or 'median' leaves such rows out"
+    advice = "data.missing = 'drop' or 'median' leaves out such rows"
     kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice))
     table = table.iloc[kept]
     what = f"{source}: the target '{roles.label}'"
@@ -205,9 +203,9 @@ def encode_table(
 
 
 def unusable(table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: bool, advice: str) -> np.ndarray:
-    """Tell the rows that lack what no rule can fill in, bool (rows,); DataError where there are any and they are to stay.
+    """Return a mask, bool (rows,), of rows that lack a value no rule can fill; DataError for any of them unless ``drop``.
 
-    ``needed``: what a column is for -> its name, "" for none.
+    ``needed``: purpose of a column -> its name, "" for none.
     """
     out = np.zeros(len(table), bool)
     for what, name in needed.items():
@@ -224,29 +222,29 @@ def unusable(table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: 
 
 
 def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
-    """ConfigError where a role names a column that is not there; ``prefix``: what stands before the role's key."""
+    """Raise ConfigError if a role names an absent column; ``prefix`` precedes the role's key in the message."""
     for key in ("id", "label", "client", "weight", "image", "drop", "categories"):
         named = roles.get(key, "")
         for name in (named,) if isinstance(named, str) else named:
             if name and name not in columns:
                 raise ConfigError(
-                    f"{prefix}{key} = '{name}': {source} has no such column; it has {', '.join(columns)}."
+                    f"{prefix}{key} = '{name}': {source} has no such column; its columns are {', '.join(columns)}."
                 )
 
 
 def encode_inputs(
     table: pd.DataFrame, outside: Collection[str], categories: Collection[str], source: str
 ) -> tuple[tuple[Column, ...], np.ndarray]:
-    """Return the raw columns but for those ``outside``, and their values (rows, columns)."""
+    """Return the raw columns except those ``outside``, and their values (rows, columns)."""
     inputs = [name for name in table.columns if name not in outside]
     if not inputs:
-        raise DataError(f"{source}: no column is left as an input.")
+        raise DataError(f"{source}: no column is left as an input; name fewer in data.drop.")
     encoded = [encode_column(table[name], name in categories, source) for name in inputs]
     return tuple(column for column, _ in encoded), np.stack([values for _, values in encoded], axis=1)
 
 
 def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Column, np.ndarray]:
-    """A raw column and its float32 values: numbers, or codes into the sorted texts; NaN = missing."""
+    """Return a raw column and its float32 values: numbers, or codes into the sorted texts; NaN = missing."""
     name = str(column.name)
     values = None if as_category else numbers(column)
     if values is not None:
@@ -254,14 +252,14 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
     cells = texts(column)
     gone = missing(cells)
     if not as_category:
-        refuse_commas(column, f"{source}: column '{name}'", "; data.categories names columns of codes that look so")
+        refuse_commas(column, f"{source}: column '{name}'", "; if the column holds codes, list it in data.categories")
     categories, codes = np.unique(cells[~gone], return_inverse=True)
     if len(categories) > MOST_CATEGORIES:
         marks = no_numbers(categories)
         advice = "leave it out with data.drop"
         if len(marks) <= (1 - MOSTLY) * len(categories):
             place = where(column, cells == marks[0])
-            advice = f"most are numbers, but '{marks[0]}' is none, in {place}: leave such cells empty"
+            advice = f"most are numbers, but '{marks[0]}' in {place} is not: leave such cells empty"
         raise DataError(
             f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; {advice}."
         )
@@ -271,7 +269,7 @@ def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Co
 
 
 def refuse_commas(column: pd.Series, what: str, otherwise: str = "") -> None:
-    """DataError for a column most of whose cells are numbers, some with a decimal comma, which would be read as texts."""
+    """Raise DataError if most of a column's cells are numbers, some with a decimal comma, which would be read as texts."""
     cells = texts(column)
     commas = np.char.find(cells, ",") >= 0
     commas[commas] = [DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells[commas]]
@@ -302,12 +300,12 @@ def no_numbers(cells: Iterable[str]) -> list[str]:
 def encode_target(
     column: pd.Series, choice: TaskChoice, what: str, least: int = 2
 ) -> tuple[torch.Tensor, TaskKind, Names]:
-    """The target as float32 numbers or as class ids; classes are sorted (by value where they are numbers)."""
+    """Return the target as float32 numbers or as class ids; classes are sorted (by value if they are numbers)."""
     values = numbers(column)
     if choice != "classes" and values is None:
-        refuse_commas(column, what, "; data.task = 'classes' takes them as texts")
+        refuse_commas(column, what, "; data.task = 'classes' reads them as texts")
     if choice == "numbers" and values is None:
-        raise DataError(f"{what} holds texts: it cannot be a number; data.task = 'classes' takes them as classes.")
+        raise DataError(f"{what} holds texts, so it cannot be a number; data.task = 'classes' reads them as classes.")
     if values is not None and (choice == "numbers" or (choice == "auto" and is_quantity(values))):
         return torch.from_numpy(narrow(values, column, what)), "numbers", ()
     codes, names = class_codes(texts(column) if values is None else values, what, least)
@@ -315,7 +313,7 @@ def encode_target(
 
 
 def class_codes(values: np.ndarray, what: str, least: int) -> tuple[torch.Tensor, Names]:
-    """Return class ids and the classes' names, sorted (by value where they are numbers); DataError for fewer than ``least``."""
+    """Return class ids and the classes' names, sorted (by value if numbers); DataError for fewer than ``least`` classes."""
     classes, codes = np.unique(values, return_inverse=True)
     number = values.dtype.kind in "fiub"
     names = tuple(str(int(c)) if number and c == int(c) else str(c) for c in classes)
@@ -325,13 +323,13 @@ def class_codes(values: np.ndarray, what: str, least: int) -> tuple[torch.Tensor
 
 
 def is_quantity(values: np.ndarray) -> bool:
-    """Whether a numeric target is a number rather than a class: a fractional part, or more than 20 values."""
+    """Return whether a numeric target is a quantity rather than a class: a fractional part, or more than 20 values."""
     present = values[np.isfinite(values)]
     return bool((present != np.rint(present)).any()) or len(np.unique(present)) > MOST_CLASSES
 
 
 def encode_clients(column: pd.Series) -> tuple[torch.Tensor, Names]:
-    """Owner codes and names, sorted: by value where all are numbers, as in an array."""
+    """Return owner codes and names, sorted: by value if all are numbers, as in an array."""
     names, codes = np.unique(texts(column), return_inverse=True)
     values = numbers(column)
     if values is not None and not np.isnan(values).any():
@@ -341,34 +339,34 @@ def encode_clients(column: pd.Series) -> tuple[torch.Tensor, Names]:
 
 
 def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
-    """Survey weights: finite numbers, none negative, not all zero."""
+    """Return survey weights: finite numbers, none negative, not all zero."""
     values = numbers(column)
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         cells = texts(column)
         odd = np.isin(cells, no_numbers(cells)) if values is None else ~(values >= 0) | np.isinf(values)
         found = first_odd(column, cells, odd)
         raise DataError(
-            f"{source}: the weight column '{column.name}' must hold numbers from 0 up, not all of them 0{found}"
+            f"{source}: the weight column '{column.name}' must hold numbers of 0 or more, not all of them 0{found}"
         )
     return torch.from_numpy(narrow(values, column, f"{source}: the weight column '{column.name}'"))
 
 
 def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence[Column]) -> torch.Tensor:
-    """New rows in the raw form of ``schema``: float32 (n, columns), NaN = missing, -1 = a category never seen."""
+    """Return new rows in the raw form of ``schema``: float32 (n, columns), NaN = missing, -1 = an unseen category."""
     import pandas as pd
 
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
     out = np.empty((len(frame), len(schema)), np.float32)
     for j, column in enumerate(schema):
         if column.name not in frame.columns:
-            raise DataError(f"the rows have no column '{column.name}', which the model reads.")
+            raise DataError(f"the rows lack column '{column.name}', which the model reads.")
         if not column.categories:
             values = numbers(frame[column.name])
             if values is None:
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
                 raise DataError(f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}")
-            with np.errstate(over="ignore"):  # too large is infinite here, which who predicts counts as a hole
+            with np.errstate(over="ignore"):  # too large a value becomes infinite, which a prediction treats as missing
                 out[:, j] = values
             continue
         cells = texts(frame[column.name])

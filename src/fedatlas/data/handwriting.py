@@ -1,4 +1,4 @@
-"""Handwritten digits and letters: EMNIST (transposed idx files) and FEMNIST, the same forms by writer."""
+"""Handwritten digits and letters: EMNIST (transposed idx files) and FEMNIST, the same pictures by writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.store import Arrays, provenance, read_prepared, unpack_file, write_npz
 
 BY_CLASS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)  # EMNIST's and LEAF's order
-MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")  # 15 small letters joined with their capitals
+MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")  # 15 small letters merged with their capitals
 Form = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
 EMNIST_NAMES: dict[Form, Names] = {
     "byclass": BY_CLASS,
@@ -48,7 +48,7 @@ FEMNIST_FILES = ("femnist.npz",)
 def load_emnist(request: LoadRequest, *, form: Form = "byclass") -> Loaded:
     """EMNIST (Cohen et al. 2017), turned upright, in one of its six forms; it has no writer ids (femnist has).
 
-    form: 62 classes ("byclass"), 47 with 15 small letters joined to capitals ("bymerge"; "balanced": as many rows of each), 26
+    form: 62 classes ("byclass"), 47 with 15 small letters merged with capitals ("bymerge"; "balanced": as many rows of each), 26
         ("letters") or the 10 digits ("digits", "mnist").
     """
     prepare = partial(prepare_emnist, form=form)
@@ -57,12 +57,12 @@ def load_emnist(request: LoadRequest, *, form: Form = "byclass") -> Loaded:
 
 
 def emnist_files(form: str) -> Names:
-    """The prepared file of one of EMNIST's six forms."""
+    """Return the prepared file of one of EMNIST's six forms."""
     return (f"emnist_{form}.npz",)
 
 
 def prepare_emnist(originals: Originals, home: Path, form: str) -> None:
-    """NIST's archive of idx files: pictures stored by columns, so that they are transposed here; letters count from 1."""
+    """Prepare NIST's archive of idx files: transpose its pictures, stored by columns; its letters count from 1."""
     archive = originals[EMNIST_REMOTES[0].file]
     arrays: Arrays = {}
     for side in SIDES:
@@ -80,7 +80,7 @@ def load_femnist(request: LoadRequest, *, path: str = "") -> Loaded:
 
     62 classes; background is 255 (white), as in both copies; natural client = writer.
 
-    path: folder with LEAF's train and test JSON; "" = femnist/ of the data folder if it has them, else TensorFlow Federated's.
+    path: folder with LEAF's train and test JSON; "" = femnist/ of the data folder if present, else TensorFlow Federated's.
     """
     if leaf := request.leaf("femnist", path):
         a, files = {name: x for side in SIDES for name, x in _leaf_pictures(leaf / side, side).items()}, []
@@ -107,7 +107,7 @@ def _pixels(x: Any) -> np.ndarray:
 
 
 def prepare_femnist(originals: Originals, home: Path) -> None:
-    """TensorFlow Federated's SQLite file of ``tf.train.Example`` rows: 28x28 float ``pixels`` and an int64 ``label`` a row."""
+    """Prepare TensorFlow Federated's SQLite file of ``tf.train.Example`` rows, each 28x28 float ``pixels`` and an int64 ``label``."""
     database = home / "originals" / "emnist_all.sqlite"
     unpack_file(originals[FEMNIST_REMOTES[0].file], database)
     arrays: Arrays = {}

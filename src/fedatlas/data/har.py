@@ -25,7 +25,7 @@ REMOTES = (
 
 
 def load_har(request: LoadRequest, *, split: Literal["official", "pooled"] = "official") -> Loaded:
-    """A row holds 561 features of a window of one person's movements; natural client = person.
+    """Rows of 561 features of a window of one person's movements; natural client = person.
 
     split: test rows: those of nine other people, or a quarter (data.test) of all 10,299 windows of all 30.
     """
@@ -42,7 +42,7 @@ def load_har(request: LoadRequest, *, split: Literal["official", "pooled"] = "of
 
 
 def prepare_har(originals: Originals, home: Path) -> None:
-    """UCI's archive (a zip within a zip) of text files; activities and people count from 1, activities from 0 here."""
+    """Prepare UCI's archive (a zip within a zip) of text files; activities and people count from 1, activities from 0 here."""
     archive = originals[REMOTES[0].file]
 
     def table(name: str) -> list[list[str]]:

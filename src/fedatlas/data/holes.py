@@ -1,4 +1,4 @@
-"""Missing cells: refused, or their rows left out before anybody is dealt a row (`data.missing` in docs/experiment.md)."""
+"""Missing cells: refused, or their rows left out before rows are assigned to clients (`data.missing` in docs/experiment.md)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedatlas.errors import DataError
 Missing = Literal["error", "drop", "median"]
 
 SIDES = {"train": "training", "test": "test", "public": "public"}
-"""Split -> what its rows are called."""
+"""Split -> adjective for its rows."""
 
 
 def schema_of(dataset: Dataset) -> tuple[Column, ...]:
-    """Raw columns of two-dimensional rows, named by number where they have no names; () for pictures."""
+    """Return the raw columns of two-dimensional rows, named by number if unnamed; () for pictures."""
     if dataset.train.x.dim() != 2:
         return ()
     names = dataset.columns or tuple(str(j) for j in range(dataset.train.x.shape[1]))
@@ -27,7 +27,7 @@ def schema_of(dataset: Dataset) -> tuple[Column, ...]:
 
 
 def refuse_holes(dataset: Dataset, missing: Missing) -> None:
-    """DataError where cells are missing, unless they are those of a table and ``missing = "median"`` fills them."""
+    """Raise DataError for missing cells, unless they are in a table and ``missing = "median"`` fills them."""
     holes = _holes(dataset)
     if holes is None or (missing == "median" and dataset.train.x.dim() == 2):
         return
@@ -37,23 +37,21 @@ def refuse_holes(dataset: Dataset, missing: Missing) -> None:
         return
     names = [column.name for column in schema_of(dataset)]
     first = f"column '{names[columns[0]]}'" if names else "a pixel"
-    more = f" and {len(columns) - 1} more columns have holes" if len(columns) > 1 else ""
-    advice = (
-        "data.missing = 'drop' or 'median' says what to do" if names else "data.missing = 'drop' leaves such rows out"
-    )
+    more = f" and {len(columns) - 1} more columns have missing cells" if len(columns) > 1 else ""
+    advice = "set data.missing = 'drop' or 'median'" if names else "data.missing = 'drop' leaves out such rows"
     missed = " and ".join(f"{int(found[columns[0]])} {SIDES[name]}" for name, found in counts.items())
     raise DataError(f"'{dataset.name}': {first} is missing in {missed} rows{more}: {advice}.")
 
 
 def drop_holes(dataset: Dataset) -> Dataset:
-    """The data set without the rows that have a missing cell; DataError where an owner, or a side, is left without rows."""
+    """Return the data set without rows that have a missing cell; DataError if an owner or a split loses all its rows."""
     holes = _holes(dataset)
     if holes is None or not any(bool(gone.any()) for gone in holes.values()):
         return dataset
     keep = {name: ~gone.any(1) for name, gone in holes.items()}
     for name, kept in keep.items():
         if not bool(kept.any()):
-            raise DataError(f"data.missing = 'drop' leaves no {SIDES[name]} rows: all have holes.")
+            raise DataError(f"data.missing = 'drop' leaves no {SIDES[name]} rows: all have missing cells.")
     if dataset.train.client is not None:
         _check_owners(dataset, dataset.train.client, keep["train"])
     counts = {f"{name}_rows": int(kept.sum()) for name, kept in keep.items()}
@@ -69,7 +67,7 @@ def drop_holes(dataset: Dataset) -> Dataset:
 
 
 def _holes(dataset: Dataset) -> Mapping[str, Tensor] | None:
-    """Split -> which cells are missing, (rows, cells); None where no cell can be."""
+    """Return a mask of missing cells per split, (rows, cells); None if the type of x allows none."""
     if not dataset.train.x.is_floating_point():
         return None
     return {name: torch.isnan(split.x).reshape(len(split.x), -1) for name, split in dataset.splits.items()}
@@ -81,6 +79,6 @@ def _check_owners(dataset: Dataset, owners: Tensor, keep: Tensor) -> None:
         name = dataset.client_names[lost[0]] if dataset.client_names else str(lost[0])
         held = int((owners == lost[0]).sum())
         raise DataError(
-            f"data.missing = 'drop' leaves owner '{name}' without training rows: all its {held} have holes; "
-            "take its rows out of the data, or data.missing = 'median'."
+            f"data.missing = 'drop' leaves owner '{name}' without training rows: all its {held} have missing cells; "
+            "remove its rows from the data, or set data.missing = 'median'."
         )

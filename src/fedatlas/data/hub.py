@@ -1,4 +1,4 @@
-"""Any data set of the Hugging Face hub, through flwr-datasets (the ``hub`` extra)."""
+"""Data sets of the Hugging Face hub, through flwr-datasets (the ``hub`` extra)."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def load_hub(
     train: str = "train",
     test_split: str = "test",
 ) -> Loaded:
-    """Rows keep the source's order. Licence: as stated on the data set's page.
+    """A data set of the hub. Rows keep the source's order. Licence: as stated on the data set's page.
 
-    path: the data set's name on the hub, such as flwrlabs/femnist, or a local folder in a form that datasets reads.
+    path: the data set's name on the hub, such as flwrlabs/femnist, or a local folder in a format that datasets reads.
     label: column of the target.
-    image: column of pictures; "" = the one there is; without any, the columns of numbers are a table.
+    image: column of pictures; "" = the only one; without any, the columns of numbers form a table.
     client: column of natural owners; "" = rows have none.
-    subset: which of the data set's configurations on the hub; "" = the one it takes by itself.
-    train: name of the split that trains.
-    test_split: name of the split that tests; where there is none, a quarter of the other (data.test).
+    subset: configuration of the data set on the hub; "" = its default.
+    train: name of the training split.
+    test_split: name of the test split; if it is absent, a quarter of the training split (data.test).
     """
     try:
         from flwr_datasets import FederatedDataset
@@ -46,7 +46,7 @@ def load_hub(
     try:
         source = FederatedDataset(dataset=path, subset=subset or None, partitioners={}, shuffle=False)
         splits = {"train": source.load_split(train)}
-        with suppress(ValueError):  # flwr-datasets' word for a split that the data set has not
+        with suppress(ValueError):  # raised by flwr-datasets for an absent split
             splits["test"] = source.load_split(test_split)
     except Exception as error:
         raise DataError(
@@ -56,7 +56,7 @@ def load_hub(
 
 
 def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: str) -> Loaded:
-    """``datasets.Dataset`` splits -> rows: pictures to uint8, numeric columns to float32, labels to class ids or numbers."""
+    """Turn ``datasets.Dataset`` splits into rows: pictures to uint8, numeric columns to float32, labels to class ids or numbers."""
     first = splits["train"]
     columns = list(first.column_names)
     check_roles(columns, {"label": label, "image": image, "client": client}, "data.", f"'{name}'")
@@ -64,7 +64,9 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
     image = image or (pictures[0] if pictures else "")
     numeric = [c for c in columns if c not in {label, client} and _is_number(first.features[c])]
     if not image and not numeric:
-        raise DataError(f"'{name}' has neither pictures nor numeric columns: save it as a file and load that.")
+        raise DataError(
+            f"'{name}' has neither pictures nor numeric columns: save it as a file and use data.name = 'file'."
+        )
     task, class_names = _task(first, label)
     parts = {side: _part(rows, label, image, numeric, class_names, task) for side, rows in splits.items()}
     named = {side: np.array(rows[client]).astype(str) for side, rows in splits.items() if client in rows.column_names}
@@ -116,7 +118,7 @@ def _target(rows: Any, label: str, class_names: Names, task: TaskKind) -> Tensor
 
 
 def _pixels(picture: Any) -> np.ndarray:
-    """A picture of the hub -> uint8 (channels, height, width)."""
+    """Return a picture of the hub as uint8 (channels, height, width)."""
     grey = picture.mode in GREY
     pixels = np.asarray(eight_bits(picture, "of the hub").convert("L" if grey else "RGB"), np.uint8)
     return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))

@@ -44,7 +44,7 @@ CIFAR100_COARSE = (
     "small mammals", "trees", "vehicles 1", "vehicles 2",
 )  # fmt: skip
 
-# M7: (p / 255 - mean) / sd for CIFAR; MNIST and its kin are p / 255 only.
+# M7: (p / 255 - mean) / sd for CIFAR; MNIST and its variants use only p / 255.
 CIFAR_MEAN, CIFAR_SD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 CIFAR_SCALE = tuple(1 / (255 * sd) for sd in CIFAR_SD)
 CIFAR_SHIFT = tuple(-mean / sd for mean, sd in zip(CIFAR_MEAN, CIFAR_SD, strict=True))
@@ -111,20 +111,20 @@ Owned = tuple[Sequence[np.ndarray | None], Names]
 
 
 def owners(ids: Sequence[np.ndarray], word: str) -> tuple[list[np.ndarray], Names]:
-    """Return owner ids of several parts -> codes 0, 1, ... for each part, and the owners' names."""
+    """Return codes 0, 1, ... for the owner ids of several parts, and the owners' names."""
     values, codes = np.unique(np.concatenate(ids), return_inverse=True)
     cuts = np.cumsum([len(part) for part in ids])[:-1]
     return list(np.split(codes, cuts)), tuple(f"{word} {value}" if word else str(value) for value in values)
 
 
 def load_digits(request: LoadRequest) -> Loaded:
-    """The 1,797 digits of 8x8 pixels that ship inside scikit-learn, values 0 to 16."""
+    """The 1,797 digits of 8x8 pixels bundled with scikit-learn, values 0 to 16."""
     rows = digit_rows()
     return Loaded(pictures(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]), None, "classes", DIGITS)
 
 
 def digit_rows() -> np.ndarray:
-    """uint8 (1797, 65): 64 pixels and the label. Read past scikit-learn, whose import takes longer than a short run."""
+    """Return uint8 (1797, 65): 64 pixels and the label. Avoids importing scikit-learn, which takes longer than a short run."""
     package = find_spec("sklearn")
     path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz" if package and package.origin else None
     if path and path.exists():
@@ -136,12 +136,12 @@ def digit_rows() -> np.ndarray:
 
 Side = Annotated[
     int | None,
-    Field(ge=4, le=28, description="pixels of a side, of which each is a mean of the original's; left out = 28"),
+    Field(ge=4, le=28, description="pixels per side, each the mean of the original pixels it covers; omitted = 28"),
 ]
 
 
 def averaged(pixels: np.ndarray, side: int | None) -> np.ndarray:
-    """uint8 (n, h, w) as (n, side, side), each pixel the rounded mean of those that it covers, in part or whole."""
+    """Return uint8 (n, h, w) as (n, side, side), each pixel the rounded mean of those it covers, partly or wholly."""
     if side is None or pixels.shape[1:] == (side, side):
         return pixels
     x = torch.from_numpy(np.ascontiguousarray(pixels))
@@ -158,14 +158,14 @@ def load_mnist(request: LoadRequest, *, side: Side = None) -> Loaded:
 
 
 def prepare_mnist(originals: Originals, home: Path) -> None:
-    """Four idx files and QMNIST's extended labels (class, series, writer, ...; MNIST's test is its first 10,000 rows)."""
+    """Prepare four idx files and QMNIST's extended labels (class, series, writer, ...; MNIST's test is its first 10,000 rows)."""
     a = idx_arrays(originals)
     for side in SIDES:
         y = a[f"y_{side}"]
         labels = read_idx(originals[f"qmnist-{side}-labels-idx2-int.gz"])[: len(y)]
         if not np.array_equal(labels[:, 0], y):
             raise DataError(
-                f"the QMNIST {side} labels do not match MNIST's row by row: the writer ids cannot be trusted."
+                f"the QMNIST {side} labels do not match MNIST's row by row, so the writer ids are unreliable."
             )
         a[f"writer_{side}"] = labels[:, 2].astype(np.int16)
     write_npz(home / MNIST_FILES[0], **a)
@@ -183,7 +183,7 @@ def load_fashion_mnist(request: LoadRequest) -> Loaded:
 
 
 def prepare_fashion(originals: Originals, home: Path) -> None:
-    """Four idx files."""
+    """Prepare four idx files."""
     write_npz(home / FASHION_FILES[0], **idx_arrays(originals))
 
 
@@ -193,14 +193,14 @@ def grey(
     files: list[dict[str, Any]],
     owned: Owned = ((None, None), ()),
 ) -> Loaded:
-    """Return grey pictures of the `USUAL` arrays; ``owned``: owners on both sides, and their names."""
+    """Return grey pictures of the `USUAL` arrays; ``owned``: owners in both splits, and their names."""
     codes, names = owned
     train, test = (pictures(a[f"x_{side}"], a[f"y_{side}"], code) for side, code in zip(SIDES, codes, strict=True))
     return Loaded(train, test, "classes", class_names, client_names=names, facts={"files": files}, **divided(1))
 
 
 def load_cifar10(request: LoadRequest) -> Loaded:
-    """CIFAR-10, uint8 RGB planes, original split and order; ``exact`` pixels are counted in the record."""
+    """CIFAR-10, uint8 RGB planes, original split and order; pixels that are not ``exact`` are counted in the record."""
     found = obtain(request.store, "cifar10", CIFAR10_FILES, CIFAR10_REMOTES, prepare_cifar10)
     parts = [read_prepared(path, ("d", "y", "exact")) for path in found.paths]
     x = [decode_pixels(part["d"]) for part in parts]
@@ -212,7 +212,7 @@ def load_cifar10(request: LoadRequest) -> Loaded:
 
 
 def prepare_cifar10(originals: Originals, home: Path) -> None:
-    """The binary archive: five training batches and a test batch, one label byte a record."""
+    """Prepare the binary archive: five training batches and a test batch, one label byte per record."""
     archive = originals[CIFAR10_REMOTES[0].file]
     for k, file in enumerate(CIFAR10_FILES, start=1):
         name = f"data_batch_{k}.bin" if k < 6 else "test_batch.bin"
@@ -221,7 +221,7 @@ def prepare_cifar10(originals: Originals, home: Path) -> None:
 
 
 def load_cifar100(request: LoadRequest, *, labels: Literal["fine", "coarse"] = "fine") -> Loaded:
-    """CIFAR-100, whole; where only the prepared subset of 20,000 + 4,000 is here, that one, and the record says so.
+    """CIFAR-100. If only the prepared subset of 20,000 + 4,000 is present, that is loaded and noted in the record.
 
     labels: classes: the 100 kinds, or their 20 groups.
     """
@@ -246,7 +246,7 @@ def load_cifar100(request: LoadRequest, *, labels: Literal["fine", "coarse"] = "
 
 
 def prepare_cifar100(originals: Originals, home: Path) -> None:
-    """The binary archive: a coarse and a fine label byte a record."""
+    """Prepare the binary archive: a coarse and a fine label byte per record."""
     arrays: Arrays = {}
     for side in SIDES:
         labels, x = parse_cifar(member(originals[CIFAR100_REMOTES[0].file], f"{side}.bin"), 2, f"{side}.bin")

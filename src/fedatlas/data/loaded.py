@@ -1,4 +1,4 @@
-"""The rows that a source delivers, and the splits made from them: test rows, a limit, the public rows."""
+"""The rows that a source delivers, and the splits made of them: test rows, a limit, the public rows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
 
 OWNERS_LOST = "the test rows name none, which data.test as a share puts among the training rows: keep data.test = 'own'"
-OWN_FRACTION = 0.25  # test share of a source that has no test set of its own (`data.test` in docs/experiment.md)
+OWN_FRACTION = 0.25  # test share of a source without a test set (`data.test` in docs/experiment.md)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The rows and facts of a source; ``test`` is None where it has no test set of its own."""
+    """The rows and facts of a source; ``test`` is None if it has no test set."""
 
     train: Split
     test: Split | None
@@ -36,22 +36,22 @@ class Loaded:
     scale: tuple[float, ...] = ()
     shift: tuple[float, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    train_rows: int = 0  # of the source's training side before any was left out; 0 = as many as train holds
+    train_rows: int = 0  # of the source's training side before any were left out; 0 = as many as train holds
 
     def with_facts(self, **facts: Any) -> Loaded:
-        """The same with further facts for the record."""
+        """Return the same with further facts for the record."""
         return replace(self, facts={**self.facts, **facts})
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """The arguments of every loader, besides its own keys."""
+    """The arguments common to all loaders."""
 
     store: Store
     seed: int
     test_file: str = ""  # data.test = FILE; only tables and files read it
-    drop_unusable: bool = False  # rows without a target, owner or weight go (unless data.missing = "error")
-    few_classes: bool = False  # one class is no error: these are the rows of one party among several
+    drop_unusable: bool = False  # leave out rows without a target, owner or weight (unless data.missing = "error")
+    few_classes: bool = False  # one class is allowed: these are the rows of one of several parties
 
     def leaf(self, name: str, path: str) -> Path | None:
         """Return the folder with LEAF's train and test files: ``path``, or one in the data folder; None without either."""
@@ -61,18 +61,18 @@ class LoadRequest:
         return found.root / name if found else None
 
     def chosen(self, every: Sequence[str], number: int, key: str) -> list[str]:
-        """Return so many of them, drawn, in their order."""
+        """Return ``number`` of the names, drawn at random, in their original order."""
         order = numpy_stream(self.seed, "split", key).permutation(len(every))
         return [every[i] for i in np.sort(order[:number])]
 
 
 def divided(channels: int, by: int = 255) -> dict[str, Any]:
-    """Return the constants of pictures whose pixels are divided by a number."""
+    """Return the constants for pictures whose pixels are divided by a number."""
     return {"scale": (1 / by,) * channels, "shift": (0.0,) * channels}
 
 
 def numbered(loaded: Loaded) -> Loaded:
-    """Every row told by its place in the source: training and test rows from 0, as the loader hands them over."""
+    """Return the same with each row numbered by its place in the source: training and test rows each from 0, in the loader's order."""
     rows = loaded.train_rows or len(loaded.train.y)
     test = None if loaded.test is None else loaded.test.numbered()
     return replace(loaded, train=loaded.train.numbered(), test=test, train_rows=rows)
@@ -81,7 +81,7 @@ def numbered(loaded: Loaded) -> Loaded:
 def draw(
     part: Split, task: TaskKind, total: int, stream: np.random.Generator, share: float | None = None
 ) -> np.ndarray:
-    """Indices of ``total`` rows, ascending: in proportion to the classes, or any rows where the target is a number.
+    """Return the indices of ``total`` rows, ascending: in proportion to the classes, or any rows for other targets.
 
     ``share``: quotas are the classes' counts times it, and ``total`` their sum rounded down (HAR's, D3).
     """
@@ -91,7 +91,7 @@ def draw(
     labels = part.y.numpy()
     classes, counts = np.unique(labels, return_counts=True)
     take = proportional(counts, total) if share is None else largest_remainder(counts * share, total)
-    if share is not None:  # a class of one row is learnt from, not only asked for
+    if share is not None:  # a class with one row must still be trained on
         for c in np.flatnonzero(take == 0):
             if take.max() > 1:
                 take[take.argmax()] -= 1
@@ -101,7 +101,7 @@ def draw(
 
 
 def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
-    """Train and test by ``data.test``: the source's own test set, or a share of all its rows (ceil of the share).
+    """Split train and test by ``data.test``: the source's own test set, or a share of all its rows (rounded up).
 
     Training keeps floor((1 - share) n) rows: 7,724 of HAR's 10,299 at 0.25.
     """
@@ -112,7 +112,7 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
     n = len(rows.y)
     keep = math.floor(n * (1 - share) + 1e-9)
     if keep < 1 or keep >= n:
-        raise DataError(f"data.test = {share}: {n} rows cannot be split so that both sides hold one.")
+        raise DataError(f"data.test = {share}: {n} rows cannot be split with at least one row on each side.")
     train = draw(rows, loaded.task, keep, numpy_stream(seed, "split", "test"), 1 - share)
     rest = np.setdiff1d(np.arange(n), train, assume_unique=True)
     out = replace(loaded, train=rows.take(train), test=rows.take(rest))
@@ -122,41 +122,41 @@ def split_test(loaded: Loaded, test: float | str, seed: int) -> Loaded:
 
 
 def strange_classes(names: Names, train: Tensor, test: Tensor) -> tuple[str, int]:
-    """The first class that test rows have and no training row has, and how many test rows have such classes; ("", 0) if none."""
+    """Return the first class that only test rows have, and the number of test rows with such classes; ("", 0) if none."""
     strange = ~torch.isin(test, torch.unique(train))
     return (names[int(test[strange].min())], int(strange.sum())) if bool(strange.any()) else ("", 0)
 
 
 def check_test_classes(loaded: Loaded, name: str) -> None:
-    """DataError where test rows that came as such have a class that training does not know."""
+    """Raise DataError if test rows of the source or a test file have a class absent from training."""
     if loaded.test is None or loaded.task != "classes":
         return
     strange, n = strange_classes(loaded.class_names, loaded.train.y, loaded.test.y)
     if n:
         raise DataError(
             f"'{name}': {n} test rows have a class that no training row has ('{strange}'), so no model can learn it: "
-            "correct their labels or leave them out."
+            "correct their labels or leave out these rows."
         )
 
 
 def _unless_all(row: Tensor | None) -> Tensor | None:
-    """Nothing where the rows are the source's, none left out."""
+    """Return the row numbers; None if they are all rows of the source, in order."""
     return None if row is None or torch.equal(row, torch.arange(len(row))) else row
 
 
 def limit_rows(loaded: Loaded, limit: int, seed: int) -> Loaded:
-    """The training set cut to ``limit`` rows, in proportion to the classes; 0 = all."""
+    """Return the training set cut to ``limit`` rows, in proportion to the classes; 0 = all."""
     n = len(loaded.train.y)
     if limit == 0:
         return loaded
     if limit > n:
-        raise ConfigError(f"data.limit = {limit}: there are only {n} training rows; 0 keeps all.")
+        raise ConfigError(f"data.limit = {limit}: there are only {n} training rows; set 0 to keep all.")
     index = draw(loaded.train, loaded.task, limit, numpy_stream(seed, "split", "limit"))
     return replace(loaded, train=loaded.train.take(index))
 
 
 def to_dataset(name: str, loaded: Loaded) -> Dataset:
-    """The data set of a run; natural owners are numbered over those that hold training rows."""
+    """Return the data set of a run; natural owners are numbered over those that hold training rows."""
     train, test = loaded.train, loaded.test
     assert test is not None, "split_test comes first"
     client, names, facts = train.client, loaded.client_names, dict(loaded.facts)
@@ -185,7 +185,7 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
 
 
 def check(dataset: Dataset) -> None:
-    """DataError where rows are absent, a value is infinite, or a label lies outside the classes."""
+    """Raise DataError if rows are absent, a value is infinite, or a label lies outside the classes."""
     for side, (x, y, *_) in (("training", dataset.train), ("test", dataset.test)):
         if len(y) == 0:
             raise DataError(f"data set '{dataset.name}' has no {side} rows.")
@@ -220,7 +220,7 @@ def _refuse_infinite(dataset: Dataset, side: str, x: Tensor) -> None:
 
 
 def remove_public(dataset: Dataset, side: str, index: np.ndarray) -> Dataset:
-    """The rows ``index`` of the "test" or "train" split moved to the split "public"."""
+    """Return the data set with the rows ``index`` of its "test" or "train" split moved to the split "public"."""
     rows = dataset.splits[side]
     rest = np.setdiff1d(np.arange(len(rows.y)), index)
     if not len(rest):
@@ -231,5 +231,5 @@ def remove_public(dataset: Dataset, side: str, index: np.ndarray) -> Dataset:
 
 
 def public_split(rows: Split, index: np.ndarray) -> Split:
-    """Some rows made public: nobody owns them, and each counts as much."""
+    """Return rows made public: without owners or weights."""
     return Split(rows.x, rows.y).take(index)

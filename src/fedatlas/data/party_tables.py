@@ -1,7 +1,7 @@
-"""One party's table, and the columns of one table dealt to parties: ids, numbers with holes, and at one party the label.
+"""One party's table, and the columns of one table dealt to parties: ids, numbers with missing values, and at one party the label.
 
-A text column becomes one 0/1 column a category, at its owner ("city=Rome"); a hole is a hole in all of them. No party's table is looked at
-for another's.
+A text column becomes one 0/1 column per category, at its owner ("city=Rome"); a missing cell is missing in all of them. No party's
+table is read for another party.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 
 class PartyFile(NamedTuple):
-    """Where a party's table is and what its columns are for; all others are inputs."""
+    """Place of a party's table and the roles of its columns; all others are inputs."""
 
     name: str
     path: str
@@ -55,7 +55,7 @@ class PartyTable(NamedTuple):
 
     name: str
     ids: Names  # "" = none
-    schema: tuple[Column, ...]  # of the columns as they stand in the file
+    schema: tuple[Column, ...]  # of the columns in the file
     x: Floats  # (rows, columns), text columns as 0/1, NaN = missing
     names: Names  # of the columns of x
     y: Floats | None = None
@@ -67,14 +67,14 @@ class PartyTable(NamedTuple):
 
     @property
     def without_id(self) -> int:
-        """Rows that cannot be matched."""
+        """Number of rows that cannot be matched."""
         return sum(not one for one in self.ids)
 
 
 def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
-    """A party's own file. DataError for what cannot be used, each in a sentence that names the party.
+    """Read a party's own file. DataError, naming the party, for anything that cannot be used.
 
-    ``drop_unlabelled``: rows without a label or weight are left out; else they are an error.
+    ``drop_unlabelled``: leave out rows without a label or weight; else they are an error.
     """
     what = f"party '{file.name}'"
     where = Path(file.path).expanduser()
@@ -84,11 +84,9 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     check_roles(table.columns, file._asdict(), f"{what}: ", f"'{where.name}'")
     named = [name for name in (file.id, file.label, file.weight) if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise ConfigError(
-            f"{what}: '{twice[0]}' is named for two things; id, label and weight are columns of their own."
-        )
+        raise ConfigError(f"{what}: '{twice[0]}' is named for two roles; id, label and weight need separate columns.")
     needed = {"label": file.label, "weight": file.weight}
-    lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves such rows out")
+    lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows")
     table = table[~lost]
     ids = id_texts(table[file.id], what)
     refuse_twice(ids, table[file.id], what)
@@ -100,12 +98,12 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
 
 
 def count_rows(n: int) -> str:
-    """'1 row', '2 rows'."""
+    """Return '1 row', '2 rows' and so on."""
     return f"{n:,} row{'s' if n != 1 else ''}"
 
 
 def id_texts(column: pd.Series, what: str) -> Names:
-    """Ids as they are compared: the file's text without the blanks at its ends, integers in decimal; "" where there is none."""
+    """Return ids in the form compared: the file's text, stripped, integers in decimal; "" for none."""
     import pandas as pd
 
     if pd.api.types.is_float_dtype(column.dtype):  # a Parquet column of whole numbers with holes
@@ -113,7 +111,7 @@ def id_texts(column: pd.Series, what: str) -> Names:
         there = ~np.isnan(values)
         if (values[there] != np.rint(values[there])).any():
             raise DataError(
-                f"{what}: the ids in '{column.name}' are numbers with a fractional part: name another column."
+                f"{what}: the ids in '{column.name}' are numbers with a fractional part: use another column."
             )
         return tuple(str(int(v)) if ok else "" for v, ok in zip(values, there, strict=True))
     cells = texts(column)
@@ -122,7 +120,7 @@ def id_texts(column: pd.Series, what: str) -> Names:
 
 
 def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
-    """DataError where an id stands in two rows: by their lines, so that no message holds an id."""
+    """Raise DataError if an id occurs in two rows; it names their lines, so that no message holds an id."""
     seen: dict[str, int] = {}
     twice = []
     for i, one in enumerate(ids):
@@ -134,14 +132,14 @@ def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
     lines = column.index if column.index.name == LINE else range(1, len(ids) + 1)
     kind = "lines" if column.index.name == LINE else "rows"
     a, b = twice[0]
-    more = f", and {len(twice) - 1:,} more like it" if len(twice) > 1 else ""
+    more = f", and {len(twice) - 1:,} more" if len(twice) > 1 else ""
     raise DataError(
-        f"{what}: the same id stands in '{column.name}' twice, in {kind} {lines[a]} and {lines[b]}{more}: keep one row an id."
+        f"{what}: the same id occurs twice in '{column.name}', in {kind} {lines[a]} and {lines[b]}{more}: keep one row per id."
     )
 
 
 def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | None, str, Names]:
-    """(the label as 0/1 or as numbers, the task, the classes' names)."""
+    """Return (the label as 0/1 or as numbers, the task, the classes' names)."""
     if not file.label:
         return None, "", ()
     y, task, names = encode_target(table[file.label], file.task, f"{what}: the label '{file.label}'")
@@ -149,16 +147,14 @@ def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | No
 
 
 def check_classes(y: Floats, task: str, names: Names, what: str) -> tuple[Floats, str, Names]:
-    """The same; ConfigError for three or more classes."""
+    """Return the arguments but the last; ConfigError for three or more classes."""
     if task == "classes" and len(names) > 2:
-        raise ConfigError(
-            f"{what} has {len(names)} classes, which need softmax: that is not in this version; two classes or a number are."
-        )
+        raise ConfigError(f"{what} has {len(names)} classes, but this version supports only two classes or a number.")
     return y, task, names
 
 
 def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:
-    """Raw columns (numbers, or codes of categories) as columns of trees, and their names: a category is a 0/1 column."""
+    """Return raw columns (numbers, or codes of categories) as columns of trees, and their names: one 0/1 column per category."""
     parts: list[NDArray[Any]] = []
     names: list[str] = []
     for j, column in enumerate(schema):
@@ -174,11 +170,11 @@ def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:
 
 
 def new_rows(file: str, id_column: str, schema: Sequence[Column], name: str) -> PartyTable:
-    """A party's new rows, by the columns that it was trained with."""
+    """Read a party's new rows, by the columns that it was trained with."""
     what = f"party '{name}'"
     table = read_table(file)
     if id_column not in table.columns:
-        raise DataError(f"{what}: '{Path(file).name}' has no column '{id_column}', its id.")
+        raise DataError(f"{what}: '{Path(file).name}' lacks its id column '{id_column}'.")
     ids = id_texts(table[id_column], what)
     refuse_twice(ids, table[id_column], what)
     try:
@@ -192,7 +188,7 @@ def new_rows(file: str, id_column: str, schema: Sequence[Column], name: str) -> 
 
 
 class Deal(NamedTuple):
-    """How one table's columns are dealt."""
+    """Rules for dealing the columns of one table."""
 
     parties: int
     columns: Mapping[str, Sequence[str]]
@@ -209,7 +205,7 @@ def deal(
     how: Deal,
     seed: int,
 ) -> list[PartyTable]:
-    """One table's columns dealt to parties, each in an order of its own; ``target_``: the task and the classes' names."""
+    """Deal one table's columns to parties, each with its rows in a separate order; ``target_``: task and names of the classes."""
     known = [column.name for column in schema]
     groups = dict(how.columns) or {
         f"party-{k}": known[k * len(known) // how.parties : (k + 1) * len(known) // how.parties]
@@ -220,7 +216,7 @@ def deal(
         if name not in known:
             raise unknown_name("column", name, known)
         if named.count(name) > 1:
-            raise ConfigError(f"partition.columns: '{name}' is named twice; a column has one holder.")
+            raise ConfigError(f"partition.columns: '{name}' is named twice; each column has one holder.")
     if empty := [name for name, own in groups.items() if not own]:
         raise ConfigError(
             f"partition: party '{empty[0]}' gets no column: there are {len(known)} columns for {len(groups)} parties."
@@ -242,7 +238,7 @@ def deal(
 
 
 def label_holder(asked: int | str, names: Sequence[str]) -> int:
-    """The place of the party that holds the label."""
+    """Return the index of the party that holds the label."""
     if isinstance(asked, str):
         if asked not in names:
             raise unknown_name("party", asked, names)
@@ -253,7 +249,7 @@ def label_holder(asked: int | str, names: Sequence[str]) -> int:
 
 
 def shares(n: int, parties: int, overlap: float, seed: int) -> list[NDArray[np.int64]]:
-    """Rows of each party, in an order of its own: a share that all have, and each other row at one of them."""
+    """Return the rows of each party, each in a separate order: a share common to all, and every other row at one party."""
     stream = numpy_stream(seed, "partition", "vertical")
     drawn = stream.permutation(n)
     common = round(overlap * n)

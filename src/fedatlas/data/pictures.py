@@ -1,4 +1,4 @@
-"""A folder of pictures, one folder a class."""
+"""A folder of pictures, one subfolder per class."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedatlas.errors import DataError, as_utf8
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 SIXTEEN = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes for grey of 16 bits
 GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
-TWICE = 257  # 8 bits as 16: 255 -> 65535
+TWICE = 257  # factor from 8 bits to 16: 255 -> 65535
 
 
 class PictureForm(NamedTuple):
-    """How all pictures of a set are kept: colour or grey, grey with 8 or 16 bits."""
+    """Form in which all pictures of a set are kept: colour or grey, grey with 8 or 16 bits."""
 
     colour: bool
     depth: int = 8
@@ -32,9 +32,9 @@ class PictureForm(NamedTuple):
 
 
 def load_pictures(folder: Path, size: int) -> Loaded:
-    """``folder/class/*.png`` (or ``folder/train/class/...`` and ``folder/test/class/...``), resized to size x size.
+    """Load ``folder/class/*.png`` (or ``folder/train/class/...`` and ``folder/test/class/...``), resized to size x size.
 
-    Colour where any picture has colours, else grey; uint8, divided by 255 for the model. Grey with a picture of 16 bits:
+    Colour if any picture has colours, else grey; uint8, divided by 255 for the model. Grey with any picture of 16 bits:
     float32, divided by 65535.
     """
     sides = (folder / "train").is_dir() and (folder / "test").is_dir()
@@ -42,7 +42,7 @@ def load_pictures(folder: Path, size: int) -> Loaded:
     classes = sorted(p.name for p in roots[0].iterdir() if is_class(p))
     if len(classes) < 2:
         raise DataError(
-            f"'{roots[0]}' must hold a folder of pictures for each class, at least two; it has {len(classes)}."
+            f"'{roots[0]}' must hold one folder of pictures per class, at least two; it has {len(classes)}."
         )
     for name in classes:
         as_utf8(name, f"'{roots[0]}': the class ")
@@ -77,12 +77,12 @@ def load_pictures(folder: Path, size: int) -> Loaded:
 
 
 def is_class(path: Path) -> bool:
-    """Whether it is a folder of a class: hidden ones, such as .git, are none."""
+    """Return whether a path is the folder of a class; hidden ones, such as .git, are not."""
     return path.is_dir() and not path.name.startswith(".")
 
 
 def _listed(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """(picture, class number), class by class."""
+    """Return (picture, class number), class by class."""
     return [
         (p, c)
         for c, name in enumerate(classes)
@@ -92,24 +92,24 @@ def _listed(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
 
 
 def _check_test(test: Path, train: Path, classes: Sequence[str], listed: Sequence[Any]) -> None:
-    """DataError for test pictures that no model can learn, and for a test folder without any."""
+    """Raise DataError for test pictures of an unknown class, and for a test folder without pictures."""
     strange = sorted({p.name for p in test.iterdir() if is_class(p)} - set(classes))
     if strange:
         raise DataError(
-            f"'{test / strange[0]}' is no class of '{train}' ({', '.join(classes)}): no model can learn it; "
-            "rename the folder or leave it out."
+            f"'{test / strange[0]}' is not a class of '{train}' ({', '.join(classes)}), so no model can learn it: "
+            "rename the folder or remove it."
         )
     if not listed:
-        raise DataError(f"'{test}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}): leave the folder out or fill it.")
+        raise DataError(f"'{test}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}): remove the folder or add some.")
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """The pictures of a folder and of those in it, in the order in which they are read: by path."""
+    """Return the pictures of a folder and its subfolders in the order in which they are read: by path."""
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
 
 
 def form_of(paths: Sequence[Path]) -> PictureForm:
-    """The form that fits all pictures; colours have 8 bits."""
+    """Return the form that fits all pictures; colours have 8 bits."""
     modes = set()
     for path in paths:
         with _open(path) as picture:
@@ -119,7 +119,7 @@ def form_of(paths: Sequence[Path]) -> PictureForm:
 
 
 def read_picture(path: Path, size: int, form: PictureForm) -> np.ndarray:
-    """uint8 (channels, size, size); of 16 bits float32 (1, size, size), 0 to 65535."""
+    """Read a picture as uint8 (channels, size, size); with 16 bits as float32 (1, size, size), 0 to 65535."""
     with _open(path) as picture:
         if form.depth > 8:
             return _deep(picture, path, size)
@@ -137,12 +137,12 @@ def _deep(picture: Any, path: Path, size: int) -> np.ndarray:
 
 
 def eight_bits(picture: Any, what: str) -> Any:
-    """A grey picture of 16 bits with the upper 8 of them, any other as it is; DataError for one of 32 bits, whose range nobody knows.
+    """Reduce a grey picture of 16 bits to its upper 8, and return others unchanged; DataError for 32 bits, whose range is unknown.
 
-    Pillow's own conversion cuts off at 255, so that an X-ray would be white.
+    Pillow's own conversion clips at 255, which would turn an X-ray white.
     """
     if picture.mode in ("I", "F"):
-        raise DataError(f"the picture {what} holds numbers of 32 bits, whose range is not known: save it with 8 or 16.")
+        raise DataError(f"the picture {what} holds 32-bit numbers, whose range is unknown: save it with 8 or 16 bits.")
     if picture.mode not in SIXTEEN:
         return picture
     return _pillow().fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
@@ -152,7 +152,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError('pictures need pillow: pip install "fedatlas[images]"') from error
+        raise DataError('pictures need Pillow: pip install "fedatlas[images]"') from error
     return Image
 
 

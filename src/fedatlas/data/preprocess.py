@@ -1,4 +1,4 @@
-"""Scaling, categories and missing values, settled between clients without pooling rows (`data.scale` in docs/experiment.md)."""
+"""Scaling, categories and missing values, computed between clients without pooling rows (`data.scale` in docs/experiment.md)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Scale = Literal["auto", "none", "federated", "client"]
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """What becomes of one raw column: (x - mean) / sd, or a column 0/1 for each of ``categories``; `indicator` adds one."""
+    """The treatment of one raw column: (x - mean) / sd, or one 0/1 column for each of ``categories``; `indicator` adds one."""
 
     name: str
     categories: Names = ()  # those that a training client holds; () = numeric
     mean: float = 0.0
     sd: float = 1.0
-    median: float | None = None  # stands in for a missing number
-    indicator: bool = False  # a column 0/1 "missing" beside it
+    median: float | None = None  # replaces a missing number
+    indicator: bool = False  # add a 0/1 column "missing"
 
     @property
     def outputs(self) -> Names:
-        """Names of the model's columns made of it."""
+        """Names of the model's columns made from it."""
         made = tuple(f"{self.name}={c}" for c in self.categories) if self.categories else (self.name,)
         return (*made, f"{self.name} missing") if self.indicator else made
 
@@ -62,7 +62,7 @@ class Preprocess:
     target_sd: float
     client_constants: tuple[
         Constants, ...
-    ] = ()  # scale = "client": (mean, sd) by client and numeric column; none of a client without rows
+    ] = ()  # scale = "client": (mean, sd) by client and numeric column; empty for a client without rows
     bytes_up: int = 0
     bytes_down: int = 0
     depth: int = 8  # bits of a grey picture's pixels
@@ -74,16 +74,16 @@ class Preprocess:
 
     @property
     def schema(self) -> tuple[Column, ...]:
-        """The raw columns, with the categories that are known."""
+        """The raw columns, with their known categories."""
         return tuple(Column(rule.name, rule.categories) for rule in self.rules)
 
     def apply(
         self, rows: pd.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor, *, keep_holes: bool = False
     ) -> Tensor:
-        """New rows -> model inputs: a table by column names (further columns are ignored), or an array in stored form.
+        """Turn new rows into model inputs: a table by column names (further columns are ignored), or an array in stored form.
 
-        Categories that no training client held become zeros, with a UserWarning that counts them; a missing cell is filled
-        where ``missing = "median"`` and a DataError otherwise, or, with ``keep_holes``, makes its whole row NaN.
+        Categories that no training client held become zeros, with a UserWarning that counts them. A missing cell is filled
+        if ``missing = "median"``. Otherwise it is a DataError or, with ``keep_holes``, makes its whole row NaN.
         """
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(np.ascontiguousarray(rows))
@@ -96,7 +96,7 @@ class Preprocess:
             if rule.categories and (unseen := int((column < 0).sum())):
                 warnings.warn(
                     f"column '{rule.name}': {unseen} of {len(raw)} rows hold a category that no training client had; "
-                    "for the model they are of none.",
+                    "the model treats them as having no category.",
                     stacklevel=2,
                 )
         return encode(raw, self.rules, self.missing == "median", keep_holes)
@@ -114,7 +114,7 @@ class Preprocess:
         return x * by_channel(self.input_scale, x) + by_channel(self.input_shift, x) if self.input_scale else x
 
     def of_client(self, client: int) -> Preprocess:
-        """What turns rows of this client into inputs: by its own constants where ``scale = "client"`` and it has some."""
+        """Return the preprocessing for this client's rows: by its own constants if ``scale = "client"`` and it has any."""
         own = self.client_constants[client] if client < len(self.client_constants) else ()
         if not own:
             return self
@@ -128,7 +128,7 @@ class Preprocess:
         return replace(self, rules=_with_constants(self.rules, _numeric(self.rules), mean, sd))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
     KEYS: ClassVar[Names] = (
@@ -141,11 +141,11 @@ class Preprocess:
         "shape",
         "task",
     )
-    """Of them `from_json` can do without none."""
+    """Keys that `from_json` requires."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Preprocess:
-        """The inverse of `to_json`, also after a round trip through JSON (lists for tuples)."""
+        """Invert `to_json`, also after a round trip through JSON (lists for tuples)."""
         rules = tuple(ColumnRule(**{**rule, "categories": tuple(rule["categories"])}) for rule in values["rules"])
         constants = tuple(tuple((mean, sd) for mean, sd in client) for client in values.get("client_constants", ()))
         tuples = {key: tuple(values[key]) for key in ("input_scale", "input_shift", "shape", "class_names")}
@@ -153,7 +153,7 @@ class Preprocess:
 
 
 Done = tuple[Dataset, Preprocess]
-"""A data set, and what was done to it."""
+"""A data set, and the preprocessing applied to it."""
 
 
 def preprocess(
@@ -165,21 +165,24 @@ def preprocess(
     scale_target: bool = True,
     learn: Learn | None = None,
 ) -> Done:
-    """Raw rows -> model inputs by constants that clients settle from summaries; (data set, what was done).
+    """Turn raw rows into model inputs by constants that clients compute from summaries; return (data set, preprocessing applied).
 
     ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
     clients' training rows, divided by their standard deviation, from n, sum x, sum x^2 (pictures: per channel).
-    "client": each client's rows by its own two numbers, those too that it keeps out of training (`Partition.kept`), from
-    which nothing is settled; the rows of other splits, and training rows that nobody holds, by the mean of the clients'
-    constants. "none": as stored. Categories become a column 0/1 each, from the union over training clients;
-    they and the indicator columns are never scaled. A target that is a number keeps its unit; its mean and
-    deviation over all clients are kept beside it (`Dataset.targets`), 0 and 1 where ``scale = "none"``
+
+    "client": each client's rows by its own two numbers, including the rows that it keeps out of training (`Partition.kept`), which
+    do not affect these numbers. Rows of other splits, and training rows that no client holds, use the mean of the clients'
+    constants. "none": as stored.
+
+    Categories become one 0/1 column each, from the union over training clients;
+    they and the indicator columns are never scaled. A numeric target keeps its unit. Its mean and
+    deviation over all clients are kept with it (`Dataset.targets`), or 0 and 1 if ``scale = "none"``
     or without ``scale_target``, for a loss that reads the target in its own unit.
 
-    ``missing``: "error", "drop" (rows with a hole have left before: `drop_holes`), "median" (the exact median over all
-    clients' cells, from counts, and an indicator column where a training row has a hole).
+    ``missing``: "error", "drop" (rows with a missing cell were removed before: `drop_holes`), "median" (the exact median over all
+    clients' cells, from counts, and an indicator column if any training row has a missing cell).
 
-    ``learn`` asks the clients and adds up what they say: all that is settled comes of its sums. None: one after another, in
+    ``learn`` asks the clients and adds up their answers; all constants come from its sums. None: one client after another, in
     this process.
     """
     learn = learn or summaries.in_process(partition.parties(dataset.train))
@@ -203,7 +206,7 @@ def preprocess(
 
 
 def with_record(dataset: Dataset, done: Preprocess) -> Done:
-    """Return the data set with what was done to it among its facts, and the latter with the depth of its pictures."""
+    """Return the data set with its preprocessing recorded in its facts, and the preprocessing with its pictures' depth."""
     facts = {
         **dataset.facts,
         "scale": done.scale,
@@ -231,7 +234,7 @@ def _untouched(dataset: Dataset, kind: Literal["table", "pictures", "tokens"], s
 
 
 class _Constants(NamedTuple):
-    """Of each column, float64: those of all clients' rows, or the mean of the clients' own, which stand beside them."""
+    """Constants of each column, float64: those of all clients' rows, or the mean of the clients' own, with the latter."""
 
     mean: Tensor
     sd: Tensor
@@ -242,7 +245,7 @@ class _Constants(NamedTuple):
 def _constants(
     moments: Summary, message: Message, scale: str, dataset: Dataset, partition: Partition, learn: Learn
 ) -> _Constants:
-    """By what columns are scaled with ``scale = "federated"`` or "client"."""
+    """Return the constants for scaling columns with ``scale = "federated"`` or "client"."""
     if scale == "federated":
         learnt = learn(moments, message)
         whole = Moments(**learnt.sum)
@@ -250,7 +253,7 @@ def _constants(
     asked = summaries.constants_of(moments)
     learnt = learn(asked, message)
     mean, sd = (learnt.sum[what] / learnt.sum["clients"] for what in ("mean", "sd"))
-    own = []  # what each client works out for itself, and keeps
+    own = []  # computed by each client for itself, and kept there
     for rows in partition.clients:
         found = asked.of(HeldRows(dataset.train, rows), message) if len(rows) else {}
         own.append(tuple(zip(found["mean"].tolist(), found["sd"].tolist(), strict=True)) if found else ())
@@ -262,7 +265,7 @@ def _numeric(rules: Sequence[ColumnRule]) -> list[int]:
 
 
 def _table(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn) -> Done:
-    """Settles the rules of a table's columns and applies them."""
+    """Compute the rules of a table's columns and apply them."""
     schema = schema_of(dataset)
     resolved = {"auto": "federated" if dataset.schema else "none"}.get(scale, scale)
     rules, traffic = _categories(schema, learn)
@@ -302,7 +305,7 @@ def _with_constants(
 
 
 def _categories(schema: Sequence[Column], learn: Learn) -> tuple[tuple[ColumnRule, ...], Traffic]:
-    """A rule for each column; the categories are those that any training client holds."""
+    """Return a rule for each column; the categories are those that any training client holds."""
     names = {j: column.categories for j, column in enumerate(schema) if column.categories}
     kept, traffic = summaries.categories(learn, names)
     if empty := [schema[j].name for j, known in kept.items() if not known]:
@@ -311,7 +314,7 @@ def _categories(schema: Sequence[Column], learn: Learn) -> tuple[tuple[ColumnRul
 
 
 def _medians(rules: Sequence[ColumnRule], learn: Learn) -> tuple[tuple[ColumnRule, ...], Traffic]:
-    """The same rules with medians for numbers, and indicators for columns with a hole in a training row."""
+    """Return the rules with medians for numbers, and indicators for columns with a missing cell in a training row."""
     found, traffic = learn(summaries.MISSING, {})
     holes, numeric = found["missing"], _numeric(rules)
     out = [replace(rule, indicator=bool(holes[j] > 0)) for j, rule in enumerate(rules)]
@@ -328,7 +331,7 @@ def _medians(rules: Sequence[ColumnRule], learn: Learn) -> tuple[tuple[ColumnRul
 
 
 def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[ColumnRule]) -> Tensor:
-    """Codes into the schema's categories -> codes into the rules'; -1 where no training client holds the category."""
+    """Turn codes into the schema's categories into codes into the rules'; -1 if no training client holds the category."""
     if not any(column.categories for column in schema):
         return x
     x = x.clone()
@@ -342,14 +345,14 @@ def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[ColumnRule]) -> 
 
 
 def _fills(rules: Sequence[ColumnRule], dtype: torch.dtype) -> Tensor:
-    """The median of each column, NaN where it has none."""
+    """Return the median of each column, NaN for none."""
     return torch.tensor([torch.nan if rule.median is None else rule.median for rule in rules], dtype=dtype)
 
 
 def encode(x: Tensor, rules: Sequence[ColumnRule], fills: bool, keep_holes: bool = False) -> Tensor:
-    """Raw rows coded by the rules' categories (n, columns) -> model inputs float32 (n, outputs).
+    """Turn raw rows coded by the rules' categories (n, columns) into model inputs, float32 (n, outputs).
 
-    ``fills``: a missing category becomes zeros (numbers have their median); otherwise a hole is a DataError, or, with
+    ``fills``: a missing category becomes zeros (numbers have their median). Otherwise a missing cell is a DataError or, with
     ``keep_holes``, makes its row NaN.
     """
     if all(rule == ColumnRule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
@@ -376,13 +379,13 @@ def encode(x: Tensor, rules: Sequence[ColumnRule], fills: bool, keep_holes: bool
 
 def _hole(rule: ColumnRule, gone: Tensor) -> DataError:
     return DataError(
-        f"column '{rule.name}' is missing in {int(gone.sum())} rows, and the model was trained without holes: correct such "
+        f"column '{rule.name}' is missing in {int(gone.sum())} rows, and the model was trained without missing cells: correct such "
         "rows or leave them out (fedatlas predict --holes empty)."
     )
 
 
 def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Missing, learn: Learn) -> Done:
-    """Per-channel constants of pictures (or of any rows of more than two dimensions)."""
+    """Compute per-channel constants of pictures (or of any rows of more than two dimensions)."""
     if scale in {"auto", "none"}:
         if scale == "none":
             dataset = replace(dataset, scale=(), shift=())
@@ -399,7 +402,7 @@ def _pictures(dataset: Dataset, partition: Partition, scale: Scale, missing: Mis
             continue
         at, (own_mean, own_sd) = torch.from_numpy(partition.held(k)), torch.tensor(found, dtype=torch.float64).T
         made.train.x[at] = _standardise(dataset.train.x[at], own_mean, own_sd)
-    return replace(made, scale=(), shift=()), done  # what was applied is for new pictures
+    return replace(made, scale=(), shift=()), done  # the constants returned are for new pictures
 
 
 def _standardise(x: Tensor, mean: Tensor, sd: Tensor) -> Tensor:

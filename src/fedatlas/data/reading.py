@@ -1,4 +1,4 @@
-"""How a table was read, in words, and what in it looks as if it was meant otherwise."""
+"""A description of how a table was read, and warnings where it was probably meant otherwise."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedatlas.data.frame import MOSTLY, Encoded, Roles, missing, no_numbers, num
 if TYPE_CHECKING:
     import pandas as pd
 
-NAMED = 8  # columns or classes that are named; of more it is said how many
-ROUNDED = 0.01  # of a column's standard deviation: what 32-bit numbers may take from a value
-FEW = 50  # rows below which that every value differs says nothing
+NAMED = 8  # columns or classes that are named; the rest are counted
+ROUNDED = 0.01  # share of a column's standard deviation that rounding to 32 bits may change
+FEW = 50  # with fewer rows, distinct values prove nothing
 
 
 def in_words(roles: Roles, encoded: Encoded) -> str:
-    """Target, inputs and what is left out, for somebody who knows the table."""
+    """Return the target, the inputs and the columns left out, in words for a reader who knows the table."""
     classes = f" ({len(encoded.class_names)} classes: {listed(encoded.class_names)})" if encoded.class_names else ""
     kind = classes or " (a number)"
     plain = [column.name for column in encoded.schema if not column.categories]
@@ -31,19 +31,19 @@ def in_words(roles: Roles, encoded: Encoded) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and the number of the rest."""
     shown = ", ".join(names[:NAMED])
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
 def doubts(table: pd.DataFrame, roles: Roles, schema: Iterable[Column]) -> list[str]:
-    """A sentence for each input that is likely no category, or no input at all, and for names that may mean the same."""
+    """Return a warning for each input that is probably not a category or not an input, and for names that may mean the same."""
     found = [said for column in schema if (said := doubt(table[column.name], column, roles))]
     return [*found, *(said for column in schema if (said := alike(f"column '{column.name}'", column.categories)))]
 
 
 def alike(what: str, names: Sequence[str]) -> str:
-    """A sentence where two names differ in upper and lower case alone; "" for nothing."""
+    """Return a sentence if two names differ only in case; else ""."""
     first: dict[str, str] = {}
     for name in names:
         if (other := first.setdefault(name.casefold(), name)) != name:
@@ -52,7 +52,7 @@ def alike(what: str, names: Sequence[str]) -> str:
 
 
 def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
-    """Return what is odd about one input; "" if nothing is."""
+    """Return a warning about one input; "" for none."""
     if column.categories and column.name not in roles.categories:
         found, counts = np.unique(texts(cells), return_counts=True)
         known = ~missing(found)
@@ -61,7 +61,7 @@ def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
         strange = sum(often[cell] for cell in marks)
         if 0 < strange <= (1 - MOSTLY) * sum(often.values()):
             return (
-                f"Column '{column.name}' holds numbers but for '{marks[0]}' ({strange} cells), so that it is read as "
+                f"Column '{column.name}' holds numbers except for '{marks[0]}' ({strange} cells), so it is read as "
                 f"{len(column.categories)} categories: leave such cells empty, or name the column in data.categories."
             )
         return ""
@@ -72,10 +72,10 @@ def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
     lost = np.abs(known - known.astype(np.float32)).max(initial=0.0)
     if len(np.unique(known)) > 1 and lost > ROUNDED * known.std():
         return (
-            f"Column '{column.name}' varies by {known.std():.3g} around {known.mean():.9g}, finer than 32-bit numbers tell apart: subtract "
+            f"Column '{column.name}' varies by {known.std():.3g} around {known.mean():.9g}, which is too fine for 32-bit numbers: subtract "
             "a fixed number from it first."
         )
     whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
     if whole and len(np.unique(values)) == len(values):
-        return f"Column '{column.name}' has another whole number in every row, like a key: data.drop leaves it out."
+        return f"Column '{column.name}' has a different whole number in every row, like a key: data.drop leaves it out."
     return ""

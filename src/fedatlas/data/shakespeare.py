@@ -1,4 +1,4 @@
-"""Shakespeare by speaking role: 80 characters in, the next one out (LEAF, Caldas et al. 2018)."""
+"""Shakespeare by speaking role: given 80 characters, predict the next (LEAF, Caldas et al. 2018)."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ def load_shakespeare(
     """Sequences of 80 characters and the next one, by (play, speaker).
 
     A role's lines are joined by spaces. Its beginning trains and its end tests; no character is in both. Roles too short
-    for that are left out. LEAF's stride is 1, 80 times as many sequences. FedDyn's form is stride 1, 100 roles, 2,000 and
+    for this are left out. LEAF's stride is 1, which gives 80 times as many sequences. FedDyn uses stride 1, 100 roles, and 2,000 and
     400 sequences.
 
-    path: folder with LEAF's own train and test JSON, taken as they are; "" = shakespeare/ of the data folder if it has them, else
+    path: folder with LEAF's own train and test JSON, used unchanged; "" = shakespeare/ of the data folder if present, else
         the plays.
-    stride: characters from the beginning of a sequence to that of the next.
-    roles: speaking roles that are drawn; 0 = all that are long enough.
+    stride: characters from the start of one sequence to the start of the next.
+    roles: number of speaking roles drawn; 0 = all that are long enough.
     per_role: training sequences of each role, from its beginning; 0 = those in the first 80% of its characters.
-    test_per_role: test sequences of each role, from its end; 0 = those in the characters that are left.
+    test_per_role: test sequences of each role, from its end; 0 = those in the remaining characters.
     """
     if leaf := request.leaf("shakespeare", path):
         if stride != LENGTH or roles or per_role or test_per_role:
             raise ConfigError(
-                "stride, roles, per_role and test_per_role cut plays; LEAF's files come cut: remove them."
+                "stride, roles, per_role and test_per_role apply to the plays, but LEAF's files are already cut: remove these keys."
             )
         return _load_leaf(leaf)
     found = obtain(request.store, "shakespeare", FILES, REMOTES, prepare_shakespeare)
@@ -80,7 +80,7 @@ def load_shakespeare(
     cuts = {role: cut for role, text in texts.items() if (cut := _cut(len(text), stride, per_role, test_per_role))}
     if roles > len(cuts):
         raise ConfigError(
-            f"data.roles = {roles}: only {len(cuts)} roles speak enough; ask for fewer, or for fewer sequences of each."
+            f"data.roles = {roles}: only {len(cuts)} roles are long enough; ask for fewer roles, or fewer sequences of each."
         )
     kept = request.chosen(list(cuts), roles, "roles") if roles else list(cuts)
     sides, owner = [], []
@@ -98,7 +98,7 @@ def load_shakespeare(
 
 
 def role_texts(path: Path) -> Arrays:
-    """What each role ("play / speaker") speaks, as character codes, from the prepared table of lines."""
+    """Return the text of each role ("play / speaker"), as character codes, from the prepared table of lines."""
     spoken = defaultdict(list)
     for play, _, _, _, speaker, line in read_tsv(path, HEADER):
         spoken[f"{play} / {speaker}"].append(line)
@@ -106,27 +106,27 @@ def role_texts(path: Path) -> Arrays:
 
 
 def encode(text: str) -> np.ndarray:
-    """Characters -> codes 0..79; one outside LEAF's alphabet reads as a space (never as index -1)."""
+    """Return the codes 0..79 of characters; any outside LEAF's alphabet reads as a space (never as index -1)."""
     codes: np.ndarray = _CODES[np.frombuffer(text.encode("latin-1", "replace"), np.uint8)]
     return codes
 
 
 def windows(text: np.ndarray, stride: int) -> np.ndarray:
-    """All sequences of 81 characters that begin at 0, stride, 2 stride, ...; (m, 81), m = 0 where the text is too short."""
+    """Return all sequences of 81 characters that begin at 0, stride, 2 stride, ...; (m, 81), m = 0 if the text is too short."""
     if len(text) <= LENGTH:
         return np.empty((0, LENGTH + 1), text.dtype)
     return np.lib.stride_tricks.sliding_window_view(text, LENGTH + 1)[::stride]
 
 
 class Cut(NamedTuple):
-    """Where a role's training and test characters begin and end."""
+    """Start and end of a role's training and test characters."""
 
     train: tuple[int, int]
     test: tuple[int, int]
 
 
 def _cut(n: int, stride: int, per_role: int, test_per_role: int) -> Cut | None:
-    """The cut of a text of ``n`` characters; None where it is too short for a training sequence or for the numbers asked."""
+    """Return the cut of a text of ``n`` characters; None if it is too short for a training sequence or for the given numbers."""
     train = (per_role - 1) * stride + LENGTH + 1 if per_role else int(TRAIN_SHARE * n)
     test = (test_per_role - 1) * stride + LENGTH + 1 if test_per_role else n - train
     if train <= LENGTH or test < 0 or train + test > n:
@@ -135,13 +135,13 @@ def _cut(n: int, stride: int, per_role: int, test_per_role: int) -> Cut | None:
 
 
 def _sequences(sides: list[np.ndarray], owner: list[np.ndarray], names: list[str]) -> Loaded:
-    """Windows (m, 81) of train and test -> rows."""
+    """Turn windows (m, 81) of train and test into rows."""
     parts = [split_of(x[:, :LENGTH], x[:, LENGTH], who) for x, who in zip(sides, owner, strict=True)]
     return Loaded(parts[0], parts[1], "classes", tuple(ALPHABET), client_names=tuple(names))
 
 
 def _load_leaf(folder: Path) -> Loaded:
-    """LEAF's own sequences: ``x`` holds strings of 80 characters, ``y`` the next one."""
+    """Load LEAF's own sequences: ``x`` holds strings of 80 characters, ``y`` the next one."""
     names: dict[str, int] = {}
     sides, owner, unknown = [], [], 0
     for side in SIDES:
@@ -165,19 +165,19 @@ def _load_leaf(folder: Path) -> Loaded:
 
 
 def prepare_shakespeare(originals: Originals, home: Path) -> None:
-    """PlayShakespeare.com's XML, one file a play -> one row a spoken line, plain ASCII."""
+    """Turn PlayShakespeare.com's XML, one file per play, into one row per spoken line, plain ASCII."""
     rows: list[Names] = []
     with zipfile.ZipFile(originals[REMOTES[0].file]) as archive:
         entries = {Path(name).name: name for name in archive.namelist() if "/playshakespeare_editions/" in name}
         for play in PLAYS:
             if (file := entries.get(f"ps_{play}.xml")) is None:
-                raise DataError(f"the archive of plays has no ps_{play}.xml: it was changed at its source.")
+                raise DataError(f"the archive of plays lacks ps_{play}.xml: it was changed at its source.")
             rows += [(play, *row) for row in spoken_lines(archive.read(file))]
     write_tsv(home / FILES[0], HEADER, rows)
 
 
 def spoken_lines(xml: bytes) -> Iterator[tuple[str, str, str, str, str]]:
-    """(act, scene, speech, speaker, line) of a play, without stage directions; speeches are numbered from 1.
+    """Yield (act, scene, speech, speaker, line) of a play, without stage directions; speeches are numbered from 1.
 
     In a prologue, chorus or induction the scene is "prologue"; in an epilogue act and scene are "epilogue".
     """
@@ -205,12 +205,12 @@ def _speeches(node: ET.Element, act: str, scene: str) -> Iterator[tuple[str, str
 
 
 def _text(node: ET.Element) -> str:
-    """The text inside an element, without that of stage directions."""
+    """Return the text inside an element, without its stage directions."""
     parts = (("" if child.tag == "stage" else _text(child)) + (child.tail or "") for child in node)
     return (node.text or "") + "".join(parts)
 
 
 def plain(text: str) -> str:
-    """ASCII: typographic quotes and dashes replaced, accents and other signs dropped, spaces joined."""
+    """Return ASCII: typographic quotes and dashes replaced, accents and other signs dropped, spaces merged."""
     ascii_only = unicodedata.normalize("NFKD", text.translate(PLAIN)).encode("ascii", "ignore").decode()
     return " ".join(ascii_only.split())

@@ -30,15 +30,15 @@ from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
 
-SMALL = 1 << 28  # bytes: a larger set is not kept beside what is made of it
-MOST = 16  # sources that are kept
+SMALL = 1 << 28  # bytes; larger sets are not kept in memory for reuse
+MOST = 16  # sources kept
 _KEPT: ContextVar[tuple[dict[Any, Dataset], dict[Any, Loaded]] | None] = ContextVar("kept", default=None)
 """Data sets, and their sources before any split."""
 
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """Inside, a run and its baselines share the data, unless they are large: a table takes seconds to read."""
+    """Share the data between a run and its baselines inside this block, unless they are large: a table takes seconds to read."""
     token = _KEPT.set(({}, {}))
     try:
         yield
@@ -47,9 +47,9 @@ def read_once() -> Iterator[None]:
 
 
 def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> Dataset:
-    """The data set of ``[data]``: loaded, split into train and test, limited; tables raw until `preprocess`.
+    """Return the data set of ``[data]``: loaded, split into train and test, limited; tables stay raw until `preprocess`.
 
-    ``store``: where files are looked for; by default ``FEDATLAS_DATA``, then the user's cache folder.
+    ``store``: searched for files; by default ``FEDATLAS_DATA``, then the user's cache folder.
     """
     kept, key = _KEPT.get(), (config.model_dump_json(), seed)
     if kept is None or store is not None:
@@ -58,7 +58,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
     if key in known:
         return known[key]
     found = read_dataset(config, seed, Store.default())
-    if len(known) > 1:  # a set and the one its public rows are from
+    if len(known) > 1:  # at most a set and the source of its public rows
         known.clear()
     if found.train.x.nbytes + found.test.x.nbytes <= SMALL:
         known[key] = found
@@ -66,7 +66,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
 
 
 def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
-    """The same, from its files."""
+    """Read the data set of ``[data]`` from its files."""
     source = find_source(config.name)
     request = LoadRequest(store, seed, config.test_file, drop_unusable=config.missing != "error")
     options = config.options()
@@ -83,14 +83,14 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
         "licence": source.licence,
         "citation": source.citation,
         "units": source.units,
-        "test": f"file {config.test}" if config.test_file else "the source's own",  # unless `split_test` said it
+        "test": f"file {config.test}" if config.test_file else "the source's own",  # default; `split_test` may set it
     }
     dataset = to_dataset(config.name, replace(loaded, facts={**about, **loaded.facts}))
     return drop_holes(dataset) if config.missing == "drop" else dataset
 
 
 def whole(config: DataConfig, request: LoadRequest, options: dict[str, Any]) -> Loaded:
-    """All rows of a source, numbered; inside `read_once` its files are read once for all seeds and limits."""
+    """Return all rows of a source, numbered; inside `read_once` its files are read once for all seeds and limits."""
     source, kept = find_source(config.name), _KEPT.get()
     known = kept[1] if kept else {}
     seed = request.seed if source.drawn else None
@@ -106,24 +106,24 @@ def whole(config: DataConfig, request: LoadRequest, options: dict[str, Any]) -> 
 
 
 def take_public(dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None) -> Dataset:
-    """The data set with public rows by ``[public]`` as its split "public".
+    """Return the data set with public rows by ``[public]`` as its split "public".
 
-    From the test or training rows they are taken out; from another data set they are its training rows, whose shape
-    must be the same. Comes before the partition.
+    Public rows from the test or training rows are removed there. From another data set its training rows are used, whose shape
+    must be the same. Runs before the partition.
     """
     side = config.source if config.source in {"test", "train"} else ""
     if not side:
         other = load_dataset(DataConfig(name=config.source), seed, store)
         if (other.shape, other.train.x.dtype) != (dataset.shape, dataset.train.x.dtype) or other.schema:
             raise ConfigError(
-                f"public.from = '{config.source}': its rows have the shape {other.shape}, those of '{dataset.name}' {dataset.shape}."
+                f"public.from = '{config.source}': its rows have the shape {other.shape}, but those of '{dataset.name}' {dataset.shape}."
             )
         return dataset.with_splits(public=public_split(other.train, _public_rows(other.train, other, config, seed)))
     return remove_public(dataset, side, _public_rows(dataset.splits[side], dataset, config, seed))
 
 
 def _public_rows(rows: Split, dataset: Dataset, config: PublicConfig, seed: int) -> np.ndarray:
-    """Indices, ascending: so many of each class, or so many in proportion to the classes."""
+    """Return indices, ascending: a fixed number per class, or a total in proportion to the classes."""
     stream = numpy_stream(seed, "split", "public")
     n = len(rows.y)
     if config.rows is not None:
@@ -131,7 +131,7 @@ def _public_rows(rows: Split, dataset: Dataset, config: PublicConfig, seed: int)
             raise ConfigError(f"public.rows = {config.rows}: '{config.source}' has {n} rows.")
         return draw(rows, dataset.task, config.rows, stream)
     if dataset.task != "classes":
-        raise ConfigError("public.per_class counts classes, which this data set has not: give public.rows instead.")
+        raise ConfigError("public.per_class counts classes, which this data set lacks: give public.rows instead.")
     labels = rows.y.numpy()
     per_class = config.per_class or 10
     chosen = []
@@ -140,7 +140,7 @@ def _public_rows(rows: Split, dataset: Dataset, config: PublicConfig, seed: int)
         if len(mine) < per_class and not config.fewer:
             raise ConfigError(
                 f"public.per_class = {per_class}: class '{name}' has {len(mine)} rows in '{config.source}'; ask for fewer, "
-                "or let rare classes give what they have: public.fewer = true."
+                "or let rare classes give all they have: public.fewer = true."
             )
         chosen.append(stream.permutation(mine)[:per_class])
     return np.sort(np.concatenate(chosen))

@@ -64,20 +64,20 @@ def load_stackoverflow(
 ) -> Loaded:
     """Sentences of up to 20 words: question titles by tag, or sentences by user.
 
-    What is returned here are still word numbers, -1 behind the end: `finish_stackoverflow` makes tokens of them.
+    The rows returned here still hold word numbers, -1 after the end: `finish_stackoverflow` turns them into tokens.
 
     form: 20,000 question titles, client = tag, words from the training rows; or sentences of questions, client = user, words from
         TensorFlow Federated's counts.
-    target: what is predicted: at every step the next token (pad ignored), or once the last word of a sentence from those before
+    target: the prediction: at every step the next token (pad ignored), or only the last word of a sentence from those before
         it, padded on the left so that the last of the 20 steps is always real.
-    users: with form "users": how many training users are drawn.
-    per_user: with form "users": sentences of each user at most, in training and again in the test rows.
+    users: with form "users": number of training users drawn.
+    per_user: with form "users": maximum sentences per user, in the training rows and again in the test rows.
     """
     return load_titles(request) if form == "titles" else load_users(request, users, per_user)
 
 
 def load_titles(request: LoadRequest) -> Loaded:
-    """20,000 titles with one of 20 tags (Xu et al. 2015). This is not the TensorFlow Federated set: no users, no bodies."""
+    """Load 20,000 titles with one of 20 tags (Xu et al. 2015). Unlike TensorFlow Federated's set, it has no users and no bodies."""
     found = obtain(request.store, "stackoverflow", TITLE_FILES, TITLE_REMOTES, prepare_titles)
     rows = read_tsv(found.paths[0], HEADER)
     tag = torch.tensor([int(label) - 1 for label, _, _ in rows])
@@ -86,12 +86,12 @@ def load_titles(request: LoadRequest) -> Loaded:
     number = {word: i for i, word in enumerate(words)}
     x = _table([[number[word] for word in sentence] for sentence in sentences])
     facts = {"files": provenance(found), "text": "question titles by tag, not the TensorFlow Federated set by user"}
-    # The tag stands in for the target until the vocabulary is known, so that the test split is stratified by tag.
+    # The tag replaces the target until the vocabulary is known, so that the test split is stratified by tag.
     return Loaded(Split(x, tag, tag), None, "classes", tuple(words), client_names=TAGS, facts=facts)
 
 
 def load_users(request: LoadRequest, users: int, per_user: int) -> Loaded:
-    """Question sentences of ``users`` drawn training users, at most ``per_user`` each; test: their later sentences.
+    """Load question sentences of ``users`` drawn training users, at most ``per_user`` each; test: their later sentences.
 
     TensorFlow Federated's split by date: training before 2018, test after. Vocabulary: the published word counts.
     """
@@ -134,13 +134,13 @@ def _sentences(
 
 
 def tokenise(title: str) -> list[str]:
-    """Lower case, ASCII, punctuation as tokens of its own except apostrophes and hyphens (TensorFlow Federated's rule)."""
+    """Split a title into tokens: lower case, ASCII, punctuation as separate tokens except ' and - (TensorFlow Federated's rule)."""
     text = title.lower().encode("ascii", "ignore").decode()
     return re.findall(r"[a-z0-9'-]+|[^\sa-z0-9'-]", text)
 
 
 def _table(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Ragged word numbers -> (n, 20), cut at 20 words, -1 behind the end."""
+    """Turn ragged word numbers into (n, 20), cut at 20 words, -1 after the end."""
     table = np.full((len(rows), LENGTH), END, np.int64)
     for i, row in enumerate(rows):
         table[i, : len(row[:LENGTH])] = row[:LENGTH]
@@ -148,7 +148,7 @@ def _table(rows: Sequence[Sequence[int]]) -> torch.Tensor:
 
 
 def finish_stackoverflow(loaded: Loaded, options: Mapping[str, Any]) -> Loaded:
-    """Word numbers -> tokens, once it is known which rows train.
+    """Turn word numbers into tokens, once the training rows are known.
 
     Titles: the 10,000 words that occur most often in the training rows (ties in alphabetical order). Clients could
     count them as a sum; here the count is taken as given, like a published vocabulary.
@@ -159,7 +159,9 @@ def finish_stackoverflow(loaded: Loaded, options: Mapping[str, Any]) -> Loaded:
     if options["form"] == "titles":
         seen = Counter(train.x[train.x != END].tolist())
         ranked = sorted(seen, key=lambda w: (-seen[w], words[w]))[:WORDS]
-    token = torch.full((len(words) + 1,), OOV, dtype=torch.int64)  # the last entry is a word outside the published list
+    token = torch.full(
+        (len(words) + 1,), OOV, dtype=torch.int64
+    )  # the last entry is for words outside the published list
     token[torch.tensor(ranked, dtype=torch.int64)] = torch.arange(1, len(ranked) + 1)
     build = per_step if options["target"] == "per_step" else last_step
     parts = [build(part._replace(x=torch.where(part.x == END, END, token[part.x]))) for part in (train, test)]
@@ -172,7 +174,7 @@ def finish_stackoverflow(loaded: Loaded, options: Mapping[str, Any]) -> Loaded:
 
 
 def per_step(part: Split) -> Split:
-    """Tokens bos w1 ... wm eos (eos where m < 20), padded to 21: x its first 20, y its last 20 with pad ignored."""
+    """Return tokens bos w1 ... wm eos (eos if m < 20), padded to 21: x its first 20, y its last 20 with pad ignored."""
     n, words = len(part.x), part.x
     length = (words != END).sum(1)
     sequence = torch.full((n, LENGTH + 1), PAD, dtype=torch.int64)
@@ -186,7 +188,7 @@ def per_step(part: Split) -> Split:
 
 
 def last_step(part: Split) -> Split:
-    """Tokens bos w1 ... w(m-1), padded on the left to 20, and the target wm; rows without a word are left out."""
+    """Return tokens bos w1 ... w(m-1), padded on the left to 20, and the target wm; rows without a word are left out."""
     keep = (part.x != END).any(1).nonzero()[:, 0].numpy()
     part = part.take(keep)
     length = (part.x != END).sum(1)
@@ -197,7 +199,7 @@ def last_step(part: Split) -> Split:
 
 
 def prepare_titles(originals: Originals, home: Path) -> None:
-    """A title a line, and a label 1 to 20 at the end of each line of the other file."""
+    """Prepare a file of one title per line, and another with a label, 1 to 20, at the end of each line."""
     titles, labels = (originals[remote.file].read_text(encoding="utf-8").splitlines() for remote in TITLE_REMOTES)
     if len(titles) != len(labels):
         raise DataError(
@@ -208,7 +210,7 @@ def prepare_titles(originals: Originals, home: Path) -> None:
 
 
 def prepare_users(originals: Originals, home: Path) -> None:
-    """TensorFlow Federated's SQLite file, unpacked, and its list of words with the number of users that write them."""
+    """Unpack TensorFlow Federated's SQLite file, and its list of words with the number of users of each."""
     counts = member(originals[USER_REMOTES[1].file], USER_FILES[1])
     write_atomically(home / USER_FILES[1], counts)
     partial = home / f"{USER_FILES[0]}.partial"

@@ -1,4 +1,4 @@
-"""The folders of data files: prepared files are looked for under ``FEDATLAS_DATA``, then in the user's cache folder."""
+"""The folders of data files: prepared files are searched under ``FEDATLAS_DATA``, then in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fedatlas.errors import DataError
 from fedatlas.registry import PlainValues
 
 ENVIRONMENT = "FEDATLAS_DATA"
-LARGE = 4_000_000  # bytes of a prepared file from which unpacking it takes a second or more
+LARGE = 4_000_000  # bytes of a prepared file above which unpacking takes a second or more
 
 
 Arrays = dict[str, np.ndarray]
 
 
 class Found(NamedTuple):
-    """Prepared files, in the order asked for, and the folder they lie under."""
+    """Prepared files, in the order requested, and the folder that holds them."""
 
     root: Path
     paths: tuple[Path, ...]
@@ -40,18 +40,18 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """Folders that may hold prepared files, in the order they are searched."""
+    """Folders that may hold prepared files, in search order."""
 
     roots: tuple[Path, ...]
 
     @classmethod
     def default(cls) -> Store:
-        """``FEDATLAS_DATA`` if it is set, then the cache folder of this user."""
+        """Return ``FEDATLAS_DATA`` if it is set, then the cache folder of this user."""
         named = os.environ.get(ENVIRONMENT, "")
         return cls(((Path(named).expanduser(),) if named else ()) + (cache("data"),))
 
     def find(self, files: Sequence[str]) -> Found | None:
-        """``files`` under the first folder that has them all; None if there is none."""
+        """Return ``files`` under the first folder that has them all; None for no such folder."""
         for root in self.roots:
             paths = tuple(root / file for file in files)
             if all(path.exists() for path in paths):
@@ -59,27 +59,25 @@ class Store:
         return None
 
     def home(self) -> Path:
-        """The folder that a download is kept in: the first one that may be written to."""
+        """Return the folder for downloads: the first writable one."""
         for root in self.roots:
             if _writable(root):
                 root.mkdir(parents=True, exist_ok=True)
                 return root
         places = ", ".join(str(root) for root in self.roots)
-        raise DataError(
-            f"no folder for downloaded data can be written to ({places}): set {ENVIRONMENT} to one that can."
-        )
+        raise DataError(f"no folder for downloaded data is writable ({places}): set {ENVIRONMENT} to one that is.")
 
     def __str__(self) -> str:
         return " or ".join(str(root) for root in self.roots)
 
 
 def cache(what: str) -> Path:
-    """A folder of this user's cache."""
+    """Return a folder in this user's cache."""
     return Path(platformdirs.user_cache_dir("fedatlas")) / what
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files may be created there; the mode bits count for root too, whom the system would let through."""
+    """Return whether files may be created there; the mode bits count for root too, although the system lets root write anywhere."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK) and bool(stat.S_IMODE(folder.stat().st_mode) & stat.S_IWUSR)
@@ -87,7 +85,7 @@ def _writable(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what ``path`` is to become once the block has ended well; readable by whom the user's umask lets."""
+    """Yield a path to write to; it becomes ``path`` when the block ends without error, with the permissions of the user's umask."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -110,9 +108,9 @@ def write_npz(path: Path, write: Callable[..., None] = np.savez_compressed, /, *
 
 
 def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
-    """`read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack_file.
+    """Return `read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack.
 
-    The copy is found by the file's SHA-256; where none can be written, the next run unpacks again.
+    The copy is found by the file's SHA-256. If no copy can be written, the next run unpacks again.
     """
     if path.stat().st_size < LARGE:
         return read_npz(path, names)
@@ -126,7 +124,7 @@ def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
 
 
 def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> Arrays:
-    """Arrays of a ``.npz`` by name, or all it holds; DataError where the file cannot be read or lacks one of the names."""
+    """Return arrays of a ``.npz`` by name, or all of them; DataError if the file cannot be read or lacks one of the names."""
     with _archive(path) as file:
         names = list(names)
         missing = [name for name in names if name not in file]
@@ -136,18 +134,18 @@ def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> Arrays
 
 
 def members_of(path: Path) -> set[str]:
-    """The names of a ``.npz``'s arrays; DataError where the file cannot be read."""
+    """Return the names of a ``.npz``'s arrays; DataError if the file cannot be read."""
     with _archive(path) as file:
         return set(file.files)
 
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[Any]:
-    """An open ``.npz``; DataError for whatever a damaged one does, at once or when its arrays are read."""
+    """Open a ``.npz``; DataError for any error of a damaged one, now or when its arrays are read."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             yield file
-    # TypeError: a single array, which is no archive
+    # TypeError: a single array instead of an archive
     except (
         OSError,
         ValueError,
@@ -162,7 +160,7 @@ def _archive(path: Path) -> Iterator[Any]:
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A prepared ``.csv.gz``: one header line, an empty cell = missing."""
+    """Write a prepared ``.csv.gz``: one header line, an empty cell = missing."""
     with replacing(path) as part, gzip.open(part, "wt", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(header)
@@ -170,7 +168,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def read_tsv(path: Path, header: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a prepared ``.tsv.xz``; DataError where its header is another."""
+    """Return the rows of a prepared ``.tsv.xz``; DataError if its header differs."""
     with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
         first, *rows = [line.rstrip("\n").split("\t", len(header) - 1) for line in file] or [[]]
     if first != [*header]:
@@ -184,21 +182,21 @@ def write_tsv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def unpack_file(packed: Path, to: Path) -> None:
-    """Write what an xz or lzma file holds."""
+    """Write the content of an xz or lzma file to another."""
     with lzma.open(packed) as source, open(to, "wb") as out:
         shutil.copyfileobj(source, out, 1 << 20)
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def provenance(found: Found) -> list[PlainValues]:
-    """For the record of a run: name and SHA-256 of each prepared file, checked against ``SHA256SUMS`` beside them.
+    """Return the name and SHA-256 of each prepared file for the record of a run, checked against ``SHA256SUMS`` in the same folder.
 
-    DataError where the list names a file and another sum: the file was altered or cut short.
+    DataError if the list gives a file another sum: the file was altered or cut short.
     """
     root = found.root
     sums = _sums(root / "SHA256SUMS")
@@ -215,7 +213,7 @@ def provenance(found: Found) -> list[PlainValues]:
 
 
 def _sums(path: Path) -> dict[str, str]:
-    """file -> SHA-256, as ``sha256sum`` writes them."""
+    """Return file -> SHA-256, as ``sha256sum`` writes them."""
     if not path.exists():
         return {}
     lines = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
@@ -223,6 +221,6 @@ def _sums(path: Path) -> dict[str, str]:
 
 
 def read_json(path: Path) -> PlainValues:
-    """A JSON object, or {} where there is no such file."""
+    """Return a JSON object, or {} for a missing file."""
     values: PlainValues = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return values

@@ -24,8 +24,8 @@ def load_synthetic(
 
     alpha: standard deviation of u_k, around which a user's model is drawn: how much users' models differ.
     beta: standard deviation of B_k, around which a user's inputs lie: how much users' inputs differ.
-    users: how many users there are.
-    iid: whether all users have one model and inputs around 0 (one W and b, v = 0), whatever alpha and beta.
+    users: number of users.
+    iid: whether all users have one model and inputs around 0 (one W and b, v = 0), for any alpha and beta.
     """
     sizes = numpy_stream(request.seed, "split", "synthetic", "sizes").lognormal(4, 2, users).astype(np.int64) + 50
     shared = numpy_stream(request.seed, "split", "synthetic", "shared")

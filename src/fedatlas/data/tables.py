@@ -39,12 +39,12 @@ def load_table(
     """A registered table. Columns that label, client, weight and drop do not name are inputs.
 
     label: column of the target; "" = the table's own.
-    client: column that says who owns a row; "" = the table's own where it has one, which stays an input.
-    weight: column of survey weights, 0 or more; "" = all rows count alike.
-    task: what the target is; auto: texts are classes; numbers are a quantity where one has a fractional part or more than 20
-        differ, else classes.
-    drop: columns that are no inputs, beside those that the table itself leaves out.
-    categories: columns whose numbers are codes, not quantities, beside those that the table itself names.
+    client: column with the owner of each row; "" = the table's own, if any, which stays an input.
+    weight: column of survey weights, 0 or more; "" = all rows count equally.
+    task: kind of target; auto: texts are classes; numbers are a quantity if one has a fractional part or if they have more than
+        20 values, else classes.
+    drop: columns that are not inputs, in addition to those that the table itself leaves out.
+    categories: columns whose numbers are codes, not quantities, in addition to those that the table itself names.
     """
     roles = Roles(
         label or spec.label,
@@ -72,10 +72,10 @@ def _find(spec: TableSpec, request: LoadRequest) -> Found:
 
 
 def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unusable: bool, classes: int = 2) -> Loaded:
-    """One table, or a training and a test table with the same columns, as a loaded source.
+    """Load one table, or a training and a test table with the same columns, as a source.
 
-    They are coded together, so that codes agree; which categories a model reads is settled from the training rows. ``classes``: how
-    many a target has at least.
+    They are coded together, so that codes agree; the categories that a model reads come from the training rows. ``classes``: the
+    fewest classes of a target.
     """
     import pandas as pd
 
@@ -90,7 +90,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
         other = frames[1][[c for c in frames[0].columns if c in frames[1].columns]]
         other = (
             other.set_axis(-other.index) if other.index.name == LINE else other
-        )  # so that `where` tells the two apart
+        )  # so that `where` tells training and test rows apart
         table = pd.concat([frames[0], other])
     encoded = encode_table(table, roles, source, drop_unusable, classes)
     side = encoded.kept < len(frames[0])
@@ -118,7 +118,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
 
 
 def bundled(spec: TableSpec) -> pd.DataFrame:
-    """scikit-learn's copy of a table, under the prepared column names."""
+    """Return scikit-learn's copy of a table, under the prepared column names."""
     import pandas as pd
     from sklearn import datasets
 
@@ -130,14 +130,14 @@ def bundled(spec: TableSpec) -> pd.DataFrame:
 
 
 def _wdbc_name(name: str) -> str:
-    """'mean radius' -> 'radius_mean', 'radius error' -> 'radius_se', 'worst radius' -> 'radius_worst'."""
+    """Return the prepared name: 'mean radius' -> 'radius_mean', 'radius error' -> 'radius_se', 'worst radius' -> 'radius_worst'."""
     words = name.split()
     first, kind = (words[1:], words[0]) if words[0] in {"mean", "worst"} else (words[:-1], "se")
     return "_".join([*first, kind])
 
 
 def prepare_table(spec: TableSpec, originals: Originals, home: Path) -> None:
-    """The original's text -> prepared csv: named columns, empty cell = missing, the source's order of rows."""
+    """Turn the original's text into the prepared csv: named columns, empty cell = missing, the source's order of rows."""
     original = spec.original
     assert original is not None
     archive = originals[original.remote.file]
@@ -152,13 +152,13 @@ def prepare_table(spec: TableSpec, originals: Originals, home: Path) -> None:
 
 
 def parse_original(original: Original, text: str, part: int) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one original file: separated by ; , or blanks, cells stripped, adult.test's final dots removed."""
+    """Parse header and rows of one original file: separated by ; , or blanks, cells stripped, adult.test's final dots removed."""
     cells = list(_cells(text))
     if original.header:
         found, cells = cells[0], cells[1:]
     names = list(original.names or found)
     if odd := [row for row in cells if len(row) != len(names)]:
-        raise DataError(f"'{original.members[part]}' has a row with {len(odd[0])} cells where {len(names)} belong.")
+        raise DataError(f"'{original.members[part]}' has a row with {len(odd[0])} cells instead of {len(names)}.")
     name, values = original.extra
     from_member = [values[part]] if name else []
     kept = [column for column in (original.order or names) if column]

@@ -8,7 +8,6 @@ It answers what its speaker hands it, one message after another (`wire.messages.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 import traceback
@@ -21,7 +20,6 @@ import torch
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import examples_of
-from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
@@ -40,6 +38,7 @@ from fedatlas.federation.link import Request
 from fedatlas.federation.party import Answer, PartyHalf
 from fedatlas.files import write_bytes
 from fedatlas.privacy.mechanism import Protection
+from fedatlas.record.fingerprint import fingerprint, of_splits
 from fedatlas.setup.assembly import Setup, rules_of
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import select
@@ -87,7 +86,7 @@ class NodeRowsRun:
         digest = run_digest(kept.agreement, kept.setup)
         self.agreed, self.digest, self.number, self.config = agreed, digest, agreed.number, agreed.whole.config
         splits, names = coded(held, setup.about), agreed.agreement.names
-        self.rows = same_rows(kept.rows, fingerprint(splits))
+        self.rows = same_rows(kept.rows, fingerprint(of_splits(splits)))
         self.holders, self.judging = setup.holders, setup.judging
         learn = node_setup.replayed(setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
@@ -391,17 +390,6 @@ def _request(running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> Reque
     if (request.run, request.client, request.ask[1:]) != (asked.run, running.number, asked.place):
         raise ProtocolError("it is asked as another party, or of another run.")
     return request
-
-
-def fingerprint(splits: Mapping[str, Split]) -> str:
-    """BLAKE2b of the bytes of a node's rows."""
-    found = hashlib.blake2b(digest_size=16)
-    for name in sorted(splits):
-        for x in splits[name]:
-            if x is not None:
-                found.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
-                found.update(x.contiguous().numpy().data)
-    return found.hexdigest()
 
 
 @machine.one_thread_an_operator()

@@ -47,6 +47,6 @@ def make_exact() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
-    # They are handed in one by one.
+    # The weights are passed in one by one.
     warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

@@ -61,7 +61,7 @@ ROOM = 1 << 25  # numbers that may be stored with a client's rows
 class Worth(NamedTuple):
     """The batch sizes worth a program, decided by the rows of all clients.
 
-    A process that holds only one client's rows is told, as its steps would otherwise have other bits.
+    A process that holds only one client's rows is given it, as its steps would otherwise have other bits.
     """
 
     sizes: frozenset[int]  # batch sizes that get a program
@@ -121,7 +121,7 @@ class FastRunner:
         return examples_of(budget_of(job, options), n, size) < LONG * size
 
     def shaped(self, kind: str, form: InputForm) -> str:
-        """The sort of jobs with tensors of these shapes; those that nobody has asked for longest are forgotten."""
+        """Return the sort of jobs with tensors of these shapes; the least recently used sorts are forgotten."""
         name = self.sorts.pop((kind, form), None) or f"{kind}{SHAPED}{next(self.numbers)}"
         self.sorts[kind, form] = name
         old = [key for key, each in self.sorts.items() if each.startswith(kind + SHAPED)][:-SHAPES]

@@ -94,7 +94,7 @@ class Result(NamedTuple):
 
 
 class Executor(Protocol):
-    """Runner of jobs, with results in their order. Finish with one before asking for the next: its memory may be reused."""
+    """Runner of jobs, with results in the jobs' order. Use each result before taking the next: its memory is reused."""
 
     @property
     def run_job(self) -> Callable[[Bench, Job], Result]: ...  # does one job
@@ -114,7 +114,7 @@ class Role(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A network at its start, and what is known of it."""
+    """A network at its start, and facts about it."""
 
     network: Network
     params: Tree
@@ -281,7 +281,7 @@ def answered(bench: Bench, job: Job) -> Result:
 
 
 def on_device(bench: Bench, values: Any, device: torch.device) -> Any:
-    """Return values with their tensors on a device; as they are where all work is done on the processor."""
+    """Return values with their tensors on a device; unchanged if all work is done on the processor."""
     return values if bench.device == CPU else moved(values, device)
 
 
@@ -304,7 +304,7 @@ def told_buffers(bench: Bench, message: Message) -> Tree:
 
 
 def rows_for(bench: Bench, job: Job, options: Local) -> Rows:
-    """Return the rows of a job: the party's or the public ones, all or this round's, with own or told labels."""
+    """Return the rows of a job: the party's or public ones, all or this round's, with own labels or the message's."""
     public = options.public
     rows = bench.rows(job.client if public is None else SERVER)
     number = int(job.facts.round)
@@ -349,7 +349,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
 
 
 def budget_of(job: Job, options: Local) -> Budget:
-    """Return the work that a job is to do: the task's own, or else the amount it was told."""
+    """Return the amount of work of a job: the task's own, or else the job's."""
     if options.steps is None and options.epochs is None:
         return job.budget
     return Budget(options.epochs, options.steps, first_epoch=job.budget.first_epoch)
@@ -409,7 +409,7 @@ def result_of(
 ) -> Result:
     """Return the result of a training.
 
-    A loss that is not a number ends the run and names the client, or leaves out only its update (`Bench.spares`).
+    If the loss is NaN or infinity, DivergedError names the client, or only its update is left out (`Bench.spares`).
 
     ``loss_sum``: the sum of the losses over the ``examples`` of all steps.
     """
@@ -433,7 +433,7 @@ def compression_stream(job: Job) -> torch.Generator:
 
 
 def protected(bench: Bench, job: Job, task: Task | Question, update: Update, rows: int) -> tuple[Protected, float, int]:
-    """Return a client's update as it leaves under ``[[privacy]]``, the seconds it took, and its bytes without protection."""
+    """Return a client's update as sent under ``[[privacy]]``, the seconds it took, and its bytes without protection."""
     assert bench.protection is not None
     assert job.word is not None
     started = time.perf_counter()

@@ -409,7 +409,7 @@ class _Native(Emitter):
 
 
 def scale(node: Op, name: str = "alpha") -> Any:
-    """Return a factor of an operator; 1 where it has none."""
+    """Return a factor of an operator; 1 if it has none."""
     return node.kwargs.get(name, 1)
 
 

@@ -1,9 +1,10 @@
 """One single-threaded worker process per core. Each runs whole clients, the longest first.
 
 Workers are forked, so they have the data, the model and a notebook's classes without a ``__main__`` guard or pickles.
-Messages, states and results cross in the codec's bytes through anonymous shared memory made before the fork, which leaves nothing
-behind if a process is killed; only small control messages go through pipes. Each client's work is done by one thread and
-depends on nothing but its job, and results are handed over in the order of the jobs: the number of workers changes no bit.
+Messages, states and results are exchanged as the codec's bytes in anonymous shared memory made before the fork, which
+leaves nothing behind if a process is killed; only small control messages use pipes. Each client's work is done by one
+thread and depends only on its job, and results are yielded in the order of the jobs, so the number of workers changes no
+bit.
 """
 
 from __future__ import annotations

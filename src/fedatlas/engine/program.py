@@ -272,8 +272,8 @@ def with_values(rows: RowValues | None, at: Example) -> Batch:
 def compare(spec: StepSpec, start: Example, expected: Tensors, got: Tensors) -> None:
     """Raise NotTraceable if two outcomes differ by more than a small share of the distance from the start.
 
-    A tensor's share is of its own way and a tenth of the whole model's. A convolution's bias before a BatchNorm changes
-    only by rounding.
+    For a parameter that distance is its own plus a tenth of the whole model's. A convolution's bias before a BatchNorm
+    changes only by rounding.
     """
     name = str(next(iter(start.params.values())).dtype).removeprefix("torch.") if start.params else "float32"
     tolerance = _TOLERANCE["bfloat16" if spec.precision == "bfloat16" else name]

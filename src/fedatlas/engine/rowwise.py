@@ -27,7 +27,7 @@ _PIECE = 512  # rows at a time, so that activations between the layers fit in me
 _LEAST = 16  # multiplications per number stored with a row: below this, fetching it takes as long as computing it
 
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1, aten.convolution.default: 0}  # which operand holds the rows
-_SIZED = {aten.view.default, aten._unsafe_view.default, aten.expand.default}  # told the sizes of their result
+_SIZED = {aten.view.default, aten._unsafe_view.default, aten.expand.default}  # given the sizes of their result
 _ALONG = {  # the argument with the dimensions that an operator works along
     aten.sum.dim_IntList: 1,
     aten.mean.dim: 1,

@@ -25,7 +25,7 @@ gradient. Numbers reach ``loss`` and ``direction`` as tensors without dimensions
 
 NESTED = (Mapping, tuple, list)
 InputForm = frozenset[tuple[str, Any]]
-"""What two clients' inputs must share for one program to hold for both (`form_of`)."""
+"""The form that two clients' inputs must share for one program to hold for both (`form_of`)."""
 
 
 class StepSpec(NamedTuple):
@@ -79,7 +79,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def form_of(inputs: Any) -> InputForm:
-    """What code may branch on while it is traced: which names there are, and every leaf that is neither tensor nor number."""
+    """Return what traced code may branch on: the names, and every leaf that is neither tensor nor number."""
 
     def form(item: Any) -> Any:
         if isinstance(item, NESTED):
@@ -90,7 +90,7 @@ def form_of(inputs: Any) -> InputForm:
 
 
 def shapes_of(inputs: Any) -> InputForm:
-    """Every tensor's shape, by its path."""
+    """Return every tensor's shape by its path."""
     return frozenset((path, tuple(leaf.shape)) for path, leaf in leaves(inputs) if isinstance(leaf, Tensor))
 
 

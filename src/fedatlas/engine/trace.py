@@ -33,8 +33,6 @@ from fedatlas.models.dropout import training
 from fedatlas.models.inspection import is_recurrent
 from fedatlas.tree import Tensors, Tree
 
-aten = torch.ops.aten
-
 LIMIT = 5000  # operators; emitting a longer graph (an unrolled recurrence) takes longer than it saves
 
 

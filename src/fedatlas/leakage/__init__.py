@@ -1,4 +1,4 @@
-"""Attacks on recorded views, each in a child without data, scored beside its placebo."""
+"""Attacks on recorded views, each in a child process without data, scored and compared with its placebo."""
 
 from fedatlas.leakage.attack_run import attack_view, attack_views, ensure_attack
 

@@ -1,9 +1,9 @@
-"""``fedatlas attack``: one attack on the view of a run, scored beside its placebo, and the files that it leaves in the run's folder.
+"""``fedatlas attack``: one attack on the view of a run, scored and compared with its placebo, and its files in the run's folder.
 
     attacks/NAME/attack.json      declaration, keys, metrics, leaks
-    attacks/NAME/found.npz        reconstructions beside originals, or scores with the truth
+    attacks/NAME/found.npz        reconstructions with originals, or scores with the truth
 
-The attacker works in a child without data (`attacker_folder`); the truth is loaded afterwards, by the scorer, from the data of the
+The attacker works in a child process without data (`attacker_folder`). Afterwards the scorer loads the truth from the data of the
 experiment. Without these data the answer is kept unscored.
 """
 
@@ -31,18 +31,20 @@ from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import build_view_attack, check_kind_of_role, keys_of, view_attacks_of
 
 AttackRecord = dict[str, Any]
-"""The record of an attack, as attack.json holds it."""
+"""The record of an attack, as in attack.json."""
 
 
 def make_attack(config: ExperimentConfig, name: str, parameters: Mapping[str, Any] | None) -> ViewAttack:
-    """The attack with the keys of its table in the experiment, under those that are given. ConfigError for a wrong name or key."""
+    """Return the attack with its keys in the experiment, overridden by those given. ConfigError for a wrong name or key."""
     if name not in VIEW_ATTACKS:
         if name in ATTACKS:
             raise ConfigError(
-                f"attack '{name}' is carried out in a run: declare it as [[attack]] in the experiment file."
+                f"attack '{name}' takes place during a run: declare it as [[attack]] in the experiment file."
             )
         if name in LATER:
-            raise ConfigError(f"attack '{name}' is not in this version, which has {', '.join(VIEW_ATTACKS)} for views.")
+            raise ConfigError(
+                f"attack '{name}' is not supported in this version; attacks on views are {', '.join(VIEW_ATTACKS)}."
+            )
         raise unknown_name("attack", name, VIEW_ATTACKS)
     declared = next((keys_of(table) for table in config.attack if table.name == name), {})
     return build_view_attack("attack", name, {**declared, **(parameters or {})})
@@ -51,16 +53,16 @@ def make_attack(config: ExperimentConfig, name: str, parameters: Mapping[str, An
 def attack_view(
     folder: str | Path, name: str, parameters: Mapping[str, Any] | None = None, whole: Checked | None = None
 ) -> AttackRecord:
-    """Attack the view of a run, score the answer, write both below ``attacks/`` in its folder; return the record.
+    """Attack the view of a run, score the answer, write both under ``attacks/`` in its folder; return the record.
 
-    ``whole``: the experiment, where it has been checked already.
+    ``whole``: the experiment, if already checked.
     """
     run = RunFolder.open(Path(folder))
     whole = whole or checked(run.config())
     config = whole.config
     if whole.columns:
         raise ConfigError(
-            "attacks are on runs whose parties hold rows: parties that hold columns have no views in this version."
+            "attacks apply to runs whose parties hold rows: in this version, parties that hold columns have no views."
         )
     if config.seeds is not None:
         raise ConfigError(
@@ -77,7 +79,7 @@ def attack_view(
         score = made.score(truth_of(set_up(whole), trained_first(run)), arrays)
         found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
     except (DataError, TransportError) as error:
-        found["unscored"] = f"the attacker's answer is kept, but nobody could score it: {error}"
+        found["unscored"] = f"the attacker's answer is kept but could not be scored: {error}"
     facts = {"name": name, "kind": made.kind, "role": str(made.role), "declaration": made.declares._asdict()}
     record = {**facts, "keys": dict(made.keys), **found}
     run.save_arrays(f"{ATTACKED}/{name}/{FOUND}", arrays)
@@ -86,32 +88,32 @@ def attack_view(
 
 
 def attack_views(folder: Path, whole: Checked, said: Callable[[str], None]) -> None:
-    """Carry out the attacks that the experiment declares, on a finished run; ``said`` is told what each found, or why it failed."""
+    """Run the attacks that the experiment declares on a finished run; ``said`` receives each result, or why it failed."""
     for name in view_attacks_of(whole.config):
-        said(f"Attack '{name}' on what its role saw ...")
+        said(f"Attack '{name}' on its role's view ...")
         try:
             said(attack_sentence(attack_view(folder, name, None, whole)))
         except ConfigError as error:
-            said(f"Attack '{name}' could not be carried out: {error}")
+            said(f"Attack '{name}' failed: {error}")
 
 
 def check_attack(made: ViewAttack, config: ExperimentConfig, run: RunFolder) -> None:
-    """ConfigError where the attack cannot say anything of such a run."""
+    """Raise ConfigError if the attack would be meaningless for such a run."""
     check_kind_of_role(made, "attack.role")
     if made.rounds is not None:
-        RoleView(run.path, made.role)  # refuses one that was not recorded
+        RoleView(run.path, made.role)  # refuses a view that was not recorded
     if why := made.refuses_run(config, list(rows_held(run).values())):
         raise ConfigError(why)
 
 
 def rows_held(run: RunFolder) -> dict[int, int]:
-    """client -> its training rows, of those that hold any."""
+    """Return client -> its training rows, for clients that hold any."""
     clients = run.read_json("partition.json", "clients")["clients"]
     return {int(k): n if isinstance(n, int) else len(n) for k, n in clients.items() if n}
 
 
 def trained_first(run: RunFolder) -> list[int]:
-    """The clients of the first round, in its order; all that hold rows where the row does not tell."""
+    """Return the clients of the first round, in its order; all that hold rows if the row does not list them."""
     row: Mapping[str, Any] = next((row for row in run.rows() if row["round"] == 1), {})
     clients = row.get("clients") or rows_held(run)
     return [k for each in clients for k in (each if isinstance(each, list) else [each])]
@@ -124,7 +126,7 @@ def ensure_attack(
     parameters: Mapping[str, Any] | None,
     run: Callable[[ExperimentConfig, Path], object],
 ) -> AttackRecord:
-    """A run of ``config`` (by ``run``) that records the view of the attack's role, and the attack on it; finished work is kept."""
+    """Run ``config`` (by ``run``) recording the view of the attack's role, and attack it; return the record. Finished work is kept."""
     made = make_attack(config, name, parameters)
     if not (folder / CONFIG).exists():
         run(with_view(config, made.role), folder)
@@ -137,7 +139,7 @@ def ensure_attack(
 
 
 def with_view(config: ExperimentConfig, role: ViewRole) -> ExperimentConfig:
-    """The experiment with the role's view of the set-up and the first two rounds recorded."""
+    """Return the experiment with the role's view of the set-up and the first two rounds recorded."""
     kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, 2]}
     roles = [*kept["roles"], *([] if str(role) in kept["roles"] else [str(role)])]
     return parse({**config.plain(), "observe": {**kept, "roles": roles}})

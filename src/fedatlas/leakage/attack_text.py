@@ -1,4 +1,4 @@
-"""The findings of an attack, for a terminal."""
+"""The findings of an attack, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedatlas.wording import count, number
 
 
 def attack_sentence(found: Mapping[str, Any]) -> str:
-    """A sentence or two: whose view it was, what leaks."""
+    """Return a sentence or two: the role of the view, and what leaks."""
     heading, *_ = lines = attack_lines(found)
     return " ".join(
         [f"{heading}:", *(line for line in lines if line.startswith("leak ") or line == found.get("unscored"))]
@@ -18,7 +18,7 @@ def attack_sentence(found: Mapping[str, Any]) -> str:
 
 
 def attack_lines(found: Mapping[str, Any]) -> list[str]:
-    """Lines: the threat model, the figures with placebo and interval, what leaks."""
+    """Return lines: the threat model, the figures with placebo and interval, and what leaks."""
     attack = VIEW_ATTACKS[found["name"]]()
     out = [f"{found['name']} from the view of {found['role']}, {count(found['targets'], attack.thing)}"]
     out += [f"  {field}: {text}" for field, text in found["declaration"].items()]

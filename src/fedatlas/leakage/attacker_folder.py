@@ -1,14 +1,14 @@
-"""The folder that an attacker is given: the view of its role, its knowledge, and nothing else of the run.
+"""The folder given to an attacker: the view of its role, its knowledge, and nothing else of the run.
 
     order.json           name, role, keys of the attack, seed
     config.toml          the experiment: declared knowledge (network, local work, mechanisms, their keys)
     preprocess.json      the form of rows
-    observed/            the view of the role, and of no other
+    observed/            the view of this role only
     model.safetensors    the final model, for an attack that needs no view
-    told.json            further knowledge that the declaration names, such as labels
-    ...                  the files that the attack drew before round 1, such as candidates without their truth
+    told.json            further knowledge named in the declaration, such as labels
+    ...                  files drawn by the attack before round 1, such as candidates without the truth
 
-The attack runs in its own process, whose data folder is empty. It leaves ``answer.npz`` there.
+The attack runs in a separate process with an empty data folder. It writes ``answer.npz`` into this folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ORDER, ANSWER, REFUSED = "order.json", "answer.npz", "refused.txt"
 def run_attacker(
     run: Path, attack: ViewAttack, seed: int, told: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
-    """The attacker's answer. ConfigError for a view that cannot be used."""
+    """Return the attacker's answer. ConfigError for a view that cannot be used."""
     with attacker_folder(run, attack, seed, told) as folder:
         work_apart(folder)
         if (folder / REFUSED).exists():
@@ -58,7 +58,7 @@ def work_apart(folder: Path) -> None:
 
 @contextlib.contextmanager
 def attacker_folder(run: Path, attack: ViewAttack, seed: int, told: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """A temporary folder of an attacker. ConfigError for a file that the attack needs and the run lacks."""
+    """Yield a temporary folder for an attacker. ConfigError for a file that the attack needs and the run lacks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         order = {"name": attack.name, "role": str(attack.role), "keys": dict(attack.keys), "seed": seed}
@@ -75,28 +75,28 @@ def attacker_folder(run: Path, attack: ViewAttack, seed: int, told: Mapping[str,
 
 
 def drawn_files(run: Path, attack: ViewAttack) -> list[Path]:
-    """The files that the attack drew before round 1; ConfigError where one is missing."""
+    """Return the files that the attack drew before round 1; ConfigError if one is missing."""
     found = [run / ATTACKED / attack.name / name for name in attack.files]
     for path in found:
         if not path.exists():
-            raise ConfigError(f"'{path}' is not there: {attack.undrawn}")
+            raise ConfigError(f"'{path}' is missing: {attack.undrawn}")
     return found
 
 
 def _link_view(run: Path, attack: ViewAttack, folder: Path) -> None:
-    """The files of one role, and the part of the index that is about them."""
+    """Link the files of one role, and write its part of the index."""
     view = observed.RoleView(run, attack.role)
     index = {"format": observed.FORMAT, "roles": {str(attack.role): dict(view.files)}, "stopped": None}
     here = folder / observed.FOLDER
     (here / attack.role.folder).mkdir(parents=True)
     write_json(here / observed.INDEX, index)
     for name in view.files:
-        view.read(name)  # whole, or refused by its own name
+        view.read(name)  # complete, or refused by name
         _link(run / observed.FOLDER / attack.role.folder / name, here / attack.role.folder / name)
 
 
 def _link(there: Path, here: Path) -> None:
-    """A link where the system has them, else a copy. A missing file stays missing: its reader refuses it."""
+    """Create a link if the system supports it, else a copy. A missing file stays missing: its reader refuses it."""
     try:
         here.symlink_to(there.resolve())
     except OSError:

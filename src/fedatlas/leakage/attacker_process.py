@@ -1,4 +1,4 @@
-"""The attacker: a process that is given a folder (`attacker_folder`) and leaves its answer there."""
+"""The attacker: a process that receives a folder (`attacker_folder`) and leaves its answer there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedatlas.record.run_folder import RunFolder
 
 
 def carry_out(folder: Path) -> None:
-    """Run the attack that the folder orders, on what lies in it."""
+    """Run the attack ordered in the folder, on the folder's content."""
     order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
     attack = VIEW_ATTACKS[order["name"]](role=order["role"], **order["keys"])
     try:

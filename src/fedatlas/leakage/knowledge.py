@@ -1,4 +1,4 @@
-"""The knowledge of an attacker, read from its folder (`attacker_folder`): common knowledge, the view of its role, what it was told."""
+"""The knowledge of an attacker, read from its folder (`attacker_folder`): common knowledge, its role's view, further knowledge."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedatlas.record.observed import RoleView
 from fedatlas.record.run_folder import RunFolder, file_of
 from fedatlas.setup.truth import pixel_range
 
-TOLD = "told.json"  # further knowledge that the declaration names
+TOLD = "told.json"  # further knowledge named in the declaration
 
 
 class Common(NamedTuple):
-    """Knowledge of everybody in the federation."""
+    """Knowledge common to everyone in the federation."""
 
     config: ExperimentConfig
     done: Preprocess
@@ -32,19 +32,21 @@ class Common(NamedTuple):
 
 
 def common_knowledge(folder: Path) -> Common:
-    """ConfigError where the network cannot be built from files, or predicts no classes."""
+    """Return the common knowledge; ConfigError if the network cannot be built from files, or does not predict classes."""
     home = RunFolder.open(folder)
     config = home.config()
     done = Preprocess.from_json(home.read_json("preprocess.json", *Preprocess.KEYS))
     if config.models or config.model.name.startswith(OWN):
-        raise ConfigError("attacks need one network that the file names: [[models]] and a custom network are refused.")
+        raise ConfigError(
+            "attacks need a single network named in the file: [[models]] and a custom network are refused."
+        )
     if done.task != "classes":
-        raise ConfigError(f"attacks are on classes, and this run predicts {done.task}.")
+        raise ConfigError(f"attacks support only classes, but this run predicts {done.task}.")
     return Common(config, done, make_loss(config.model.loss, done.task, len(done.class_names)))
 
 
 def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
-    """Everything that the folder says; a view is read when an attack asks for it."""
+    """Return all knowledge in the folder; a view is read only when an attack asks for it."""
     config, done, loss = common_knowledge(folder)
     told = folder / TOLD
 
@@ -67,7 +69,7 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
 
 
 def newest_model(folder: Path, attack: ViewAttack) -> Mapping[str, Tensor]:
-    """The newest global model that the role knows, as far as it crossed: counters do not. ConfigError for a view without one."""
+    """Return the newest global model the role knows, as far as it was sent: counters are not. ConfigError for a view without one."""
     if attack.rounds is None:
         from safetensors.torch import load_file
 
@@ -79,4 +81,4 @@ def newest_model(folder: Path, attack: ViewAttack) -> Mapping[str, Tensor]:
             message: Mapping[str, Any] = frame.body.get("message", {})
             if frame.direction in {"down", "peer"} and "model" in message:
                 return {**message["model"], **(message.get("buffers") or {})}
-    raise ConfigError(f"the view of '{attack.role}' holds no model: write rounds = [1, 0] under [observe].")
+    raise ConfigError(f"the view of '{attack.role}' holds no model: set rounds = [1, 0] under [observe].")

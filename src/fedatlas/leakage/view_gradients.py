@@ -1,7 +1,7 @@
-"""From a view of the first round to the gradients that it shows (A8, A10).
+"""From a view of the first round to the gradients that it reveals (A8, A10).
 
-A server sees each update: ``(w - w_k) / lr`` is the gradient of the one row of client k. Of a masked update it has words of a ring, read
-as if they were no mask. A client or an outsider sees two global models, whose difference is the mean of all gradients.
+A server sees each update: ``(w - w_k) / lr`` is the gradient of the single row of client k. A masked update consists of ring elements,
+which are read as if there were no mask. A client or an outsider sees two global models, whose difference gives the mean gradient.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fedatlas.setup.transform import make_transform
 from fedatlas.transforms.change import decoded, unseal
 from fedatlas.tree import Tree, stack
 
-ROUND = 1  # whose gradients are those of the initial model
+ROUND = 1  # the round whose gradients are taken at the initial model
 
 
 def read_gradients(view: RoleView, config: ExperimentConfig, targets: int) -> ViewGradients:
-    """The gradients of the first round that the view shows, of at most so many clients; 0 = all. ConfigError where it shows none."""
+    """Return the gradients of the first round in the view, of at most ``targets`` clients; 0 = all. ConfigError if it has none."""
     if view.role.kind == "server":
         return _of_updates(list(view.frames(ROUND)), config, targets)
     before, after = _told(view, ROUND), _told(view, ROUND + 1)
@@ -38,19 +38,19 @@ def read_gradients(view: RoleView, config: ExperimentConfig, targets: int) -> Vi
 
 
 def _told(view: RoleView, number: int) -> Tree:
-    """The global model that a client was told, or an outsider was given."""
+    """Return the global model that a client or an outsider received."""
     for frame in view.frames(number):
         body = frame.body.get("message", frame.body)
         if frame.direction in {"down", "published"} and isinstance(body, Mapping) and "model" in body:
             return Tree(body["model"])
     raise ConfigError(
-        f"the view of '{view.role}' holds no model of round {number}: a client has to be asked in rounds {ROUND} and {ROUND + 1}; "
-        "write fraction = 1.0 under [cohort] and rounds = 2."
+        f"the view of '{view.role}' holds no model of round {number}: a client must be asked in rounds {ROUND} and {ROUND + 1}; "
+        "set fraction = 1.0 under [cohort] and rounds = 2."
     )
 
 
 def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: int) -> ViewGradients:
-    """The gradient behind each update that was sent up."""
+    """Return the gradient behind each update that was sent up."""
     told: dict[int, ViewFrame] = {}
     first: Mapping[str, Any] = {}
     found: list[tuple[int, Tree]] = []
@@ -68,31 +68,33 @@ def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: 
         if "masked" in frame.body:
             found.append((frame.client, read_masked(frame.body, start)))
             continue
-        changes = any(not made(one.name).whole for one in config.privacy)  # what protects an update makes it a change
+        changes = any(
+            not made(one.name).whole for one in config.privacy
+        )  # protection of an update turns it into a change
         if changes:
             update = decoded(transform, dict(frame.body))
         else:
             update = unseal(transform, algorithm.training("train"), base, dict(frame.body))
         if not isinstance(update.get("model"), Tree):
-            raise ConfigError("the view holds updates that are ciphertexts: only masked and plain ones are attacked.")
+            raise ConfigError("the view holds encrypted updates: only masked and plain ones can be attacked.")
         after = update["model"] + start if changes else update["model"]
         found.append((frame.client, _gradient(start, after, lr or config.local.lr, config)))
     if not found:
         raise ConfigError(
-            f"the view of 'server' holds no update of round {ROUND}: write rounds = [1, 1] under [observe]."
+            f"the view of 'server' holds no update of round {ROUND}: give rounds = [1, 1] under [observe]."
         )
     clients, each = zip(*found, strict=True)
     return ViewGradients(clients, stack(each), Tree(first["model"]), Tree(first.get("buffers") or {}))
 
 
 def _gradient(before: Tree, after: Mapping[str, Tensor], lr: float, config: ExperimentConfig) -> Tree:
-    """(w - w') / lr without the weight decay: the gradient of one step."""
+    """Return (w - w') / lr without the weight decay: the gradient of one step."""
     decay = config.local.weight_decay
     return before.map(lambda w, v: ((w.double() - v.double()) / lr - decay * w.double()).float(), after)
 
 
 def read_masked(update: Mapping[str, Any], like: Tree) -> Tree:
-    """The words of one masked update as numbers, in the places that its form gives them: what the masks leave to be read."""
+    """Return the words of one masked update as numbers, in the places given by its form: all that the masks leave readable."""
     places = dict.fromkeys(update["masked"], 0)
     out = Tree()
     for name, one in update["form"]["model"]["of"].items():

@@ -1,4 +1,4 @@
-"""How well clusters of clients agree with the groups that were planted (C12, C14)."""
+"""Agreement of clusters of clients with the planted groups (C12, C14)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def adjusted_rand(found: Sequence[Hashable], planted: Sequence[Hashable]) -> float:
-    """The share of pairs that both group alike, 1 for equal groupings and 0 on average for random ones.
+    """Return the chance-corrected share of pairs grouped alike by both: 1 for equal groupings, 0 on average for random ones.
 
     (sum_ij C(n_ij, 2) - E) / ((sum_i C(a_i, 2) + sum_j C(b_j, 2)) / 2 - E) with E = sum_i C(a_i, 2) sum_j C(b_j, 2) / C(n, 2).
     Source: Hubert, Arabie, Journal of Classification 1985.
@@ -24,7 +24,7 @@ def adjusted_rand(found: Sequence[Hashable], planted: Sequence[Hashable]) -> flo
 
 
 def purity(found: Sequence[Hashable], planted: Sequence[Hashable]) -> float:
-    """Share of clients that belong to the commonest planted group of their cluster."""
+    """Return the share of clients that belong to the most common planted group of their cluster."""
     best: dict[Hashable, int] = {}
     for (cluster, _), n in Counter(zip(found, planted, strict=True)).items():
         best[cluster] = max(best.get(cluster, 0), n)
@@ -32,7 +32,7 @@ def purity(found: Sequence[Hashable], planted: Sequence[Hashable]) -> float:
 
 
 def cluster_figures(found: Mapping[int, int], planted: Mapping[int, Any]) -> dict[str, Any]:
-    """The assignment and, where groups were planted, both figures over the clients that belong to a cluster."""
+    """Return the assignment and, if groups were planted, both figures over the clients that belong to a cluster."""
     clients = sorted(found)
     out: dict[str, Any] = {"assignment": {str(k): found[k] for k in clients}, "number": len(set(found.values()))}
     if planted and clients:

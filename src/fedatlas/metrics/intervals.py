@@ -1,4 +1,4 @@
-"""How sure a figure is: bootstrap intervals over test rows, spread over seeds, means over the last rounds."""
+"""Uncertainty of figures: bootstrap intervals over test rows, spread over seeds, means over the last rounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedatlas.metrics.resampling import Weighted
 from fedatlas.rng import numpy_stream
 
 ScoreColumns = NDArray[np.floating[Any]]
-DRAWS, FEWEST, LARGE = 1000, 200, 100_000  # draws: fewer of more labels than ``LARGE``, down to ``FEWEST``
-TOGETHER, NUMBERS = 50, 1_000_000  # draws that are in memory at once, and numbers of them
+DRAWS, FEWEST, LARGE = 1000, 200, 100_000  # draws: fewer for more labels than ``LARGE``, down to ``FEWEST``
+TOGETHER, NUMBERS = 50, 1_000_000  # draws in memory at once, and the largest count of their numbers
 
 
 class Interval(NamedTuple):
-    """A figure and the interval it may lie in."""
+    """A figure and its interval."""
 
     estimate: float | None
     low: float | None
@@ -38,11 +38,11 @@ class Spread(NamedTuple):
 def bootstrap(
     figures: Weighted, rows: int, seed: int, *key: int | str, draws: int | None = None, level: float = 0.95
 ) -> dict[str, Interval]:
-    """Percentile intervals of figures of ``rows`` test rows (Efron 1979), all of the same draws.
+    """Return percentile intervals of figures of ``rows`` test rows (Efron 1979), all from the same draws.
 
-    Drawing rows with replacement is weighting each by how often it was drawn, (draws, rows). Draws in which a figure
-    is not defined (nan: a class is missing), or no number, are left out of its interval. A single row has none. They come from the
-    stream (seed, ``bootstrap``, key).
+    Drawing rows with replacement equals weighting each by how often it was drawn, (draws, rows). Draws in which a figure
+    is undefined (nan: a class is missing) or infinite are left out of its interval. A single row has no interval. The draws come from
+    the stream (seed, ``bootstrap``, key).
     """
     estimates = {name: float(x[0]) for name, x in figures(np.ones((1, rows))).items()}
     found: dict[str, list[Floats]] = {name: [] for name in estimates}
@@ -53,12 +53,12 @@ def bootstrap(
 
 
 def usual_draws(labels: int) -> int:
-    """How often rows with so many labels are drawn, where nobody asks for a number: 1,000 times, of very many less often."""
+    """Return the default number of draws for rows with ``labels`` labels: 1,000, or fewer for very many labels."""
     return max(FEWEST, min(DRAWS, DRAWS * LARGE // max(labels, 1)))
 
 
 def drawings(rows: int, seed: int, *key: int | str, draws: int | None = None) -> Iterator[Floats]:
-    """All draws of a stream, as many at a time as fit: (some, rows) each."""
+    """Yield all draws of a stream, as many at a time as fit in memory: (some, rows) each."""
     stream, left = numpy_stream(seed, "bootstrap", *key), usual_draws(rows) if draws is None else draws
     many = max(min(TOGETHER, NUMBERS // rows), 1)
     while left > 0:
@@ -67,13 +67,13 @@ def drawings(rows: int, seed: int, *key: int | str, draws: int | None = None) ->
 
 
 def drawn(stream: np.random.Generator, rows: int, draws: int) -> Floats:
-    """How often each row is drawn, (draws, rows): as many as there are, with replacement."""
+    """Return how often each row is drawn, (draws, rows): as many as there are, with replacement."""
     many = [np.bincount(stream.integers(rows, size=rows), minlength=rows) for _ in range(draws)]
     return np.stack(many).astype(np.float64)
 
 
 def interval(estimate: float, values: Floats, level: float = 0.95) -> Interval:
-    """A figure with the middle of what it came out as."""
+    """Return a figure with the central interval of its values over the draws."""
     known = values[np.isfinite(values)]
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (np.nan, np.nan)
     one, left, right = (float(x) if math.isfinite(x) else None for x in (estimate, low, high))
@@ -89,10 +89,10 @@ def differences(
     level: float = 0.95,
     **how: Any,
 ) -> Floats:
-    """Percentile intervals of how much larger a weighted mean of ``one`` is than that of ``other``, (2, columns): low, high.
+    """Return percentile intervals of the weighted mean of ``one`` minus that of ``other``, (2, columns): low, high.
 
-    ``one``, ``other`` (columns, n): scores of the same n rows, drawn alike for both (paired bootstrap); one column stands for all.
-    ``weight`` (n,); ``root``: of the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
+    ``one``, ``other`` (columns, n): scores of the same n rows, with the same draws for both (paired bootstrap); a single column applies
+    to all. ``weight`` (n,); ``root``: compare the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
     """
     more, less = (mean_draws(scores, weight, seed, *key, **how) for scores in (one, other))
     ends = np.nanquantile(more - less, [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -107,7 +107,7 @@ def of_means(
     root: bool = False,
     draws: int | None = None,
 ) -> list[Interval]:
-    """Weighted means of the columns (columns, n) of the same rows, or their roots, with intervals; the rows drawn alike for all."""
+    """Return weighted means of the columns (columns, n) of the same rows, or their roots, with intervals from common draws."""
     total = weight.sum()
     means = (scores * weight).sum(1) / total if total else np.full(len(scores), np.nan)
     found = mean_draws(scores, weight, seed, *key, root=root, draws=draws)
@@ -122,12 +122,12 @@ def mean_draws(
     root: bool = False,
     draws: int | None = None,
 ) -> Floats:
-    """(draws, columns): what the weighted means of ``scores`` (columns, n) come out as; nan where no row that counts was drawn."""
+    """Return (draws, columns) the weighted means of ``scores`` (columns, n) in each draw; nan if no row with weight was drawn."""
     columns, found = list(scores.astype(np.float64)), [np.empty((0, len(scores)))]
     for counts in drawings(len(weight), seed, *key, draws=draws):
         counted = counts * weight
         total = counted.sum(1)
-        # not a matrix product: its bits would depend on how many threads share it
+        # not a matrix product, whose bits would depend on the number of threads
         sums = np.stack([np.einsum("dn,n->d", counted, column) for column in columns], axis=1)
         found.append(sums / np.where(total, total, np.nan)[:, None])
     means = np.concatenate(found)
@@ -135,7 +135,7 @@ def mean_draws(
 
 
 def proportion(hits: float, of: float, z: float = 1.959963985) -> tuple[float, float]:
-    """Wilson's interval of a share of rows that count alike, (low, high); 95% with the usual ``z``."""
+    """Return Wilson's interval of a share of equally weighted rows, (low, high); 95% with the default ``z``."""
     if not of:
         return 0.0, 1.0
     share, grown = hits / of, 1 + z * z / of
@@ -145,7 +145,7 @@ def proportion(hits: float, of: float, z: float = 1.959963985) -> tuple[float, f
 
 
 def over_seeds(values: Sequence[float | None]) -> Spread:
-    """Mean and standard deviation (n - 1) over seeds; a seed without the figure is not counted."""
+    """Return mean and standard deviation (n - 1) over seeds; a seed without the figure is not counted."""
     known = [v for v in values if v is not None]
     if not known:
         return Spread(None, None, 0)
@@ -155,10 +155,10 @@ def over_seeds(values: Sequence[float | None]) -> Spread:
 
 
 def mean_last(values: Sequence[float | None]) -> float | None:
-    """Mean over the last max(1, round(R / 100)) of R rounds (C12).
+    """Return the mean over the last max(1, round(R / 100)) of R rounds (C12).
 
-    ``values`` are the rows 0 ... R of a run, row 0 the initial model, None where nothing was evaluated; a half is
-    rounded to even, as Python does.
+    ``values`` are the rows 0 ... R of a run, row 0 the initial model, None for rounds without evaluation; a half is
+    rounded to even, as in Python.
     """
     window = max(1, round((len(values) - 1) / 100))
     known = [v for v in values[-window:] if v is not None]

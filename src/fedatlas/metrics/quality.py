@@ -1,8 +1,8 @@
-"""How good predictions are (C12): figures of sums that add up over batches, clients and machines.
+"""Quality of predictions (C12): figures from sums that add up over batches, clients and machines.
 
 `class_sums` and `number_sums` turn a batch into sums; ``+`` joins them in any order; `class_figures` and
-`number_figures` turn the sums into figures, None where a figure is not defined. Every row may carry a weight (survey
-weights); all sums are float64. What needs all rows at once stands apart: `confusion_matrix`, and for two classes
+`number_figures` turn the sums into figures, None if undefined. Every row may have a weight (survey
+weights); all sums are float64. Figures that need all rows at once are separate: `confusion_matrix`, and for two classes
 `auc`, `log_loss` and `calibration`.
 """
 
@@ -22,12 +22,12 @@ Floats = NDArray[np.float64]
 
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
 
-BINS = 10  # of a reliability diagram
+BINS = 10  # in a reliability diagram
 _TINY = 1e-12  # C15; log-loss clips probabilities to [1e-12, 1 - 1e-12]
 
 
 def plain_array(x: Values) -> NDArray[Any]:
-    """A tensor or an array as NumPy's, on the processor."""
+    """Return a tensor or an array as NumPy's, on the CPU."""
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
@@ -40,7 +40,7 @@ def floats(x: Values) -> Floats:
 
 
 def row_weights(weights: Values | None, like: NDArray[Any]) -> Floats:
-    """Row weights (n,) spread over a row's steps: the shape of ``like``, (n,) or (n, length)."""
+    """Return row weights (n,) broadcast over a row's steps, in the shape of ``like``, (n,) or (n, length)."""
     if weights is None:
         return np.ones(like.shape)
     w = floats(weights)
@@ -48,7 +48,7 @@ def row_weights(weights: Values | None, like: NDArray[Any]) -> Floats:
 
 
 def _count(index: NDArray[Any], weights: Floats, length: int) -> Floats:
-    """(length,): the weight that falls on each index."""
+    """Return (length,): the total weight of each index."""
     without_ignored: Floats = np.bincount(index, weights, length).astype(np.float64, copy=False)
     return without_ignored
 
@@ -60,27 +60,27 @@ def over(a: NDArray[Any], b: NDArray[Any]) -> Floats:
 
 
 def without_ignored(y: NDArray[Any], ignore: int | None, *others: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return arrays of one shape, flat, without the places at which the target is ``ignore``; the target first."""
+    """Return arrays of one shape, flattened, without the places where the target is ``ignore``; the target first."""
     kept = np.ones(y.shape, bool) if ignore is None else y != ignore
     return [x[kept] for x in (y, *others)]
 
 
 def predictions(outputs: Tensor) -> Tensor:
-    """Class numbers from raw outputs (..., classes): the largest; from one raw score (n, 1) or (n,): is it above 0."""
+    """Return class numbers from raw outputs (..., classes): the largest; or from one raw score (n, 1) or (n,): 1 if above 0."""
     if outputs.dim() == 1 or outputs.shape[-1] == 1:
         return (outputs.reshape(len(outputs)) > 0).long()
     return outputs.argmax(-1)
 
 
 def margins(outputs: Tensor) -> Tensor:
-    """Two classes: (n, 2) logits or (n, 1) raw scores -> (n,) log-odds of class 1, float64; a sigmoid makes them p."""
+    """Map two-class outputs, (n, 2) logits or (n, 1) raw scores, to (n,) log-odds of class 1, float64; a sigmoid gives p."""
     scores = outputs.detach().double()
     return scores[:, 1] - scores[:, 0] if scores.dim() == 2 and scores.shape[1] == 2 else scores.reshape(len(scores))
 
 
 @dataclass(frozen=True)
 class ClassSums:
-    """Sums over rows (or tokens): weight that is truly c, predicted c, and both, for each class c; and of the loss."""
+    """Sums over rows (or tokens): true weight, predicted weight and correct weight of each class; and of the loss."""
 
     true: Floats  # (C,)
     predicted: Floats  # (C,)
@@ -97,7 +97,7 @@ class ClassSums:
 
     @property
     def weight(self) -> float:
-        """Total weight: the number of rows where rows have no weights."""
+        """Total weight: the number of rows if they have no weights."""
         return float(self.true.sum())
 
 
@@ -109,9 +109,9 @@ def class_sums(
     weights: Values | None = None,
     ignore: int | None = None,
 ) -> ClassSums:
-    """Sums of a batch. ``predicted``, ``targets``, ``losses`` are (n,), or (n, length) for tokens; ``weights`` (n,).
+    """Return the sums of a batch. ``predicted``, ``targets``, ``losses`` are (n,), or (n, length) for tokens; ``weights`` (n,).
 
-    Targets equal to ``ignore`` count nowhere.
+    Targets equal to ``ignore`` are not counted.
     """
     y, p, losses = plain_array(targets), plain_array(predicted), floats(losses)
     y, p, losses, w = without_ignored(y, ignore, p, losses, row_weights(weights, y))
@@ -121,36 +121,36 @@ def class_sums(
 
 
 def accuracy(sums: ClassSums, exclude: tuple[int, ...] = ()) -> float | None:
-    """Share of the weight predicted rightly (top-1), over rows whose true class is not in ``exclude``."""
+    """Return the share of the weight predicted correctly (top-1), over rows whose true class is not in ``exclude``."""
     kept = np.ones(len(sums.true), bool)
     kept[list(exclude)] = False
     return _ratio(float(sums.hits[kept].sum()), float(sums.true[kept].sum()))
 
 
 def per_class_f1(sums: ClassSums) -> Floats:
-    """(C,): 2 hits / (true + predicted); nan for a class that is neither true nor predicted anywhere."""
+    """Return (C,): 2 hits / (true + predicted); nan for a class that is never true nor predicted."""
     return over(2 * sums.hits, sums.true + sums.predicted)
 
 
 def per_class_accuracy(sums: ClassSums) -> Floats:
-    """(C,): hits / true (recall); nan for a class without rows."""
+    """Return (C,): hits / true (recall); nan for a class without rows."""
     return over(sums.hits, sums.true)
 
 
 def macro_f1(sums: ClassSums) -> float | None:
-    """Plain mean of F1 over the classes that are true or predicted somewhere, as scikit-learn takes it."""
+    """Return the plain mean of F1 over the classes that are true or predicted at least once, as in scikit-learn."""
     f1 = per_class_f1(sums)
     return None if np.isnan(f1).all() else float(np.nanmean(f1))
 
 
 def weighted_f1(sums: ClassSums) -> float | None:
-    """Mean of F1 weighted by each class's true rows."""
+    """Return the mean of F1 weighted by each class's true rows."""
     f1 = np.nan_to_num(per_class_f1(sums))
     return _ratio(float(f1 @ sums.true), sums.weight)
 
 
 def class_figures(sums: ClassSums, exclude: tuple[int, ...] = ()) -> dict[str, Any]:
-    """The figures of classification as plain values, ready for JSON; None where one is not defined. ``exclude``: of accuracy."""
+    """Return the figures of classification as plain values for JSON; None if undefined. ``exclude``: classes not in accuracy."""
     return {
         "accuracy": accuracy(sums, exclude),
         "macro_f1": macro_f1(sums),
@@ -180,7 +180,7 @@ class NumberSums:
         return NumberSums(
             total,
             self.mean + gap * other.weight / total,
-            # Chan, Golub, LeVeque 1983: no difference of large squares, so R^2 survives targets far from 0.
+            # Chan, Golub, LeVeque 1983: no difference of large squares, so R^2 stays accurate for targets far from 0.
             self.spread + other.spread + gap * gap * self.weight * other.weight / total,
             self.squared + other.squared,
             self.absolute + other.absolute,
@@ -189,7 +189,7 @@ class NumberSums:
 
 
 def number_sums(predicted: Values, targets: Values, losses: Values, weights: Values | None = None) -> NumberSums:
-    """Sums of a batch of numbers; ``predicted`` (n,) or (n, 1), the others (n,)."""
+    """Return the sums of a batch of numbers; ``predicted`` (n,) or (n, 1), the others (n,)."""
     y = floats(targets).ravel()
     error = y - floats(predicted).reshape(y.shape)
     w = row_weights(weights, y)
@@ -202,7 +202,7 @@ def number_sums(predicted: Values, targets: Values, losses: Values, weights: Val
 
 
 def number_figures(sums: NumberSums) -> dict[str, float | None]:
-    """Root mean squared error and mean absolute error in the target's unit, R^2 = 1 - squared / spread, mean loss."""
+    """Return root mean squared error and mean absolute error in the target's unit, R^2 = 1 - squared / spread, mean loss."""
     mse = _ratio(sums.squared, sums.weight)
     return {
         "rmse": None if mse is None else math.sqrt(mse),
@@ -213,28 +213,28 @@ def number_figures(sums: NumberSums) -> dict[str, float | None]:
 
 
 class Span(NamedTuple):
-    """Rows whose true numbers lie close together, in the target's unit."""
+    """Rows with similar true numbers, in the target's unit."""
 
     low: float
     high: float
     weight: float
     true: float  # mean
     predicted: float  # mean
-    p10: float  # tenth and ninetieth percentile of what was predicted, by rows
+    p10: float  # tenth and ninetieth percentile of the predictions, by rows
     p90: float
     rmse: float
 
 
 def by_target(predicted: Values, targets: Values, weights: Values | None = None, spans: int = 10) -> list[Span]:
-    """What was predicted where the true number is small, middling, large: spans of about equally many rows, in order.
+    """Return the predictions for small to large true numbers: spans with about equal numbers of rows, in order.
 
-    Equal numbers are in one span; where there are no more than ``spans`` of them, each has its own.
+    Equal numbers are in one span; if there are at most ``spans`` different numbers, each has its own.
     """
     y, p = floats(targets).ravel(), floats(predicted).ravel()
     w = row_weights(weights, y)
     values = np.unique(y)
     edges = values if len(values) <= spans else np.unique(np.quantile(y, np.arange(1, spans + 1) / spans))
-    at = np.searchsorted(edges, y)  # a number on an edge belongs to the span below
+    at = np.searchsorted(edges, y)  # a number on an edge belongs to the lower span
     out = []
     for k in np.unique(at):
         inside = at == k
@@ -251,16 +251,16 @@ def by_target(predicted: Values, targets: Values, weights: Values | None = None,
 def confusion_matrix(
     predicted: Values, targets: Values, classes: int, weights: Values | None = None, ignore: int | None = None
 ) -> Floats:
-    """(C, C): weight of rows of true class i (row) predicted as j (column). Matrices of batches add up."""
+    """Return (C, C): weight of rows of true class i (row) predicted as j (column). Matrices of batches add up."""
     y, p = plain_array(targets), plain_array(predicted)
     y, p, w = without_ignored(y, ignore, p, row_weights(weights, y))
     return _count(y * classes + p, w, classes * classes).reshape(classes, classes)
 
 
 def auc(scores: Values, targets: Values, weights: Values | None = None) -> float | None:
-    """Area under the ROC curve: the chance that a row of class 1 scores above a row of class 0, ties counting half.
+    """Return the area under the ROC curve: the chance that a row of class 1 scores above one of class 0, ties counting half.
 
-    The Mann-Whitney form; None where one class has no weight.
+    The Mann-Whitney form; None if one class has no weight.
     """
     y = one_of_two(targets)
     w = row_weights(weights, y)
@@ -272,18 +272,18 @@ def auc(scores: Values, targets: Values, weights: Values | None = None) -> float
 
 
 def one_of_two(targets: Values) -> NDArray[np.bool_]:
-    """Whether a row is of class 1, (n,)."""
+    """Return whether each row is of class 1, (n,)."""
     found: NDArray[np.bool_] = plain_array(targets) > 0
     return found
 
 
 def clipped(probabilities: Floats) -> Floats:
-    """Probabilities whose logarithm is finite on both sides."""
+    """Return probabilities clipped so that their logarithm is finite on both sides."""
     return np.clip(probabilities, _TINY, 1 - _TINY)
 
 
 def log_loss(probabilities: Values, targets: Values, weights: Values | None = None) -> float | None:
-    """Mean of -log p(true class) for two classes; ``probabilities`` (n,) of class 1."""
+    """Return the mean of -log p(true class) for two classes; ``probabilities`` (n,) of class 1."""
     p, y = clipped(floats(probabilities)), one_of_two(targets)
     w = row_weights(weights, y)
     return _ratio(-float(w @ np.log(np.where(y, p, 1 - p))), float(w.sum()))
@@ -300,22 +300,22 @@ class Bin(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Whether probabilities mean what they say. ``bins`` holds those that are not empty."""
+    """Agreement of stated probabilities with observed shares. ``bins`` holds the non-empty bins."""
 
     error: float | None  # expected calibration error: mean |observed - predicted| weighted by the bins' rows
     bins: tuple[Bin, ...]
 
 
 def calibration(probabilities: Values, targets: Values, weights: Values | None = None, bins: int = BINS) -> Calibration:
-    """Expected calibration error and reliability bins of equal width for the probability of class 1 (two classes).
+    """Return the expected calibration error and equal-width reliability bins for the probability of class 1 (two classes).
 
-    Naeini, Cooper, Hauskrecht 2015, with the probability of class 1 in place of the larger one.
+    Naeini, Cooper, Hauskrecht 2015, with the probability of class 1 instead of the larger one.
     """
     p = floats(probabilities)
     y = one_of_two(targets).astype(np.float64)
     w = row_weights(weights, y)
     edges = np.linspace(0, 1, bins + 1)
-    at = np.searchsorted(edges[1:-1], p)  # p on an inner edge belongs to the bin below
+    at = np.searchsorted(edges[1:-1], p)  # p on an inner edge belongs to the lower bin
     weight, predicted, observed = (_count(at, w * x, bins) for x in (np.ones_like(p), p, y))
     total = weight.sum()
     rows = tuple(

@@ -1,8 +1,8 @@
-"""Figures of test rows under many weightings of them at once: what a bootstrap asks for, as a few weighted sums.
+"""Figures of test rows under many weightings at once, as needed by the bootstrap, computed as a few weighted sums.
 
-A `Weighted` maps how often each row was drawn, (draws, n), to each figure's values, (draws,), nan where it is not
-defined: those of `quality` for rows that are there as often as drawn, times weights of their own. The sums are NumPy's
-own, which one thread computes in one order: no product that a library may share among threads.
+A `Weighted` maps how often each row was drawn, (draws, n), to each figure's values, (draws,), nan if
+undefined: those of `quality` for rows repeated as often as drawn, times their own weights. The sums are NumPy's
+own, computed by one thread in a fixed order, and never a product that a library may split among threads.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Weighted = Callable[[Floats], dict[str, Floats]]
 
 
 def together(*parts: Weighted) -> Weighted:
-    """The figures of all of them."""
+    """Return the figures of all parts."""
     return lambda drawn: {name: x for part in parts for name, x in part(drawn).items()}
 
 
 def of_mean(name: str, scores: Floats, weights: Floats, root: bool = False) -> Weighted:
-    """The weighted mean of the rows' scores (n,), or its root."""
+    """Return the weighted mean of the rows' scores (n,), or its root."""
     sums = summed(weights * scores, weights)
 
     def figures(drawn: Floats) -> dict[str, Floats]:
@@ -46,7 +46,7 @@ def of_mean(name: str, scores: Floats, weights: Floats, root: bool = False) -> W
 def of_classes(
     predicted: Values, targets: Values, classes: int, weights: Values | None = None, ignore: int | None = None
 ) -> Weighted:
-    """Macro and weighted F1; of tokens (n, length), too."""
+    """Return macro and weighted F1; also for tokens (n, length)."""
     y, p = plain_array(targets), plain_array(predicted)
     row = np.broadcast_to(np.arange(len(y)).reshape(-1, *[1] * (y.ndim - 1)), y.shape)
     y, p, w, row = without_ignored(y, ignore, p, row_weights(weights, y), row)
@@ -66,10 +66,10 @@ def of_classes(
 
 
 def of_numbers(predicted: Values, targets: Values, weights: Values | None = None) -> Weighted:
-    """Mean absolute error in the target's unit, and R^2. The root mean squared error is `of_mean`'s."""
+    """Return mean absolute error in the target's unit, and R^2. For the root mean squared error use `of_mean`."""
     y = floats(targets).ravel()
     error, w = y - floats(predicted).reshape(y.shape), row_weights(weights, y)
-    centred = y - (np.median(y) if len(y) else 0.0)  # of most draws, with an outlier or without
+    centred = y - (np.median(y) if len(y) else 0.0)  # the centre of most draws, with or without an outlier
     sums = summed(w, w * centred, w * centred**2, w * error**2, w * np.abs(error))
 
     def figures(drawn: Floats) -> dict[str, Floats]:
@@ -84,7 +84,7 @@ def of_numbers(predicted: Values, targets: Values, weights: Values | None = None
 
 
 def of_two_classes(margin: Values, probabilities: Values, targets: Values, weights: Values | None = None) -> Weighted:
-    """AUC by scores (n,), log-loss and expected calibration error by the probability of class 1, (n,)."""
+    """Return AUC from scores (n,), log-loss and expected calibration error from the probability of class 1, (n,)."""
     score, p, y = plain_array(margin), floats(probabilities), one_of_two(targets)
     w = row_weights(weights, y)
     order = np.argsort(score, kind="stable")
@@ -109,28 +109,28 @@ def of_two_classes(margin: Values, probabilities: Values, targets: Values, weigh
 
 
 def pairs_won(positive: Floats, negative: Floats, lower: Values, upper: Values) -> float:
-    """The weight of pairs in which the positive row scores higher, ties by half, of weights in the scores' order.
+    """Return the weight of pairs in which the positive row scores higher, ties by half; weights are in the scores' order.
 
-    ``lower``, ``upper``: how many negative rows score below each positive row, and at most as high.
+    ``lower``, ``upper``: numbers of negative rows that score below each positive row, and at most as high.
     """
     below = np.concatenate([[0.0], np.cumsum(negative)])
     return float((positive * (below[lower] + below[upper])).sum() / 2)
 
 
 def summed(*columns: Floats) -> Callable[[Floats], Floats]:
-    """(draws, n) -> (draws, columns): the sums of each of ``columns``, (n,), over the rows drawn."""
+    """Map (draws, n) to (draws, columns): the sums of each of ``columns``, (n,), over the rows drawn."""
     return lambda drawn: np.stack([(drawn * column).sum(1) for column in columns], axis=1)
 
 
 def grouped(values: Floats, group: Values, groups: int, row: Values) -> Callable[[Floats], Floats]:
-    """(draws, n) -> (draws, groups): the sums of ``values`` by ``group``, each as often as its ``row`` was drawn."""
+    """Map (draws, n) to (draws, groups): the sums of ``values`` by ``group``, each as often as its ``row`` was drawn."""
     order = np.argsort(group, kind="stable")
     there, starts = np.unique(group[order], return_index=True)
     held, of = values[order], row[order]
 
     def sums(drawn: Floats) -> Floats:
         out = np.zeros((len(drawn), groups))
-        for one, counts in zip(out, drawn, strict=True):  # a draw at a time: of texts there are many values in a row
+        for one, counts in zip(out, drawn, strict=True):  # one draw at a time, since a row of text has many values
             one[there] = np.add.reduceat(counts[of] * held, starts)
         return out
 

@@ -1,4 +1,4 @@
-"""The papers' networks as plain modules, their initialisation, losses and dropout (M1 to M12, L1 to L9)."""
+"""The papers' networks as plain modules, with initialisation, losses and dropout (M1 to M12, L1 to L9)."""
 
 from fedatlas.models.config import MixedConfig, ModelConfig
 from fedatlas.models.dropout import Dropout, adopt_dropout, draw_masks, dropout_shapes

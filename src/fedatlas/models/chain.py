@@ -1,7 +1,7 @@
-"""A module read as a chain of layers of units, for algorithms that rename or add units; and modules whose widths may change.
+"""Modules read as a chain of layers of units, for algorithms that reorder or add units, and modules whose widths may change.
 
-Whether a module is such a chain is tried out: its units are shuffled and one of each hidden layer is split in two, and the
-outputs must stay. Skip connections, normalisation over units or layers used twice change them.
+A trial decides whether a module is such a chain: its units are shuffled and one of each hidden layer is split in two, and the
+outputs must not change. Skip connections, normalisation over units or layers used twice would change them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from fedatlas.rng import torch_stream
 from fedatlas.tree import Tensors, Tree
 
 GATES = 4
-ROWS = 8  # of noise, on which outputs are compared
-TOLERANCE = 1e-3  # of the outputs' size: far above the rounding of float32, far below a unit at the wrong place
+ROWS = 8  # rows of noise on which outputs are compared
+TOLERANCE = 1e-3  # relative to the outputs' size: far above float32 rounding, far below the effect of a misplaced unit
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 
 
 class ElasticLSTM(nn.LSTM):
-    """An ``nn.LSTM`` whose widths are read off its weights at each call, so that every layer may have its own.
+    """An ``nn.LSTM`` whose widths are read from its weights at each call, so that every layer may have a different one.
 
-    One direction, without projections, from zero states, which is what `find_chain` lets through.
+    One direction, without projections, from zero states: the only kind that `find_chain` accepts.
     """
 
     def forward(self, x: Any, hx: Any = None) -> Any:
-        """As ``nn.LSTM``; of the final states, those of the last layer."""
+        """Compute ``nn.LSTM``, but return only the last layer's final states."""
         if hx is not None:
-            raise ConfigError("an LSTM whose width may change begins with states of zeros: do not pass it any.")
+            raise ConfigError("an LSTM whose width may change starts from zero states: do not pass it any.")
         states = x.new_zeros(0), x.new_zeros(0)
         for i in range(self.num_layers):
             weights = [getattr(self, f"{name}_l{i}") for name in self.tensors()]
@@ -47,20 +47,20 @@ class ElasticLSTM(nn.LSTM):
         return x, tuple(states)
 
     def units(self, i: int) -> int:
-        """The width of layer ``i``."""
+        """Return the width of layer ``i``."""
         hidden: Tensor = getattr(self, f"weight_hh_l{i}")
         return hidden.shape[1]
 
     def tensors(self) -> tuple[str, ...]:
-        """A layer's tensors, as torch names them."""
+        """Return the names of a layer's tensors, as torch names them."""
         return ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if self.bias else ()))
 
 
 def elastic(module: nn.Module) -> nn.Module:
-    """Replaces every ``nn.LSTM`` inside ``module``, in place, by one that follows its weights' widths; returns the module."""
+    """Replace every ``nn.LSTM`` inside ``module``, in place, by one that follows its weights' widths; return the module."""
     for path, layer in list(module.named_modules()):
         if type(layer) is nn.LSTM and path and not (layer.bidirectional or layer.proj_size):
-            with torch.device("meta"):  # draws nothing
+            with torch.device("meta"):  # draws no random numbers
                 ours = ElasticLSTM(
                     layer.input_size,
                     layer.hidden_size,
@@ -74,7 +74,7 @@ def elastic(module: nn.Module) -> nn.Module:
 
 
 def resized(module: nn.Module, state: Tensors) -> nn.Module:
-    """``module`` with the widths of ``state``, in place; its numbers are left to `load_state_dict`."""
+    """Give ``module`` the widths of ``state``, in place; `load_state_dict` then sets the values."""
     elastic(module)
     for path, layer in module.named_modules():
         for name, x in layer.named_parameters(recurse=False):
@@ -92,9 +92,9 @@ def resized(module: nn.Module, state: Tensors) -> nn.Module:
 
 
 def find_chain(module: nn.Module, sample: Tensor) -> tuple[Layer, ...]:
-    """The layers of an `elastic` module, from the rows to the outputs; ConfigError, in one sentence, where it is no chain.
+    """Return the layers of an `elastic` module, from rows to outputs; ConfigError, in one sentence, if it is not a chain.
 
-    ``sample`` (n, ...) shows the shape and the type of the rows.
+    ``sample`` (n, ...) gives the shape and type of the rows.
     """
     refuse_parts(module)
     visits = visited(module, sample)
@@ -111,7 +111,7 @@ def find_chain(module: nn.Module, sample: Tensor) -> tuple[Layer, ...]:
 
 
 def refusal(module: nn.Module, what: str) -> ConfigError:
-    """The sentence for a module that is no chain."""
+    """Return the ConfigError for a module that is not a chain."""
     return ConfigError(
         f"the model {type(module).__name__} {what}: this algorithm matches the units of layers that follow one another, "
         "Linear, Conv, Embedding and LSTM, without skip connections, normalisation or dropout."
@@ -119,7 +119,7 @@ def refusal(module: nn.Module, what: str) -> ConfigError:
 
 
 def refuse_parts(module: nn.Module) -> None:
-    """ConfigError for layers that cannot stand in a chain, and for tensors outside the layers that can."""
+    """Raise ConfigError for layers not allowed in a chain, and for tensors outside allowed layers."""
     for name, layer in module.named_modules():
         what = f"'{name}' ({type(layer).__name__})"
         if isinstance(layer, (*NORMS, Dropout)):
@@ -127,18 +127,18 @@ def refuse_parts(module: nn.Module) -> None:
         own = dict(layer.named_parameters(recurse=False))
         known = isinstance(layer, (nn.Linear, nn.Embedding, *CONVOLUTIONS, ElasticLSTM))
         if list(layer.buffers(recurse=False)) or (own and not known):
-            raise refusal(module, f"keeps tensors of its own in {what}")
+            raise refusal(module, f"holds extra tensors in {what}")
         if isinstance(layer, CONVOLUTIONS) and layer.groups > 1:
             raise refusal(module, f"has grouped convolutions in {what}")
         if not all(x.requires_grad for x in own.values()):
-            raise refusal(module, f"has weights that are not trained in {what}")
+            raise refusal(module, f"has frozen weights in {what}")
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     if len(names) > len(list(module.parameters())):
         raise refusal(module, "shares a tensor between two layers")
 
 
 def visited(module: nn.Module, sample: Tensor) -> list[tuple[str, nn.Module]]:
-    """The layers with weights, in the order in which a pass comes by."""
+    """Return the layers with weights, in the order of a forward pass."""
     visits: list[tuple[str, nn.Module]] = []
     held = {name: layer for name, layer in module.named_modules() if list(layer.parameters(recurse=False))}
     with noting(held, lambda name, layer, x: visits.append((name, layer))), evaluating(module), torch.no_grad():
@@ -151,7 +151,7 @@ def visited(module: nn.Module, sample: Tensor) -> list[tuple[str, nn.Module]]:
 
 
 def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[Layer]) -> list[Layer]:
-    """The layer of units, or several of an LSTM, behind those found so far."""
+    """Return the layer of units, or several for an LSTM, that follows those found so far."""
     last = before[-1] if before else None
     if isinstance(layer, ElasticLSTM):
         out: list[Layer] = []
@@ -170,7 +170,7 @@ def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[L
         weight: Tensor = layer.weight  # type: ignore[assignment]  # Linear or a convolution
         times, rest = (1, 0) if last is None else divmod(weight.shape[1], last.units)
         fits = rest == 0 and times >= 1 and (times == 1 or isinstance(layer, nn.Linear))
-        # a flattened picture holds one channel after another, flattened steps hold one step after another
+        # a flattened picture holds the channels one after another, flattened steps hold the steps one after another
         picture = last is not None and isinstance(
             module.get_submodule(last.parts[0].name.rpartition(".")[0]), CONVOLUTIONS
         )
@@ -183,7 +183,7 @@ def layers_of(module: nn.Module, name: str, layer: nn.Module, before: Sequence[L
 
 
 def noise(sample: Tensor, first: nn.Module) -> Tensor:
-    """Rows shaped like ``sample`` on which a unit at the wrong place shows."""
+    """Return rows shaped like ``sample`` on which a misplaced unit changes the outputs."""
     stream, shape = torch_stream(0, "init", "chain"), (ROWS, *sample.shape[1:])
     if sample.is_floating_point():
         return torch.randn(shape, generator=stream, dtype=torch.float64).to(sample.dtype)
@@ -192,7 +192,7 @@ def noise(sample: Tensor, first: nn.Module) -> Tensor:
 
 
 def keeps_outputs(module: nn.Module, layers: Sequence[Layer], x: Tensor) -> bool:
-    """Whether the outputs stay when each hidden layer's units are shuffled and one of them stands there twice, at half its weight."""
+    """Return whether the outputs stay if hidden units are shuffled and one per layer is duplicated at half its weight."""
     params = Tree({name: p.detach() for name, p in module.named_parameters()})
     stream, index = torch_stream(0, "init", "shuffle"), {}
     for layer in layers[:-1]:
@@ -208,7 +208,7 @@ def keeps_outputs(module: nn.Module, layers: Sequence[Layer], x: Tensor) -> bool
 
 
 def halved(params: Tree, layers: Sequence[Layer], index: Tensors) -> Tree:
-    """Whoever reads a unit that stands there twice reads half of each."""
+    """Return the parameters with the weights that read a duplicated unit halved."""
     out, before = dict(params), None
     for layer in layers:
         mine = index.get(layer.name)

@@ -1,6 +1,6 @@
 """Convolutional networks for pictures (channels, height, width) (M3, M4, M7, M8).
 
-padding: of the 5x5 convolutions: "same" keeps height and width, "valid" takes 4 pixels off both.
+padding: of the 5x5 convolutions: "same" keeps height and width, "valid" reduces both by 4 pixels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Padding = Literal["same", "valid"]
 
 
 def picture(model: str, shape: Shape) -> tuple[int, int, int]:
-    """The row's (channels, height, width), or a ConfigError for rows that are no pictures."""
+    """Return the row's (channels, height, width); ConfigError for rows that are not pictures."""
     if len(shape) != 3:
         raise ConfigError(
             f"model '{model}' needs pictures (channels, height, width), but a row here has shape {tuple(shape)}: "
@@ -28,14 +28,14 @@ def picture(model: str, shape: Shape) -> tuple[int, int, int]:
 
 
 def flattened(model: str, channels: int, sides: tuple[int, int], cuts: tuple[tuple[int, int], ...]) -> int:
-    """Numbers left for the first dense layer, after (pixels a convolution takes off, pool) in turn."""
+    """Return the number of inputs of the first dense layer, after each (pixels a convolution removes, pool) in turn."""
     height, width = sides
     for cut, pool in cuts:
         height, width = (height - cut) // pool, (width - cut) // pool
     if min(height, width) < 1:
         raise ConfigError(
             f"pictures of {sides[0]}x{sides[1]} are too small for model '{model}': nothing is left after its "
-            "convolutions and pools; take a model with padding = \"same\", or 'mlp'."
+            "convolutions and pools; use a model with padding = \"same\", or 'mlp'."
         )
     return channels * height * width
 
@@ -50,7 +50,7 @@ def two_convolutions(
     norm: Norm,
     projection: int,
 ) -> nn.Module:
-    """conv5x5-pool, conv5x5-pool, dense layers: the plan that M3, M4 and M7 share."""
+    """Build conv5x5-pool, conv5x5-pool, dense layers: the plan shared by M3, M4 and M7."""
     before, height, width = picture(model, shape)
     cut = 4 if padding == "valid" else 0
     flat = flattened(model, channels[1], (height, width), ((cut, 2), (cut, 2)))
@@ -82,15 +82,15 @@ def lenet5(
 ) -> nn.Module:
     """M7 LeNet-5 (64-64-384-192): conv5x5(64)-pool twice, fc384, fc192, outputs (CIFAR, S3).
 
-    S3's table 5.1 puts a ReLU behind the last layer; its code has none, and logits must be unbounded.
+    S3's table 5.1 puts a ReLU after the last layer; its code has none, and logits must be unbounded.
     """
     return two_convolutions("lenet5", shape, outputs, (64, 64), (384, 192), padding, norm, projection)
 
 
 def lenet_sigmoid(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
-    """A8 LeNet with sigmoids: conv5x5(12) of stride 2, 2 and 1, outputs; weights and biases begin as U(-1/2, 1/2).
+    """A8 LeNet with sigmoids: conv5x5(12) of stride 2, 2 and 1, outputs; weights and biases start as U(-1/2, 1/2).
 
-    The network that attacks on gradients are measured on: its derivatives are smooth and, begun like this, do not vanish.
+    Attacks on gradients are usually measured on this network: its derivatives are smooth and, with this start, do not vanish.
     """
     channels, height, width = picture("lenet_sigmoid", shape)
     layers: list[nn.Module] = []
@@ -109,7 +109,7 @@ def emnist_cnn(
 ) -> nn.Module:
     """M8 EMNIST CNN: conv3x3(32), conv3x3(64), pool, dropout .25, fc128, dropout .5, outputs (EMNIST, S3).
 
-    table_literal: whether the ReLU behind the first convolution and fc128 are left out, which the thesis' table 5.2 does not list: the
+    table_literal: leave out the ReLU after the first convolution and after fc128, which the thesis' table 5.2 does not list; the
         two convolutions are then one linear map.
     """
     channels, height, width = picture("emnist_cnn", shape)

@@ -18,11 +18,11 @@ from fedatlas.models.registry import OWN, find_model
 from fedatlas.rng import numpy_stream
 
 Share = Annotated[float, Field(gt=0, le=1)]
-_EVERYWHERE = {"norm": "none", "projection": 0}  # keys every [model] has; a builder may lack them at these values
+_EVERYWHERE = {"norm": "none", "projection": 0}  # keys of every [model]; a builder may lack them at these values
 
 
 class ModelConfig(registry.Component):
-    """``[model]``: these keys and, beside them, the keyword arguments of the builder called ``name``."""
+    """``[model]``: these keys and the keyword arguments of the builder called ``name``."""
 
     name: str = "mlp"
     loss: str | LossConfig = "auto"
@@ -40,14 +40,14 @@ class ModelConfig(registry.Component):
         return value
 
     def given(self, module: Any) -> ModelConfig:
-        """The table of a network that was given as an object, which has none of a builder's keys."""
+        """Return the table of a network given as an object, which has none of a builder's keys."""
         if not isinstance(module, nn.Module):
-            made = f"an object of it, {module.__name__}(...)" if isinstance(module, type) else "a torch.nn.Module"
+            made = f"an instance, {module.__name__}(...)" if isinstance(module, type) else "a torch.nn.Module"
             raise ConfigError(f"module = {module!r}: give {made}.")
         return ModelConfig(name=f"{OWN}{type(module).__name__}", loss=self.loss, bn=self.bn)
 
     def builder_arguments(self) -> dict[str, Any]:
-        """The keyword arguments for the builder, checked against its typed signature."""
+        """Return the keyword arguments for the builder, checked against its typed signature."""
         builder = find_model(self.name)
         keys = registry.keywords(builder)
         given = dict(self.model_extra or {})
@@ -59,12 +59,12 @@ class ModelConfig(registry.Component):
             if key in keys:
                 given[key] = value
             elif value != default:
-                raise ConfigError(f"model '{self.name}' has no '{key}': leave it at {default!r} or take another model.")
+                raise ConfigError(f"model '{self.name}' has no '{key}': leave it at {default!r} or use another model.")
         return registry.arguments("model", builder, given)
 
 
 class MixedConfig(registry.Component):
-    """One of ``[[models]]``: a builder with its keyword arguments, and the share of the clients whose model it makes."""
+    """One of ``[[models]]``: a builder with its keyword arguments, and the share of clients that have this model."""
 
     share: Share
     norm: Norm = "none"
@@ -74,32 +74,32 @@ class MixedConfig(registry.Component):
     def _known_keys(self) -> MixedConfig:
         for key in ("loss", "bn", "init"):
             if key in (self.model_extra or {}):
-                raise ConfigError(f"models.{key}: this key is the same for all models; it stands in [model].")
+                raise ConfigError(f"models.{key}: this key is the same for all models; set it in [model].")
         self.under(ModelConfig()).builder_arguments()
         return self
 
     def under(self, model: ModelConfig) -> ModelConfig:
-        """The ``[model]`` of the clients that have it: ``loss`` and ``bn`` are those of ``model``."""
+        """Return the ``[model]`` of the clients that have it: ``loss`` and ``bn`` come from ``model``."""
         own = {key: value for key, value in self.model_dump().items() if key != "share"}
         return ModelConfig.model_validate({"loss": model.loss, "bn": model.bn, **own})
 
 
 def names(models: Sequence[MixedConfig]) -> list[str]:
-    """What the architectures are called: by their builder, numbered where one stands there several times."""
+    """Return the names of the architectures: the builder's, numbered if it occurs several times."""
     every = [each.name for each in models]
     return [f"{n}-{every[: i + 1].count(n)}" if every.count(n) > 1 else n for i, n in enumerate(every)]
 
 
 def dealt(shares: Sequence[float], clients: int, seed: int) -> list[int]:
-    """By client, the place of its architecture: as many clients as the shares say (largest remainders), which ones is drawn.
+    """Return each client's architecture by index: numbers of clients follow the shares (largest remainders), which ones is drawn.
 
-    ConfigError where one of them would be nobody's.
+    ConfigError if an architecture gets no client.
     """
     counts = largest_remainder(np.array(shares) * clients, clients).tolist()
     for share, count in zip(shares, counts, strict=True):
         if not count:
             raise ConfigError(
-                f"[[models]]: a share of {share:g} of {clients} clients is nobody; raise it or partition.clients."
+                f"[[models]]: a share of {share:g} of {clients} clients is less than one client; raise it or partition.clients."
             )
     order, places = numpy_stream(seed, "models").permutation(clients), [0] * clients
     for at, k in enumerate(order):

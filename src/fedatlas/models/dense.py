@@ -18,7 +18,7 @@ Widths = Annotated[tuple[Whole, ...], Field(description="units of each hidden la
 def mlp(
     shape: Shape, outputs: int, *, hidden: Widths = (64,), norm: Norm = "none", projection: Projection = 0
 ) -> nn.Module:
-    """Dense network with the hidden widths you name, ReLU between; rows of any shape are flattened."""
+    """Dense network with the given hidden widths, ReLU between; rows of any shape are flattened."""
     if min(hidden, default=1) < 1:
         raise ConfigError(f"model.hidden: every width must be at least 1, not {min(hidden)}.")
     body = nn.Sequential(nn.Flatten(), *dense_layers(math.prod(shape), hidden, norm))

@@ -1,7 +1,7 @@
-"""Dropout whose masks are inputs, so that a run depends on its seed alone and a traced step bakes none in.
+"""Dropout whose masks are inputs, so that a run depends only on its seed and no traced step has a fixed mask.
 
-The masks are drawn where batches are made, from the stream (seed, ``dropout``, round, client, epoch, batch); the
-module multiplies and nothing else. A user's own ``nn.Dropout`` layers are replaced by these (`adopt_dropout`).
+Masks are drawn with the batches, from the stream (seed, ``dropout``, round, client, epoch, batch); the
+module only multiplies. A user's own ``nn.Dropout`` layers are replaced by these (`adopt_dropout`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Dropout(nn.Module):
     """y = x * mask in training, y = x in evaluation; E[mask] = 1 (Srivastava et al. 2014, scaled in training).
 
     ``mask`` is a buffer outside the state dict: pass it with ``functional_call(module, {"NAME.mask": mask}, x)``.
-    It starts empty, so that training without one fails at once instead of training without dropout.
+    It starts empty, so that training without a mask fails at once instead of silently omitting dropout.
     """
 
     mask: Tensor
@@ -40,16 +40,16 @@ class Dropout(nn.Module):
         self.register_buffer("mask", torch.empty(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, ...) -> (n, ...)."""
+        """Map (n, ...) to (n, ...)."""
         return x * self.mask if self.training else x
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
+        """Return the text for ``print(module)``."""
         return f"p={self.p}"
 
 
 def adopt_dropout(module: nn.Module) -> nn.Module:
-    """Replaces every ``nn.Dropout`` (1d, 2d, 3d too) inside ``module``, in place, by `Dropout`; returns the module."""
+    """Replace every ``nn.Dropout`` (also 1d, 2d, 3d) inside ``module``, in place, by `Dropout`; return the module."""
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, (nn.Dropout, *_CHANNELWISE)):
             ours = Dropout(layer.p, channelwise=isinstance(layer, _CHANNELWISE)).train(layer.training)
@@ -60,13 +60,15 @@ def adopt_dropout(module: nn.Module) -> nn.Module:
 
 
 def dropout_shapes(module: nn.Module, sample_x: Tensor) -> dict[str, tuple[int, ...]]:
-    """Buffer name -> shape of one row's mask, in the order of use, found by one pass of ``sample_x`` (n, ...)."""
+    """Return buffer name -> shape of one row's mask, in the order of use, found by one pass of ``sample_x`` (n, ...)."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def note(name: str, layer: Any, x: Tensor) -> None:
         if name in shapes:
             where = name.removesuffix(".mask")
-            raise ConfigError(f"the dropout layer '{where}' is used more than once in a pass: give each place its own.")
+            raise ConfigError(
+                f"the dropout layer '{where}' is used more than once in a pass: use a separate layer each time."
+            )
         shapes[name] = (x.shape[1], *(1,) * (x.dim() - 2)) if layer.channelwise else tuple(x.shape[1:])
 
     held = {f"{name}.mask".lstrip("."): m for name, m in module.named_modules() if isinstance(m, Dropout)}
@@ -83,21 +85,21 @@ def draw_masks(
     generator: torch.Generator,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """One mask (rows, ...) for each name of `dropout_shapes`: 0 with probability p, else 1 / (1 - p)."""
+    """Return one mask (rows, ...) for each name of `dropout_shapes`: 0 with probability p, else 1 / (1 - p)."""
     masks = {}
     for name, shape in shapes.items():
         layer = module.get_submodule(name.rpartition(".")[0])
         kept = 1.0 - float(layer.p)  # type: ignore[arg-type]  # a Dropout, as the names are those of `dropout_shapes`
-        # Drawn in float32 whatever the precision, so that the same units drop in every precision.
+        # Drawn in float32 for every precision, so that the same units drop in each.
         draw = torch.rand((rows, *shape), device="cpu", generator=generator, dtype=torch.float32)
         masks[name] = (draw < kept).to(dtype) / max(kept, _TINY)
     return masks
 
 
 def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
-    """ConfigError where a training pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
+    """Raise ConfigError if a training pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
 
-    Such draws come from a global generator, torch's, NumPy's or Python's: the run would not depend on its seed alone (C7).
+    Such draws come from a global generator (torch's, NumPy's or Python's), so the run would not depend only on its seed (C7).
     """
     state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers
     for name, shape in dropout_shapes(module, sample_x).items():
@@ -113,15 +115,15 @@ def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
 
 
 def global_streams() -> tuple[Any, ...]:
-    """The state of every global generator that a forward pass might draw from."""
-    of_numpy: Any = np.random.get_state()  # noqa: NPY002  # looked at, not drawn from
+    """Return the state of every global generator that a forward pass might use."""
+    of_numpy: Any = np.random.get_state()  # noqa: NPY002  # read only, not drawn from
     name, keys, *place = of_numpy
     return bytes(torch.random.get_rng_state().numpy()), random.getstate(), name, bytes(keys), *place
 
 
 @contextmanager
 def in_mode(mode: bool, module: nn.Module) -> Iterator[None]:
-    """Set training mode, or evaluation mode, inside the block; every part has its own mode again behind it."""
+    """Set training or evaluation mode inside the block; restore the mode of every part afterwards."""
     modes = [(m, m.training) for m in module.modules()]
     module.train(mode)
     try:
@@ -136,7 +138,7 @@ training, evaluating = partial(in_mode, True), partial(in_mode, False)
 
 @contextmanager
 def noting(held: Mapping[str, nn.Module], note: Callable[[str, nn.Module, Tensor], object]) -> Iterator[None]:
-    """Call ``note(name, layer, x)`` inside the block whenever one of the layers is about to work on ``x``."""
+    """Call ``note(name, layer, x)`` inside the block each time one of the layers is about to process ``x``."""
     hooks = [
         layer.register_forward_pre_hook(lambda layer, args, name=name: note(name, layer, args[0]))
         for name, layer in held.items()

@@ -1,4 +1,4 @@
-"""What can be read off any module: whether it normalises batches, the number of parameters, the cost of a forward pass."""
+"""Properties of any module: batch normalisation, number of parameters, cost of a forward pass."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ NORMS = (*_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Trainable numbers; a tensor that two layers share counts once."""
+    """Return the number of trainable parameters; a tensor shared by two layers counts once."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether any layer keeps running statistics of its batches."""
+    """Return whether any layer keeps running statistics of its batches."""
     return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
 
 
 def flops(module: nn.Module, x: Tensor, state: Tensors | None = None) -> int:
-    """Floating-point operations of a forward pass for one row of ``x`` (n, ...), in evaluation mode.
+    """Return the floating-point operations of a forward pass for one row of ``x`` (n, ...), in evaluation mode.
 
-    ``state``: tensors in place of the module's own, whose shapes may differ. Matrix products and convolutions, two
-    operations for a multiplication and an addition; biases, activations, pools and norms are not counted. A training
+    ``state``: tensors that replace the module's own; their shapes may differ. Counted are matrix products and convolutions, two
+    operations per multiplication and addition; biases, activations, pools and norms are not counted. A training
     step is about three of these (C13).
     """
     counter = _FlopCounter()
@@ -43,15 +43,15 @@ def flops(module: nn.Module, x: Tensor, state: Tensors | None = None) -> int:
 
 
 class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A look at every operator that is called."""
+    """A hook on every operator called."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its whole compiler to skip it
+        return False  # otherwise torch imports its whole compiler to skip it
 
 
 class _FlopCounter(Watching):
-    """Adds up torch's own formulas over the operators that are called."""
+    """Counter that adds up torch's own formulas over the operators called."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -67,10 +67,10 @@ class _FlopCounter(Watching):
 
 
 def _recurrent_flops(x: torch.Size, input_weight: torch.Size, hidden_weight: torch.Size) -> int:
-    """One direction of one fused CPU layer, which the counter does not know: x (length, n, in), weights (gates, in)."""
+    """Return the operations of one direction of one fused CPU layer, unknown to the counter: x (length, n, in), weights (gates, in)."""
     return 2 * x[0] * x[1] * (math.prod(input_weight) + math.prod(hidden_weight))
 
 
 def is_recurrent(module: nn.Module) -> bool:
-    """Whether a network has recurrent layers."""
+    """Return whether a network has recurrent layers."""
     return any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in module.modules())

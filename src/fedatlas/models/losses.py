@@ -1,7 +1,7 @@
 """Losses by name (L1 to L9), each computed from the model's raw outputs (logits, scores or numbers).
 
-The formulas branch on shapes and types only, never on values, so that they can be traced; what values labels may
-have is checked once, before training (`Loss.check`).
+The formulas branch only on shapes and types, never on values, so that they can be traced. The allowed label values
+are checked once, before training (`Loss.check`).
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ class Loss:
     name: str
     rows: Each
     tasks: tuple[TaskKind, ...]
-    fused: Each | None = None  # the unweighted mean in one call, where torch has one
+    fused: Each | None = None  # the unweighted mean in one call, if torch has one
     binary: bool = False
     lowest: float = -math.inf  # numbers must lie above it
     labels: tuple[tuple[int, ...], ...] = ()  # sets of labels a binary loss reads
-    soft: bool = False  # whether targets may be probability vectors
+    soft: bool = False  # targets may be probability vectors
     task: TaskKind = "classes"
     classes: int = 0
-    ignore: int = -100  # token label that counts nowhere
+    ignore: int = -100  # token label that is not counted
 
     def width(self) -> int:
-        """Outputs the model needs: one for numbers and for a binary loss, else one for each class."""
+        """Return the number of outputs the model needs: one for numbers and for a binary loss, else one per class."""
         return 1 if self.binary or self.task == "numbers" else self.classes
 
     def counted(self, targets: Tensor) -> Tensor:
-        """(n, length) bool: which token labels count."""
+        """Return (n, length) bool: the token labels that count."""
         return targets != self.ignore
 
     def elements(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """A loss for each row (n,), or for each token (n, length), 0 where the label is ignored."""
+        """Return a loss for each row (n,), or for each token (n, length), 0 for ignored labels."""
         if self.task != "tokens":
             return self.rows(outputs, targets)
         counted = self.counted(targets)
@@ -74,9 +74,9 @@ class Loss:
         return losses.view_as(targets) * counted
 
     def mean(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """sum_i w_i l_i / sum_i w_i over rows, over counted tokens where there are tokens; ``weights`` (n,), default 1.
+        """Return sum_i w_i l_i / sum_i w_i over rows, or over counted tokens; ``weights`` (n,), default 1.
 
-        0 where every weight is 0 and where no token counts.
+        0 if every weight is 0 or no token counts.
         """
         if self.task == "tokens":
             share = self.counted(targets).to(outputs.dtype)
@@ -89,16 +89,16 @@ class Loss:
 
     @property
     def bounded(self) -> bool:
-        """Whether numbers must lie above `lowest`, labels and predictions alike: both in the target's own unit."""
+        """Return whether numbers must lie above `lowest`, labels and predictions alike, both in the target's own unit."""
         return not math.isinf(self.lowest)
 
     @property
     def domain(self) -> str:
-        """What to say behind a loss that is not a number: that there are predictions for which it has none."""
-        return f" ('{self.name}' has none for predictions of {self.lowest:g} or less)" if self.bounded else ""
+        """Suffix for a message about a loss that is not a number: the predictions for which it is undefined."""
+        return f" ('{self.name}' is undefined for predictions of {self.lowest:g} or less)" if self.bounded else ""
 
     def check(self, targets: Tensor, what: str = "label") -> None:
-        """DataError where labels lie outside the loss's domain. Once, not in the hot path."""
+        """Raise DataError if labels lie outside the loss's domain. Called once, outside the hot path."""
         if self.task == "numbers":
             _check_numbers(self, what, targets)
         elif self.binary:
@@ -106,7 +106,7 @@ class Loss:
             if not any(found <= set(labels) for labels in self.labels):
                 allowed = " or ".join(f"{low} and {high}" for low, high in self.labels)
                 odd = sorted(found)[:4]
-                raise DataError(f"loss '{self.name}' reads the labels {allowed}; these data hold {odd}.")
+                raise DataError(f"loss '{self.name}' needs the labels {allowed}, but these data hold {odd}.")
         elif targets.is_floating_point():
             _check_probabilities(self, targets)
         else:
@@ -124,13 +124,13 @@ def _check_numbers(loss: Loss, what: str, values: Tensor) -> None:
 def _check_probabilities(loss: Loss, targets: Tensor) -> None:
     if not loss.soft or targets.dim() != 2 or targets.shape[1] != loss.classes:
         raise DataError(
-            f"loss '{loss.name}' reads class numbers{f' or (n, {loss.classes}) probabilities' if loss.soft else ''}; "
+            f"loss '{loss.name}' needs class numbers{f' or (n, {loss.classes}) probabilities' if loss.soft else ''}; "
             f"these labels are {str(targets.dtype).removeprefix('torch.')} of shape {tuple(targets.shape)}."
         )
     bad = ~((targets >= 0).all(1) & ((targets.double().sum(1) - 1).abs() <= 1e-4))
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
-        raise DataError(f"loss '{loss.name}': the label of row {row} is no probability vector (not negative, sum 1).")
+        raise DataError(f"loss '{loss.name}': the label of row {row} is not a probability vector (0 or more, sum 1).")
 
 
 def _check_classes(loss: Loss, targets: Tensor) -> None:
@@ -146,12 +146,12 @@ def _check_classes(loss: Loss, targets: Tensor) -> None:
 
 
 def _numbers(targets: Tensor, outputs: Tensor) -> Tensor:
-    """Targets in the outputs' shape and type, so that (n,) against (n, 1) does not spread into (n, n)."""
+    """Return targets in the outputs' shape and type, so that (n,) against (n, 1) does not broadcast to (n, n)."""
     return targets.reshape(outputs.shape).to(outputs.dtype)
 
 
 def _each(losses: Tensor) -> Tensor:
-    """Mean over a row's outputs: (n, k) -> (n,)."""
+    """Return the mean over a row's outputs: (n, k) -> (n,)."""
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 
@@ -164,16 +164,16 @@ def _msle(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _each((outputs - _numbers(targets, outputs)).abs())  # abs has derivative 0 at 0, as L3 asks
+    return _each((outputs - _numbers(targets, outputs)).abs())  # abs has derivative 0 at 0, as L3 requires
 
 
 def _score(outputs: Tensor) -> Tensor:
-    """(n, 1) or (n,) -> (n,)."""
+    """Map (n, 1) or (n,) to (n,)."""
     return outputs.squeeze(1) if outputs.dim() > 1 else outputs
 
 
 def _sign(targets: Tensor, like: Tensor) -> Tensor:
-    """Labels {0, 1} or {-1, +1} -> -1 and +1."""
+    """Map labels {0, 1} or {-1, +1} to -1 and +1."""
     return torch.where(targets > 0, 1.0, -1.0).to(like.dtype)
 
 
@@ -203,14 +203,14 @@ def _crammer_singer(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _one_against_all(outputs: Tensor, targets: Tensor) -> Tensor:
-    # Not F.one_hot: it looks at the values, and cannot be traced.
+    # Not F.one_hot, which reads the values and cannot be traced.
     own = targets.unsqueeze(1) == torch.arange(outputs.shape[1], device=outputs.device)
     return F.relu(1 - torch.where(own, outputs, -outputs)).sum(1)
 
 
 def _kl(outputs: Tensor, targets: Tensor) -> Tensor:
     if not targets.is_floating_point():
-        return _cross_entropy(outputs, targets)  # a sure label has entropy 0
+        return _cross_entropy(outputs, targets)  # a certain label has entropy 0
     return F.kl_div(F.log_softmax(outputs, 1), targets.to(outputs.dtype), reduction="none").sum(1)
 
 
@@ -234,7 +234,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def check_form(loss: str | LossConfig) -> None:
-    """ConfigError where a loss is given the form that another one has."""
+    """Raise ConfigError if a loss is given a form of another loss."""
     if not isinstance(loss, str) and loss.form is not None and loss.name != "multiclass_hinge":
         raise ConfigError(f"loss '{loss.name}' has no form: form belongs to 'multiclass_hinge'.")
 
@@ -242,9 +242,9 @@ def check_form(loss: str | LossConfig) -> None:
 def make_loss(
     loss: str | LossConfig = "auto", task: TaskKind = "classes", classes: int = 0, ignore: int = -100
 ) -> Loss:
-    """The loss for these data; ``auto`` is cross entropy for classes and tokens, mean squared error for numbers.
+    """Return the loss for these data; ``auto`` is cross entropy for classes and tokens, mean squared error for numbers.
 
-    ConfigError for an unknown name, and where the loss cannot read such a target.
+    ConfigError for an unknown name, or a loss that cannot use such a target.
     """
     name, form = (loss, None) if isinstance(loss, str) else (loss.name, loss.form)
     if name == "auto":
@@ -257,6 +257,6 @@ def make_loss(
         fitting = ", ".join(sorted(other.name for other in LOSSES.values() if task in other.tasks))
         raise ConfigError(f"loss '{name}' cannot train on {task}: use one of {fitting}.")
     if found.binary and classes != 2:
-        raise ConfigError(f"loss '{name}' needs two classes, these data have {classes}: use 'cross_entropy'.")
+        raise ConfigError(f"loss '{name}' needs two classes, but these data have {classes}: use 'cross_entropy'.")
     rows = _one_against_all if form == "ova" else found.rows
     return replace(found, rows=rows, task=task, classes=0 if task == "numbers" else classes, ignore=ignore)

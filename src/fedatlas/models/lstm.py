@@ -18,9 +18,9 @@ Token = Annotated[int, Field(ge=-1)]
 class RecurrentBody(nn.Module):
     """Embedding, LSTM, optionally a dense layer without activation; at every step, or at the last real token.
 
-    Steps behind the last token that is not ``pad`` change nothing before them (an LSTM looks back only), and the
-    last step is read at that token, so the answer does not depend on how far a row was padded. Token ids below
-    zero are possible only as ``pad``; they are embedded as 0, where no answer is read.
+    Steps after the last token that is not ``pad`` affect nothing before them (an LSTM only looks back), and the
+    last step is read at that token, so the output does not depend on the padding. Token ids below
+    zero are allowed only as ``pad``; they are embedded as 0, where no output is read.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RecurrentBody(nn.Module):
         self.dense = nn.Linear(hidden, dense) if dense else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, length) int64 -> (n, length, h) at every step, or (n, h) at the last real token."""
+        """Map (n, length) int64 to (n, length, h) at every step, or (n, h) at the last real token."""
         states, _ = self.lstm(self.embedding(x.clamp_min(0)))
         if not self.every_step:
             states = states[torch.arange(len(x), device=x.device), self.last(x)]
@@ -41,7 +41,7 @@ class RecurrentBody(nn.Module):
         return y
 
     def last(self, x: Tensor) -> Tensor:
-        """(n,): where the last token of each row stands that is not ``pad``; 0 where there is none."""
+        """Return (n,) the index of each row's last token that is not ``pad``; 0 if there is none."""
         steps = torch.arange(1, x.shape[1] + 1, device=x.device)
         return ((x != self.pad) * steps).amax(1).sub(1).clamp_min(0)
 
@@ -64,12 +64,12 @@ def shakespeare_lstm(
     pad: Token = -1,
     projection: Projection = 0,
 ) -> nn.Module:
-    """M9 Shakespeare LSTM: embed 8, two LSTM layers of 100, one answer from the last step (next character, S3).
+    """M9 Shakespeare LSTM: embed 8, two LSTM layers of 100, one output from the last step (next character, S3).
 
-    vocabulary: symbols that the embedding knows; 0 = as many as there are outputs.
-    embedding: numbers that stand for a symbol.
+    vocabulary: number of symbols in the embedding; 0 = as many as outputs.
+    embedding: numbers per symbol.
     hidden: units of each LSTM layer; LEAF and McMahan et al. use 256, FedDyn and the FedSeq thesis 100.
-    pad: token id that fills a row up behind its end; the answer is read at the last other one; -1 = no symbol does.
+    pad: token id that pads a row at its end; the output is read at the last other token; -1 = no padding.
     """
     _sequence("shakespeare_lstm", shape)
     body = RecurrentBody(vocabulary or outputs, embedding, hidden, 2, 0, pad, every_step=False)
@@ -91,12 +91,12 @@ def stackoverflow_lstm(
 
     No activation between the two dense layers; the last is not tied to the embedding.
 
-    targets: whether it answers at every step, or once, at the last real token, as the FedSeq thesis' code does; data.target has
-        to agree. The two accuracies differ, so results name the one used.
-    vocabulary: tokens that the embedding knows; 0 = as many as there are outputs.
-    embedding: numbers that stand for a token, and units of the dense layer behind the LSTM.
+    targets: output at every step, or only at the last real token, as in the FedSeq thesis' code; must agree with
+        data.target. The two accuracies differ, so results name the one used.
+    vocabulary: number of tokens in the embedding; 0 = as many as outputs.
+    embedding: numbers per token, and units of the dense layer after the LSTM.
     hidden: units of the LSTM.
-    pad: with targets "last_step": token id that fills a row up behind its end; the answer is read at the last other one.
+    pad: with targets "last_step": token id that pads a row at its end; the output is read at the last other token.
     """
     _sequence("stackoverflow_lstm", shape)
     body = RecurrentBody(vocabulary or outputs, embedding, hidden, 1, embedding, pad, targets == "per_step")

@@ -1,4 +1,4 @@
-"""From ``[model]`` of an experiment file, or from a user's own module, to the one initial model of a run."""
+"""From ``[model]`` of an experiment file, or a user's own module, to the initial model of a run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fedatlas.rng import derive
 
 
 def init_model(builder: Builder, shape: Shape, outputs: int, seed: int, **keys: Any) -> nn.Module:
-    """The builder's module with torch's default initialisation, drawn from the stream (seed, ``init``).
+    """Return the builder's module with torch's default initialisation, drawn from the stream (seed, ``init``).
 
-    The global generator is as before afterwards. The draws are float32 whatever the run's precision, so that all
-    runs with one seed begin at the same model.
+    The global generator is restored afterwards. The draws are float32 for every precision, so that all
+    runs with one seed start from the same model.
     """
     with _init_stream(seed):
         return builder(tuple(shape), outputs, **keys)
@@ -40,10 +40,10 @@ def make_model(
     dtype: torch.dtype = torch.float32,
     tokens: bool = False,
 ) -> nn.Module:
-    """The initial model of a run for rows of ``shape`` (token ids where ``tokens``) and so many outputs.
+    """Return the initial model of a run for rows of ``shape`` (token ids if ``tokens``) and ``outputs`` outputs.
 
-    A user's own module is copied and keeps the weights it came with. Dropout layers become ours, whose masks are
-    inputs. ConfigError, in one sentence, where the model cannot read such rows or answers with other outputs.
+    A user's own module is copied and keeps its weights. Its dropout layers are replaced by `Dropout`, whose masks are
+    inputs. ConfigError, in one sentence, if the model cannot read such rows or returns other outputs.
     """
     if isinstance(model, nn.Module):
         name, module = type(model).__name__, copy.deepcopy(model)
@@ -62,22 +62,24 @@ def make_model(
 
 
 def load_initial(module: nn.Module, path: str | Path) -> None:
-    """Fills ``module`` from a ``.safetensors`` file of its state dict; ConfigError where names or shapes differ."""
+    """Fill ``module`` from a ``.safetensors`` file of its state dict; ConfigError if names or shapes differ."""
     state = read_initial(path)
     own = module.state_dict()
     for what, names in (("lacks", own.keys() - state.keys()), ("also holds", state.keys() - own.keys())):
         if names:
             listed = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
-            raise ConfigError(f"model.init: '{path}' belongs to another model: it {what} {listed}.")
+            raise ConfigError(f"model.init: '{path}' does not fit this model: it {what} {listed}.")
     for name, value in own.items():
         if state[name].shape != value.shape:
             there, here = tuple(state[name].shape), tuple(value.shape)
-            raise ConfigError(f"model.init: '{path}' belongs to another model: {name} is {there} there, {here} here.")
+            raise ConfigError(
+                f"model.init: '{path}' does not fit this model: {name} has shape {there} in the file, {here} in the model."
+            )
     module.load_state_dict(state)
 
 
 def read_initial(path: str | Path) -> dict[str, Tensor]:
-    """The state dict of a ``.safetensors`` file; ConfigError where there is none."""
+    """Return the state dict of a ``.safetensors`` file; ConfigError if it is missing or unreadable."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -91,7 +93,7 @@ def read_initial(path: str | Path) -> dict[str, Tensor]:
 
 
 def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Module:
-    """`init_model`, with a ConfigError for what a builder (a third party's, too) refuses in its own words."""
+    """Return `init_model`, with a ConfigError for errors raised by a builder (also a third party's)."""
     builder, keys = find_model(model.name), model.builder_arguments()
     try:
         inspect.signature(builder).bind(shape, outputs, **keys)
@@ -107,7 +109,7 @@ def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Modu
 
 @contextmanager
 def _init_stream(seed: int) -> Iterator[None]:
-    """Torch's CPU generator set to the stream (seed, ``init``) inside the block, and as it was behind it."""
+    """Set torch's CPU generator to the stream (seed, ``init``) inside the block, and restore it afterwards."""
     state = torch.random.get_rng_state()
     torch.default_generator.manual_seed(derive(seed, "init"))
     try:
@@ -117,22 +119,22 @@ def _init_stream(seed: int) -> Iterator[None]:
 
 
 def _try_out(name: str, module: nn.Module, sample: Tensor, outputs: int) -> None:
-    """One pass of two rows of zeros: the model must read them, give ``outputs`` numbers each, and draw none itself."""
+    """Check one pass of two rows of zeros: the model must read them, return ``outputs`` numbers each, and draw no random numbers."""
     rows, readers = _describe(sample)
     try:
         with evaluating(module), torch.no_grad():
             answer = module(sample)
         refuse_impure(name, module, sample)
     except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-        why = "" if name in MODELS else f" ({first_line(error)})"  # of one's own, the error is one's own, too
+        why = "" if name in MODELS else f" ({first_line(error)})"  # for a custom model the error may be in its own code
         raise ConfigError(f"model '{name}' cannot read {rows}{why}: {readers}.") from error
     if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != 2 or answer.shape[-1] != outputs:
         got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
-        raise ConfigError(f"model '{name}' must answer two {rows} with a tensor (2, {outputs}), but gave {got}.")
+        raise ConfigError(f"model '{name}' must return a tensor (2, {outputs}) for two {rows}, but returned {got}.")
 
 
 def _describe(sample: Tensor) -> tuple[str, str]:
-    """What the rows are, and which models read such rows."""
+    """Return a description of the rows, and the models that read such rows."""
     row = tuple(sample.shape[1:])
     if sample.dtype == torch.int64:
         return f"rows of {row[0]} token ids", "'shakespeare_lstm' and 'stackoverflow_lstm' read token ids"

@@ -37,7 +37,7 @@ MODELS: dict[str, Builder] = {
     "har3": har3,
 }
 
-PAPER_SIZES: dict[str, tuple[Shape, int]] = {  # shape of a row and outputs, where a paper fixes them
+PAPER_SIZES: dict[str, tuple[Shape, int]] = {  # shape of a row and outputs, if fixed by a paper
     "mlp1": ((1, 28, 28), 10),
     "mlp2": ((1, 28, 28), 10),
     "cnn1": ((1, 28, 28), 10),
@@ -54,26 +54,26 @@ PAPER_SIZES: dict[str, tuple[Shape, int]] = {  # shape of a row and outputs, whe
 }
 
 
-OWN = "own:"  # and its class: the name of a network that was given as an object
+OWN = "own:"  # followed by its class: the name of a network given as an object
 
 
 def find_model(name: str) -> Builder:
-    """The builder of that name: ours, a plug-in's, or one of the entry-point group ``fedatlas.models``."""
+    """Return the builder of that name: built in, from a plug-in, or from the entry-point group ``fedatlas.models``."""
     if name.startswith(OWN):
         raise ConfigError(
-            f"model.name = '{name}': this network was given in Python, and a file cannot build it: Experiment.read(..., module=...) "
-            "takes it again; --plugin brings a builder of your own that files can name."
+            f"model.name = '{name}': this network was given in Python, and a file cannot build it: pass it again with "
+            "Experiment.read(..., module=...), or use --plugin to add a custom builder that files can name."
         )
     return registry.find("models", MODELS, name)
 
 
 def describe_models() -> list[dict[str, Any]]:
-    """A plain record for each model: name, summary, its keys with defaults, and its size in its paper if it has one."""
+    """Return a plain record for each model: name, summary, its keys with defaults, and its size in its paper if it has one."""
     records = [registry.row_of(*item) for item in registry.builders_of("models", MODELS).items()]
     for record in records:
         if record["name"] in PAPER_SIZES:
             shape, outputs = PAPER_SIZES[record["name"]]
-            with torch.device("meta"):  # shapes without numbers: costs no memory and draws nothing
+            with torch.device("meta"):  # shapes without numbers: uses no memory and draws nothing
                 count = parameter_count(MODELS[record["name"]](shape, outputs))
             record |= {"shape": list(shape), "outputs": outputs, "trainable": count}
     return records

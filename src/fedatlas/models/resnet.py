@@ -9,7 +9,7 @@ from fedatlas.models.network import HeadedModel, Norm, Projection, Shape, dense_
 
 
 class ResidualBlock(nn.Module):
-    """relu(conv5x5(relu(conv5x5(x))) + conv1x1(x)), "same" padding; S4 names two convolutions, the rest is decided."""
+    """relu(conv5x5(relu(conv5x5(x))) + conv1x1(x)), "same" padding; S4 gives the two convolutions, the rest is a choice."""
 
     def __init__(self, before: int, after: int, norm: Norm) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class ResidualBlock(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, before, height, width) -> (n, after, height, width)."""
+        """Map (n, before, height, width) to (n, after, height, width)."""
         y: Tensor = self.relu(self.residual(x) + self.shortcut(x))
         return y
 
@@ -46,10 +46,10 @@ def _resnet(
 
 
 def resnet1(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
-    """M5 ResNet1: residual blocks of 5 and 10 channels, each with a pool behind, fc50, outputs (MNIST, S4)."""
+    """M5 ResNet1: residual blocks of 5 and 10 channels, each followed by a pool, fc50, outputs (MNIST, S4)."""
     return _resnet("resnet1", shape, outputs, (5, 10), 50, norm, projection)
 
 
 def resnet2(shape: Shape, outputs: int, *, norm: Norm = "none", projection: Projection = 0) -> nn.Module:
-    """M6 ResNet2: residual blocks of 32 and 64 channels, each with a pool behind, fc512, outputs (MNIST, S4)."""
+    """M6 ResNet2: residual blocks of 32 and 64 channels, each followed by a pool, fc512, outputs (MNIST, S4)."""
     return _resnet("resnet2", shape, outputs, (32, 64), 512, norm, projection)

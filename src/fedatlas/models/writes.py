@@ -1,7 +1,7 @@
-"""A forward pass leaves the weights alone: they are lent to it, and belong to the server.
+"""A check that a forward pass leaves the weights unchanged: they are lent to it, and belong to the server.
 
-What writes into them all the same: ``nn.Embedding(max_norm=...)``, ``self.layer.weight.data.clamp_(...)``. In training
-the running statistics of a batch norm, and whatever else is a buffer, may change: buffers travel with the model.
+Examples that write into them: ``nn.Embedding(max_norm=...)``, ``self.layer.weight.data.clamp_(...)``. In training,
+the running statistics of batch norm and other buffers may change: buffers travel with the model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedatlas.tree import Tensors
 
 
 def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
-    """ConfigError where a pass writes into parameters, or into buffers while evaluating, or draws random numbers itself."""
+    """Raise ConfigError if a pass writes into parameters, or into buffers in evaluation, or draws random numbers itself."""
     parameters = dict(module.named_parameters())
     with Writes({**parameters, **dict(module.named_buffers())}) as evaluation, evaluating(module), torch.no_grad():
         module(sample_x)
@@ -33,7 +33,7 @@ def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
 
 
 class Writes(Watching):
-    """Notes which of the tensors an operator writes into, whether or not it changes any number."""
+    """Recorder of the tensors that operators write into, even if no value changes."""
 
     def __init__(self, held: Tensors) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class Writes(Watching):
         self.written: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        declared = func._schema.arguments  # noqa: SLF001  # where an operator says what it writes
+        declared = func._schema.arguments  # noqa: SLF001  # where an operator declares what it writes
         given = {**dict(zip((a.name for a in declared), args, strict=False)), **(kwargs or {})}
         for argument in declared:
             if argument.alias_info is not None and argument.alias_info.is_write and argument.name in given:
@@ -49,7 +49,7 @@ class Writes(Watching):
         return func(*args, **(kwargs or {}))
 
     def note(self, x: Tensor) -> None:
-        """One tensor that is written."""
+        """Record one tensor that is written."""
         name = self.names.get(x.untyped_storage().data_ptr())
         if name is not None and x.numel():
             self.written.add(name)

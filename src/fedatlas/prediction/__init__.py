@@ -1,1 +1,1 @@
-"""A finished run's model on new rows: of one federation of rows, or of parties that hold columns."""
+"""Predictions of a finished run's model for new rows, whether clients held rows or parties held columns."""

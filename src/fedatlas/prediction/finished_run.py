@@ -1,4 +1,4 @@
-"""A finished run, read back, and its model on new rows. Everything needed lies in the run's folder; the training data do not."""
+"""Read a finished run and use its model on new rows. The run's folder suffices; training data are not needed."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ Holes = Literal["error", "empty"]
 
 
 class FinishedRun(NamedTuple):
-    """A finished run, read back."""
+    """A finished run that was read from its folder."""
 
     path: Path
     config: ExperimentConfig
-    common: Model | None  # that of all clients; None where each has its own, or one of its architecture
+    common: Model | None  # that of all clients; None if each has its own, or one of its architecture
     rows: pandas.DataFrame  # of metrics.jsonl
     summary: Mapping[str, Any]
     preprocess: Preprocess
-    module: nn.Module | None = None  # the network of one's own that the run had
+    module: nn.Module | None = None  # the run's custom network
 
     def predict(
         self,
@@ -63,13 +63,14 @@ class FinishedRun(NamedTuple):
         holes: Holes = "error",
         keep: Sequence[str] = (),
     ) -> pandas.DataFrame:
-        """The class of each row and the probability of each class, or the number in the target's unit.
+        """Return the class of each row and the probability of each class, or the number in the target's unit.
 
-        ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored form.
-        Of pictures the first column names the file. By the model that ``client`` would use, or one of several by name; else by
-        that of all; the rows are then prepared as that client's (``data.scale = "client"``).
-        ``holes``: rows with an infinite or missing number are a DataError, or have "empty" predictions and are
-        counted by a UserWarning. ``keep``: columns of the rows' table that stand in front of the predictions, such as a key.
+        ``rows``: a file (.csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures), a table, or an array in stored
+        form. For pictures the first column names the file. The model is the one that ``client`` would use, or ``model``
+        by name, else the one that all share. With ``client``, rows are prepared as that client's
+        (``data.scale = "client"``).
+        ``holes``: rows with an infinite or missing number raise DataError, or get "empty" predictions and a UserWarning
+        that counts them. ``keep``: columns of the rows' table, such as a key, to put before the predictions.
         """
         if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
             rows = read_table(rows)
@@ -77,8 +78,8 @@ class FinishedRun(NamedTuple):
         used = self.of_client(client) if client is not None else self.named(model)
         if client is None and not model and self.personal:
             warnings.warn(
-                f"The clients of '{self.path}' use models of their own or of their group ({self.config.algorithm.name}); these "
-                "predictions are by the common one. --client K, in Python client=K, takes what client K uses.",
+                f"The clients of '{self.path}' use personal models or those of their group ({self.config.algorithm.name}), but these "
+                "predictions are by the common one. --client K, in Python client=K, uses the model of client K.",
                 stacklevel=2,
             )
         empty = holes == "empty"
@@ -99,11 +100,11 @@ class FinishedRun(NamedTuple):
 
     @property
     def personal(self) -> bool:
-        """Whether clients use models of their own, or of their cluster: their figures are means over clients, without an interval."""
+        """Whether clients use personal models or those of their cluster; figures are then means without an interval."""
         return "interval" not in self.summary["final"]
 
     def named(self, model: str = "") -> Model:
-        """One of the run's models: the first without a name; ConfigError where there is none of that name."""
+        """Return one of the run's models: by default the one of all clients. ConfigError if it does not exist."""
         if not model:
             if self.common is None:
                 raise ConfigError(f"'{self.path}' has no model of all clients (model.safetensors): {self.choices()}.")
@@ -114,7 +115,10 @@ class FinishedRun(NamedTuple):
         return self.saved(file, model if self.config.models else "")
 
     def saved(self, file: Path, architecture: str = "") -> Model:
-        """The model of a file; ConfigError where it is not what the run ended with: by its SHA-256, in older runs by the checkpoint."""
+        """Return the model of a file; ConfigError if it is not the one that the run ended with.
+
+        This is checked by its SHA-256; in older runs, against the checkpoint.
+        """
         state, here = load_file(file)
         hashes, what = self.summary.get("sha256"), f"{SUMMARY} has the SHA-256 of"
         if hashes is None or hashes.get(file.name, here) == here:
@@ -124,11 +128,11 @@ class FinishedRun(NamedTuple):
             what = "its checkpoint holds"
         raise ConfigError(
             f"'{file}' is not the model that this run ended with ({what} another): put the original back; "
-            f"'fedatlas run --resume {self.path}' writes it anew from the checkpoint."
+            f"'fedatlas run --resume {self.path}' rebuilds it from the checkpoint."
         )
 
     def is_own(self, file: Path, state: Mapping[str, Tensor]) -> bool:
-        """Whether a model is that of the last checkpoint; a UserWarning, and True, where there is none of the run's end."""
+        """Return whether a model is that of the last round's checkpoint; True, with a UserWarning, if there is none."""
         kept: Mapping[str, Tensor] | None = None
         with contextlib.suppress(CheckpointError, ConfigError), self.restored() as (run, _):
             if run.round == self.summary["rounds"]:
@@ -137,7 +141,7 @@ class FinishedRun(NamedTuple):
                 kept = files[file.name].save() if file.name in files else None
         if kept is None:
             warnings.warn(
-                f"Nothing says whether '{file}' is the model that this run ended with: {SUMMARY} has no SHA-256 of it, and there is "
+                f"Cannot check whether '{file}' is the model that this run ended with: {SUMMARY} has no SHA-256 of it, and there is "
                 "no checkpoint of the last round.",
                 stacklevel=4,
             )
@@ -145,7 +149,7 @@ class FinishedRun(NamedTuple):
         return kept.keys() == state.keys() and all(torch.equal(kept[name], x) for name, x in state.items())
 
     def filled(self, untrained: Model, state: Mapping[str, Tensor], where: str) -> Model:
-        """The model with a trained state; ConfigError where the state is another model's."""
+        """Return the model with a trained state; ConfigError if the state belongs to another network."""
         wanted = untrained.save()
         odd = [name for name in wanted if name in state and state[name].shape != wanted[name].shape]
         with contextlib.suppress(ConfigError, KeyError, RuntimeError, ValueError):
@@ -157,19 +161,19 @@ class FinishedRun(NamedTuple):
             "put the run's own model back" if self.module is None else "pass the network that the run had as module"
         )
         raise ConfigError(
-            f"'{where}' holds the weights of another network than that of this run (see '{strange}'): {advice}."
+            f"'{where}' holds the weights of a network other than this run's (see '{strange}'): {advice}."
         )
 
     def serves(self, model: Model) -> bool:
-        """Whether a model reads the run's rows and gives its outputs."""
+        """Return whether a model's outputs for the run's rows have the right width."""
         return model.predict(self.sample()).shape[-1] == self.loss.width()
 
     def client_model(self, client: int) -> nn.Module:
-        """The network that a client would use, rebuilt from the last checkpoint: its own where it has one."""
+        """Return the network that a client would use, rebuilt from the last checkpoint: its own if it has one."""
         return network_in(self.of_client(client))
 
     def of_client(self, client: int) -> Model:
-        """The same, ready to predict."""
+        """Return the model that a client would use, ready to predict. ConfigError for a client that does not exist."""
         if not 0 <= client < self.summary["clients"]:
             raise ConfigError(f"client {client}: the run has the clients 0 to {self.summary['clients'] - 1}.")
         architecture, algorithm = self.architecture(client), self.algorithm()
@@ -189,7 +193,7 @@ class FinishedRun(NamedTuple):
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[tuple[RunState, PartyState]]:
-        """The last checkpoint: the server's side and the parties'; CheckpointError where there is none."""
+        """Yield the server's and the parties' states of the last checkpoint; CheckpointError if there is none."""
         states = PartyState()
         try:
             yield Checkpoints(self.path / "checkpoint", self.config.hash()).load(states).run, states
@@ -197,15 +201,15 @@ class FinishedRun(NamedTuple):
             states.close()
 
     def algorithm(self) -> Algorithm:
-        """The run's algorithm."""
+        """Return the run's algorithm."""
         return with_batch_norm(make_algorithm(self.config), self.config.model.bn, bool(self.config.models))
 
     def architectures(self) -> Sequence[str]:
-        """Their names; "" where all clients have the same."""
+        """Return the names of the architectures; "" if all clients have the same."""
         return names(self.config.models) or ("",)
 
     def architecture(self, client: int) -> str:
-        """The name of a client's architecture; "" where all have the same."""
+        """Return the name of a client's architecture; "" if all have the same."""
         if not self.config.models:
             return ""
         record = RunFolder(self.path).read_json("partition.json", "models")
@@ -213,17 +217,17 @@ class FinishedRun(NamedTuple):
 
     @property
     def loss(self) -> Loss:
-        """The run's loss, which says how many numbers a network answers each row with."""
+        """The run's loss, which determines how many outputs a network has per row."""
         return make_loss(self.config.model.loss, self.preprocess.task, len(self.preprocess.class_names))
 
     def sample(self, kind: torch.dtype | None = None) -> Tensor:
-        """Two rows of zeros, as a network of this ``kind`` of numbers reads rows."""
+        """Return two rows of zeros in the shape that the network reads, with numbers of this ``kind``."""
         tokens = self.preprocess.kind == "tokens"
         kind = torch.int64 if tokens else kind or DTYPES[self.config.engine.precision]
         return torch.zeros((2, *self.preprocess.shape), dtype=kind)
 
     def networks(self, *architectures: str) -> Networks:
-        """What makes models of tensors, for these architectures of the run; untrained."""
+        """Return the factory that makes models of tensors, for these architectures of the run."""
         config, done, loss, built = self.config, self.preprocess, self.loss, {}
         own = dict(zip(names(config.models), config.models, strict=True))
         shape, dtype, tokens = done.shape, DTYPES[config.engine.precision], done.kind == "tokens"
@@ -235,23 +239,26 @@ class FinishedRun(NamedTuple):
         return Networks(built, loss)
 
     def untrained(self, architecture: str = "") -> Model:
-        """The run's model before it learnt anything."""
+        """Return the run's model before training."""
         return self.networks(architecture).initial()[architecture]
 
     @property
     def model(self) -> nn.Module | None:
-        """The network of all clients, trained; None where each has its own, or one of its architecture."""
+        """The trained network of all clients; None if each has its own, or one of its architecture."""
         return None if self.common is None else network_in(self.common)
 
     def choices(self) -> str:
-        """What can be named."""
+        """Return advice that lists the models and clients that can be named."""
         stems = [path.stem.removeprefix("model-") for path in sorted(self.path.glob("model-*.safetensors"))]
         named = f"one of its models ({', '.join(stems)}), or " if stems else ""
         return f"name {named}a client (0 to {self.summary['clients'] - 1})"
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
-    """Models, configuration and rows of a run. ``module`` where the run had a network of one's own."""
+    """Read a finished run: its model, configuration and rows. ``module``: the network of a run with a custom one.
+
+    ConfigError for a folder of several seeds, a run of parties that hold columns, and a run that is not finished.
+    """
     import pandas
 
     folder = RunFolder.open(Path(path))
@@ -262,7 +269,7 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
         )
     if folder.of_columns:
         raise ConfigError(
-            f"the model of '{path}' is in the hands of several parties: 'fedatlas predict {path} NAME=FILE ...' asks them all."
+            f"the model of '{path}' is held by several parties: predict with 'fedatlas predict {path} NAME=FILE ...'."
         )
     summary = folder.summary()
     own_module(folder.path, module)
@@ -273,13 +280,13 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
 
 
 def network_in(model: Model) -> nn.Module:
-    """The network that a model is made of."""
+    """Return the network of a model."""
     assert isinstance(model, TorchModel)
     return model.module
 
 
 def load_file(file: Path) -> tuple[dict[str, Tensor], str]:
-    """A state dict from a .safetensors file, and the file's SHA-256."""
+    """Return the state dict of a .safetensors file, and the file's SHA-256. ConfigError if it is damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load as read
 
@@ -292,7 +299,7 @@ def load_file(file: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Columns of a table by name; ConfigError for one that it lacks, and for rows that are no table."""
+    """Return columns of a table by name; ConfigError for one that it lacks, and for rows that are not a table."""
     if not names:
         return {}
     if not hasattr(rows, "keys"):
@@ -305,14 +312,14 @@ def columns_of(rows: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_rows(file: Path, done: Preprocess, keep_holes: bool = False) -> Tensor:
-    """The rows of a file as the model reads them."""
+    """Return the rows of a file as the model reads them. DataError if there is no such file."""
     if not file.exists():
         raise DataError(f"there is no file '{file}'.")
     return read_inputs(file, done, keep_holes=keep_holes)
 
 
 def without_numbers(x: Tensor, holes: Holes) -> Tensor:
-    """bool (n,): the rows of which a model can say nothing; a DataError or a warning where there are any."""
+    """Return bool (n,), true for rows with an infinite or missing number; DataError or a warning if there are any."""
     lost = ~torch.isfinite(x.flatten(1)).all(1)
     wrong = lost.nonzero().flatten().tolist()
     if wrong and holes == "error":
@@ -330,7 +337,7 @@ def without_numbers(x: Tensor, holes: Holes) -> Tensor:
 
 
 def as_table(outputs: Tensor, done: Preprocess) -> pandas.DataFrame:
-    """Outputs -> a table with ``prediction`` and, for classes, a column ``p_NAME`` each."""
+    """Return outputs as a table with ``prediction`` and, for classes, a column ``p_NAME`` for each."""
     import pandas
 
     if done.task == "numbers":

@@ -1,7 +1,7 @@
-"""``fedatlas predict RUN NAME=FILE ...``: a model whose parts several parties hold, on new rows of theirs.
+"""``fedatlas predict RUN NAME=FILE ...``: predict new rows with a model whose parts are held by several parties.
 
-Each party matches its new rows with those of the active party, as in training; in a row that it lacks all its columns are missing. Then
-the scheme predicts (`Scheme.predict`).
+Each party matches its new rows with those of the active party, as in training. In a row that a party lacks, all its
+columns are missing. Then the scheme predicts (`Scheme.predict`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Predicted(NamedTuple):
-    """Predictions, and what they took."""
+    """Predictions, and what they cost."""
 
     table: pandas.DataFrame  # the active party's ids, in its file's order, with the predictions
     lacking: Mapping[str, int]  # party -> rows of the active party that it does not have
@@ -43,7 +43,11 @@ class Predicted(NamedTuple):
 
 
 def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] = ()) -> Predicted:
-    """The predictions of a finished run for new rows. ``files``: party -> its file; ConfigError where one is missing or a stranger."""
+    """Return the predictions of a finished run for new rows. ``files``: party -> its file.
+
+    ConfigError if a party's file is missing, or a name is not that of a party. DataError if rows of the active party
+    have no id.
+    """
     folder = RunFolder.open(path)
     whole, summary = checked(folder.config()), folder.summary()
     config, scheme = whole.config, whole.of_columns()
@@ -62,7 +66,9 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
     tables = [read(one, files[name]) for name, one in zip(names, saved, strict=True)]
     parties = [columns_of(k, one, active, tuple(names), config.seed) for k, one in enumerate(tables)]
     if without := tables[active].without_id:
-        raise DataError(f"party '{names[active]}': {without} rows have no id and cannot be matched: give each one.")
+        raise DataError(
+            f"party '{names[active]}': {without} rows have no id and cannot be matched: give each row an id."
+        )
     states, sent = PartyState(), 0
     lacking: dict[str, int] = {}
     at = np.arange(len(tables[active].ids))
@@ -89,19 +95,19 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
 
 
 def predicted(run: Path, files: Sequence[str]) -> tuple[pandas.DataFrame, list[str]]:
-    """(the predictions of a run, what is to be said of them) for ``NAME=FILE`` of each party; ConfigError for anything else."""
+    """Return a run's predictions, and notices, for ``NAME=FILE`` of each party. ConfigError for other arguments."""
     if odd := [text for text in files if "=" not in text]:
         raise ConfigError(f"'{odd[0]}': parties that hold columns predict together: give NAME=FILE for each of them.")
     named = [text.partition("=") for text in files]
     names = [name for name, _, _ in named]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"party '{twice[0]}' has two files: give one.")
+        raise ConfigError(f"party '{twice[0]}' was given two files: give one.")
     found = predict(run, {name: file for name, _, file in named})
     return found.table, [*found.notices, f"{bytes_text(found.bytes)} were sent."]
 
 
 def read(saved: Mapping[str, Any], file: str) -> PartyTable:
-    """A party's new rows, by the columns that it was trained with."""
+    """Return a party's new rows, with the columns that it was trained with."""
     schema = [Column(one["name"], tuple(one["categories"])) for one in saved["schema"]]
     return new_rows(file, saved["id"], schema, saved["party"])
 
@@ -109,14 +115,14 @@ def read(saved: Mapping[str, Any], file: str) -> PartyTable:
 def matched(
     active: Columns, other: Columns, how: align.Align, observers: Iterable[Observer]
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
-    """(by row of the active party the other's row, -1 where it has none; bytes sent)."""
+    """Return, for each row of the active party, the other's row or -1, and the bytes sent."""
     pair = (active.name, other.name)
     two = [one._replace(party=k, active=0, parties=pair) for k, one in enumerate((active, other))]
     federation = columns_federation(two, align.QUESTIONS, observers=observers, name="align", run="predict")
     found = np.full(len(active.ids), -1, dtype=np.int64)
     try:
         federation.drive(lambda: align.align(how, {"names": list(pair), "active": 0}), RoundStart(0, 1.0))
-    except DataError:  # none of its rows: all take the missing direction
+    except DataError:  # no common row: all take the direction for missing values
         if how.name == "none":
             raise
         return found, federation.cost.bytes_up + federation.cost.bytes_down
@@ -128,7 +134,7 @@ def matched(
 
 
 def as_table(ids: Iterable[str], outputs: np.ndarray[Any, Any], saved: Mapping[str, Any]) -> pandas.DataFrame:
-    """Ids with ``prediction``, and for classes a column ``p_NAME`` each."""
+    """Return a table of ids with ``prediction`` and, for classes, a column ``p_NAME`` for each."""
     import pandas
 
     if saved["task"] == "numbers":

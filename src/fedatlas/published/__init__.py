@@ -1,4 +1,4 @@
-"""Published experiments, run as written, and published figures beside obtained ones, gate by gate."""
+"""Published experiments, run as written, and published figures compared with obtained ones, gate by gate."""
 
 from fedatlas.published.reproduction import EXPERIMENTS, reproduce
 

@@ -1,4 +1,4 @@
-"""Attack by defence, cell by cell: what a figure is under each rule and each mechanism, or why the two do not go together.
+"""Attack by defence, cell by cell: the figure under each rule and each mechanism, or the reason why the two cannot be combined.
 
 Digits, FedAvg and FedSeq (superclients of two). Poisoning by a fifth of twenty clients or of ten superclients, and attacks on views:
 inverted gradients of clients with one row each, and membership of clients with few rows. Each is run against every rule and every
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,21 +45,12 @@ POISONS: Mapping[str, Row] = {
     "label_flip": {"share": 0.2, "pairs": [[3, 5], [0, 8]]},
     "sign_flip": {"share": 0.2, "c": 10.0},
     "gaussian": {"share": 0.2, "sigma": 10.0},
-    "model_replacement": {"pairs": [[5, 3]]},  # of the smallest share that is somebody, in the last round
+    "model_replacement": {"pairs": [[5, 3]]},  # the smallest share with at least one attacker, in the last round
 }
 WHAT = {
     "label_flip": "accuracy on attacked classes",
     "model_replacement": "attack success",
-    "inverting_gradients": "PSNR above the placebo's",
-    "dlg": "PSNR above the placebo's",
-    "membership": "AUC above the placebo's",
 }
-VIEWS: Mapping[str, Row] = {
-    "inverting_gradients": {"iterations": 300, "targets": 16},
-    "dlg": {"iterations": 100, "restarts": 2, "targets": 16},
-    "membership": {},
-}
-"""Attacks on views, and their keys."""
 ONE_ROW: Row = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 16},
@@ -66,7 +58,7 @@ ONE_ROW: Row = {
     "model": {"name": "lenet_sigmoid"},
     "local": {"steps": 1, "lr": 0.1},
 }
-"""Clients with one row each, who take one step: what they send is a gradient."""
+"""Clients with one row each that take one step, so what they send is a gradient."""
 FEW_ROWS: Row = {
     "rounds": 30,
     "data": {"name": "digits", "limit": 600},
@@ -76,8 +68,27 @@ FEW_ROWS: Row = {
     "evaluation": {"clients": 0.5, "every": 30},
     "attack": [{"name": "membership"}],
 }
-"""Clients that pass often over few rows, and hold as many out: a model that could know rows by heart."""
+"""Clients that pass often over few rows, and hold out as many: a model that could memorise rows."""
 
+
+class ViewCells(NamedTuple):
+    """The cells of an attack on a view."""
+
+    keys: Row  # of the attack
+    tables: Row  # of the experiment whose view it is
+    figure: str
+    shape: str = ".3f"  # of a figure in text
+    unit: str = ""
+    outside: bool = False  # whether an outsider looks always
+    settled: bool = False  # whether pictures are settled without rows
+
+
+PSNR = partial(ViewCells, tables=ONE_ROW, figure="PSNR above the placebo's", shape=".1f", unit=" dB", settled=True)
+VIEWS: Mapping[str, ViewCells] = {
+    "inverting_gradients": PSNR({"iterations": 300, "targets": 16}),
+    "dlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
+    "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
+}
 
 NOTES = (
     "Digits, 20 clients alike, a fifth of them hostile; of FedSeq's ten superclients of two, whole ones.",
@@ -102,26 +113,26 @@ TO_ONE: Row = {
     "class_names": [str(digit) for digit in range(10)],
     "depth": 8,
 }
-"""Digits from 0 to 1, settled without rows."""
+"""Digits scaled to 0 to 1 by constants, without use of rows."""
 
 
 class MatrixCell(NamedTuple):
-    """One cell: an experiment, and what of it is looked at."""
+    """One cell: an experiment, and the figure taken from it."""
 
     algorithm: str
     attack: str
     defence: str
     tables: Row
-    role: str = ""  # whose view is inverted; "" of attacks by clients
+    role: str = ""  # the role whose view is attacked; "" for attacks by clients
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """Name of its folder."""
         return f"{self.algorithm}-{self.attack}-{self.defence}"
 
 
 class CellResult(NamedTuple):
-    """The result of a cell with one seed: a figure with its interval, or a sentence; ``run``: what the record keeps of the run."""
+    """The result of a cell with one seed: a figure with its interval, or a sentence; ``run``: the part of the run kept in the record."""
 
     text: str
     value: float | None = None
@@ -138,7 +149,7 @@ def attack_matrix(quick: bool = False, shorter: int | None = None) -> Target:
 
 
 def cells(rounds: int) -> list[MatrixCell]:
-    """All cells, in the order of the page."""
+    """Return all cells, in the order of the page."""
     defences: dict[str, Plain] = {"none": {"aggregation": {"name": "mean"}}}
     defences |= {name: {"aggregation": {"name": name}} for name in RULES}
     defences |= {name: {"privacy": [table]} for name, table in MECHANISMS.items()}
@@ -152,7 +163,7 @@ def cells(rounds: int) -> list[MatrixCell]:
 
 
 def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Row) -> MatrixCell:
-    """A cell of hostile clients."""
+    """Return a cell with hostile clients."""
     table: Plain = {"name": attack, **POISONS[attack]}
     seq = algorithm == "fedseq"
     if seq:
@@ -174,8 +185,9 @@ def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: 
 
 def observed(algorithm: str, attack: str, defence: str, defending: Row) -> MatrixCell:
     """A cell of a view; a server that is trusted sees all, so that there an outsider looks."""
-    tables = {**(FEW_ROWS if attack == "membership" else ONE_ROW), "algorithm": dict(LEAST[algorithm]), **defending}
-    if attack == "membership":
+    how = VIEWS[attack]
+    tables = {**how.tables, "algorithm": dict(LEAST[algorithm]), **defending}
+    if how.outside:
         return MatrixCell(algorithm, attack, defence, tables, "outsider")
     if "epsilon" in MECHANISMS.get(defence, {}):
         tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
@@ -187,7 +199,7 @@ def observed(algorithm: str, attack: str, defence: str, defending: Row) -> Matri
 
 
 def of_cell(cell: MatrixCell, seed: int, folder: Path, progress: Progress) -> CellResult:
-    """The result of one cell; a refusal is a result."""
+    """Return the result of one cell; a refusal is a result."""
     try:
         if cell.role:
             return of_view(cell, seed, folder)
@@ -199,7 +211,7 @@ def of_cell(cell: MatrixCell, seed: int, folder: Path, progress: Progress) -> Ce
 
 
 def kept(summary: Row) -> Plain:
-    """What the record keeps of a run."""
+    """Return the part of a run that the record keeps."""
     return {
         "seconds": summary["cost"]["seconds"],
         **{key: summary[key] for key in ("plan", "commit", "cpu")},
@@ -208,7 +220,7 @@ def kept(summary: Row) -> Plain:
 
 
 def of_run(cell: MatrixCell, summary: Row) -> CellResult:
-    """The figure of a run under an attack by clients, with an interval over the test rows."""
+    """Return the figure of a run under an attack by clients, with an interval over the test rows."""
     final, value = summary["final"], summary["final"]["accuracy"]
     if "diverged" in summary:
         return CellResult(f"{100 * value:.1f}%: the model diverged", value, run=kept(summary))
@@ -226,18 +238,18 @@ def of_run(cell: MatrixCell, summary: Row) -> CellResult:
 
 
 def seen(config: ExperimentConfig, folder: Path) -> None:
-    """The run whose view is attacked."""
+    """Run the experiment whose view is attacked."""
     ensure(checked(config), folder, More(report=False))
 
 
 def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
-    """What a view betrays above the placebo: in dB, or of an AUC."""
-    tables = dict(cell.tables)
-    if cell.attack != "membership":
+    """What a view betrays above the placebo."""
+    tables, how = dict(cell.tables), VIEWS[cell.attack]
+    if how.settled:
         constants = folder.parent / "constants.json"
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
-    keys = {"role": cell.role, **VIEWS[cell.attack]}
+    keys = {"role": cell.role, **how.keys}
     made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, seen)
     (leak,) = made["leaks"].values()
     value, low, high = leak["value"], leak["low"], leak["high"]
@@ -246,16 +258,15 @@ def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
 
 
 def text_of(cell: MatrixCell, value: float, low: float | None, high: float | None, sign: str = "") -> str:
-    """A figure with its interval, in the unit of its cell: percent of rows, dB, or of an AUC."""
-    shape, unit, by = (
-        (".3f", "", 1) if cell.attack == "membership" else (".1f", " dB", 1) if cell.role else (".1f", "%", 100)
-    )
+    """A figure with its interval, in the unit of its cell: that of an attack on a view, else percent of rows."""
+    how = VIEWS.get(cell.attack)
+    shape, unit, by = (".1f", "%", 100) if how is None else (how.shape, how.unit, 1)
     span = "" if low is None or high is None else f" [{by * low:{sign}{shape}}, {by * high:{sign}{shape}}]"
     return f"{by * value:{sign}{shape}}{unit}{span}" + (f" ({cell.role})" if cell.role else "")
 
 
 def as_gate(cell: MatrixCell, found: Sequence[CellResult]) -> Plain:
-    """A cell as a row of the page, over its seeds: reported, never gated."""
+    """Return a cell as a row of the page, over its seeds: reported, never gated."""
     values = [one.value for one in found if one.value is not None]
     text = found[0].text
     if len(found) > 1 and len(values) == len(found):
@@ -263,7 +274,7 @@ def as_gate(cell: MatrixCell, found: Sequence[CellResult]) -> Plain:
         text = text_of(cell, math.fsum(values) / len(values), min(lows, default=None), max(highs, default=None))
     return {
         "name": f"{cell.algorithm}: {cell.attack} against {cell.defence}",
-        "published": WHAT.get(cell.attack, "accuracy"),
+        "published": VIEWS[cell.attack].figure if cell.role else WHAT.get(cell.attack, "accuracy"),
         "rule": "reported",
         "obtained": text,
         "seeds": len(found),

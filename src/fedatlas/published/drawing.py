@@ -1,4 +1,4 @@
-"""The curves of a target: accuracy against rounds, obtained as lines, published as hollow marks."""
+"""The curves of a target: accuracy against rounds; obtained values as lines, published ones as hollow marks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WIDTH = 720
 
 
 def plain(picture: CurvePicture, record: str) -> Plain:
-    """A picture as the record keeps it, with the name of its file."""
+    """Return a picture in the form of the record, with the name of its file."""
     name = "-".join(filter(None, (record, picture.name)))
     published = {part: [list(point) for point in points] for part, points in picture.published.items()}
     return {"file": f"{name}.svg", "title": picture.title, "lines": dict(picture.lines), "published": published}
 
 
 def draw(picture: Row, runs: Sequence[Row]) -> str:
-    """The picture as an SVG file, from a record alone: a line a part, the mean over its seeds."""
+    """Return the picture as an SVG file, from a record only: one line per part, the mean over its seeds."""
     series, ends = [], []
     found = {part: mean_points([run["rows"] for run in runs if run["part"] == part]) for part in picture["lines"]}
     last = max((points[-1][0] for points in found.values() if points), default=0)
@@ -38,7 +38,7 @@ def draw(picture: Row, runs: Sequence[Row]) -> str:
 
 
 def mean_points(seeds: Sequence[Sequence[Row]]) -> list[tuple[int, float]]:
-    """(round, mean accuracy over the seeds), at the rounds that all of them evaluated."""
+    """Return (round, mean accuracy over the seeds), at the rounds that all of them evaluated."""
     each = [{row["round"]: row["accuracy"] for row in rows if row["accuracy"] is not None} for rows in seeds]
     shared = [x for x in each[0] if all(x in one for one in each)] if each else []
     return [(x, math.fsum(one[x] for one in each) / len(each)) for x in shared]

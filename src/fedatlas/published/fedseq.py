@@ -1,15 +1,15 @@
-"""Methods that the experiments on FedSeq compare, and their configuration on CIFAR-10 (table 5.5 of the thesis)."""
+"""The methods compared in the experiments on FedSeq, and their configuration on CIFAR-10 (table 5.5 of the thesis)."""
 
 from __future__ import annotations
 
 from fedatlas.study.plain import Plain, Row
 
 GATED = ("fedavg", "fedseq", "scaffold", "feddyn", "fedprox")
-CORRECT = ("scaffold-paper", "feddyn-paper")  # the papers' forms, beside them and without a gate (X8)
+CORRECT = ("scaffold-paper", "feddyn-paper")  # the papers' forms, for comparison and without a gate (X8)
 
 
 def methods(chains: Row, alpha: float, mu: float) -> dict[str, Plain]:
-    """The ``[algorithm]`` tables: FedSeq with its grouping ``chains``, FedDyn with ``alpha``, FedProx with ``mu``."""
+    """Return the ``[algorithm]`` tables: FedSeq with its grouping ``chains``, FedDyn with ``alpha``, FedProx with ``mu``."""
     return {
         "fedavg": {"name": "fedavg"},
         "fedseq": {"name": "fedseq", "phi": "greedy", **chains},
@@ -22,7 +22,7 @@ def methods(chains: Row, alpha: float, mu: float) -> dict[str, Plain]:
 
 
 def cifar_tables(rounds: int, quick: bool, clients: int, alpha: float, algorithm: Row) -> Plain:
-    """The experiment on CIFAR-10, LeNet-5, a fifth of the clients a round; a quick one has a tenth of the rows."""
+    """Return the experiment on CIFAR-10, LeNet-5, a fifth of the clients per round; a quick one has a tenth of the rows."""
     return {
         "rounds": rounds,
         "data": {"name": "cifar10", "augment": "crop_flip", "limit": 5000 if quick else 0},

@@ -1,7 +1,7 @@
 """A published experiment as a record: its parts, and gates, rules that an outcome meets or misses (floors, orders, margins).
 
-A gate is made of a figure of a part's runs and a rule on the figures of several parts: `gate_of_means` asks the rule of means over
-seeds, `gate_in_seeds` in each seed. A check that is neither is a function of all parts.
+A gate combines a figure of a part's runs with a rule on the figures of several parts: `gate_of_means` applies the rule to means over
+seeds, `gate_in_seeds` to each seed. Any other check is a function of all parts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 from fedatlas.study.plain import Row
 
-SOME = 0.8  # an order holds if it does in so large a share of the paired seeds
+SOME = 0.8  # an order holds if it does in at least this share of the paired seeds
 
 
 class Part(NamedTuple):
-    """One experiment of a target: a configuration run once for every seed."""
+    """One experiment of a target: a configuration run once with every seed."""
 
     name: str
     tables: Row
     seeds: tuple[int, ...] = (1,)
-    cell: Any = None  # of a matrix: what is looked at in it
+    cell: Any = None  # of a matrix: its cell
 
 
 class PartRuns(NamedTuple):
@@ -30,19 +30,19 @@ class PartRuns(NamedTuple):
     rows: Mapping[int, Sequence[Row]]
 
     def curve(self, seed: int, key: str) -> list[float | None]:
-        """One figure over the rounds, row 0 included."""
+        """Return one figure over the rounds, row 0 included."""
         return [row.get(key) for row in self.rows[seed]]
 
     def known(self, seed: int, key: str = "accuracy") -> list[tuple[int, float]]:
-        """(round, figure) where it was evaluated."""
+        """Return (round, figure) for the evaluated rounds."""
         return [(row["round"], float(row[key])) for row in self.rows[seed] if row.get(key) is not None]
 
     def rounds_to(self, seed: int, level: float, key: str = "accuracy") -> int | None:
-        """The first evaluated round in which a figure is at least ``level``; None if none is."""
+        """Return the first evaluated round in which a figure is at least ``level``; None if there is none."""
         return next((number for number, value in self.known(seed, key) if value >= level), None)
 
     def at(self, seed: int, number: int, key: str = "accuracy") -> float:
-        """A figure after round ``number``; negative counts rows from the end."""
+        """Return a figure after round ``number``; a negative number counts rows from the end."""
         rows = self.rows[seed]
         row = rows[number] if number < 0 else next((row for row in rows if row["round"] == number), None)
         if row is None:
@@ -50,7 +50,7 @@ class PartRuns(NamedTuple):
         return float(row[key])
 
     def mean(self, figure: Figure) -> float:
-        """Mean of a figure over the seeds."""
+        """Return the mean of a figure over the seeds."""
         values = [figure(self, seed) for seed in self.rows]
         return math.fsum(values) / len(values)
 
@@ -64,16 +64,16 @@ Text = Callable[[Runs, Sequence[float]], str]
 
 
 class GateVerdict(NamedTuple):
-    """What came of a gate."""
+    """The outcome of a gate."""
 
     obtained: str
     passed: bool | None  # None: reported, not gated
 
 
 class Gate(NamedTuple):
-    """A published statement and its rule. ``parts`` are those it needs; it is left open while one of them is missing.
+    """A published statement and its rule. ``parts`` are those it needs; it stays open while one of them is missing.
 
-    Where the data stand in for the published ones (``stand_in``), it is said whether the rule holds, but nothing passes.
+    If the data only substitute for the published ones (``stand_in``), the verdict reports whether the rule holds, but nothing passes.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Gate(NamedTuple):
     stand_in: bool = False
 
     def judged(self, runs: Runs) -> GateVerdict:
-        """The verdict, with what a stand-in does not pass told as reported."""
+        """Return the verdict, as a report only for a stand-in."""
         found = self.check(runs)
         if not self.stand_in or found.passed is None:
             return found
@@ -92,16 +92,16 @@ class Gate(NamedTuple):
 
 
 class CurvePicture(NamedTuple):
-    """Accuracy against rounds: a line a part, and what was published of it as single points."""
+    """Accuracy against rounds: one line per part, and its published values as single points."""
 
-    name: str  # of its file, behind the record's; "" where it is the only one
+    name: str  # suffix of its file name, after the record's; "" for a single picture
     title: str
-    lines: Mapping[str, str]  # part -> what its line is called
+    lines: Mapping[str, str]  # part -> label of its line
     published: Mapping[str, Sequence[tuple[int, float]]] = {}  # part -> (round, accuracy)
 
 
 class Target(NamedTuple):
-    """A published experiment. Of one with ``curves`` the record keeps their points and nothing else of the rows."""
+    """A published experiment. With ``curves``, the record keeps only their points from the rows."""
 
     name: str
     title: str
@@ -109,13 +109,13 @@ class Target(NamedTuple):
     parts: tuple[Part, ...]
     gates: tuple[Gate, ...]
     notes: tuple[str, ...] = ()
-    record: str = ""  # name of its record in docs/results, where it is not the target's
+    record: str = ""  # name of its record in docs/results, if it is not the target's
     curves: tuple[CurvePicture, ...] = ()
     smaller: str = ""  # how it is smaller than the published experiment: 'quick-60-rounds'
 
     @property
     def label(self) -> str:
-        """The name of its record."""
+        """Name of its record."""
         return "-".join(filter(None, (self.record or self.name, self.smaller)))
 
 
@@ -123,22 +123,22 @@ class Target(NamedTuple):
 
 
 def last(key: str = "accuracy") -> Figure:
-    """The figure where it was evaluated last."""
+    """Return the figure at its last evaluation."""
     return lambda runs, seed: runs.known(seed, key)[-1][1]
 
 
 def at_round(number: int, key: str = "accuracy") -> Figure:
-    """The figure after a round; negative counts rows from the end."""
+    """Return the figure after a round; a negative number counts rows from the end."""
     return lambda runs, seed: runs.at(seed, number, key)
 
 
 def best_of_last(rounds: int, key: str = "accuracy") -> Figure:
-    """The largest figure of the last rounds."""
+    """Return the largest figure of the last rounds."""
     return lambda runs, seed: max(runs.at(seed, -i, key) for i in range(1, rounds + 1))
 
 
 def mean_of_last(rounds: int, key: str = "accuracy") -> Figure:
-    """The mean figure of the last evaluated rounds: single rounds jump."""
+    """Return the mean figure of the last evaluated rounds, since single rounds fluctuate."""
 
     def figure(runs: PartRuns, seed: int) -> float:
         found = [value for _, value in runs.known(seed, key)[-rounds:]]
@@ -161,7 +161,7 @@ def gate_of_means(
     *,
     stand_in: bool = False,
 ) -> Gate:
-    """A gate whose rule is asked of the parts' figures, means over seeds; ``text``: the words, else names and percentages."""
+    """Return a gate with a rule on the parts' figures, means over seeds; ``text``: the words, by default names and percentages."""
 
     def check(runs: Runs) -> GateVerdict:
         found = [runs[part].mean(figure) for part in parts]
@@ -180,7 +180,7 @@ def gate_in_seeds(
     *,
     stand_in: bool = False,
 ) -> Gate:
-    """A gate whose rule has to hold in `SOME` of the seeds that all parts were run with; ``text`` is told that share and their number."""
+    """Return a gate whose rule must hold in `SOME` of the seeds common to all parts; ``text`` gets that share and their number."""
 
     def check(runs: Runs) -> GateVerdict:
         seeds = set.intersection(*(set(runs[part].rows) for part in parts))
@@ -191,21 +191,21 @@ def gate_in_seeds(
 
 
 def reported(found: Sequence[float]) -> None:
-    """No rule: the figures are told."""
+    """Apply no rule: the figures are only reported."""
 
 
 def near(value: float, by: float) -> Callable[[Sequence[float]], bool]:
-    """One figure lies no further from a value."""
+    """Return the rule that one figure is within ``by`` of a value."""
     return lambda found: abs(found[0] - value) <= by
 
 
 def at_least(level: float) -> Callable[[Sequence[float]], bool]:
-    """Every figure reaches a level."""
+    """Return the rule that every figure reaches a level."""
     return lambda found: min(found) >= level
 
 
 def apart_at_most(most: float) -> Callable[[Sequence[float]], bool]:
-    """The figures differ by no more."""
+    """Return the rule that the figures differ by at most ``most``."""
     return lambda found: max(found) - min(found) <= most
 
 
@@ -213,30 +213,30 @@ def apart_at_most(most: float) -> Callable[[Sequence[float]], bool]:
 
 
 def percent(value: float) -> str:
-    """0.9712 -> '97.1%'."""
+    """Return a percentage: 0.9712 -> '97.1%'."""
     return f"{100 * value:.1f}%"
 
 
 def points(value: float) -> str:
-    """0.153 -> '15.3 points'."""
+    """Return points: 0.153 -> '15.3 points'."""
     return f"{100 * value:.1f} points"
 
 
 def listed(names: Sequence[str], values: Sequence[float], text: Callable[[float], str] = percent) -> str:
-    """'K-1 81.0%, K-10 79.2%'."""
+    """Return names with values: 'K-1 81.0%, K-10 79.2%'."""
     return ", ".join(f"{name} {text(value)}" for name, value in zip(names, values, strict=True))
 
 
 def named(names: Sequence[str], text: Callable[[float], str] = percent) -> Text:
-    """The figures with the names of their parts."""
+    """Return the words for figures with the names of their parts."""
     return lambda runs, found: listed(names, found, text)
 
 
 def difference(runs: Runs, found: Sequence[float]) -> str:
-    """How far the first figure is above the second, in points."""
+    """Return how far the first figure is above the second, in points."""
     return points(found[0] - found[1])
 
 
 def alone(text: Callable[[float], str] = percent) -> Text:
-    """The one figure."""
+    """Return the words for a single figure."""
     return lambda runs, found: text(found[0])

@@ -1,4 +1,4 @@
-"""Runs the parts of a target that are not there yet, judges its gates, and writes the outcome down."""
+"""Run the missing parts of a target, judge its gates, and write the outcome down."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     MATRIX: attack_matrix,
 }
 Watch = Callable[[str], AbstractContextManager[Progress]]
-"""The name of a run -> its progress, for as long as it lasts."""
+"""The name of a run -> a context that gives its progress while it runs."""
 Record = Plain
 
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
-DRAWN = ("round", "accuracy", "loss")  # of a target with curves
+DRAWN = ("round", "accuracy", "loss")  # for a target with curves
 
 
 def unwatched(name: str) -> AbstractContextManager[Progress]:
-    """Nobody watches."""
+    """Return a context without display."""
     return nullcontext(Silent())
 
 
@@ -67,14 +67,14 @@ def reproduce(
     publish: Path | None = None,
     watch: Watch = unwatched,
 ) -> bool:
-    """Run what is missing of a published experiment; True if no gate that could be judged failed.
+    """Run the missing parts of a published experiment; return True if no gate that could be judged failed.
 
-    Every part and seed has its own run folder in ``out``; what is finished there is not run again, what was
-    stopped is continued. The outcome goes to ``out/NAME.json`` and, for people, ``out/NAME.md``; with ``publish`` also to
-    ``publish/results/NAME.json``, and ``publish/results.md`` is made again from all records there. What that record already holds of
-    the same configuration counts as finished, so that a long target can be run in pieces, on several machines.
+    Every part and seed has its own run folder in ``out``; finished runs there are kept, and interrupted ones are
+    continued. The outcome is written to ``out/NAME.json`` and, as text, ``out/NAME.md``. With ``publish`` it is also written to
+    ``publish/results/NAME.json``, and ``publish/results.md`` is rebuilt from all records there. Runs of the same configuration in that
+    record count as finished, so that a long target can be run in pieces, on several machines.
 
-    ``quick`` and ``rounds`` make a smaller target, labelled so, with a record of its own, which passes no gate. ``watch`` is shown
+    ``quick`` and ``rounds`` make a smaller target, labelled as such, with a separate record, which passes no gate. ``watch`` gets
     each run by its name.
     """
     if name not in EXPERIMENTS:
@@ -91,13 +91,13 @@ def reproduce(
     record: Record = {}
     earlier = publish and publish / "results" / f"{target.label}.json"
     for record in make(target, asked, base, earlier, console, watch):
-        write_outcome(record, target.label, out, publish)  # hours of work: kept as they come
+        write_outcome(record, target.label, out, publish)  # hours of work: saved after each run
     show(record)
     return not any(gate["passed"] is False for gate in record["gates"])
 
 
 def write_outcome(record: Record, label: str, out: Path, publish: Path | None) -> None:
-    """The record with its pictures and its page, and all records' page where they are published."""
+    """Write the record with its pictures and its page, and if published, the page of all records."""
     for folder in (out, publish and publish / "results"):
         if folder is not None:
             write_json(folder / f"{label}.json", record)
@@ -109,14 +109,14 @@ def write_outcome(record: Record, label: str, out: Path, publish: Path | None) -
 
 
 def numbered(parts: Sequence[Part]) -> Iterator[tuple[Part, int, str]]:
-    """Each run of some parts, and what it is called."""
+    """Yield each run of some parts, with its label."""
     runs = [(part, seed) for part in parts for seed in part.seeds]
     for place, (part, seed) in enumerate(runs, start=1):
         yield part, seed, f"{part.name}, seed {seed} (run {place} of {len(runs)})"
 
 
 def folder_of(part: Part, seed: int, base: Path) -> Path:
-    """The folder of one seed of a part."""
+    """Return the folder of one seed of a part."""
     return base / part.name / f"seed-{seed}"
 
 
@@ -128,7 +128,7 @@ def matrix(
     console: Console,
     watch: Watch,
 ) -> Iterator[Record]:
-    """The record of a matrix, once all of its cells are there: each is a row of its page."""
+    """Yield the record of a matrix once all of its cells are finished; each is a row of its page."""
     gates, runs, found = [], [], []
     for part, seed, called in numbered(parts):
         with watch(called) as progress:
@@ -149,20 +149,20 @@ def judged(
     console: Console,
     watch: Watch,
 ) -> Iterator[Record]:
-    """The record of a target after each run that was missing, and at the end."""
+    """Yield the record of a target after each run that was missing, and at the end."""
     published = published_runs(target, earlier)
     for part, seed, called in numbered(parts):
         if (part.name, seed) not in published:
             try:
                 run_part(part, seed, base, called, console, watch)
-            except DivergedError as error:  # a finding, which keeps no other part from being run
+            except DivergedError as error:  # a finding; the other parts still run
                 console.print(f"{called}: {error}", soft_wrap=True)
             yield collect(target, base, published)
     yield collect(target, base, published)
 
 
 def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch) -> None:
-    """Run, or continue, one seed of a part; ConfigError where its folder holds a run of another configuration."""
+    """Run, or continue, one seed of a part; ConfigError if its folder holds a run of another configuration."""
     whole, folder = checked(parse({**part.tables, "seed": seed})), folder_of(part, seed, base)
     if finished(whole, folder) is not None:
         return
@@ -174,7 +174,7 @@ def run_part(part: Part, seed: int, base: Path, called: str, console: Console, w
 
 
 def published_runs(target: Target, record: Path | None) -> dict[tuple[str, int], Row]:
-    """(part, seed) -> what an earlier record holds of it, for parts whose configuration is still the same."""
+    """Return (part, seed) -> run in an earlier record, for parts whose configuration is unchanged."""
     if record is None or not record.exists():
         return {}
     earlier = json.loads(record.read_text(encoding="utf-8"))
@@ -185,7 +185,7 @@ def published_runs(target: Target, record: Path | None) -> dict[tuple[str, int],
 
 
 def finished_run(part: Part, seed: int, base: Path) -> Plain | None:
-    """What a record keeps of a run; None if it is not finished."""
+    """Return the part of a run that the record keeps; None if the run is not finished."""
     folder = folder_of(part, seed, base)
     if not RunFolder(folder).finished():
         return None
@@ -198,14 +198,14 @@ def finished_run(part: Part, seed: int, base: Path) -> Plain | None:
 
 
 def shorter(value: Any) -> Any:
-    """Six digits behind the point are enough for a record."""
+    """Return a value rounded to six decimal places, enough for a record."""
     if isinstance(value, list):
         return [shorter(x) for x in value]
     return round(value, 6) if isinstance(value, float) else value
 
 
 def collect(target: Target, base: Path, published: Mapping[tuple[str, int], Row]) -> Record:
-    """Everything that is finished, with the verdict on every gate that it allows; where curves are drawn, their points alone."""
+    """Return the record of all finished runs, with a verdict on every gate possible; with curves, only their points are kept."""
     outcomes: dict[str, PartRuns] = {}
     runs: list[Plain] = []
     for part in target.parts:
@@ -225,7 +225,7 @@ def collect(target: Target, base: Path, published: Mapping[tuple[str, int], Row]
 
 
 def row_of(gate: Gate, outcomes: Runs, target: Target) -> Plain:
-    """A gate as the record keeps it: open while a seed of its parts is missing."""
+    """Return a gate in the form of the record: open while a seed of its parts is missing."""
     alike = of_common_seeds(outcomes, gate.parts)
     verdict = verdict_on(gate, alike, target.smaller) if alike else GateVerdict("not run", None)
     seeds = {part.name: len(part.seeds) for part in target.parts}
@@ -238,7 +238,7 @@ def row_of(gate: Gate, outcomes: Runs, target: Target) -> Plain:
 
 
 def about(target: Target) -> Record:
-    """What a record says of its target and of the machine."""
+    """Return the record's description of the target and the machine."""
     return {
         "study": target.name,
         "title": target.title,
@@ -252,7 +252,7 @@ def about(target: Target) -> Record:
 
 
 def of_common_seeds(outcomes: Runs, names: Sequence[str]) -> dict[str, PartRuns]:
-    """These parts with the seeds that all of them were run with; {} where there is none: a target is judged as it goes on."""
+    """Return these parts with the seeds common to all of them; {} if there are none: a target is judged while it runs."""
     seeds = set.intersection(*(set(outcomes[name].rows) if name in outcomes else set() for name in names))
     if not seeds:
         return {}
@@ -260,7 +260,7 @@ def of_common_seeds(outcomes: Runs, names: Sequence[str]) -> dict[str, PartRuns]
 
 
 def verdict_on(gate: Gate, runs: Runs, smaller: str) -> GateVerdict:
-    """The verdict; of a smaller target, which may not reach the rounds that a gate asks about, that it does not."""
+    """Return the verdict; a smaller target may not reach the rounds that a gate asks about."""
     try:
         return gate.judged(runs)
     except (IndexError, statistics.StatisticsError):

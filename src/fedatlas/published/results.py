@@ -1,4 +1,4 @@
-"""Records of published experiments as pages and tables: published figures and obtained ones, gate by gate."""
+"""Records of published experiments as pages and tables: published and obtained figures, gate by gate."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COLOURS = {"pass": "green", "FAIL": "red"}
 
 
 def word(gate: Record) -> str:
-    """pass, FAIL, reported, or open while a seed is missing."""
+    """Return pass, FAIL, reported, or open while a seed is missing."""
     if gate["passed"] is None:
         return "reported" if gate.get("whole", gate["obtained"] != "not run") else "open"
     return "pass" if gate["passed"] else "FAIL"
 
 
 def show(record: Record) -> None:
-    """Print published against obtained figures on standard output."""
+    """Print published and obtained figures on standard output."""
     console = Console(highlight=False)
     smaller = record["smaller"]
     label = f" ({smaller}: a smaller version, which passes no gate of the published one)" if smaller else ""
@@ -41,12 +41,12 @@ def show(record: Record) -> None:
 
 
 def line(*cells: str) -> str:
-    """A row of a table in Markdown."""
+    """Return a row of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
 def page(record: Record, folder: str = "") -> str:
-    """The outcome as Markdown; its pictures lie in ``folder``."""
+    """Return the outcome as Markdown; its pictures are in ``folder``."""
     lines = [f"## {record['title']}", "", f"Source: {record['source']}.", ""]
     if record["smaller"]:
         lines += [f"**{record['smaller']}: smaller than the published experiment; it passes no gate.**", ""]
@@ -69,19 +69,19 @@ def page(record: Record, folder: str = "") -> str:
 
 
 def short(commit: str) -> str:
-    """Ten digits of a commit, and whether the code had been changed since."""
+    """Return ten digits of a commit, and "-dirty" if the code was changed since."""
     digits, _, dirty = commit.partition("-")
     return digits[:10] + ("-dirty" if dirty else "")
 
 
 def flags(smaller: str) -> str:
-    """'quick-60-rounds' as one asks for it."""
+    """Return the command-line flags for 'quick-60-rounds'."""
     rounds = "".join(c for c in smaller if c.isdigit())
     return " --quick" * ("quick" in smaller) + (f" --rounds {rounds}" if rounds else "")
 
 
 def linked(text: str) -> str:
-    """Markdown whose labels, such as T9, are links to their line in docs/labels.md, beside which the page lies; code is left as it is."""
+    """Return Markdown with labels such as T9 linked to their line in docs/labels.md, in the page's folder; code is unchanged."""
     parts = re.split(r"(`[^`]*`|!?\[[^\]]*\]\([^)]*\))", text)
     label = re.compile(r"\b[BCDGHLMPSTVX]\d{1,2}a?\b")
     return "".join(
@@ -91,7 +91,7 @@ def linked(text: str) -> str:
 
 
 def results_page(records: Sequence[Record]) -> str:
-    """docs/results.md from the records of all targets."""
+    """Return docs/results.md from the records of all targets."""
     return linked(
         "# Results\n\nPublished and obtained figures, gate by gate, generated from `docs/results/*.json`.\n"
         "A gate that fails is a finding, not an error. The text below each table says what was found.\n\n"
@@ -101,7 +101,7 @@ def results_page(records: Sequence[Record]) -> str:
 
 
 def overview(records: Sequence[Record]) -> str:
-    """A line a record: how large it was run, and how its gates came out."""
+    """Return a table with one line per record: size of the run, and outcomes of its gates."""
     lines = ["| experiment | run | runs | pass | FAIL | open | reported |", "|---|---|---|---|---|---|---|"]
     for record in records:
         words = [word(gate) for gate in record["gates"]]
@@ -112,7 +112,7 @@ def overview(records: Sequence[Record]) -> str:
 
 
 def read_records(folder: Path) -> list[Plain]:
-    """The records in ``docs/results``, each with what people wrote beside it (NAME.txt) of why it came out so."""
+    """Return the records in ``docs/results``, each with the hand-written findings of its NAME.txt."""
     found = []
     for path in sorted(folder.glob("*.json")):
         written = path.with_suffix(".txt")

@@ -22,7 +22,7 @@ from fedatlas.study.plain import Plain, Row
 ROUNDS, SEEDS = 200, (1, 2, 3)
 STRAGGLERS = (0, 50, 90)  # per cent of the clients of a round
 HARDEST = STRAGGLERS[-1]
-METHODS: Mapping[str, tuple[Row, str]] = {  # algorithm, and what becomes of stragglers
+METHODS: Mapping[str, tuple[Row, str]] = {  # algorithm, and the treatment of stragglers
     "fedavg": ({"name": "fedavg"}, "drop"),
     "partial": ({"name": "fedprox", "mu": 0.0}, "keep"),
     "fedprox": ({"name": "fedprox", "mu": 1.0}, "keep"),
@@ -38,7 +38,7 @@ TAIL = mean_of_last(20)
 
 
 def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Target:
-    """Synthetic(1, 1): 30 clients, ten a round, 0, 50 and 90 per cent of them stragglers."""
+    """Synthetic(1, 1): 30 clients, ten per round, 0, 50 and 90 per cent of them stragglers."""
     rounds, seeds = shorter or (20 if quick else ROUNDS), SEEDS[:1] if quick else SEEDS
     parts = tuple(
         Part(f"{name}-{share}", tables(name, share, rounds), seeds) for share in STRAGGLERS for name in methods(share)
@@ -59,12 +59,12 @@ def fedprox_synthetic(quick: bool = False, shorter: int | None = None) -> Target
 
 
 def methods(share: int) -> list[str]:
-    """Those compared at a share of stragglers; where nobody is late, FedProx with mu = 0 is FedAvg."""
+    """Return the methods compared at a share of stragglers; without any, FedProx with mu = 0 is FedAvg."""
     return [name for name in METHODS if share or name != "partial"]
 
 
 def tables(name: str, share: int, rounds: int) -> Plain:
-    """The configuration of one curve."""
+    """Return the configuration of one curve."""
     algorithm, late = METHODS[name]
     return {
         "rounds": rounds,
@@ -80,7 +80,7 @@ def tables(name: str, share: int, rounds: int) -> Plain:
 
 
 def ahead(one: str, other: str, published: str) -> Gate:
-    """Which ends with the higher accuracy where 90 per cent are late."""
+    """Return the gate on which method ends with the higher accuracy with 90 per cent stragglers."""
     name, rule = (
         f"{CALLED[one]} - {CALLED[other]}, {HARDEST}% stragglers",
         "mean of the last 20 rounds and of the seeds",
@@ -91,7 +91,7 @@ def ahead(one: str, other: str, published: str) -> Gate:
 
 
 def ends(share: int) -> Gate:
-    """Accuracy and loss at the end."""
+    """Return the gate that reports accuracy and loss at the end."""
     parts = tuple(f"{name}-{share}" for name in methods(share))
 
     def text(runs: Runs, found: Sequence[float]) -> str:

@@ -22,7 +22,7 @@ from fedatlas.published.gates import (
 
 MODELS = ("mlp1", "mlp2", "cnn1", "resnet1", "cnn2", "resnet2")
 SPLITS = ("iid", "shards")
-CLIMBED = 10  # the round from which on steps are shown, too, without the climb of the first rounds
+CLIMBED = 10  # the round from which steps are also shown, without the climb of the first rounds
 FLOORS = {  # published floors, of the MLPs and of the others: "at least" for the MLPs, "more than" for the others under IID
     "iid": (0.94, 0.98),
     "shards": (0.86, 0.95),
@@ -34,7 +34,7 @@ NOTES = (
 
 
 def blog(quick: bool = False, shorter: int | None = None) -> Target:
-    """FedAvg on MNIST: 100 clients, 10 a round, 5 epochs, learning rate 0.01, batches of 10, 100 rounds."""
+    """FedAvg on MNIST: 100 clients, 10 per round, 5 epochs, learning rate 0.01, batches of 10, 100 rounds."""
     rounds, clients, seeds, limit = (10, 20, (1,), 6000) if quick else (100, 100, (1, 2, 3), 0)
     pairs = list(itertools.product(MODELS, SPLITS))
     parts = tuple(
@@ -47,7 +47,7 @@ def blog(quick: bool = False, shorter: int | None = None) -> Target:
 
 
 def tables(model: str, split: str, rounds: int, clients: int, limit: int) -> dict[str, Any]:
-    """The configuration of one curve."""
+    """Return the configuration of one curve."""
     return {
         "rounds": rounds,
         "data": {"name": "mnist", "limit": limit},
@@ -61,7 +61,7 @@ def tables(model: str, split: str, rounds: int, clients: int, limit: int) -> dic
 
 
 def floor(model: str, split: str) -> Gate:
-    """The published level: at the last round (IID), of the best of the last ten (shards)."""
+    """Return the gate on the published level: at the last round (IID), or for the best of the last ten (shards)."""
     part, other = f"{model}-{split}", not model.startswith("mlp")
     level, figure = FLOORS[split][other], best_of_last(1 if split == "iid" else 10)
 
@@ -75,7 +75,7 @@ def floor(model: str, split: str) -> Gate:
 
 
 def falling(model: str) -> Gate:
-    """The training loss decreases: its last tenth is below its first tenth."""
+    """Return the gate that the training loss decreases: its last tenth is below its first tenth."""
     names = tuple(f"{model}-{split}" for split in SPLITS)
 
     def check(runs: Runs) -> GateVerdict:
@@ -86,14 +86,14 @@ def falling(model: str) -> Gate:
 
 
 def tenths_fall(curve: list[tuple[int, float]]) -> bool:
-    """Whether the mean over the last tenth of a curve is below that over the first."""
+    """Return whether the mean over the last tenth of a curve is below that over the first."""
     known = [x for _, x in curve]
     n = max(1, len(known) // 10)
     return statistics.fmean(known[-n:]) < statistics.fmean(known[:n])
 
 
 def slower(model: str) -> Gate:
-    """Shards are slower and more oscillatory than IID."""
+    """Return the gate that shards are slower and more oscillatory than IID."""
     names = (f"{model}-iid", f"{model}-shards")
 
     def jumps(runs: PartRuns, first: int = 1) -> float:

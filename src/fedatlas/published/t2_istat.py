@@ -54,7 +54,7 @@ def istat_strategies(quick: bool = False, shorter: int | None = None) -> Target:
 
 
 def tables(algorithm: str, partition: str, rounds: int, limit: int) -> dict[str, Any]:
-    """The configuration of one curve: 75 percent of all 10,299 records train, as in the paper."""
+    """Return the configuration of one curve: 75 percent of all 10,299 records train, as in the paper."""
     return {
         "rounds": rounds,
         "data": {"name": "har", "split": "pooled", "limit": limit},
@@ -67,29 +67,29 @@ def tables(algorithm: str, partition: str, rounds: int, limit: int) -> dict[str,
 
 
 def f1(number: int) -> Callable[[PartRuns, int], float]:
-    """Macro-F1 of the central model after a round."""
+    """Return the figure of the central model's macro-F1 after a round."""
     return at_round(number, "macro_f1")
 
 
 def over_rounds(runs: PartRuns, seed: int) -> float:
-    """Mean macro-F1 over rounds 1 .. R."""
+    """Return the mean macro-F1 over rounds 1 .. R."""
     return statistics.fmean(x for x in runs.curve(seed, "macro_f1")[1:] if x is not None)
 
 
 def names(size: str, algorithms: Sequence[str] = FOUR) -> tuple[str, ...]:
-    """Parts of these algorithms."""
+    """Return the parts of these algorithms."""
     return tuple(f"{name}-{size}" for name in algorithms)
 
 
 def mean_spread(runs: Runs, size: str, number: int) -> float:
-    """Largest minus smallest F1 of the four after a round, averaged over the seeds."""
+    """Return the largest minus the smallest F1 of the four after a round, averaged over the seeds."""
     figure, each = f1(number), [runs[name] for name in names(size)]
     values = [[figure(one, seed) for one in each] for seed in each[0].rows]
     return statistics.fmean(max(one) - min(one) for one in values)
 
 
 def gap(runs: Runs, size: str, a: str, b: str) -> float:
-    """Mean absolute F1 difference of two strategies over rounds and seeds."""
+    """Return the mean absolute F1 difference of two strategies over rounds and seeds."""
     one, two = runs[f"{a}-{size}"], runs[f"{b}-{size}"]
     curves = [(one.curve(seed, "macro_f1")[1:], two.curve(seed, "macro_f1")[1:]) for seed in one.rows]
     pairs = [pair for both in curves for pair in zip(*both, strict=True)]
@@ -99,7 +99,7 @@ def gap(runs: Runs, size: str, a: str, b: str) -> float:
 def with_means(
     shown: Sequence[str], size: str, figure: Callable[[PartRuns, int], float]
 ) -> Callable[[Runs, float, int], str]:
-    """The words of an order gate: in how many seeds it holds, and mean figures."""
+    """Return the words of an order gate: the share of seeds in which it holds, and mean figures."""
 
     def text(runs: Runs, share: float, seeds: int) -> str:
         means = listed(shown, [runs[name].mean(figure) for name in names(size, shown)], THREE)
@@ -109,7 +109,7 @@ def with_means(
 
 
 def gates() -> tuple[Gate, ...]:
-    """Rows 1 to 10 of T2."""
+    """Return the gates of rows 1 to 10 of T2."""
     splits = ("fedavg-full", *(f"fedavg-{split}" for split in SLIDES))
     by_size = [gate for size in SIZES for gate in gates_of(size)]
     last = f1(-1)
@@ -168,7 +168,7 @@ def gates() -> tuple[Gate, ...]:
 
 
 def gates_of(size: str) -> tuple[Gate, ...]:
-    """Rows 3 to 6, which are judged for each number of records."""
+    """Return the gates of rows 3 to 6, which are judged for each number of records."""
     parts = names(size)
 
     def extremes(runs: Runs, seed: int) -> bool:
@@ -199,7 +199,7 @@ def gates_of(size: str) -> tuple[Gate, ...]:
 
 
 def row2(runs: Runs) -> GateVerdict:
-    """Lower F1 and larger spread with 1,600 records."""
+    """Return whether F1 is lower and the spread larger with 1,600 records."""
     rounds = (1, 2, 3)
     sizes = ("1600", "full")
     level = [statistics.fmean(runs[name].mean(f1(r)) for name in names(size) for r in rounds) for size in sizes]
@@ -209,7 +209,7 @@ def row2(runs: Runs) -> GateVerdict:
 
 
 def row7(runs: Runs, seed: int) -> bool:
-    """The untuned adaptive methods trail; FedYogi reaches 0.9 no sooner than FedAvg."""
+    """Return whether the untuned adaptive methods trail, and FedYogi reaches 0.9 no sooner than FedAvg."""
 
     def late(name: str) -> int:
         curve = runs[f"{name}-full"].curve(seed, "macro_f1")
@@ -220,7 +220,7 @@ def row7(runs: Runs, seed: int) -> bool:
 
 
 def row9(runs: Runs) -> GateVerdict:
-    """Which classes FedAvg learns more slowly."""
+    """Report the classes that FedAvg learns more slowly."""
     rows = [row["per_class_f1"] for each in runs["fedavg-full"].rows.values() for row in each[1:4]]
     mean = [statistics.fmean(x or 0.0 for x in column) for column in zip(*rows, strict=True)]
     slow = sorted(range(len(mean)), key=mean.__getitem__)[:2]

@@ -1,4 +1,4 @@
-"""T4, Shakespeare: FedSeq beside FedAvg, SCAFFOLD, FedProx and FedDyn, next character (X8, T4)."""
+"""T4, Shakespeare: FedSeq compared with FedAvg, SCAFFOLD, FedProx and FedDyn, next character (X8, T4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedatlas.published.gates import (
 from fedatlas.study.plain import Plain, Row
 
 ROUNDS = 250
-ROLES, TRAIN, TEST = 100, 2000, 400  # roles, and sequences of each
+ROLES, TRAIN, TEST = 100, 2000, 400  # roles, and training and test sequences of each
 RATE = 1.0  # Reddi et al. 2021, tuned for FedAvg on Shakespeare (T11, FedOpt)
 GROUP = 4  # clients in a superclient: 8,000 examples of 2,000 each
 SLOWER = ("fedavg", "scaffold", "fedprox")  # end 3 to 4 points below
@@ -33,7 +33,7 @@ FASTER = 5.0
 
 
 class Panel(NamedTuple):
-    """One of the four panels: who holds what, how many take part, and the thesis' best parameters there."""
+    """One of the four panels: the split, the share of clients per round, and the thesis' best parameters there."""
 
     split: str
     fraction: float
@@ -61,7 +61,7 @@ NOTES = (
 
 
 def fedseq_shakespeare(quick: bool = False, shorter: int | None = None) -> Target:
-    """100 roles of 2,000 sequences, a tenth and a fifth of them a round, by role and dealt out evenly; 250 rounds."""
+    """100 roles of 2,000 sequences, a tenth and a fifth of them per round, split by role and evenly; 250 rounds."""
     rounds, roles, train, test = (100, 40, 500, 100) if quick else (ROUNDS, ROLES, TRAIN, TEST)
     data = {"name": "shakespeare", "stride": 1, "roles": roles, "per_role": train, "test_per_role": test}
     parts = tuple(
@@ -76,7 +76,7 @@ def fedseq_shakespeare(quick: bool = False, shorter: int | None = None) -> Targe
 
 
 def tables(setting: Panel, algorithm: str, rounds: int, data: Row) -> Plain:
-    """The configuration of one curve."""
+    """Return the configuration of one curve."""
     partition: Plain = {"name": "iid", "clients": data["roles"], "stratified": True}
     if setting.split == "niid":
         partition = {"name": "natural", "clients": data["roles"]}
@@ -98,7 +98,7 @@ def tables(setting: Panel, algorithm: str, rounds: int, data: Row) -> Plain:
 
 
 def picture(setting: str) -> CurvePicture:
-    """A panel of the thesis' figure 5.9."""
+    """Return a panel of the thesis' figure 5.9."""
     split, fraction = SETTINGS[setting][:2]
     who = "every client the same characters" if split == "iid" else "a client a role"
     title = f"Shakespeare, {who}, {100 * fraction:.0f}% a round"
@@ -106,19 +106,19 @@ def picture(setting: str) -> CurvePicture:
 
 
 def of(setting: str, algorithms: Sequence[str]) -> tuple[str, ...]:
-    """The parts of a setting."""
+    """Return the parts of a setting."""
     return tuple(f"{setting}-{algorithm}" for algorithm in algorithms)
 
 
 def rounds_to_lowest(runs: Runs, names: Sequence[str], seed: int) -> list[int]:
-    """In which round each part reaches the level that all of them reach: the lowest of their best accuracies."""
+    """Return the round in which each part reaches the level that all of them reach: the lowest of their best accuracies."""
     level = min(max(value for _, value in runs[name].known(seed)) for name in names)
     found = [runs[name].rounds_to(seed, level) for name in names]
     return [number for number in found if number is not None]
 
 
 def gates_of(setting: str) -> tuple[Gate, ...]:
-    """FedSeq needs the fewest rounds, only FedDyn reaches it, and how far the other three stay behind; the papers' forms are reported."""
+    """Return the gates: FedSeq needs the fewest rounds, only FedDyn reaches it, and the lag of the other three; papers' forms reported."""
     five, low, high = of(setting, GATED), LEAD[0] - TOLERANCE, LEAD[1] + TOLERANCE
     ends, in_seeds = (
         partial(gate_of_means, figure=last(), stand_in=True),
@@ -177,7 +177,7 @@ def gates_of(setting: str) -> tuple[Gate, ...]:
 
 
 def speed() -> Gate:
-    """How many times fewer rounds FedSeq needs than FedAvg, at best."""
+    """Return the gate on how many times fewer rounds FedSeq needs than FedAvg, at best."""
     names = tuple(name for setting in SETTINGS for name in of(setting, ("fedavg", "fedseq")))
 
     def ratio(runs: Runs, setting: str) -> float:

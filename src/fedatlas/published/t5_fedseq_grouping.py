@@ -1,4 +1,4 @@
-"""T5: how superclients are formed, six rules on CIFAR-10 and CIFAR-100 (X9, T5)."""
+"""T5: the formation of superclients, six rules on CIFAR-10 and CIFAR-100 (X9, T5)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RULES: Mapping[str, Row] = {
 
 
 class PictureSet(NamedTuple):
-    """One of the two data sets: rows, rounds, table 5.6 (a row a rule, a column an alpha), whether it is a stand-in."""
+    """One of the two data sets: rows, rounds, table 5.6 (one row per rule, one column per alpha), and whether it is a stand-in."""
 
     rows: int
     rounds: int
@@ -81,7 +81,7 @@ NOTES = (
 
 
 def fedseq_grouping(quick: bool = False, shorter: int | None = None) -> Target:
-    """FedSeq with six grouping rules, 500 clients, a fifth of the superclients a round, alpha 0, 0.2 and 0.5."""
+    """FedSeq with six grouping rules, 500 clients, a fifth of the superclients per round, alpha 0, 0.2 and 0.5."""
     parts = tuple(
         Part(part_name(data, alpha, rule), tables(data, alpha, rule, quick, shorter))
         for data, alpha in COLUMNS
@@ -92,35 +92,35 @@ def fedseq_grouping(quick: bool = False, shorter: int | None = None) -> Target:
 
 
 def part_name(data: str, alpha: float, rule: str) -> str:
-    """'cifar10-0.2-conf-kl'."""
+    """Return the part's name: 'cifar10-0.2-conf-kl'."""
     return f"{data}-{alpha:g}-{rule}"
 
 
 def tables(data: str, alpha: float, rule: str, quick: bool, shorter: int | None) -> Plain:
-    """The configuration of one cell."""
+    """Return the configuration of one cell."""
     one, clients = SETS[data], 50 if quick else 500
     groups = {"min_examples": 8 * (5000 if quick else one.rows) // clients, "max_clients": 11}
     rounds = shorter or (50 if quick else one.rounds)
     out = cifar_tables(rounds, quick, clients, alpha, {"name": "fedseq", **RULES[rule], **groups})
     out["data"]["name"], out["partition"]["min_size"] = data, 0
-    # Exemplars are taken out for every rule, so that all are judged on the same rows.
+    # Exemplars are removed under every rule, so that all are judged on the same rows.
     return {**out, "public": {"from": "test", "per_class": 10}}
 
 
 def column(data: str, alpha: float) -> tuple[str, ...]:
-    """The parts of one column of the table."""
+    """Return the parts of one column of the table."""
     return tuple(part_name(data, alpha, rule) for rule in RULES)
 
 
 def picture(data: str, alpha: float) -> CurvePicture:
-    """The curves behind one column of the table."""
+    """Return the curves behind one column of the table."""
     one, lines = SETS[data], dict(zip(column(data, alpha), RULES, strict=True))
     published = {part: [(one.rounds, one.published[rule][ALPHAS.index(alpha)])] for part, rule in lines.items()}
     return CurvePicture(f"{data}-{alpha:g}", f"FedSeq on {data}, alpha = {alpha:g}", lines, published)
 
 
 def gates() -> tuple[Gate, ...]:
-    """Each figure of the table, how far rules lie apart, and what the thesis says of them."""
+    """Return gates on each figure of the table, on the spread between rules, and on the thesis' statements about them."""
     names = list(RULES)
     end = {data: partial(gate_of_means, figure=last(), stand_in=SETS[data].stand_in) for data in SETS}
 

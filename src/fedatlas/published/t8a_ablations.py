@@ -29,11 +29,11 @@ from fedatlas.published.gates import (
 from fedatlas.study.plain import Plain, Row
 
 ROUNDS, QUICK = 10_000, 100
-SPREAD = 0.02  # C changes the final accuracy by no more
+SPREAD = 0.02  # C changes the final accuracy by at most this
 
 
 class Ablation(NamedTuple):
-    """What is varied: the keys it sets, its levels, the thesis' statements as gates."""
+    """One ablation: the keys it sets, its levels, the thesis' statements as gates."""
 
     title: str
     levels: Sequence[float]
@@ -42,7 +42,7 @@ class Ablation(NamedTuple):
 
 
 def ablation(factor: str) -> Callable[[bool, int | None], Target]:
-    """The target of one factor: 'K', 'C', 'E' or 'alpha'."""
+    """Return the target of one factor: 'K', 'C', 'E' or 'alpha'."""
     title, levels, keys, gates = FACTORS[factor]
     names = [f"{factor}-{level:g}" for level in levels]  # 'K-100', 'alpha-0.2'
 
@@ -64,7 +64,7 @@ def ablation(factor: str) -> Callable[[bool, int | None], Target]:
 
 
 def tables(changed: Mapping[str, Row], rounds: int, quick: bool) -> Plain:
-    """The standard configuration with some keys changed; of a quick run, batches of an eighth: as many steps."""
+    """Return the standard configuration with some keys changed; a quick run has batches of an eighth, so as many steps."""
     out = cifar_tables(rounds, quick, 100, 100.0, {"name": "fedavg"})
     if quick:
         out["local"]["batch_size"] = 8
@@ -72,25 +72,25 @@ def tables(changed: Mapping[str, Row], rounds: int, quick: bool) -> Plain:
 
 
 def evaluated(runs: PartRuns) -> list[float]:
-    """The accuracies of the one seed, at the rounds that were evaluated."""
+    """Return the accuracies of the single seed, at the evaluated rounds."""
     (seed,) = runs.rows
     return [x for _, x in runs.known(seed)]
 
 
 def noise(runs: PartRuns, seed: int) -> float:
-    """Standard deviation of the differences from one evaluated round to the next, over the second half."""
+    """Return the standard deviation of the differences between successive evaluated rounds, over the second half."""
     curve = [x for _, x in runs.known(seed)]
     steps = [b - a for a, b in itertools.pairwise(curve[len(curve) // 2 :])]
     return statistics.stdev(steps) if len(steps) > 1 else math.nan
 
 
 def hundredths(value: float) -> str:
-    """0.0123 -> '1.23'."""
+    """Return points with two decimals: 0.0123 -> '1.23'."""
     return f"{100 * value:.2f}"
 
 
 def rank_gate(name: str, said: str, names: Sequence[str], figure: Figure, sign: int) -> Gate:
-    """The figure rises (sign 1) or falls (-1) with the level: Spearman's correlation of at least 0.9."""
+    """Return the gate that the figure rises (sign 1) or falls (-1) with the level: Spearman's correlation of at least 0.9."""
 
     def rho(values: Sequence[float]) -> float:
         return float(spearmanr(range(len(values)), values).statistic)
@@ -108,7 +108,7 @@ def rank_gate(name: str, said: str, names: Sequence[str], figure: Figure, sign: 
 
 
 def of_clients(names: Sequence[str]) -> tuple[Gate, ...]:
-    """Fewer clients learn better, more clients more steadily."""
+    """Return the gates that fewer clients learn better, and more clients more steadily."""
     return (
         rank_gate("K, accuracy", "smaller K, higher accuracy", names, last(), -1),
         rank_gate("K, steadiness", "larger K, steadier", names, noise, -1),
@@ -116,7 +116,7 @@ def of_clients(names: Sequence[str]) -> tuple[Gate, ...]:
 
 
 def of_fraction(names: Sequence[str]) -> tuple[Gate, ...]:
-    """C makes no large difference but to the noise."""
+    """Return the gates that C affects mainly the noise."""
     said, rule = "no large difference in accuracy", f"final spread at most {100 * SPREAD:.0f} points"
     return (
         gate_of_means("C, accuracy", said, rule, names, last(), apart_at_most(SPREAD)),
@@ -125,7 +125,7 @@ def of_fraction(names: Sequence[str]) -> tuple[Gate, ...]:
 
 
 def of_epochs(names: Sequence[str]) -> tuple[Gate, ...]:
-    """E = 5 leads E = 1 by up to ten points early on, E = 20 ends worst."""
+    """Return the gates that E = 5 leads E = 1 by up to ten points early on, and E = 20 ends worst."""
 
     def early(runs: Runs) -> GateVerdict:
         one, five, twenty = (evaluated(runs[name]) for name in names)
@@ -143,7 +143,7 @@ def of_epochs(names: Sequence[str]) -> tuple[Gate, ...]:
 
 
 def of_alpha(names: Sequence[str]) -> tuple[Gate, ...]:
-    """The more alike the clients, the better, the faster, the steadier."""
+    """Return the gates that the more alike the clients are, the better, faster and steadier the training is."""
 
     def settled(runs: Runs) -> GateVerdict:
         curve = evaluated(runs[names[-1]])

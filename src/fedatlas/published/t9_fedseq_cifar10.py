@@ -1,4 +1,4 @@
-"""T9: the curves of the official FedSeq code on CIFAR-10, one class a client (X8, T9)."""
+"""T9: the curves of the official FedSeq code on CIFAR-10, one class per client (X8, T9)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedatlas.published.gates import (
 
 ALGORITHMS = methods({"psi": "conf", "metric": "kl", "min_examples": 800, "max_clients": 11}, alpha=0.001, mu=0.01)
 PUBLISHED = {"fedavg": 0.34, "fedseq": 0.59, "scaffold": 0.38, "feddyn": 0.59, "fedprox": 0.34}
-READING = 0.04  # the figure is read to that, error included
+READING = 0.04  # accuracy of reading the figure, error included
 ROUND = 500
 NOTES = (
     f"Accuracy of w_t at round {ROUND}, one seed. FedSeq's exemplars, ten of each class, are taken out of the test images.",
@@ -32,7 +32,7 @@ NOTES = (
 
 
 def fedseq_cifar10(quick: bool = False, shorter: int | None = None) -> Target:
-    """500 clients of one class each, a fifth a round, LeNet-5, to round 500."""
+    """500 clients of one class each, a fifth per round, LeNet-5, to round 500."""
     rounds, clients = shorter or (100 if quick else ROUND), 50 if quick else 500
     parts = tuple(Part(name, cifar_tables(rounds, quick, clients, 0.0, table)) for name, table in ALGORITHMS.items())
     reached = at_round(rounds)

@@ -1,1 +1,1 @@
-"""Which configuration for a user's requirements, with the evidence from a study's table."""
+"""Recommendation of a configuration for a user's requirements, with the evidence from a study's table."""

@@ -1,8 +1,8 @@
-"""Which configuration for these requirements, with the evidence (X12): an answer of plain values, or none and the nearest miss.
+"""The recommended configurations for given requirements, with evidence (X12): an answer of plain values, or none and the nearest miss.
 
-Quality is predicted and has an interval; costs are computed: those of the nearest measured setting, bytes and messages in
-proportion to nodes, operations and CPU-seconds to rows, unless ``computed`` gives the user's own. Choices that were not measured
-are never named.
+Quality is predicted and has an interval. Costs are computed: those of the nearest measured setting, bytes and messages in
+proportion to nodes, operations and CPU-seconds to rows, unless ``computed`` gives the user's own. Only measured choices are ever
+named.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedatlas.study.responses import RESPONSES, which
 from fedatlas.wording import listed
 
 TOP = 3
-NEAREST = 3  # measured settings that are shown as evidence for a choice
+NEAREST = 3  # measured settings shown as evidence for a choice
 FEATURES = ("the number of nodes", "rows per node", "heterogeneity", "the number of classes")
 
 
@@ -36,10 +36,10 @@ def answer_for(
     barred: Mapping[str, str] | None = None,
     measured: Forecast | None = None,
 ) -> Plain:
-    """The answer to requirements whose federation is known.
+    """Return the answer to requirements whose federation is known.
 
-    ``computed``: response -> (J, R) figures of the user's own model and machine, nan where not known. ``barred``: choice -> why it
-    cannot run there. ``measured``: what was measured there, in place of a forecast.
+    ``computed``: response -> (J, R) figures of the user's own model and machine, nan if unknown. ``barred``: choice -> why it
+    cannot run there. ``measured``: measurements from there, which replace a forecast.
     """
     at, barred = features_asked(fitted, asked), barred or {}
     seen = measured or forecast_at(fitted, at, asked.centralised, computed)
@@ -59,19 +59,19 @@ def answer_for(
 
 
 def _refused(fitted: Fitted, asked: Requirements, barred: Mapping[str, str]) -> list[dict[str, str]]:
-    """The choices that are out of the question, with the sentence that says why."""
+    """Return the excluded choices, with the reason."""
     out = {name: reason for name, reason in sorted(barred.items()) if name in fitted.choices}
     for name, sees in zip(fitted.choices, fitted.sees, strict=True):
         if SEES.index(sees) < SEES.index(asked.server_sees):
-            out.setdefault(name, f"the server sees {sees}, privacy.server_sees asks for {asked.server_sees}.")
+            out.setdefault(name, f"the server sees {sees}, but privacy.server_sees asks for {asked.server_sees}.")
     return [{"choice": name, "reason": reason} for name, reason in out.items()]
 
 
 def features_asked(fitted: Fitted, asked: Requirements) -> Floats:
-    """The features of the user's federation; unknown classes are the median of the study's."""
+    """Return the features of the user's federation; unknown classes are replaced by the median of the study's."""
     if asked.nodes is None or asked.rows is None or asked.heterogeneity is None:
         raise ConfigError(
-            "the federation is not known yet: its experiment has to be measured first, or give nodes, rows, heterogeneity."
+            "the federation is not known yet: measure its experiment first, or give nodes, rows and heterogeneity."
         )
     classes = float(np.median(fitted.x[:, 3])) if asked.classes is None else asked.classes
     return features_of(asked.nodes, asked.rows, asked.heterogeneity, classes)
@@ -83,7 +83,7 @@ def forecast_at(
     centralised: float | None,
     computed: Mapping[str, Floats] | None = None,
 ) -> Forecast:
-    """The forecast of every choice and number of rounds in a federation with features ``at``."""
+    """Return the forecast of every choice and number of rounds in a federation with features ``at``."""
     gaps = {quality: predict_gaps(fitted, at, quality) for quality in fitted.gaps}
     costs, level = (
         _nearest_costs(fitted, at) | dict(computed or {}),
@@ -93,7 +93,7 @@ def forecast_at(
 
 
 def _nearest_costs(fitted: Fitted, at: Floats) -> dict[str, Floats]:
-    """cost -> (J, R) of the nearest setting in which the choice was measured, in proportion to nodes or rows."""
+    """Return cost -> (J, R) of the nearest setting with measurements of the choice, in proportion to nodes or rows."""
     found = {cost: np.full(y.shape[1:], np.nan) for cost, y in fitted.costs.items()}
     order = fitted.nearest(at)
     for j in range(len(fitted.choices)):
@@ -108,7 +108,7 @@ def _nearest_costs(fitted: Fitted, at: Floats) -> dict[str, Floats]:
 
 
 def _named(fitted: Fitted, seen: Forecast, asked: Requirements, place: Place) -> Plain:
-    """What every candidate that is named tells."""
+    """Return the values common to all candidates named."""
     return {
         "choice": fitted.choices[place[0]],
         "rounds": fitted.rounds[place[1]],
@@ -118,7 +118,7 @@ def _named(fitted: Fitted, seen: Forecast, asked: Requirements, place: Place) ->
 
 
 def _entry(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking, place: Place, at: Floats) -> Plain:
-    """One line of the answer."""
+    """Return one entry of the answer."""
     return {
         **_named(fitted, seen, asked, place),
         "utility": float(ranking.utility[place]),
@@ -131,7 +131,7 @@ def _entry(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking
 
 
 def predicted(seen: Forecast, name: str, place: Place, confidence: float) -> dict[str, float | None]:
-    """value, low and high of a response; what is computed has no interval, and what is not known is None."""
+    """Return value, low and high of a response; computed values have no interval, and unknown ones are None."""
     value = float(seen.values[name][place])
     low, high = value, value
     if name in seen.spread:
@@ -141,14 +141,14 @@ def predicted(seen: Forecast, name: str, place: Place, confidence: float) -> dic
 
 
 def _on_front(seen: Forecast, ranking: Ranking, place: Place) -> bool:
-    """Whether no other allowed choice of the answer is better in all responses of a front together."""
+    """Return whether no other allowed choice of the answer is better in all responses of a front together."""
     axes = [(seen.values[name], 1 if RESPONSES[name].more else -1) for name in which(front=True) if name in seen.values]
     points = np.array([[sign * values[at] for values, sign in axes] for at in ranking.order])
     return bool(not_dominated(points)[ranking.order.index(place)])
 
 
 def _binding(seen: Forecast, asked: Requirements, ranking: Ranking, place: Place) -> list[str]:
-    """The limits without which this choice would reach a larger utility."""
+    """Return the limits without which this choice would reach a larger utility."""
     found, j, utility = [], place[0], ranking.utility
     for limit in asked.limits():
         without = chances(seen, asked.without(limit))
@@ -159,7 +159,7 @@ def _binding(seen: Forecast, asked: Requirements, ranking: Ranking, place: Place
 
 
 def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -> list[Plain]:
-    """The nearest settings in which this choice was measured: how far away, its accuracy there, the reference's, the baseline's."""
+    """Return the nearest settings in which this choice was measured: distance, and accuracy of the choice, reference and baseline."""
     j, r = place
     away, found = fitted.distances(at), []
     reached = from_logit(fitted.levels["accuracy"][:, None, None] + fitted.gaps["accuracy"])
@@ -180,7 +180,7 @@ def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -
 
 
 def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> Plain | None:
-    """The candidate likeliest to keep all limits, ties to the larger utility, and by how much it misses each limit at this confidence."""
+    """Return the candidate most likely to keep all limits, ties by larger utility, and how far it misses each at this confidence."""
     known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
     if not known.any():
         return None
@@ -192,20 +192,20 @@ def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: 
         if reached is None or limit.sign * reached < limit.sign * limit.value:
             by = None if reached is None else abs(limit.value - reached)
             violates.append({"limit": limit.response, "by": by})
-    if not violates:  # each limit holds for itself, but not all of them with the chance that it finishes
+    if not violates:  # each limit holds by itself, but not all of them together with finishing
         violates.append({"limit": "confidence", "by": float(asked.confidence - chance)})
     return {**named, "chance": chance, "violates": violates}
 
 
 def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
-    """The user's federation, the nearest measured one, and how far it is in words."""
+    """Return the user's federation, the nearest measured one, and the distance in words."""
     away = fitted.distances(at)
     between = np.array([fitted.distances(x) for x in fitted.x])
     np.fill_diagonal(between, np.inf)
     usual = float(np.quantile(between.min(axis=1), 0.95)) if len(between) > 1 else 0.0
     outside = (at < fitted.x.min(axis=0) - 1e-9) | (at > fitted.x.max(axis=0) + 1e-9)
     if outside.any():
-        words = f"outside what was measured in {listed([FEATURES[i] for i in np.flatnonzero(outside)])}"
+        words = f"outside the measured range in {listed([FEATURES[i] for i in np.flatnonzero(outside)])}"
     elif away.min() <= usual:
         words = "as near to a measured federation as those are to each other"
     else:
@@ -219,18 +219,18 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
 
 
 def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] | None) -> list[str]:
-    """What the reader has to know of this answer, a sentence each."""
+    """Return notes that the reader needs for this answer, one sentence each."""
     notes = []
     if asked.centralised is None:
         notes.append(
-            "The accuracy of training on all rows together is not known: the level is the study's own spread; give federation.centralised."
+            "The accuracy of pooled training is not known, so the study's own spread sets the level; give federation.centralised."
         )
     if asked.classes is None:
-        notes.append("The number of classes is not known: the median of the study's was used.")
+        notes.append("The number of classes is not known: the study's median was used.")
     if "bytes" not in (computed or {}):
         notes.append("Costs are those of the nearest measured setting's model, in proportion to nodes and rows.")
     if fitted.new_data and not fitted.by_data:
         notes.append(
-            "The study has one data set: how much worse predictions are for new data is not known, and intervals are too narrow."
+            "The study has only one data set: how much worse predictions are for new data is unknown, and intervals are too narrow."
         )
     return notes

@@ -1,4 +1,4 @@
-"""What completes every answer: epsilon for the user's nodes, experiment files that run, the record of predictions."""
+"""The parts that complete every answer: epsilon for the user's nodes, runnable experiment files, the record of predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 
 def epsilon_for(basis: Basis, asked: Requirements, at: Floats, plain: Floats) -> Floats:
-    """(J, R) epsilon for the user's nodes and rounds; where only a run can tell, that of the nearest setting, ``plain``."""
+    """Return (J, R) epsilon for the user's nodes and rounds; if only a run can tell it, that of the nearest setting, ``plain``."""
     found, order = plain.copy(), basis.fitted.nearest(at)
     for j, choice in enumerate(basis.fitted.choices):
         near = basis.configurations[basis.near(order, choice), choice]
@@ -32,9 +32,9 @@ def epsilon_for(basis: Basis, asked: Requirements, at: Floats, plain: Floats) ->
 
 
 def configured(basis: Basis, near: int, entry: Row) -> Plain:
-    """The experiment of a measured setting for the rounds of an answer, to be run for real.
+    """Return the experiment of a measured setting with the rounds of an answer, ready for a real run.
 
-    Secret noise, the usual engine and checkpoints, files that are found.
+    It has secret noise, the default engine and checkpoints, and absolute paths of files that exist.
     """
     plain = copy.deepcopy(dict(basis.configurations[near, entry["choice"]]))
     plain["rounds"] = entry["rounds"]
@@ -51,7 +51,7 @@ def configured(basis: Basis, near: int, entry: Row) -> Plain:
 
 
 def write_experiment(out: Path, i: int, entry: Plain, plain: Row, *head: str) -> None:
-    """Write the experiment file of an answer's choice, and name it in the answer; ``head``: its first lines."""
+    """Write the experiment file of an answer's choice, and its path into the answer; ``head``: its first lines."""
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in entry["choice"])
     path = out / f"{i + 1}-{name}.toml"
     write_text(path, "".join(f"# {line}\n" for line in head) + "\n" + tomli_w.dumps(plain))
@@ -59,14 +59,14 @@ def write_experiment(out: Path, i: int, entry: Plain, plain: Row, *head: str) ->
 
 
 def record_of(basis: Basis) -> Path:
-    """The file of predicted against obtained: in the study's own folder, of a shipped one in the user's cache."""
+    """Return the file of predicted and obtained values: in the study's own folder, or for a shipped one in the user's cache."""
     if basis.folder.parent != HERE:
         return basis.folder / "obtained.jsonl"
     return Path(platformdirs.user_cache_dir("fedatlas")) / "study" / f"{basis.name}-obtained.jsonl"
 
 
 def obtained(basis: Basis) -> Plain | None:
-    """What `--measure` found so far: how many predictions, how many of them kept their bounds, and their mean error; None without any."""
+    """Return the findings of `--measure` so far: number of predictions, of those within bounds, and mean error; None without any."""
     path = record_of(basis)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     lines = [json.loads(line) for line in text.splitlines() if line.strip()]

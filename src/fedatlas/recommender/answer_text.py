@@ -1,4 +1,4 @@
-"""An answer of the recommender as a person reads it, a line each."""
+"""An answer of the recommender as text, one line per item."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from fedatlas.wording import count, listed, number, share
 
 
 def lines(answer: Row, confidence: float) -> list[str]:
-    """The whole answer."""
+    """Return the whole answer."""
     out = [federation(answer)]
     out += [line for i, entry in enumerate(answer["top"]) for line in choice_lines(i, entry, confidence)]
     out += first_lines(answer) if answer["top"] else miss_lines(answer, confidence)
-    out += [f"Out of the question: {one['choice']}: {one['reason']}" for one in answer["refused"]]
+    out += [f"Excluded: {one['choice']}: {one['reason']}" for one in answer["refused"]]
     out += record_lines(answer["track_record"])
     out += [measured_line(line) for line in answer.get("measured", {}).get("obtained", ())]
     return [*out, *(f"Note: {note}" for note in answer["notes"])]
 
 
 def federation(answer: Row) -> str:
-    """The user's federation, and how near it is to what was measured."""
+    """Return the user's federation, and its distance from the measured ones."""
     at, study = answer["setting"], answer["study"]
     held = [count(at["nodes"], "node"), count(at["rows"], "training row")]
     held += [count(at["classes"], "class", "classes")] if at["classes"] is not None else []
@@ -28,12 +28,12 @@ def federation(answer: Row) -> str:
 
 
 def for_rounds(entry: Row) -> str:
-    """'fedavg for 50 rounds'."""
+    """Return 'fedavg for 50 rounds'."""
     return f"{entry['choice']} for {count(entry['rounds'], 'round')}"
 
 
 def choice_lines(i: int, entry: Row, confidence: float) -> list[str]:
-    """One choice: what is predicted, which limit binds, where it was measured, its file."""
+    """Return the lines on one choice: predictions, binding limits, nearest evidence, file."""
     accuracy = entry["predicted"]["accuracy"]
     ends = f"at least {number(accuracy['low'])}, at most {number(accuracy['high'])}, each with {share(confidence)} confidence"
     known = {key: one["value"] for key, one in entry["predicted"].items() if one["value"] is not None}
@@ -52,25 +52,25 @@ def choice_lines(i: int, entry: Row, confidence: float) -> list[str]:
 
 
 def first_lines(answer: Row) -> list[str]:
-    """Why the first one stands first, where that is not its figures."""
+    """Return why the first choice is first, if its figures do not explain it."""
     first, *rest = answer["top"]
     if first["choice"] != answer["reference"] or all(entry["utility"] <= first["utility"] for entry in rest):
         return []
-    return [f"{first['choice']} is first because no other choice is told apart from it with the confidence asked for."]
+    return [f"{first['choice']} is first because no other choice is clearly better at the requested confidence."]
 
 
 def miss_lines(answer: Row, confidence: float) -> list[str]:
-    """That nothing fits, and what comes nearest."""
+    """Return the message that nothing fits, and the nearest miss."""
     miss = answer["nearest_miss"]
     if miss is None:
-        return ["None fits: no choice of the study is open to you; the lines below say why."]
+        return ["None fits: no choice of the study is available to you; the lines below give the reasons."]
     missed = listed([miss_text(one["limit"], one["by"]) for one in miss["violates"]])
     short = f"it keeps all limits with chance {share(miss['chance'])} and misses {missed}"
     return [f"None fits with {share(confidence)} confidence. The nearest miss is {for_rounds(miss)}: {short}."]
 
 
 def miss_text(limit: str, by: float | None) -> str:
-    """By how much a limit (or the confidence) is missed."""
+    """Return how far a limit (or the confidence) is missed."""
     name = RESPONSES[limit].name if limit in RESPONSES else limit
     if by is None:
         return f"{name}, which is not known"
@@ -78,28 +78,26 @@ def miss_text(limit: str, by: float | None) -> str:
 
 
 def record_lines(record: Row | None) -> list[str]:
-    """The track record, and what was obtained by those who measured."""
+    """Return the track record, and the results obtained with --measure."""
     if not record:
         return []
     asked, many, out = record["federations"], record["answered"], []
     if many:
         out.append(
             f"Track record: of the {asked} measured federations most like yours, each left out in turn, {many} got an answer. It kept all "
-            f"limits in {record['kept']} and came within one point of the best in {record['near_best']}; FedAvg with a tuned rate did in "
+            f"limits in {record['kept']} and was within one point of the best in {record['near_best']}; FedAvg with a tuned rate did so in "
             f"{record['reference_kept']} and {record['reference_near_best']}."
         )
     else:
-        out.append(f"Track record: there was no answer for any of the {asked} measured federations most like yours.")
+        out.append(f"Track record: none of the {asked} measured federations most like yours got an answer.")
     gap = record["difference"]
     if gap["value"] is not None:
         interval = f" ({100 * gap['low']:+.1f} to {100 * gap['high']:+.1f})" if gap["low"] is not None else ""
         out.append(
-            f"There the answer's accuracy less that FedAvg's is {100 * gap['value']:+.1f} points{interval} on average."
+            f"There the accuracy of the answer minus that of FedAvg is {100 * gap['value']:+.1f} points{interval} on average."
         )
     if record["wrong_none"]:
-        out.append(
-            f"In {record['wrong_none']} of them the answer was none although something measured kept the limits."
-        )
+        out.append(f"In {record['wrong_none']} of them the answer was none although a measured choice kept the limits.")
     if known := record.get("obtained"):
         kept = f"{known['at_or_above_low']} at or above low, {known['at_or_below_high']} at or below high"
         error = f"mean error {100 * known['mean_error']:.1f} points"
@@ -108,7 +106,7 @@ def record_lines(record: Row | None) -> list[str]:
 
 
 def measured_line(line: Row) -> str:
-    """Predicted against obtained, of one choice."""
+    """Return the predicted and obtained value of one choice."""
     value, low, high = (number(line["predicted"][key]) for key in ("value", "low", "high"))
     return (
         f"Measured here: {for_rounds(line)} reached {number(line['obtained'])}; predicted: {value} ({low} to {high})."

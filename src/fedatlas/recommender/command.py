@@ -1,7 +1,7 @@
-"""``fedatlas recommend``: from REQUIREMENTS.toml to an answer with files that run.
+"""``fedatlas recommend``: from REQUIREMENTS.toml to an answer with runnable files.
 
-With numbers alone nothing of torch is imported, and the answer is there within a second. With an experiment the user's own model is
-looked at (`recommender.user_experiment`), and on request the best choices are run on the user's data (`recommender.remeasure`).
+From numbers only, nothing of torch is imported, and the answer takes less than a second. With an experiment, the user's own model
+is examined (`recommender.user_experiment`), and on request the best choices are run on the user's data (`recommender.remeasure`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def recommend(
     out: Path | str | None = None,
     say: Say | None = None,
 ) -> Plain:
-    """Which configuration for these requirements: the answer as plain values, its experiment files written into ``out``.
+    """Return the recommended configurations for these requirements as plain values; write their experiment files into ``out``.
 
     ``asked``: REQUIREMENTS.toml, or its tables. ``measure``: also run the best three, FedAvg and the centralised baseline on the
-    experiment's own data and answer from what came out. ``say`` is told what is being done. ConfigError for wrong requirements.
+    experiment's own data and answer from the results. ``say`` receives progress messages. ConfigError for invalid requirements.
     """
     folder, name = (Path(), "answer") if isinstance(asked, Mapping) else (Path(asked).parent, Path(asked).stem)
     read = requirements(asked, folder) if isinstance(asked, Mapping) else read_requirements(Path(asked))
@@ -50,7 +50,7 @@ def recommend(
 
 
 def by_experiment(basis: Basis, asked: Requirements, path: Path, out: Path, *, measure: bool, say: Say) -> Plain:
-    """The answer for an experiment file; with ``measure`` the one that its own runs give."""
+    """Return the answer for an experiment file; with ``measure`` the one based on its own runs."""
     from fedatlas.recommender.user_experiment import completed, predicted
 
     user, answer, barred = predicted(basis, asked, path, out, say)
@@ -62,7 +62,7 @@ def by_experiment(basis: Basis, asked: Requirements, path: Path, out: Path, *, m
 
 
 def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
-    """The answer where nodes, rows and heterogeneity are told: no data are read."""
+    """Return the answer if nodes, rows and heterogeneity are given: no data are read."""
     fitted = basis.fitted
     at = features_asked(fitted, asked)
     plain = forecast_at(fitted, at, asked.centralised).values["epsilon"]
@@ -73,7 +73,7 @@ def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
         where = ", ".join(fitted.settings[near])
         head = (
             f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {basis.name}.",
-            f"[data], [partition] and [model] are those of the measured federation nearest to yours ({where}): put your own there.",
+            f"[data], [partition] and [model] are those of the measured federation nearest to yours ({where}): replace them with your own.",
         )
         write_experiment(out, i, entry, configured(basis, near, entry), *head)
     answer["track_record"]["obtained"] = obtained(basis)
@@ -81,7 +81,7 @@ def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
 
 
 def about(basis: Basis) -> Plain:
-    """The study that answered."""
+    """Return a description of the study that answered."""
     return {
         "name": basis.name,
         "settings": len(basis.fitted.settings),

@@ -1,4 +1,4 @@
-"""Epsilon of a choice in the user's federation: computed for their nodes and rounds, never interpolated. Nothing of torch is imported."""
+"""Epsilon of a choice in the user's federation: computed for their nodes and rounds, never interpolated. Imports nothing from torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fedatlas.privacy.mechanisms import of_table
 
 
 def for_any_nodes(plains: Iterable[Mapping[str, Any]], rounds: Sequence[int]) -> list[float] | None:
-    """Return epsilon of a choice whose noise costs the same whatever the number of nodes, in all its configurations; None of others."""
+    """Return epsilon of a choice whose noise costs the same for any number of nodes, in all its configurations; None for others."""
     found = list(plains)
     bills = {_bill(plain, nodes) for plain in found for nodes in (2, 3)}
     return epsilons(found[0], 1, rounds) if len(bills) == 1 and None not in bills else None
 
 
 def epsilons(plain: Mapping[str, Any], nodes: int, rounds: Sequence[int]) -> list[float] | None:
-    """Return epsilon after each number of rounds under a configuration; infinite without noise, None where the run alone can tell.
+    """Return epsilon after each number of rounds under a configuration; infinite without noise, None if only the run can tell.
 
-    Noise that is made for a whole run, whatever its length, has the epsilon that was asked for; of other noise the ledger's events of a
-    run of ``nodes`` are priced.
+    Noise calibrated for a whole run of any length has the epsilon that was requested. For other noise, epsilon comes from the ledger's
+    events of a run with ``nodes``.
     """
     how = _protection(plain, nodes)
     if how.noising is None:
@@ -40,7 +40,7 @@ def _protection(plain: Mapping[str, Any], nodes: int) -> Protection:
 
 
 def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:
-    """Return the event of a round, the same for every client; None where nothing is noised, or noise is made for a whole run."""
+    """Return the event of a round, the same for every client; None without noise, or if noise is calibrated for a whole run."""
     how = _protection(plain, nodes)
     if how.noising is None or how.noising.for_all_rounds:
         return None

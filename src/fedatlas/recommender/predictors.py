@@ -1,9 +1,9 @@
-"""Two ways to predict a choice's figures in a federation that was not measured, from those that were, within one choice (X12).
+"""Two ways to predict a choice's figures in a federation that was not measured, from measured ones, within one choice (X12).
 
-`inverse_distance` is the mean of the measured settings with the inverse squares of their distances as weights (Shepard 1968).
+`inverse_distance` is the mean of the measured settings weighted by the inverse squares of their distances (Shepard 1968).
 `gaussian` is a Gaussian process (Rasmussen and Williams 2006, chapters 2 and 5): squared exponential kernel with a length for each
-feature, a constant mean, and the noise between seeds beside a variance that the settings themselves leave over. All outputs (the
-rounds of a curve) share its kernel. Both are linear in what was measured, so that what predicts is a row of weights; NumPy alone is
+feature, a constant mean, the noise between seeds, and a variance not explained by the settings. All outputs (the
+rounds of a curve) share its kernel. Both are linear in the measurements, so that a prediction is a row of weights; only NumPy is
 needed.
 """
 
@@ -16,15 +16,15 @@ import numpy as np
 
 from fedatlas.study.measurements import Floats
 
-# In standard deviations of a feature; 16 says that it hardly matters. Shorter ones than 2 would tell single data sets by their classes:
-# that predicts those better, and data that are new, as a user's are, worse.
+# In standard deviations of a feature; at 16 it hardly matters. Lengths below 2 would identify single data sets by their classes,
+# which predicts these data sets better, but new data, such as a user's, worse.
 LENGTHS = (2.0, 4.0, 16.0)
-LEFT_OVER = (0.01, 0.05, 0.2, 1.0, 3.0)  # variance that the features do not explain, as a share of what they do
+LEFT_OVER = (0.01, 0.05, 0.2, 1.0, 3.0)  # variance not explained by the features, as a share of the explained one
 POWER = 2
 
 
 class Kernel(NamedTuple):
-    """What a Gaussian process was fitted to: a length a feature, the share of variance left over, the noise of seeds."""
+    """Hyperparameters of a Gaussian process: one length per feature, the share of unexplained variance, the noise of seeds."""
 
     lengths: Floats  # (features,)
     left_over: float
@@ -32,13 +32,13 @@ class Kernel(NamedTuple):
 
 
 def scales(x: Floats) -> Floats:
-    """(features,) by which features are divided before distances are taken: their standard deviation, 1 where they do not differ."""
+    """Return (features,) divisors of the features before distances are computed: standard deviations, 1 for constant features."""
     spread: Floats = x.std(axis=0)
     return np.where(spread > 1e-12, spread, 1.0)
 
 
 def inverse_distance(x: Floats, at: Floats) -> Floats:
-    """(points, settings) weights of the settings ``x`` (settings, features) for the points ``at``; both divided by `scales`."""
+    """Return (points, settings) weights of the settings ``x`` (settings, features) for the points ``at``; both divided by `scales`."""
     squares = np.square(at[:, None, :] - x[None, :, :]).sum(axis=-1)
     exact = squares < 1e-18
     weights = np.where(exact.any(axis=1, keepdims=True), exact, 1.0 / np.maximum(squares, 1e-18) ** (POWER / 2))
@@ -47,7 +47,7 @@ def inverse_distance(x: Floats, at: Floats) -> Floats:
 
 
 def gaussian(x: Floats, at: Floats, kernel: Kernel) -> Floats:
-    """(points, settings) weights of the settings under a Gaussian process with a constant mean, estimated by least squares."""
+    """Return (points, settings) weights of the settings under a Gaussian process with a constant mean, estimated by least squares."""
     covariance = _noisy(x, kernel)
     across = _covariance(at, x, kernel.lengths)
     solved = np.asarray(np.linalg.solve(covariance, np.column_stack([across.T, np.ones(len(x))])), dtype=np.float64).T
@@ -58,9 +58,9 @@ def gaussian(x: Floats, at: Floats, kernel: Kernel) -> Floats:
 
 
 def left_out(x: Floats, kernel: Kernel) -> Floats:
-    """(settings, settings) weights for each setting from all others alone, in closed form; the diagonal is 0.
+    """Return (settings, settings) weights for each setting from only the others, in closed form; the diagonal is 0.
 
-    With Q = C^-1 - C^-1 1 1' C^-1 / 1' C^-1 1, what a setting is off its prediction from the others is (Q y)_i / Q_ii (Dubrule 1983).
+    With Q = C^-1 - C^-1 1 1' C^-1 / 1' C^-1 1, the error of a setting's prediction from the others is (Q y)_i / Q_ii (Dubrule 1983).
     """
     covariance = _noisy(x, kernel)
     inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
@@ -72,9 +72,9 @@ def left_out(x: Floats, kernel: Kernel) -> Floats:
 
 
 def fit(x: Floats, y: Floats, noise: float) -> Kernel:
-    """The kernel under which ``y`` (settings, outputs) is likeliest, by coordinates over a grid of lengths and of left-over variance.
+    """Return the kernel with the largest likelihood of ``y`` (settings, outputs), by coordinate search over lengths and left-over variance.
 
-    ``noise`` is the variance of a setting's mean over seeds divided by the variance between settings. Outputs are brought to variance 1.
+    ``noise`` is the variance of a setting's mean over seeds divided by the variance between settings. Outputs are scaled to variance 1.
     """
     best = Kernel(np.full(x.shape[1], 2.0), 0.05, float(np.clip(noise, 1e-4, 1.0)))
     if len(x) < 4:
@@ -98,7 +98,7 @@ def fit(x: Floats, y: Floats, noise: float) -> Kernel:
 
 
 def _changed(kernel: Kernel, place: int, value: float) -> Kernel:
-    """The kernel with one length, or behind them the left-over variance, at another value."""
+    """Return the kernel with one length, or at the last place the left-over variance, changed."""
     if place == len(kernel.lengths):
         return kernel._replace(left_over=value)
     lengths = kernel.lengths.copy()
@@ -107,7 +107,7 @@ def _changed(kernel: Kernel, place: int, value: float) -> Kernel:
 
 
 def _covariance(a: Floats, b: Floats, lengths: Floats) -> Floats:
-    """exp(-|a - b|^2 / 2) with each feature divided by its length."""
+    """Return exp(-|a - b|^2 / 2) with each feature divided by its length."""
     x, y = a / lengths, b / lengths
     squares = np.square(x).sum(axis=1)[:, None] + np.square(y).sum(axis=1)[None, :] - 2 * x @ y.T
     found: Floats = np.exp(-np.maximum(squares, 0.0) / 2)
@@ -115,13 +115,13 @@ def _covariance(a: Floats, b: Floats, lengths: Floats) -> Floats:
 
 
 def _noisy(x: Floats, kernel: Kernel) -> Floats:
-    """The covariance of what was measured in the settings ``x``."""
+    """Return the covariance of the measurements in the settings ``x``."""
     found: Floats = _covariance(x, x, kernel.lengths) + (kernel.left_over + kernel.noise) * np.eye(len(x))
     return found
 
 
 def _likelihood(x: Floats, y: Floats, kernel: Kernel) -> float:
-    """Log of the marginal likelihood, the scale of the process at its best value for all outputs together."""
+    """Return the log marginal likelihood, with the scale of the process optimal for all outputs together."""
     covariance = _noisy(x, kernel)
     root: Floats = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
     z = np.linalg.solve(root, np.column_stack([y, np.ones(len(x))]))

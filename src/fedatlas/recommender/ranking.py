@@ -1,9 +1,9 @@
-"""Which choice stands first in a federation: limits with a chance, one utility, and FedAvg first where nothing is told apart from it.
+"""The order of choices in a federation: limits kept with a chance, one utility, and FedAvg first unless a choice is clearly better.
 
 A candidate is a choice with a number of rounds. Its chance is the share of left-out residual vectors under which all limits hold at
-once, times the chance that it finishes; it is allowed where that reaches the confidence asked for. Its utility is the weighted mean
-of its responses, each scaled by the range that the study's runs have (costs on the log scale), so that no limit changes it:
-relaxing one only adds candidates.
+once, times the chance that it finishes. It is allowed if this reaches the requested confidence. Its utility is the weighted mean
+of its responses, each scaled by the range of the study's runs (costs on the log scale), so no limit affects it:
+relaxing a limit only adds candidates.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from fedatlas.study.measurements import Bools, Floats, Ints
 from fedatlas.study.responses import RESPONSES
 
 DRAWS = 4000
-TIE = 0.01  # of the study's range of utility: what is nearer is a tie
+TIE = 0.01  # share of the study's range of utility below which a difference is a tie
 Place = tuple[int, int]
 """A candidate: (choice, rounds) among those of the study."""
 
 
 class Forecast(NamedTuple):
-    """What is predicted in one federation: J choices after R rounds, and n values a quality, one a left-out residual vector."""
+    """The predictions for one federation: J choices after R rounds, and n values per quality, one for each left-out residual vector."""
 
     values: dict[str, Floats]  # response -> (J, R)
     spread: dict[str, Floats]  # quality -> (n, J, R)
     finishes: Floats  # (J,)
     groups: Any = None
-    """(n,) which residual vectors err together; None: each is a mean drawn again."""
+    """(n,) groups of residual vectors with common errors; None: each vector is a resampled mean."""
 
 
 class Ranking(NamedTuple):
-    """The candidates of a federation; ``order`` holds one place a choice that is allowed, the first answer first."""
+    """The candidates of a federation; ``order`` holds one place per allowed choice, the best answer first."""
 
     order: list[Place]
     chance: Floats  # (J, R)
     utility: Floats  # (J, R)
-    permitted: Bools  # (J,) under what the server may see
-    reference: int | None  # FedAvg or the twin that privacy asks for; None where none was measured
+    permitted: Bools  # (J,) by what the server may see
+    reference: int | None  # FedAvg or the twin that privacy requires; None if neither was measured
 
 
 def forecast(
@@ -54,10 +54,10 @@ def forecast(
     costs: Mapping[str, Floats],
     among: Ints,
 ) -> Forecast:
-    """The forecast for a federation with features ``at`` from predicted gaps (J, R), by the errors of the settings ``among``.
+    """Return the forecast for a federation with features ``at`` from predicted gaps (J, R), with the errors of the settings ``among``.
 
-    ``centralised``: logit of the baseline's accuracy. Where it is known, another quality's baseline differs from it as it does in the
-    study; where not (None), the level is the study's own.
+    ``centralised``: logit of the baseline's accuracy. If it is known, another quality's baseline differs from it as in the
+    study; if not (None), the level is the study's own.
     """
     values, spread = {}, {}
     for quality, gap in gaps.items():
@@ -74,7 +74,7 @@ def forecast(
 
 
 def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection[str] = ()) -> Ranking:
-    """The order of the choices in a federation; ``barred`` ones cannot run in it."""
+    """Return the order of the choices in a federation; ``barred`` ones cannot run in it."""
     utility = utility_of(fitted, seen.values, asked.weights)
     permitted = np.array(
         [
@@ -93,13 +93,15 @@ def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection
 
 
 def utility_of(fitted: Fitted, values: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
-    """The weighted mean of responses scaled by the study's own ranges; more is better. nan where a response is not known."""
+    """Return the weighted mean of responses scaled by the study's own ranges; more is better, nan if a response is unknown."""
     total: Floats = np.zeros(next(iter(values.values())).shape)
     for response, weight in weights.items():
         if weight == 0:
             continue
         if response not in values:
-            raise ConfigError(f"[weights] on {response} need [federation] experiment: numbers alone do not tell it.")
+            raise ConfigError(
+                f"[weights] on {response} require [federation] experiment: numbers are not enough to predict it."
+            )
         low, high = fitted.ranges.get(response, (1.0, np.e))
         if RESPONSES[response].scale == "log":
             low, high = max(low, 1e-9), max(high, 1e-9)
@@ -111,19 +113,19 @@ def utility_of(fitted: Fitted, values: Mapping[str, Floats], weights: Mapping[st
 
 
 def holds(values: Mapping[str, Floats], asked: Requirements) -> Bools:
-    """Whether all limits hold, element by element. What is not known holds no limit."""
+    """Return whether all limits hold, element by element. An unknown value fails every limit."""
     found = np.ones(np.broadcast_shapes(*(x.shape for x in values.values())), bool)
     for limit in asked.limits():
         if limit.response not in values:
             raise ConfigError(
-                f"a limit on {limit.response} needs [federation] experiment: numbers alone do not tell it."
+                f"a limit on {limit.response} requires [federation] experiment: numbers are not enough to predict it."
             )
         found &= limit.sign * values[limit.response] >= limit.sign * limit.value
     return found
 
 
 def chances(seen: Forecast, asked: Requirements) -> Floats:
-    """(J, R) chance that a candidate finishes and keeps all limits."""
+    """Return (J, R) the chance that a candidate finishes and keeps all limits."""
     kept = holds({**seen.values, **seen.spread}, asked)
     known = np.all([np.isfinite(x) for x in seen.spread.values()], axis=0)
     number = known.sum(axis=0)
@@ -133,7 +135,7 @@ def chances(seen: Forecast, asked: Requirements) -> Floats:
 
 
 def pick(choice: int, allowed: Bools, utility: Floats, seen: Forecast) -> Place:
-    """The rounds with the largest utility among those allowed, ties to what costs less."""
+    """Return the rounds with the largest utility among those allowed, ties to the lower cost."""
     places = [(choice, int(r)) for r in np.flatnonzero(allowed)]
     return min(places, key=lambda at: (-utility[at], *_costs(seen, at)))
 
@@ -145,10 +147,10 @@ def _costs(seen: Forecast, at: Place) -> list[float]:
 def told_apart(
     fitted: Fitted, seen: Forecast, weights: Mapping[str, float], one: Place, other: Place, confidence: float
 ) -> bool:
-    """Whether the expected utility of ``one`` is above the ``other``'s with this confidence, both under the same left-out residual vectors.
+    """Return whether ``one`` has a larger expected utility than ``other`` with this confidence, under the same left-out residual vectors.
 
-    What is asked is which choice is better on average in federations like this one, so that the interval is that of a mean, one-sided
-    by Student's t; the vectors of one group (a data set, where data are new) count as one observation. Less than `TIE` is nothing.
+    The question is which choice is better on average in federations like this one, so the interval is that of a mean, one-sided
+    by Student's t. The vectors of one group (a data set, for new data) count as one observation. Differences up to `TIE` are ignored.
     """
     size = next(iter(seen.spread.values())).shape[0]
 
@@ -163,7 +165,7 @@ def told_apart(
 
 
 def mean_low(values: Floats, groups: Any, confidence: float) -> float:
-    """The one-sided lower bound of the mean of ``values`` (n,); of the values themselves where each is a mean already."""
+    """Return the one-sided lower bound of the mean of ``values`` (n,); of the values themselves if each is already a mean."""
     if groups is None or not np.isfinite(values).any():
         return quantiles(values, confidence)[0]
     each: dict[object, list[float]] = {}
@@ -173,13 +175,13 @@ def mean_low(values: Floats, groups: Any, confidence: float) -> float:
     found = np.array([np.mean(one) for one in each.values()])
     if len(found) == 1:
         return -np.inf
-    # SciPy, which has the quantiles of t, takes too long to load.
+    # SciPy has the quantiles of t, but takes too long to load.
     t = numpy_stream(0, "mean").standard_t(len(found) - 1, DRAWS)
     return float(found.mean() - np.quantile(t, confidence) * found.std(ddof=1) / np.sqrt(len(found)))
 
 
 def dominated(fitted: Fitted, seen: Forecast, at: Place, by: Place, confidence: float) -> bool:
-    """Whether a candidate is beaten in quality beyond what left-out settings vary by, by one that costs no more."""
+    """Return whether a candidate is worse in quality, beyond the variation of left-out settings, than one that costs no more."""
     cheaper = all(x <= y for x, y in zip(_costs(seen, by), _costs(seen, at), strict=True))
     return cheaper and told_apart(fitted, seen, {"accuracy": 1.0}, by, at, confidence)
 
@@ -187,7 +189,7 @@ def dominated(fitted: Fitted, seen: Forecast, at: Place, by: Place, confidence: 
 def _first(
     fitted: Fitted, seen: Forecast, asked: Requirements, best: list[Place], utility: Floats, reference: int | None
 ) -> list[Place]:
-    """The answer as a list of one, or none. ``best`` is sorted by utility."""
+    """Return the answer as a list of one, or an empty list. ``best`` is sorted by utility."""
 
     def apart(one: Place, other: Place) -> bool:
         return told_apart(fitted, seen, asked.weights, one, other, asked.confidence)

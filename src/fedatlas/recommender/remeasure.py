@@ -1,6 +1,6 @@
-"""``recommend --measure``: the best three choices, FedAvg and the baseline on the user's own data, and the answer from that.
+"""``recommend --measure``: the best three choices, FedAvg and the baseline on the user's own data, and the answer from these.
 
-They are a small study, with the study's rates tried on validation rows and three seeds. What was predicted and what was obtained is
+They form a small study, with the study's rates tried on validation rows and three seeds. Predicted and obtained values are
 added to the study's record.
 """
 
@@ -34,7 +34,7 @@ DRAWS = 2000
 
 
 def measured_answer(user: UserExperiment, answer: Plain, barred: Mapping[str, str], out: Path, say: Say) -> Plain:
-    """Run what the answer names, and answer again; ``before`` keeps what was predicted."""
+    """Run the choices that the answer names, and answer again; ``before`` keeps the predictions."""
     names, fitted = chosen(user, answer, barred), user.basis.fitted
     rounds = max([entry["rounds"] for entry in answer["top"]] or [answer["nearest_miss"]["rounds"]])
     study = study_of(user, names, rounds)
@@ -53,7 +53,7 @@ def measured_answer(user: UserExperiment, answer: Plain, barred: Mapping[str, st
     rates = {runs.choice_of(run): run["rates"] for run in runs.cells() if run["status"] == "done"}
     done = completed(user, again, out, rates)
     done["notes"].insert(
-        0, f"Figures are those measured on your data; low and high are those of {len(SEEDS)} seeds, not of new data."
+        0, f"Figures are measurements on your data; low and high come from {len(SEEDS)} seeds, not from new data."
     )
     return {
         **done,
@@ -63,21 +63,21 @@ def measured_answer(user: UserExperiment, answer: Plain, barred: Mapping[str, st
 
 
 def named(answer: Row) -> list[Row]:
-    """The candidates that an answer names."""
+    """Return the candidates that an answer names."""
     return [*answer["top"], *filter(None, [answer["nearest_miss"]])]
 
 
 def chosen(user: UserExperiment, answer: Row, barred: Mapping[str, str]) -> list[str]:
-    """The best three, FedAvg, and its masked twin where that is the reference; ConfigError where nothing can be run."""
+    """Return the best three, FedAvg, and its masked twin if that is the reference; ConfigError if none can be run."""
     names = [*(entry["choice"] for entry in named(answer)), answer["reference"], *user.basis.fitted.references[:1]]
     names = [name for name in dict.fromkeys(names) if name not in barred and name in user.basis.fitted.choices]
     if not names:
-        raise ConfigError("--measure: none of the study's choices can run on this experiment (refused says why).")
+        raise ConfigError("--measure: none of the study's choices can run on this experiment (see refused).")
     return names
 
 
 def study_of(user: UserExperiment, names: Sequence[str], rounds: int) -> Study:
-    """The small study of these choices on the user's data."""
+    """Return the small study of these choices on the user's data."""
     levels = [{"name": name, "set": dict(user.basis.sets[name])} for name in names]
     base = {key: value for key, value in user.base.items() if key != "seed"}
     tables: Plain = {
@@ -91,11 +91,11 @@ def study_of(user: UserExperiment, names: Sequence[str], rounds: int) -> Study:
 
 
 def as_forecast(user: UserExperiment, runs: Measurements) -> Forecast:
-    """What was measured, in place of a forecast: means over seeds, and how else they might have come out."""
+    """Return the measurements in the form of a forecast: means over seeds, with resampled means for their spread."""
     fitted, there = user.basis.fitted, runs.choice_names()
 
     def placed(of: Callable[[int], Any], *shape: int) -> Floats:
-        """(J, ...) figures of the choices that were measured, nan of others."""
+        """Return (J, ...) figures of the measured choices, nan for others."""
         found = np.full((len(fitted.choices), *shape), np.nan)
         for k, name in enumerate(there):
             found[fitted.choices.index(name)] = of(k)
@@ -114,7 +114,7 @@ def as_forecast(user: UserExperiment, runs: Measurements) -> Forecast:
 
 
 def resampled(each: Floats) -> Floats:
-    """(draws, J, R) means as other seeds might have given them: Student's t with the seeds' own deviations, the same for all choices."""
+    """Return (draws, J, R) means as from other seeds: Student's t with the seeds' own deviations, the same for all choices."""
     seeds = len(each)
     stream = numpy_stream(0, "remeasure")
     wide = np.sqrt((seeds - 1) / stream.chisquare(seeds - 1, DRAWS))
@@ -125,7 +125,7 @@ def resampled(each: Floats) -> Floats:
 
 
 def compared(user: UserExperiment, answer: Row, runs: Measurements) -> list[Plain]:
-    """Predicted against obtained: accuracy of each choice that was named, at its rounds, on average over the seeds."""
+    """Return predicted and obtained accuracy of each choice named, at its rounds, on average over the seeds."""
     out, done = [], [run for run in runs.cells() if run["status"] == "done"]
     facts = {key: getattr(user.asked, key) for key in ("nodes", "rows", "heterogeneity", "classes")}
     for entry in named(answer):
@@ -139,7 +139,7 @@ def compared(user: UserExperiment, answer: Row, runs: Measurements) -> list[Plai
 
 
 def append(path: Path, lines: Sequence[Row]) -> None:
-    """Add lines to a record that only grows; DiskError where it cannot be written."""
+    """Append lines to a record; DiskError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:

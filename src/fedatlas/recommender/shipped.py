@@ -1,7 +1,7 @@
-"""What answers are made of, kept apart from the table: fitted arrays that load in milliseconds, without torch, pandas or SQLite.
+"""The basis of answers, separate from the table: fitted arrays that load in milliseconds, without torch, pandas or SQLite.
 
-A shipped study is a folder with ``study.json`` (names, hashes, what each choice sets, the picked rates) and ``study.npz`` (arrays, and
-the configurations that were run, packed); beside them lies the STUDY.toml that it was made with.
+A shipped study is a folder with ``study.json`` (names, hashes, the keys set by each choice, the picked rates) and ``study.npz``
+(arrays, and the configurations that were run, packed), together with the STUDY.toml it was made with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedatlas.study.read_measurements import measured
 from fedatlas.study.table import Table, packed, unpacked
 
 VERSION = 1
-HERE = Path(__file__).parent  # a shipped study is a folder beside this file
+HERE = Path(__file__).parent  # a shipped study is a folder in this one
 NAMES, ARRAYS, TABLE = "study.json", "study.npz", "table.sqlite"
 PLAIN = (
     "choices",
@@ -48,28 +48,28 @@ OF_BASIS = ("twins", "sets", "rates", "epsilon")
 
 
 class Basis(NamedTuple):
-    """A study as answers need it."""
+    """A study in the form that answers need."""
 
     name: str
-    folder: Path  # where it lies, for files that its configurations name
+    folder: Path  # base of relative paths in its configurations
     fitted: Fitted
     twins: Mapping[str, str]
-    sets: Mapping[str, Row]  # choice -> the keys that it sets
-    rates: Mapping[str, list[Any]]  # key -> values that were tried in every cell
+    sets: Mapping[str, Row]  # choice -> the keys it sets
+    rates: Mapping[str, list[Any]]  # key -> values tried in every cell
     picked: Mapping[tuple[int, str], Row]  # (setting, choice) -> the rates that did best there
-    configurations: Mapping[tuple[int, str], Row]  # (setting, choice) -> what was run
+    configurations: Mapping[tuple[int, str], Row]  # (setting, choice) -> the configuration that was run
     epsilon: Mapping[
         str, list[float]
-    ]  # choice -> epsilon after `Fitted.rounds`, where it is the same for any number of nodes
+    ]  # choice -> epsilon after `Fitted.rounds`, if it is the same for any number of nodes
     about: Row  # hashes, seeds, runs by status
 
     def near(self, order: np.ndarray, choice: str) -> int:
-        """The first of some settings in which a choice was run."""
+        """Return the first of some settings in which a choice was run."""
         return next(int(i) for i in order if (int(i), choice) in self.configurations)
 
 
 def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> Basis:
-    """The study of a table, fitted: some seconds for a thousand runs; ``whole``: only of its finished settings."""
+    """Return the study of a table, fitted: some seconds for a thousand runs; ``whole``: only its finished settings."""
     study = table.name_of(study)
     read, found = measured(table, study), table.members(study)
     if whole:
@@ -78,7 +78,9 @@ def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> 
     place = {name: i for i, name in enumerate(fitted.settings)}
     factors = {name: factor for name, factor in table.factors(study).items() if factor["role"] == "choice"}
     if any("set" not in factor for factor in factors.values()):
-        raise DataError(f"the table of '{study}' does not say what its levels set: run 'fedatlas study' on it again.")
+        raise DataError(
+            f"the table of '{study}' does not record the keys of its levels: run 'fedatlas study' on it again."
+        )
     here = [row for row in found if read.setting_of(row) in place]
     done = [row for row in here if row["kind"] == "cell" and row["status"] == "done"]
     first = {(place[read.setting_of(row)], read.choice_of(row)): row for row in reversed(done)}
@@ -112,16 +114,16 @@ def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> 
 
 
 def finished_settings(read: Measurements, found: Sequence[Row]) -> Measurements:
-    """A study without the settings in which a run is still to be made; DataError where that leaves none."""
+    """Return a study without the settings that have runs left to make; DataError if none is left."""
     waiting = {read.setting_of(row) for row in found if row["status"] in ("planned", "running")}
     kept = [run for run in read.runs if read.setting_of(run) not in waiting]
     if not kept:
-        raise DataError(f"no setting of the study '{read.name}' is finished: run it further.")
+        raise DataError(f"no setting of the study '{read.name}' is finished: continue the study.")
     return read._replace(runs=kept)
 
 
 def save(table: Table, study: str | None, folder: Path) -> Basis:
-    """Write the basis of a study, as far as its settings are finished, into a folder; return it."""
+    """Write the basis of a study's finished settings into a folder; return it."""
     basis = basis_of(table, study, whole=True)
     f = basis.fitted
     arrays: Plain = {name: getattr(f, name) for name in ARRAY}
@@ -139,12 +141,12 @@ def save(table: Table, study: str | None, folder: Path) -> Basis:
 
 
 def shipped() -> list[str]:
-    """The names of the studies that come with this program."""
+    """Return the names of the studies shipped with this package."""
     return sorted(path.parent.name for path in HERE.glob(f"*/{NAMES}"))
 
 
 def load_study(name: str, beside: Path = Path()) -> Basis:
-    """A study by name, or the folder of one (absolute, or relative to ``beside``); ConfigError where it is neither, newer or damaged."""
+    """Load a study by name or folder (absolute, or relative to ``beside``); ConfigError if it is neither, newer or damaged."""
     if name in shipped():
         return read(HERE / name)
     folder = beside / name if (beside / name).is_dir() else Path(name)
@@ -154,25 +156,25 @@ def load_study(name: str, beside: Path = Path()) -> Basis:
         return basis_of(Table.open(folder / TABLE))
     if folder.is_dir():
         raise ConfigError(
-            f"the folder '{folder}' holds no study: 'fedatlas study STUDY.toml --out {folder}' makes one."
+            f"the folder '{folder}' holds no study: 'fedatlas study STUDY.toml --out {folder}' creates one."
         )
     if not shipped():
-        raise ConfigError(f"there is no study '{name}', and none comes with this version: name the folder of one.")
+        raise ConfigError(f"there is no study '{name}', and this version includes none: name the folder of one.")
     raise unknown_name("study", name, shipped())
 
 
 def read(folder: Path) -> Basis:
-    """A basis that `save` wrote."""
+    """Read a basis written by `save`."""
     try:
         names = json.loads((folder / NAMES).read_text(encoding="utf-8"))
         if names["version"] > VERSION:
-            raise ConfigError(f"the study in '{folder}' was made by a newer fedatlas: update this one.")
+            raise ConfigError(f"the study in '{folder}' was made by a newer fedatlas: update fedatlas.")
         with np.load(io.BytesIO((folder / ARRAYS).read_bytes())) as file:
             arrays = {key: file[key] for key in file.files}
         return _basis(names, arrays, folder)
     except (OSError, ValueError, KeyError, zlib.error, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"the study in '{folder}' is damaged ({type(error).__name__}: {error}): put a copy back."
+            f"the study in '{folder}' is damaged ({type(error).__name__}: {error}): restore a copy."
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""How good the answers were where it can be checked: in the measured federations most like the user's, left out in turn.
+"""Quality of the answers where it can be checked: in the measured federations most like the user's, left out in turn.
 
-Each is asked the same requirements as if it were new (with its whole data set left out where there are several), and the first
-answer is compared with what was measured there, and with FedAvg at the rate that the study picked for it.
+Each is queried with the same requirements as if it were new (with its whole data set left out if there are several). The best
+answer is compared with the measurements there, and with FedAvg at the rate that the study picked for it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats
 from fedatlas.study.responses import RESPONSES
 
-MOST = 20  # federations of a record
+MOST = 20  # most federations in a record
 POINT = 0.01  # of accuracy
 DRAWS = 2000
 
 
 class LeftOutTrial(NamedTuple):
-    """One federation, left out: whether a choice was found to fit, and what that answer came to."""
+    """One left-out federation: whether it got an answer, and how good the answer was."""
 
     answered: bool
     kept: bool  # the answer finished there and kept all limits
     near_best: bool  # within one point of the best accuracy that keeps the limits
     reference_kept: bool
     reference_near_best: bool
-    difference: float | None  # accuracy less the reference's, at the rounds of each
-    regret: float | None  # of accuracy, from the best
-    possible: bool  # whether anything measured there keeps the limits
+    difference: float | None  # accuracy minus the reference's, at the rounds of each
+    regret: float | None  # in accuracy, from the best
+    possible: bool  # something measured there keeps the limits
 
 
 def track_record(
@@ -41,7 +41,7 @@ def track_record(
     asked: Requirements,
     at: Floats,
 ) -> dict[str, Any]:
-    """The record over the `MOST` federations nearest to ``at``; the paired difference has a bootstrap interval of 95% over them."""
+    """Return the record over the `MOST` federations nearest to ``at``; the paired difference has a 95% bootstrap interval over them."""
     trials = [trial(fitted, asked, int(i)) for i in fitted.nearest(at)[:MOST]]
     answered = [t for t in trials if t.answered]
     pairs = np.array([t.difference for t in answered if t.difference is not None])
@@ -58,7 +58,7 @@ def track_record(
 
 
 def tally(trials: Sequence[LeftOutTrial]) -> dict[str, int]:
-    """Counts of left-out federations by what came of their answers."""
+    """Count the left-out federations by the outcome of their answers."""
     answered = [t for t in trials if t.answered]
     kept = ("kept", "near_best", "reference_kept", "reference_near_best")
     return {
@@ -69,9 +69,9 @@ def tally(trials: Sequence[LeftOutTrial]) -> dict[str, int]:
 
 
 def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
-    """Setting ``i`` asked as if it had not been measured; its costs, which are computed, are its own."""
+    """Return the trial of setting ``i`` as if it had not been measured; its costs, which are computed, are its own."""
     costs = {cost: y[i] for cost, y in fitted.costs.items()}
-    costs["seconds"] = costs["cpu_seconds"]  # by the clock: those of its one process
+    costs["seconds"] = costs["cpu_seconds"]  # wall-clock: that of its one process
     gaps = {quality: y[i] for quality, y in fitted.left_out().items() if quality in fitted.gaps}
     level = None if asked.centralised is None else fitted.levels["accuracy"][i]
     seen = forecast(fitted, fitted.x[i], gaps, level, costs, fitted.others(i))
@@ -103,7 +103,7 @@ def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
 
 
 def _reference(j: int | None, utility: Floats, seen: Forecast) -> Place | None:
-    """FedAvg at the rounds with the largest utility that was predicted, its limits being judged afterwards."""
+    """Return FedAvg at the rounds with the largest predicted utility; its limits are checked afterwards."""
     if j is None or not np.isfinite(utility[j]).any():
         return None
     return pick(j, np.isfinite(utility[j]), utility, seen)

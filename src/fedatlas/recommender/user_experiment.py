@@ -1,7 +1,7 @@
-"""A recommendation for the user's own experiment: its rows are looked at, its model is timed, the baseline is trained.
+"""A recommendation for the user's own experiment: its rows are examined, its model is timed, the baseline is trained.
 
-Each choice becomes the user's experiment with the algorithm and protection of the choice and the local work of the study, because that
-is what was measured; data, partition and model stay the user's.
+Each choice becomes the user's experiment with the algorithm and protection of the choice and the local work of the study, because
+these were measured. Data, partition and model stay the user's.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from fedatlas.study.measurements import Floats
 from fedatlas.study.plain import Plain, Row, toml_of
 from fedatlas.wording import count
 
-DROPPED = ("algorithm", "privacy", "compression", "seeds", "local")  # of the user's file: the choice says them
+DROPPED = ("algorithm", "privacy", "compression", "seeds", "local")  # of the user's file: the choice sets them
 
 
 class UserExperiment(NamedTuple):
-    """The user's experiment, and what is known of it."""
+    """The user's experiment, and what is known about it."""
 
     basis: Basis
-    base: Plain  # without what the choices say
+    base: Plain  # without the keys that choices set
     asked: Requirements  # with nodes, rows, classes, h and the baseline's accuracy
     at: Floats  # the features of its federation
 
     def local(self, choice: str) -> Plain:
-        """The local work that the study did under a choice, in the nearest setting."""
+        """Return the local work of the study under a choice, in the nearest setting."""
         found: Plain = copy.deepcopy(self.basis.configurations[self.near(choice), choice]["local"])
         return found
 
     def near(self, choice: str) -> int:
-        """The nearest setting in which a choice was run."""
+        """Return the nearest setting in which a choice was run."""
         return self.basis.near(self.basis.fitted.nearest(self.at), choice)
 
     def values(self, choice: str, rounds: int, rates: Row | None = None) -> Plain:
-        """The experiment under a choice, with the rates that did best in the nearest setting unless others are given."""
+        """Return the experiment under a choice, with the rates that did best in the nearest setting unless others are given."""
         picked = self.basis.picked[self.near(choice), choice] if rates is None else rates
         sets = [self.basis.sets[choice], dict(picked), {"rounds": rounds}]
         return overridden({**self.base, "local": self.local(choice)}, sets)
@@ -62,7 +62,7 @@ class UserExperiment(NamedTuple):
 def predicted(
     basis: Basis, asked: Requirements, path: Path, out: Path, say: Say
 ) -> tuple[UserExperiment, Plain, dict[str, str]]:
-    """(the experiment, the answer, choice -> why it cannot run there); the baseline is trained in ``out``."""
+    """Return (the experiment, the answer, choice -> why it cannot run there); train the baseline in ``out``."""
     with read_once():
         user = read_experiment(basis, asked, path)
         computed, barred = costs(user, say)
@@ -71,7 +71,7 @@ def predicted(
 
 
 def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str, Row]) -> Plain:
-    """The answer with its experiment files, and what was obtained so far; ``rates``: those picked on the user's own rows."""
+    """Return the answer with its experiment files, and results obtained so far; ``rates``: those picked on the user's own rows."""
     for i, entry in enumerate(answer["top"]):
         values = user.values(entry["choice"], entry["rounds"], rates.get(entry["choice"]))
         head = f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {user.basis.name}."
@@ -81,7 +81,7 @@ def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str
     answer["notes"].append(f"Local work is the study's: {passes}; your file's [local] is not used.")
     if not user.basis.fitted.new_data:
         answer["notes"].append(
-            "The study holds this data set: intervals are those of its left-out federations, not of new data."
+            "The study includes this data set: intervals come from its left-out federations, not from new data."
         )
     if user.asked.centralised is not None:
         answer["setting"]["centralised"] = user.asked.centralised
@@ -90,7 +90,7 @@ def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str
 
 
 def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperiment:
-    """The experiment of a file and what its rows tell; ConfigError for rows without classes."""
+    """Return the experiment of a file and the facts of its rows; ConfigError for rows without classes."""
     _, values = toml_of(path, "experiment")
     seeds = values.pop("seeds", None)
     base = {key: value for key, value in values.items() if key not in DROPPED}
@@ -101,7 +101,7 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
     held = share_out(checked(config))
     classes = held.dataset.classes
     if not classes or held.dataset.train.y.ndim != 1:
-        raise ConfigError("this experiment has no classes to predict: a study of classes cannot answer for it.")
+        raise ConfigError("this experiment has no classes to predict, so a study of classes cannot answer for it.")
     labels = held.dataset.train.y.numpy()
     counts = np.array([np.bincount(labels[rows], minlength=classes) for rows in held.partition.clients])
     sizes = counts.sum(axis=1)
@@ -117,13 +117,13 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
 
 
 def costs(user: UserExperiment, say: Say) -> tuple[dict[str, Floats], dict[str, str]]:
-    """(response -> (J, R) of the user's own model and machine, choice -> why it cannot run there)."""
+    """Return (response -> (J, R) of the user's own model and machine, choice -> why it cannot run there)."""
     fitted, rounds = user.basis.fitted, np.array(user.basis.fitted.rounds, dtype=float)
     plain = forecast_at(fitted, user.at, user.asked.centralised).values["epsilon"]
     found = {key: np.full(plain.shape, np.nan) for key in ("bytes", "flops", "seconds", "cpu_seconds")}
     barred: dict[str, str] = {}
     for j, choice in enumerate(fitted.choices):
-        say(f"Looking at {choice} on your model.")
+        say(f"Examining {choice} with your model.")
         try:
             one = dry_run(checked(parse(user.values(choice, int(rounds[-1])))), baselines=False)
         except FedatlasError as error:
@@ -135,7 +135,7 @@ def costs(user: UserExperiment, say: Say) -> tuple[dict[str, Floats], dict[str, 
 
 
 def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
-    """What a dry run of ``rounds[-1]`` rounds says of each number of rounds."""
+    """Return the costs for each number of rounds, from a dry run of ``rounds[-1]`` rounds."""
     sent = sum(one[f"bytes_{way}_per_round"] for way in ("up", "down", "peer"))
     before = one["seconds_setup"] + one.get("privacy", {}).get("seconds_keys", 0.0)
     each = (one["seconds_about"] - before - one["seconds_evaluation"]) / rounds[-1]
@@ -149,16 +149,16 @@ def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
 
 
 def with_baseline(user: UserExperiment, out: Path, say: Say) -> Requirements:
-    """The requirements with the accuracy of training on all rows together, trained here where it is not told."""
+    """Return the requirements with the accuracy of pooled training, trained here if it is not given."""
     if user.asked.centralised is not None:
         return user.asked
-    say("Training on all rows together, the baseline that every prediction starts from.")
+    say("Training on all rows together: the baseline that every prediction starts from.")
     reached = ensure(checked(baseline(user)), out / "baseline", More(report=False)).summary["final"]["accuracy"]
     return user.asked._replace(centralised=float(np.clip(reached or 0.0, 1e-3, 1 - 1e-3)))
 
 
 def baseline(user: UserExperiment) -> ExperimentConfig:
-    """All rows together, with the study's local work and as many rounds as its longest runs."""
+    """Return pooled training, with the study's local work and as many rounds as its longest runs."""
     fitted = user.basis.fitted
     measured = np.isfinite(fitted.gaps["accuracy"]).any(axis=(0, 1))
     rounds = fitted.rounds[int(np.flatnonzero(measured)[-1])]

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, its checkpoints, its summary."""
+"""The files that a run leaves behind: its folder, its checkpoints, its summary."""

@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 class RunState(NamedTuple):
-    """The state of a run on the server's side; `PartyState` is the rest. The ledger of what was released stands beside both."""
+    """The state of a run on the server's side; `PartyState` is the rest. The ledger of releases is separate."""
 
     round: int
     server: State
@@ -49,7 +49,7 @@ class Checkpoints:
         self.clients: dict[str, list[str]] = {}  # client -> [file, SHA-256]
 
     def save(self, run: RunState, party: PartyState, extra: Mapping[str, Any]) -> None:
-        """Writes what changed since the last call, then the manifest, then forgets what is no longer named."""
+        """Write what changed since the last call, then the manifest, then remove files that no manifest names."""
         number, server_file = run.round, f"server-{run.round:06d}.bin"
         server_sum = write_bytes(self.folder / server_file, codec.encode(dict(run.server)))
         for k in party.after.take_changed():
@@ -72,18 +72,18 @@ class Checkpoints:
         self._forget()
 
     def oldest(self) -> int:
-        """The round of the oldest checkpoint that is kept: a run that is resumed repeats none before it."""
+        """Return the round of the oldest kept checkpoint, or -1; a resumed run repeats no round before it."""
         return min((int(path.stem.split("-")[1]) for path in self.folder.glob("manifest-*.json")), default=-1)
 
     def load(self, party: PartyState) -> Restored:
-        """The newest checkpoint that is whole; CheckpointError if there is none."""
+        """Return the newest checkpoint that is intact; CheckpointError if there is none."""
         refused: list[str] = []
         for path in sorted(self.folder.glob("manifest-*.json"), reverse=True):
             try:
                 body = _open(path, self.config_hash)
                 server = self._read(body["server"])
                 for entry in body["clients"].values():
-                    self._read(entry)  # whole? All of them at once may be more than memory holds
+                    self._read(entry)  # only checks it: all of them at once may be more than memory holds
             except CheckpointError as error:
                 refused.append(str(error))
                 continue
@@ -94,7 +94,7 @@ class Checkpoints:
             return Restored(run, body["extra"], tuple(refused))
         why = (
             " ".join(refused)
-            or f"'{self.folder}' holds none: the run ended before its first checkpoint, start it anew."
+            or f"'{self.folder}' holds none, as the run ended before its first checkpoint; start it again."
         )
         raise CheckpointError(f"no usable checkpoint: {why}")
 
@@ -141,7 +141,7 @@ def _open(path: Path, config_hash: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(f"'{path.name}' is cut short or altered.") from None
     if body["format"] != FORMAT:
-        raise CheckpointError(f"'{path.name}' has format {body['format']}, this version reads {FORMAT}.")
+        raise CheckpointError(f"'{path.name}' has format {body['format']}, but this version reads {FORMAT}.")
     if body["config"] != config_hash:
         raise CheckpointError(f"'{path.name}' belongs to another configuration (the run's config.toml was changed).")
     return body

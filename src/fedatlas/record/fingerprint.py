@@ -1,23 +1,24 @@
-"""Fingerprints of data: a run that is resumed must find the data it began with, and runs are compared on the same test rows."""
+"""Fingerprints of data: a resumed run must find the data it began with, and compared runs must share test rows."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.data.dataset import Split
 from fedatlas.data.party_tables import PartyTable
 from fedatlas.setup.assembly import Setup
 
-WHOLE = 64 << 20  # bytes of inputs that are read through; of more, evenly spaced rows that make as many
+WHOLE = 64 << 20  # bytes of inputs that are hashed in full; of larger ones, evenly spaced rows of about that size
 
 
 def fingerprint(parts: Iterable[str | Tensor | np.ndarray[Any, Any] | None]) -> str:
-    """BLAKE2b over texts, arrays by their bytes, and tensors by their type and bytes; None counts as nothing."""
+    """Return BLAKE2b over texts, arrays by their bytes, and tensors by their type and bytes; None is skipped."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, Tensor):
@@ -29,9 +30,9 @@ def fingerprint(parts: Iterable[str | Tensor | np.ndarray[Any, Any] | None]) -> 
 
 
 def of_rows(setup: Setup) -> Iterator[str | Tensor | np.ndarray[Any, Any] | None]:
-    """The rows that a run trains and is judged on (as prepared), their labels and weights, and who holds which.
+    """Yield the prepared rows that a run trains and is judged on, their labels and weights, and who holds which.
 
-    Labels, shapes and the partition count in full; of inputs beyond `WHOLE` bytes a fixed sample, so that it stays cheap.
+    Labels, shapes and the partition are included in full; of inputs beyond `WHOLE` bytes, a fixed sample.
     """
     d = setup.dataset
     for x in (d.train.x, d.test.x):
@@ -44,13 +45,21 @@ def of_rows(setup: Setup) -> Iterator[str | Tensor | np.ndarray[Any, Any] | None
 
 
 def of_tables(tables: Sequence[PartyTable]) -> Iterator[str | np.ndarray[Any, Any] | None]:
-    """These parties' ids, columns, labels and weights."""
+    """Yield the parties' ids, columns, labels and weights."""
     for one in tables:
         yield from (repr((one.name, one.names, len(one.ids))), "\x1f".join(one.ids), one.x, one.y, one.weight)
 
 
+def of_splits(splits: Mapping[str, Split]) -> Iterator[str | np.ndarray[Any, Any]]:
+    """A node's own rows, by split."""
+    for name in sorted(splits):
+        for x in splits[name]:
+            if x is not None:
+                yield from (f"{name} {x.dtype} {tuple(x.shape)}", x.numpy())
+
+
 def judged_on(setup: Setup) -> str:
-    """Which rows of which source a run is judged on, with their targets and weights: equal for runs that can be compared."""
+    """Return a fingerprint of the evaluation rows, their source, targets and weights: equal for comparable runs."""
     d = setup.dataset
     source = (d.name, d.facts.get("called"), d.facts.get("files"), d.facts.get("label"), setup.config.evaluation.on)
     held = (np.asarray(rows, np.int64) for rows in setup.validation.values())
@@ -58,7 +67,7 @@ def judged_on(setup: Setup) -> str:
 
 
 def sampled(x: Tensor) -> Tensor:
-    """The rows that count: all, or evenly spaced ones, the first and the last among them."""
+    """Return all rows, or evenly spaced ones from the first to the last if there are more than `WHOLE` bytes."""
     size = x.numel() * x.element_size()
     if size <= WHOLE:
         return x

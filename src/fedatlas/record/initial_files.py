@@ -1,4 +1,4 @@
-"""What a run writes before round 1, and what of it a run that is continued puts back."""
+"""The files that a run writes before round 1, and those of them that a resumed run restores."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedatlas.setup.assembly import Setup
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import view_attacks_of
 
-MODULE = "module.json"  # there for runs with a network of one's own
-CONSTANTS = "constants.json"  # there for runs with data.constants: which file it was
+MODULE = "module.json"  # written for runs with a custom network
+CONSTANTS = "constants.json"  # written for runs with data.constants: names the file
 
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
-    """What is known before round 1: the initial model, who holds what, how inputs were made, and code that is not ours."""
+    """Write what is known before round 1: derived files, draws of attacks, and records of outside code and files."""
     write_derived(setup, folder)
     for name, attack in view_attacks_of(setup.config).items():
         for drawn, arrays in attack.draws(truth_of(setup)).items():
@@ -34,7 +34,7 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
 
 
 def write_derived(setup: Setup, folder: RunFolder) -> None:
-    """What follows from configuration and data: the initial model, who holds what, how inputs were made."""
+    """Write what follows from configuration and data: the initial model, who holds what, how inputs were prepared."""
     for name, model in setup.models().initial().items():
         folder.save_model(file_of("initial", name), model.save())
     folder.write_json("partition.json", setup.partition_record())
@@ -42,7 +42,7 @@ def write_derived(setup: Setup, folder: RunFolder) -> None:
 
 
 def restore_derived(setup: Setup, folder: RunFolder) -> list[str]:
-    """Writes anew what `write_derived` wrote and is there no more as it was; the names of these files."""
+    """Rewrite the files of `write_derived` if any is lost or altered, and return the names of those that were."""
     with tempfile.TemporaryDirectory() as scratch:
         fresh = RunFolder(Path(scratch))
         write_derived(setup, fresh)
@@ -53,42 +53,40 @@ def restore_derived(setup: Setup, folder: RunFolder) -> list[str]:
 
 
 def same_beginning(path: Path, module: nn.Module | None) -> None:
-    """ConfigError where a run is continued without the network, the plug-ins or the constants that it was begun with."""
+    """Raise ConfigError if a run is continued without the network, the plug-ins or the constants it began with."""
     own_module(path, module)
     same_plugins(path)
     same_constants(path)
 
 
 def own_module(path: Path, module: nn.Module | None) -> None:
-    """ConfigError where a run with a network given in Python is continued or read without it, or the other way round."""
+    """Raise ConfigError if a run with a custom network is continued or read without one, or the other way round."""
     recorded = path / MODULE
     if recorded.exists() and module is None:
         name = RunFolder(path).read_json(MODULE, "class")["class"]
-        raise ConfigError(
-            f"'{path}' was run with a network of its own ({name}): pass it again as module=... in Python."
-        )
+        raise ConfigError(f"'{path}' was run with a custom network ({name}): pass it again as module=... in Python.")
     if module is not None and not recorded.exists():
-        raise ConfigError(f"'{path}' was run with the model of its configuration: leave module out.")
+        raise ConfigError(f"'{path}' was run with the model of its configuration: remove the argument module.")
 
 
 def same_plugins(folder: Path) -> None:
-    """ConfigError where a run that is continued was begun with a plug-in that is not given now, or with other text."""
+    """Raise ConfigError if a run began with a plug-in that is not given now, or whose text has changed."""
     begun = RunFolder(folder).read_json(plugins.RECORD) if (folder / plugins.RECORD).exists() else {}
     changed = [name for name, digest in begun.items() if digest not in plugins.LOADED.values()]
     if changed:
         raise ConfigError(
-            f"'{folder}' was begun with the plug-in '{changed[0]}', and no file with its text (SHA-256 in {plugins.RECORD}) is given now: "
-            "pass it as it was with --plugin, or begin a new run."
+            f"'{folder}' began with the plug-in '{changed[0]}', and no file with its text (SHA-256 in {plugins.RECORD}) is given now: "
+            "pass the original with --plugin, or begin a new run."
         )
 
 
 def same_constants(folder: Path) -> None:
-    """ConfigError where a run that is continued was begun with other constants under the same name."""
+    """Raise ConfigError if a run's file of constants is missing or has changed since the run began."""
     if not (folder / CONSTANTS).exists():
         return
     begun = RunFolder(folder).read_json(CONSTANTS, "file", "sha256")
     if not Path(begun["file"]).exists() or sha256(Path(begun["file"])) != begun["sha256"]:
         raise ConfigError(
-            f"'{folder}' was begun with data.constants = '{begun['file']}', and no file of that name with the same text (SHA-256 in "
-            f"{CONSTANTS}) is there now: put it back, or begin a new run."
+            f"'{folder}' began with data.constants = '{begun['file']}', and this file is missing or has changed (SHA-256 in "
+            f"{CONSTANTS}): put the original back, or begin a new run."
         )

@@ -1,11 +1,11 @@
-"""``observed/``: what roles saw of a run, a file a role and round, with the SHA-256 of each.
+"""``observed/``: what roles saw of a run, one file per role and round, with the SHA-256 of each.
 
     observed/
       index.json                        role -> file -> SHA-256, size, frames, bytes by direction; why recording stopped
       server/round-000001.frames        frames one after another: 8 bytes of length, then the codec's bytes
 
-A round's files lie beside their place (``.part``) until its checkpoint is written, which moves them all: a run that is resumed
-repeats the rounds after its checkpoint, and their views with them.
+A round's files have the suffix ``.part`` until its checkpoint is written, which renames them all: a resumed run repeats
+the rounds after its checkpoint, and records their views again.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ NAME = re.compile(r"round-(\d{6})\.frames(\.part)?")
 
 
 class ViewFrame(NamedTuple):
-    """One thing that crossed, as a role saw it. The codec's bytes of ``body`` are what is counted."""
+    """One message as a role saw it. ``bytes`` counts the encoded ``body``."""
 
     client: int
-    direction: str  # "up" from the client, "down" to it, "peer" to it from ``sender``; "published": the model of all
+    direction: str  # "up" from the client, "down" to it, "peer" to it from ``sender``; "published": the final model
     sender: int | None
     ask: tuple[Any, ...]  # (run, round, attempt, number)
     what: str  # the task
     bytes: int
     body: Mapping[str, Any]  # "message", "word", "anchor", or the update
-    lr: float | None = None  # local learning rate that a request tells
+    lr: float | None = None  # local learning rate that a request contains
 
     def plain(self) -> dict[str, Any]:
-        """As the codec carries it."""
+        """Return the frame as plain values for the codec."""
         return {**self._asdict(), "ask": list(self.ask), "body": dict(self.body)}
 
 
 def frames_file(number: int) -> str:
-    """The file of a round."""
+    """Return the name of a round's file."""
     return f"round-{number:06d}.frames"
 
 
 class _Open:
-    """A round of one role while it is written."""
+    """The file of one role's round while it is written."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.sum = path, hashlib.sha256()
@@ -85,7 +85,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 class Recording:
-    """Writes the views of a run. DiskError where the disk is full: the caller ends the recording, not the run."""
+    """Writer of a run's views. DiskError if the disk is full; the caller then ends the recording, not the run."""
 
     def __init__(self, run: Path, roles: Iterable[ViewRole]) -> None:
         self.folder, self.roles = run / FOLDER, tuple(roles)
@@ -110,7 +110,7 @@ class Recording:
             self.open = {role: _Open(self._path(role, f"{frames_file(number)}.part")) for role in self.roles}
 
     def write(self, role: ViewRole, data: bytes | bytearray, direction: str, counted: int) -> None:
-        """Write a frame of the round."""
+        """Write one frame to a role's view of the open round; ``counted``: bytes to count in its direction."""
         with _writing(self.open[role].path):
             self.open[role].write(data, direction, counted)
 
@@ -122,7 +122,7 @@ class Recording:
                 self.waiting[role][frames_file(number)] = one.close()
 
     def drop(self) -> None:
-        """Takes back the round that is being written."""
+        """Discard the round that is being written."""
         opened, self.open = self.open, {}
         for one in opened.values():
             with contextlib.suppress(OSError):
@@ -130,7 +130,7 @@ class Recording:
             one.path.unlink(missing_ok=True)
 
     def keep(self) -> None:
-        """Moves whole rounds to their place and writes the index: with the checkpoint."""
+        """Rename the files of whole rounds and write the index; called with each checkpoint."""
         for role, files in self.waiting.items():
             for name, record in files.items():
                 path = self._path(role, name)
@@ -141,14 +141,14 @@ class Recording:
         self._write_index()
 
     def stop(self, number: int, why: str) -> None:
-        """No round from this one on."""
+        """Record no round from this one on, and note why."""
         self.drop()
         self.stopped = {"round": number, "why": why}
         with contextlib.suppress(DiskError):
             self._write_index()
 
     def resume(self, number: int) -> None:
-        """Goes on after round ``number``: what was recorded of later rounds goes. ConfigError for an index that cannot be read."""
+        """Continue after round ``number``; remove views of later rounds. ConfigError if the index cannot be read."""
         found = found_index(self.folder)
         for role in self.roles:
             files = found["roles"].get(str(role), {})
@@ -173,13 +173,13 @@ def _number(name: str) -> int:
 
 
 def found_index(folder: Path) -> dict[str, Any]:
-    """``index.json``, empty where it is absent; ConfigError where it is damaged."""
+    """Return ``index.json``, empty if it does not exist; ConfigError if it is damaged."""
     if not (folder / INDEX).exists():
         return {"roles": {}, "stopped": None}
     try:
         found = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if found["format"] != FORMAT or not isinstance(found["roles"], dict):
-            raise ValueError("it is of another format")
+            raise ValueError("it has another format")
         found.setdefault("stopped", None)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"'{folder / INDEX}' is damaged ({error}): put the original back, or run again.") from None
@@ -188,7 +188,7 @@ def found_index(folder: Path) -> dict[str, Any]:
 
 
 class RoleView:
-    """The view of one role, read back. ConfigError for a view that was not recorded, was cut short or altered."""
+    """Reader of one role's view. ConfigError for a view that was not recorded, or was cut short or altered."""
 
     def __init__(self, run: Path, role: ViewRole) -> None:
         self.folder, self.role = run / FOLDER / role.folder, role
@@ -205,7 +205,7 @@ class RoleView:
         return sorted(map(_number, self.files))
 
     def frames(self, number: int) -> Iterator[ViewFrame]:
-        """The frames of a round, in their order."""
+        """Yield the frames of a round in order. ConfigError for a round that was not recorded or is damaged."""
         name = frames_file(number)
         if name not in self.files:
             known = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.files else "no round"
@@ -224,7 +224,7 @@ class RoleView:
             at += 8 + length
 
     def read(self, name: str) -> bytes:
-        """A file of the view, whole."""
+        """Return the content of a file of the view. ConfigError if it is missing or altered."""
         try:
             data = (self.folder / name).read_bytes()
         except OSError:

@@ -1,4 +1,4 @@
-"""The run directory: the contract of `docs/experiment.md`, written as the run goes."""
+"""The run directory, as docs/experiment.md describes it; it is written while the run goes on."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from fedatlas.setup.columns_method import of_columns
 
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
-JUDGED = "judged.npz"  # of each row that the final models are judged on: score and weight
+JUDGED = "judged.npz"  # score and weight of each row that the final models are judged on
 ATTACKED, ATTACK, FOUND = "attacks", "attack.json", "found.npz"  # of each attack on a view: its figures, what it found
-LOCK = "lock"  # there while a process writes the run
-OPTIONS = "options.json"  # what a run was asked for beside its configuration; absent where nothing was
-BASELINES = ("local_only", "centralised")  # what a run is compared with: each has its folder in that of the run
+LOCK = "lock"  # exists while a process writes the run
+OPTIONS = "options.json"  # options of a run that are not in its configuration; absent if there are none
+BASELINES = ("local_only", "centralised")  # algorithms that a run is compared with, each in a folder inside the run's
 
 
 def file_of(what: str, name: str = "") -> str:
-    """The file of a model; ``name`` where there are several."""
+    """Return the file name of a model; ``name`` if there are several."""
     return f"{what}-{name}.safetensors" if name else f"{what}.safetensors"
 
 
 def baseline_path(run: Path, name: str) -> Path:
-    """Where a run keeps its baselines."""
+    """Return the folder of one of a run's baselines."""
     return run / "baselines" / name
 
 
 def asked(baselines: bool | None) -> dict[str, Any]:
-    """What a run was asked for beside its configuration, as far as it was."""
+    """Return the options of a run that are not in its configuration; {} if it has none."""
     return {} if baselines is None else {"baselines": baselines}
 
 
 class RunFolder:
-    """One run's folder. Rows are appended, everything else is written whole."""
+    """One run's folder. Rows are appended; every other file is written whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,16 +59,16 @@ class RunFolder:
     def create(
         cls, path: Path, config: ExperimentConfig, options: Mapping[str, Any] | None = None, *, again: bool = False
     ) -> RunFolder:
-        """A new folder with the resolved configuration; ConfigError if there is a run in it already.
+        """Make a new folder with the resolved configuration; ConfigError if it already holds a run.
 
-        ``again``: of a run that was stopped before its first checkpoint, whose row goes and whose configuration is written anew.
+        ``again``: the run stopped before its first checkpoint; its row is removed and its configuration rewritten.
         """
         if (path / CONFIG).exists() and not again:
             raise ConfigError(
-                f"'{path}' holds a run already: continue it with --resume {path}, or choose another --out."
+                f"'{path}' already holds a run: continue it with --resume {path}, or choose another --out."
             )
         if path.exists() and not path.is_dir():
-            raise ConfigError(f"--out {path}: this is a file; name a folder.")
+            raise ConfigError(f"--out {path} is a file; name a folder.")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -82,11 +82,11 @@ class RunFolder:
         return folder
 
     def reopen(self) -> None:
-        """Before rounds are added: what says that the run is over goes, so that nobody takes its old figures for the new ones."""
+        """Remove the summary before rounds are added, so that nobody takes its old figures for the new ones."""
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Takes back `create`: a folder that nothing else was written to goes, its files in any case."""
+        """Undo `create`: remove its files, and the folder if it is then empty."""
         for name in (OPTIONS, CONFIG):
             (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -94,19 +94,19 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of an earlier run."""
+        """Open the folder of an earlier run; ConfigError if it holds none."""
         if not (path / CONFIG).exists():
             raise ConfigError(f"'{path}' is not a run: it has no {CONFIG}.")
         return cls(path)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """The run is written by this process alone; ConfigError where another one does. A lock ends with its process.
+        """Let only this process write the run; ConfigError if another one does. A lock ends with its process.
 
-        Not to be entered twice. A folder that is made for it and stays empty goes again.
+        Not to be entered twice. A folder that is made for the lock and stays empty is removed again.
         """
         there = self.path.exists()
-        if sys.platform == "win32" or (there and not self.path.is_dir()):  # what is no folder, `create` refuses
+        if sys.platform == "win32" or (there and not self.path.is_dir()):  # `create` refuses a file
             yield
             return
         try:
@@ -126,7 +126,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def _locked(self) -> IO[str]:
-        """The lock's file, held; another process may have ended, and taken the file away, in between."""
+        """Return the lock's file, held; retry if another process removed it in between."""
         import fcntl
 
         while True:
@@ -136,7 +136,7 @@ class RunFolder:
             except BlockingIOError:
                 file.close()
                 raise ConfigError(
-                    f"'{self.path}' is being run by another process: wait for its end, or stop it."
+                    f"'{self.path}' is being run by another process: wait until it ends, or stop it."
                 ) from None
             except OSError:  # a file system without locks
                 return file
@@ -146,7 +146,7 @@ class RunFolder:
             file.close()
 
     def rewrite(self, config: ExperimentConfig) -> None:
-        """Writes the resolved configuration."""
+        """Write the resolved configuration."""
         how = "'fedatlas run config.toml' repeats it"
         if config.model.name.startswith(OWN):
             how = "Experiment.read('config.toml', module=...) repeats it, with the network that it was given"
@@ -156,7 +156,7 @@ class RunFolder:
         write_text(self.path / CONFIG, f"{head}# hash = {config.hash()}\n\n" + tomli_w.dumps(config.plain()))
 
     def config(self) -> ExperimentConfig:
-        """The run's configuration as recorded."""
+        """Return the run's configuration as recorded."""
         return read(self.path / CONFIG)
 
     @property
@@ -165,7 +165,7 @@ class RunFolder:
         return of_columns(self.config())
 
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
-        """Adds a line of JSON to a file that no resume cuts back."""
+        """Append a line of JSON to a file; resuming never cuts it back."""
         try:
             with open(self.path / name, "a", encoding="utf-8") as file:
                 file.write(json.dumps(value) + "\n")
@@ -173,7 +173,7 @@ class RunFolder:
             raise disk_error(self.path / name, error) from error
 
     def append(self, row: Mapping[str, Any]) -> int:
-        """Adds a row to metrics.jsonl and flushes it to the disk; returns the file's length in bytes."""
+        """Append a row to metrics.jsonl, flush it to the disk and return the file's length in bytes."""
         path, line = self.path / METRICS, (json.dumps(row, allow_nan=False) + "\n").encode()
         try:
             with open(path, "ab") as file:
@@ -187,23 +187,23 @@ class RunFolder:
         return length
 
     def rows_sha256(self) -> str:
-        """SHA-256 of the rows of metrics.jsonl so far."""
+        """Return the SHA-256 of the rows of metrics.jsonl so far."""
         return self._written.hexdigest()
 
     def truncate(self, length: int, expected: str | None = None) -> None:
-        """Drops rows after a checkpoint; CheckpointError where those before it are not the ones of ``expected`` SHA-256."""
+        """Drop the rows after a checkpoint; CheckpointError if the SHA-256 of those before it is not ``expected``."""
         path = self.path / METRICS
         data = path.read_bytes() if path.exists() else b""
         self._written = hashlib.sha256(data[:length])
         if len(data) < length or (expected is not None and self.rows_sha256() != expected):
             raise CheckpointError(
-                f"'{path}' is not as it was at the checkpoint: it was altered or cut short; put the original back, or start the run anew."
+                f"'{path}' was altered or cut short after the checkpoint: put the original back, or start a new run."
             )
         if len(data) > length:
             write_bytes(path, data[:length])
 
     def rows(self) -> list[RoundRow]:
-        """The rows of metrics.jsonl; a last line cut short by a crash is left out."""
+        """Return the rows of metrics.jsonl; a last line cut short by a crash is left out."""
         path = self.path / METRICS
         out: list[RoundRow] = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
@@ -217,36 +217,36 @@ class RunFolder:
         return out
 
     def holds(self, name: str, content: bytes) -> bool:
-        """Whether a file of the run is there and has this content."""
+        """Return whether a file of the run exists and has this content."""
         path = self.path / name
         return path.exists() and path.read_bytes() == content
 
     def read_json(self, name: str, *keys: str) -> dict[str, Any]:
-        """A file of the run that holds at least these keys; ConfigError where it is absent or damaged."""
+        """Return a JSON file of the run; ConfigError if it is missing or damaged, or lacks one of these keys."""
         try:
             out = json.loads((self.path / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise self.damaged(name, "it is not there") from None
+            raise self.damaged(name, "it is missing") from None
         except ValueError as error:
             raise self.damaged(name, str(error)) from None
         lacking = [key for key in keys if not isinstance(out, dict) or key not in out]
         if lacking or not isinstance(out, dict):
-            raise self.damaged(name, f"it lacks '{lacking[0]}'" if lacking else "it is no object")
+            raise self.damaged(name, f"it lacks '{lacking[0]}'" if lacking else "it is not an object")
         return out
 
     def damaged(self, name: str, why: str) -> ConfigError:
-        """The error for a file of the run that cannot be read."""
+        """Return the error for a file of the run that cannot be read."""
         return ConfigError(
-            f"'{self.path / name}' is damaged ({why}): put the original back; 'fedatlas run --resume {self.path}' writes anew what "
-            "follows from the configuration and the checkpoint."
+            f"'{self.path / name}' is damaged ({why}): put the original back; 'fedatlas run --resume {self.path}' rebuilds files that "
+            "follow from the configuration and the checkpoint."
         )
 
     def save_model(self, name: str, state: Mapping[str, Tensor]) -> str:
-        """A state dict under torch's names and layout; returns the file's SHA-256."""
+        """Write a state dict under torch's names and layout, and return the file's SHA-256."""
         return write_bytes(self.path / name, save(dict(state)))
 
     def save_models(self, files: Mapping[str, Any]) -> dict[str, str]:
-        """Files of a run's models by their kind; returns the SHA-256 of each state dict."""
+        """Write the files of a run's models, each by its suffix, and return the SHA-256 of each state dict."""
         digests = {}
         for name, content in files.items():
             if name.endswith(".safetensors"):
@@ -258,31 +258,31 @@ class RunFolder:
         return digests
 
     def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """A .npz, compressed."""
+        """Write arrays as a compressed .npz."""
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **dict(arrays))
         write_bytes(self.path / name, content.getvalue())
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """What `save_arrays` wrote; {} where there is none."""
+        """Return the arrays that `save_arrays` wrote; {} if there is no file."""
         if not (self.path / name).exists():
             return {}
         with np.load(self.path / name, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
 
     def write_json(self, name: str, value: Any) -> None:
-        """A file of the run, whole."""
+        """Write a JSON file of the run."""
         write_json(self.path / name, value)
 
     def finished(self) -> bool:
-        """Whether the run came to its end; one that diverged did not, unless attackers made it, which is an outcome."""
+        """Return whether the run is finished; one that diverged is not, unless attackers were declared."""
         if not (self.path / SUMMARY).exists():
             return False
         found = self.summary()
         return "diverged" not in found or bool(found.get("attacks"))
 
     def summary(self) -> RunSummary:
-        """summary.json; ConfigError while the run is not finished."""
+        """Return summary.json; ConfigError if it has not been written yet."""
         if not (self.path / SUMMARY).exists():
             raise ConfigError(f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'.")
         return cast(RunSummary, self.read_json(SUMMARY, "algorithm", "final", "cost"))

@@ -1,4 +1,4 @@
-"""``summary.json``: what came out, what it cost, on which machine; and the same over several seeds."""
+"""``summary.json``: a run's results, cost and machine, and the same over several seeds."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 
 
 def write_summary(folder: RunFolder, summary: RunSummary) -> None:
-    """Write summary.json, whole; nothing else does."""
+    """Write summary.json, whole; nothing else does, but a node keeps the copy that it is sent (`deployment.model_delivery`)."""
     folder.write_json(SUMMARY, summary)
 
 
 def of_all_runs(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> dict[str, Any]:
-    """The entries of a summary that follow from configuration, rows and machine, whatever the parties hold."""
+    """Return the entries of a summary that every run has: those from configuration, rows and machine."""
     return {
         "rounds": rows[-1]["round"],
         "seed": config.seed,
@@ -41,7 +41,7 @@ def of_all_runs(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]], fig
 
 
 def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The summary of one run from its rows."""
+    """Return the summary of one run from its rows."""
     last = [row for row in rows if row["loss"] is not None][-1]
     figures = [key for key in FIGURES if key in last]
     data, models = setup.dataset, setup.models().initial().values()
@@ -79,7 +79,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
 
 
 def models_facts(setup: Setup) -> dict[str, Any]:
-    """architecture -> whose models have it, and how large they are."""
+    """Map each architecture to its clients and the size of its models."""
     return {
         name: {
             "clients": setup.owned()[name],
@@ -91,7 +91,7 @@ def models_facts(setup: Setup) -> dict[str, Any]:
 
 
 def best(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> dict[str, Any]:
-    """Each figure's best value and the round it was reached in."""
+    """Return each figure's best value and the round in which it was reached."""
     out = {}
     for key in figures:
         known = [(row[key], row["round"]) for row in rows if row[key] is not None]
@@ -102,12 +102,12 @@ def best(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> dict[str,
 
 
 def totals(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is added up; under ``[[privacy]]`` its share of the bytes, too."""
+    """Return the keys to add up; under ``[[privacy]]`` also the bytes of protection."""
     return (*TOTALS, PRIVACY) if PRIVACY in row else TOTALS
 
 
 def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Totals over the rounds, seconds by phase, and the peak memory."""
+    """Return totals over the rounds, seconds by phase, and peak memory; a total is None if a row does not tell."""
     phases: dict[str, float] = {}
     for row in rows:
         for phase, seconds in row["seconds_by_phase"].items():
@@ -118,12 +118,15 @@ def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def partition_facts(held: Setup | Holdings) -> dict[str, Any]:
-    """Who holds what, in figures: sizes, class counts, distance to the whole."""
+    """Return figures about who holds what: sizes, class counts, distance to the pooled data."""
     return describe_partition(held.partition, held.dataset.train.y.numpy(), held.dataset.classes)
 
 
 def planted_groups(partition: Partition) -> dict[int, Any]:
-    """client -> the group it was planted in: clients whose pictures are turned alike, or ``info["groups"]``; {} if there are none."""
+    """Map each client to its planted group: ``info["groups"]``, or clients whose pictures are rotated alike.
+
+    {} if there are fewer than two groups.
+    """
     known = partition.info.get("groups")
     groups = dict(enumerate(known if known is not None else (spec["rotate"] for spec in partition.feature_skew)))
     return groups if len(set(groups.values())) > 1 else {}
@@ -141,11 +144,11 @@ KEPT = (
     "class_names",
     "parameters",
 )
-SAME = ("weighted", "plan", "versions", "cpu", "system", "commit", "plugins", "module")  # of all seeds, as of the first
+SAME = ("weighted", "plan", "versions", "cpu", "system", "commit", "plugins", "module")  # taken from the first seed
 
 
 def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> RunSummary:
-    """The summary of several seeds: mean, standard deviation and number for each figure and cost; `best` and `mean_last` too."""
+    """Return the summary of several seeds: mean, standard deviation and number of each figure and cost."""
     first = summaries[0]
 
     def spread(part: str, keys: Iterable[str], of: Callable[[Any], Any] = lambda x: x) -> dict[str, Any]:
@@ -159,7 +162,7 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> RunSummary
         "mean_last": spread("mean_last", first["mean_last"]),
         "cost": spread("cost", totals(first["cost"])),
     }
-    if any("test" in s for s in summaries):  # the rows that no choice was made by
+    if any("test" in s for s in summaries):  # rows that were not used for any choice
         found["test"] = spread("test", figures)
     means: dict[str, Any] = {part: {key: one["mean"] for key, one in each.items()} for part, each in found.items()}
     for key, value in means["best"].items():

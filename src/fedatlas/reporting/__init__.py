@@ -1,4 +1,4 @@
-"""``report.html``: one self-contained page about one finished run, or several side by side. It opens offline."""
+"""``report.html``: a self-contained page about one finished run, or a comparison of several. It opens offline."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REPORT, COMPARISON = "report.html", "comparison.html"
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     """Write the report of these run folders to ``out``; return its path.
 
-    By default to report.html in the run's folder, of several to comparison.html in the first of them. Where parties hold columns, each
-    party without the label has its own page beside the default one.
+    The default is report.html in the run's folder, or for several runs comparison.html in the first folder. If parties hold columns,
+    each party without the label gets its own page next to the default one.
 
-    ConfigError where a folder is no run, is not finished, is named twice, or predicts another kind of thing than the first.
+    ConfigError if a folder is not a run, is not finished, is named twice, or predicts a different kind of target than the first.
     """
     from fedatlas.reporting.entries import COLUMNS, party_entries, read_entries
     from fedatlas.reporting.page import render

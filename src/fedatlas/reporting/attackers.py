@@ -1,4 +1,4 @@
-"""Malicious clients: their deeds, the updates that were left out, the fate of the classes that they attacked."""
+"""Malicious clients: their actions, the updates left out, and the accuracy on the classes they attacked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from fedatlas.aggregation.rules import RULES
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AttackConfig
 from fedatlas.registry import arguments
-from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Key, Keys, Table, Text, emphasised, lead, notice
+from fedatlas.reporting.blocks import (
+    NARROW,
+    Block,
+    Figure,
+    Figures,
+    Key,
+    Keys,
+    TableBlock,
+    Text,
+    emphasised,
+    lead,
+    notice,
+)
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.reporting.view_attacks import threat_facts
@@ -19,14 +31,14 @@ from fedatlas.wording import count, csv_text, share, tick
 
 CURVES = {
     "accuracy": "all classes",
-    "rest_accuracy": "classes that were left alone",
+    "rest_accuracy": "classes not attacked",
     "swapped_accuracy": "attacked classes",
-    "attack_success": "rows that became what was wanted",
+    "attack_success": "rows predicted as the attackers wanted",
 }
 
 
 def attacker_blocks(subject: Subject) -> list[Block]:
-    """The section of a run with ``[[attack]]`` tables of clients, or with a rule; nothing for any other."""
+    """Return the section of a run with ``[[attack]]`` tables of clients, or with a rule; empty for any other."""
     attacks, ruled = subject.summary.get("attacks", []), subject.summary.get("aggregation")
     if not ruled:
         return []
@@ -43,28 +55,32 @@ def attacker_blocks(subject: Subject) -> list[Block]:
 
 
 def _done(subject: Subject, table: AttackConfig, one: Plain) -> Markup:
-    """The deeds of attackers, in the words of their attack."""
+    """Return a sentence on what the attackers did, in the words of their attack."""
     builder = POISONING[table.name]
     said = builder(**arguments("attack", builder, table.parameters())).said
     whole = " (whole superclients)" if one["unit"] == "superclient" else ""
     who = f"{count(len(one['clients']), 'client')} of {subject.summary['clients']}{whole}"
     sign = "taken for" if one.get("kind") == "flip" else "and"
     classes = ", ".join(f"{a} {sign} {b}" for a, b in one.get("classes", ()))
-    drawn = "; each attacker drew its own pairs" if one.get("draw") == "random" else ""
-    when = f" This was so in {count(one['attacked_rounds'], 'round')} of {subject.summary['rounds']}."
+    drawn = "; each attacker drew separate pairs" if one.get("draw") == "random" else ""
+    when = f" The attack was active in {count(one['attacked_rounds'], 'round')} of {subject.summary['rounds']}."
     names = ", ".join(map(str, one["clients"]))
-    return emphasised(f"{said.format(who=who, classes=classes + drawn)}{when} Attackers: {names or 'nobody'}.")
+    return emphasised(f"{said.format(who=who, classes=classes + drawn)}{when} Attackers: {names or 'none'}.")
 
 
 def _ruled(ruled: Plain) -> Markup:
-    f = f" It was made for up to {count(ruled['f'], 'hostile client')} a round." if ruled.get("f") is not None else ""
+    f = (
+        f" It was set to withstand up to {count(ruled['f'], 'hostile client')} per round."
+        if ruled.get("f") is not None
+        else ""
+    )
     return emphasised(RULES[ruled["name"]]().said + f)
 
 
 def _notices(subject: Subject, ruled: Plain) -> list[Block]:
     out: list[Block] = []
     if rounds := ruled["unchanged_rounds"]:
-        said = f"{count(len(rounds), 'round')} changed nothing, because too few changes came for the rule (first: round {rounds[0]})."
+        said = f"{count(len(rounds), 'round')} left the model unchanged: too few updates for the rule (first: round {rounds[0]})."
         out.append(notice(said))
     if "diverged" in subject.summary:
         said = "The attackers made the model diverge. Its figures are those of guessing; curves and models are from the round before."
@@ -78,30 +94,30 @@ def _keys(subject: Subject, attacks: Sequence[Plain], ruled: Plain) -> list[Key]
         for key, term, note in (
             ("swapped_accuracy", "accuracy on attacked classes", f"{one['name']}, at the end"),
             ("rest_accuracy", "accuracy on all others", "at the end"),
-            ("attack_success", "attack success", "share of the rows that became what the attackers wanted"),
+            ("attack_success", "attack success", "share of the attacked rows predicted as the attackers wanted"),
         ):
             if one.get(key) is not None:
                 out.append(Key(term, subject.printed(f"attacks.{i}.{key}", share), note))
     hostile = subject.printed("aggregation.hostile_updates", lambda n: f"{n:.0f}")
-    out.append(Key("updates that were none", hostile, "not finite, misshapen or incomplete: left out and counted"))
+    out.append(Key("invalid updates", hostile, "not finite, wrong shape or incomplete: left out and counted"))
     return out
 
 
-def _left_out(subject: Subject, ruled: Plain) -> Table:
-    """How many times clients took part, and how many times their work was left out whole."""
+def _left_out(subject: Subject, ruled: Plain) -> TableBlock:
+    """Return a table of how often clients took part, and how often their update was left out entirely."""
     rows, table = [], []
     for who, name in (("attackers", "attackers"), ("honest", "honest clients")):
         took, left = ruled[who]["took_part"], ruled[who]["left_out"]
         out = subject.printed(f"aggregation.{who}.left_out", lambda n: f"{n:,.0f}")
         rows.append([name, f"{took:,}", out, share(left / took) if took else ""])
         table.append((who, took, left))
-    head = ["who", "took part", "left out", "share"]
-    caption = "Who was left out: updates of all rounds that did not count at all"
-    return Table(f"{subject.key}-left-out", caption, head, rows, csv_text(("who", "took_part", "left_out"), table))
+    head = ["clients", "took part", "left out", "share"]
+    caption = "Updates of all rounds that were left out entirely"
+    return TableBlock(f"{subject.key}-left-out", caption, head, rows, csv_text(("who", "took_part", "left_out"), table))
 
 
 def _curves(subject: Subject) -> Figure:
-    """Accuracy on attacked classes and on the others, round by round."""
+    """Return the curves of accuracy on attacked classes and on the others, by round."""
     seen = [row for row in subject.rows if row.get("accuracy") is not None]
     series = [
         Series(name, style, points)
@@ -109,14 +125,14 @@ def _curves(subject: Subject) -> Figure:
         if (points := [_point(row, key, name) for row in seen if row.get(key) is not None])
     ]
     how = (
-        "Accuracy on the test rows of the classes that were attacked, on the others, and on all; test labels are as they are. "
-        "The last line, where there is one, is the share of the attacked rows that the model takes for what the attackers wanted."
+        "Accuracy on the test rows of the attacked classes, of the others, and of all; test labels are unchanged. "
+        "The last line, if there is one, is the share of the attacked rows that the model predicts as the attackers wanted."
     )
     text = csv_text(("round", *CURVES), [(r["round"], *(r.get(key) for key in CURVES)) for r in seen])
     label = "Accuracy on attacked classes and on the others over the rounds"
     x, y = Axis("round", whole=True), Axis("Share of the rows", tick)
     draw = partial(lines, x=x, y=y, series=series, label=label)
-    return Figure(f"{subject.key}-attacked", "What became of the attacked classes", how, draw, text, (NARROW,))
+    return Figure(f"{subject.key}-attacked", "Accuracy on the attacked classes", how, draw, text, (NARROW,))
 
 
 def _point(row: Plain, key: str, name: str) -> Point:

@@ -1,4 +1,4 @@
-"""The blocks that a section of the page is made of. Python decides what is said; the template only sets it."""
+"""The blocks of a section of the page. Python decides the content; the template only formats it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-NARROW, WIDE = 340, 760  # SVG units: about a phone's and a desk's column in CSS pixels
+NARROW, WIDE = 340, 760  # SVG units: about the width of a phone's and a desktop's column in CSS pixels
 
 
 class Text(NamedTuple):
@@ -16,40 +16,40 @@ class Text(NamedTuple):
 
     body: str | Markup
     kind: str = "text"
-    tone: str = ""  # "notice" sets it apart
+    tone: str = ""  # "notice" sets it apart visually
 
 
 def lead(body: str | Markup) -> Text:
-    """The paragraph that answers the question of its section."""
+    """Return the paragraph that answers the question of its section."""
     return Text(body, tone="lead")
 
 
 def notice(body: str | Markup) -> Text:
-    """A paragraph that is set apart."""
+    """Return a paragraph that is set apart."""
     return Text(body, tone="notice")
 
 
 class Figure(NamedTuple):
-    """A picture with its words and its numbers."""
+    """A figure with its explanation and its data."""
 
-    id: str  # also the name of its files
+    id: str  # also the name of its saved files
     title: str
     how: str  # how to read it, in plain words
     draw: Callable[[int], str]  # width in SVG units -> SVG element
     csv: str
-    widths: tuple[int, ...] = (NARROW, WIDE)  # drawn once for each; the page shows the one that fits
+    widths: tuple[int, ...] = (NARROW, WIDE)  # drawn once per width; the page shows the one that fits
     kind: str = "figure"
 
 
 class Figures(NamedTuple):
-    """Pictures side by side where there is room."""
+    """Figures shown next to each other if there is room."""
 
     figures: Sequence[Figure]
     kind: str = "figures"
 
 
 class Option(NamedTuple):
-    """One choice and what it shows."""
+    """One choice and the figures it shows."""
 
     value: str
     label: str
@@ -57,7 +57,7 @@ class Option(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The same pictures in several forms, one at a time."""
+    """The same figures in several forms, one shown at a time."""
 
     id: str
     question: str
@@ -65,19 +65,19 @@ class Choice(NamedTuple):
     kind: str = "choice"
 
 
-class Cell(NamedTuple):
-    """A cell: what stands in it, and smaller below it a note such as an interval."""
+class TableCell(NamedTuple):
+    """A table cell: its content, and below it in smaller type a note such as an interval."""
 
     body: str | Markup
     note: str | Markup = ""
-    optional: bool = False  # left out on a narrow screen
+    optional: bool = False  # hidden on a narrow screen
 
 
-Cells = Sequence[Cell | str]
-"""A row of a table; a text is a cell without a note."""
+Cells = Sequence[TableCell | str]
+"""A row of a table; plain text is a cell without a note."""
 
 
-class Table(NamedTuple):
+class TableBlock(NamedTuple):
     """A table. The first column names the row."""
 
     id: str
@@ -86,12 +86,12 @@ class Table(NamedTuple):
     rows: Sequence[Cells]
     csv: str
     foot: Sequence[Cells] = ()
-    folded: str = ""  # where the rows are many: what the fold that hides them is called
+    folded: str = ""  # for many rows: the label of the fold that hides them
     kind: str = "table"
 
 
 class Key(NamedTuple):
-    """A figure that stands out, what it is, and what to know about it."""
+    """A prominent figure, its name, and a note on it."""
 
     term: str
     body: str | Markup
@@ -99,21 +99,21 @@ class Key(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The figures to see first."""
+    """The figures to show first."""
 
     keys: Sequence[Key]
     kind: str = "keys"
 
 
 class Facts(NamedTuple):
-    """Terms and what they are."""
+    """Terms and their explanations."""
 
     pairs: Sequence[tuple[str, str | Markup]]
     kind: str = "facts"
 
 
 class Code(NamedTuple):
-    """Text to copy, and to save under ``file`` where it has a name."""
+    """Text to copy, and to save under ``file`` if that is given."""
 
     id: str
     label: str
@@ -122,7 +122,7 @@ class Code(NamedTuple):
     kind: str = "code"
 
 
-Block = Text | Keys | Figure | Figures | Choice | Table | Facts | Code
+Block = Text | Keys | Figure | Figures | Choice | TableBlock | Facts | Code
 
 
 class Section(NamedTuple):
@@ -135,7 +135,7 @@ class Section(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """The sections of one run, folded away where there are several."""
+    """The sections of one run, folded if there are several runs."""
 
     id: str
     title: str
@@ -144,15 +144,15 @@ class Chapter(NamedTuple):
 
 
 def emphasised(text: str) -> Markup:
-    """The text, escaped; what stands between two pairs of stars is bold."""
+    """Return the text, escaped; text between two pairs of stars is bold."""
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text))))  # noqa: S704  (escaped before)
 
 
-def optional(cell: Cell | str) -> Cell:
-    """The cell, left out on a narrow screen."""
+def optional(cell: TableCell | str) -> TableCell:
+    """Return the cell, hidden on a narrow screen."""
     return as_cell(cell)._replace(optional=True)
 
 
-def as_cell(cell: Cell | str) -> Cell:
-    """A text as a cell."""
-    return Cell(cell) if isinstance(cell, str) else cell
+def as_cell(cell: TableCell | str) -> TableCell:
+    """Return a text as a cell."""
+    return TableCell(cell) if isinstance(cell, str) else cell

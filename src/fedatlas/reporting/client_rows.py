@@ -1,4 +1,4 @@
-"""The rows of every client: classes or targets, numbers, and the weight that the client had in the mean."""
+"""The rows of every client: classes or targets, numbers, and the client's weight in the mean."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import Block, Cell, Figure, Table, Text
+from fedatlas.reporting.blocks import Block, Figure, TableBlock, TableCell, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.wording import count, csv_text, held_text, number, share
 
-DRAWN = 240  # clients that still get a column each
-ROUNDS_DRAWN = 6000  # cells of client x round that are still drawn
-ALIKE = 1.02  # largest to smallest, up to which a picture would show nothing
+DRAWN = 240  # most clients drawn with one column each
+ROUNDS_DRAWN = 6000  # most cells of client x round drawn
+ALIKE = 1.02  # ratio of largest to smallest below which a picture would show nothing
 
 
-NAMED = 60  # clients that a sentence names
+NAMED = 60  # most clients named in a sentence
 
 
 def held_blocks(subject: Subject) -> list[Block]:
-    """The section of one run."""
+    """Return the section of one run."""
     facts = subject.summary["partition_facts"]
     out: list[Block] = [Text(_sentence(subject))]
     if "histogram" in facts:
@@ -32,7 +32,7 @@ def held_blocks(subject: Subject) -> list[Block]:
 
 
 def _shared(subject: Subject) -> list[Block]:
-    """Which clients share a model, or are drawn as one."""
+    """Return which clients share a model or are grouped."""
     found, groups = subject.summary.get("clusters"), subject.summary.get("groups")
     if found:
         members: dict[int, list[str]] = {}
@@ -43,12 +43,16 @@ def _shared(subject: Subject) -> list[Block]:
     if groups:
         sizes = [len(group) for group in groups]
         who = "; ".join(map(_listed, groups)) if sum(sizes) <= NAMED else f"of {min(sizes)} to {max(sizes)}"
-        return [Text(f"The clients form {count(len(groups), 'superclient')}, each trained through in a chain: {who}.")]
+        return [
+            Text(
+                f"The clients form {count(len(groups), 'superclient')}; a model is trained through each in a chain: {who}."
+            )
+        ]
     return []
 
 
 def _listed(clients: Sequence[object]) -> str:
-    """'0, 3, 5', or how many where they are too many to read."""
+    """Return '0, 3, 5', or the number of clients if they are too many to list."""
     return ", ".join(map(str, clients)) if len(clients) <= NAMED else count(len(clients), "client")
 
 
@@ -56,7 +60,7 @@ def _sentence(subject: Subject) -> str:
     facts, held = subject.summary["partition_facts"], subject.partition
     text = f"{count(facts['clients'], 'client')} held {held_text(facts['sizes'])}, {count(sum(facts['sizes']), 'row')} in all"
     if facts["left_out"]:
-        text += f"; {count(facts['left_out'], 'row')} went to nobody"
+        text += f"; {count(facts['left_out'], 'row')} went to no client"
     text += f". The split is '{subject.summary['partition']}'. "
     if "tv_mean" in facts:
         text += (
@@ -64,22 +68,22 @@ def _sentence(subject: Subject) -> str:
             f"distance: the share of its rows that would have to change class to match; 0% = same mix)."
         )
     if held["feature_skew"]:
-        text += " The rows of each client were changed by a transform of its own (feature skew)."
+        text += " A separate transform was applied to the rows of each client (feature skew)."
     return text
 
 
 def drawn_clients(clients: int) -> list[int]:
-    """The clients that are drawn: all, or evenly spaced ones where they are too many."""
+    """Return the clients to draw: all, or evenly spaced ones if there are too many."""
     return list(range(0, clients, math.ceil(clients / DRAWN)))
 
 
 def names_of(subject: Subject, clients: Sequence[int]) -> list[str]:
-    """The names of some clients."""
+    """Return the names of some clients."""
     return [subject.name(k) for k in clients]
 
 
 def drawn_note(clients: int) -> str:
-    """A sentence where not all clients are drawn."""
+    """Return a sentence if not all clients are drawn."""
     drawn = len(drawn_clients(clients))
     return f" {count(drawn)} of the {count(clients)} clients are drawn; the CSV has all." if drawn < clients else ""
 
@@ -92,8 +96,8 @@ def _classes(subject: Subject) -> Figure:
         for c, name in enumerate(names)
     ]
     how = (
-        "One column a client, one row a class. The stronger a cell's colour, the larger the class's share of that client's rows; "
-        f"the number is how many rows (printed where there is room).{drawn_note(facts['clients'])}"
+        "One column per client, one row per class. The stronger a cell's colour, the larger the class's share of that client's rows; "
+        f"the number is the count of rows (printed if there is room).{drawn_note(facts['clients'])}"
     )
     label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
     heads = names_of(subject, columns)
@@ -118,7 +122,7 @@ def _targets(subject: Subject) -> Figure:
         for i, k in enumerate(columns)
         if means[k] is not None
     ]
-    how = f"The target (in its own unit) at each client: mean, with one standard deviation up and down.{drawn_note(facts['clients'])}"
+    how = f"The target (in its own unit) at each client: mean, with one standard deviation either way.{drawn_note(facts['clients'])}"
     series = [Series("mean", 0, points)]
     axis = Axis("Target, mean and standard deviation")
     draw = partial(dots, names=names_of(subject, columns), title="client", y=axis, series=series, label=how)
@@ -132,7 +136,7 @@ def _sizes(subject: Subject) -> Figure:
     columns, sizes = drawn_clients(facts["clients"]), facts["sizes"]
     tips = [f"{subject.client(k)}: {count(sizes[k], 'row')}" for k in columns]
     how = (
-        f"Training rows of each client. Gini coefficient {number(facts['gini'])}: 0 = all alike, towards 1 = one has nearly "
+        f"Training rows of each client. Gini coefficient {number(facts['gini'])}: 0 = all equal, towards 1 = one has nearly "
         f"all.{drawn_note(facts['clients'])}"
     )
     stack = [Bars("rows", 0, [sizes[k] for k in columns], tips)]
@@ -143,13 +147,13 @@ def _sizes(subject: Subject) -> Figure:
     return Figure(f"{subject.key}-sizes", "Rows at each client", how, draw, text)
 
 
-def _table(subject: Subject) -> Table:
+def _table(subject: Subject) -> TableBlock:
     facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
     known = "histogram" in facts
-    head: list[Cell | str] = ["client", "rows"]
-    columns, rows, table = ["client", "name", "rows"], list[list[Cell | str]](), list[list[object]]()
+    head: list[TableCell | str] = ["client", "rows"]
+    columns, rows, table = ["client", "name", "rows"], list[list[TableCell | str]](), list[list[object]]()
     if known:
-        head += ["largest class", Cell("distance", "total variation")]
+        head += ["largest class", TableCell("distance", "total variation")]
         columns += ["largest_class", "largest_share", "total_variation"]
     for k, n in enumerate(facts["sizes"]):
         rows.append([subject.name(k), count(n)])
@@ -157,17 +161,17 @@ def _table(subject: Subject) -> Table:
         if known:
             counts, tv = facts["histogram"][k], facts["tv"][k]
             top, part = names[counts.index(max(counts))], facts["majority"][k]
-            rows[-1] += [Cell(top, share(part)), share(tv)]
+            rows[-1] += [TableCell(top, share(part)), share(tv)]
             table[-1] += [top, part, tv]
     fold = f"The same as a table, {count(len(rows), 'client')}"
-    caption = "Rows, largest class with its share, and distance of the mix of classes to that of all rows"
-    return Table(
+    caption = "Rows, largest class with its share, and distance between the client's class mix and that of all rows"
+    return TableBlock(
         f"{subject.key}-clients", caption if known else "Rows", head, rows, csv_text(columns, table), folded=fold
     )
 
 
 def weights_of(subject: Subject) -> dict[int, dict[int, float]]:
-    """client -> round -> its weight in the mean; empty where a round's weights do not belong to single clients."""
+    """Return client -> round -> its weight in the mean; empty if a round's weights do not belong to single clients."""
     out: dict[int, dict[int, float]] = {k: {} for k in range(subject.summary["clients"])}
     for row in subject.rows:
         who, weights = row["clients"], row["weights"]
@@ -179,7 +183,7 @@ def weights_of(subject: Subject) -> dict[int, dict[int, float]]:
 
 
 def weight_blocks(subject: Subject) -> list[Block]:
-    """The weights of the clients: their mean and range, and round by round where they change."""
+    """Return the weights of the clients: mean and range, and values by round if they change."""
     found = weights_of(subject)
     if not found:
         return []
@@ -213,7 +217,7 @@ def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
             points.append(Point(i, mean, said, low, high))
     how = (
         "How much each client's update counted in the server's mean; the weights of a round add up to 1. The mark is the mean over "
-        f"the rounds in which the client took part, a line reaches from its smallest to its largest weight.{drawn_note(len(found))}"
+        f"the rounds in which the client took part; a line spans its smallest to its largest weight.{drawn_note(len(found))}"
     )
     axis = Axis("Weight in the mean", zero=True)
     names, series = names_of(subject, columns), [Series("weight", 0, points)]
@@ -231,8 +235,8 @@ def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequ
     most = max(w for by in found.values() for w in by.values())
     cells = [[_weighed(subject, k, r, found[k].get(r), most) for k in columns] for r in rounds]
     how = (
-        f"One column a client, one row a round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
-        f"empty: it took no part or did not return.{drawn_note(len(found))}"
+        f"One column per client, one row per round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
+        f"empty: it did not take part or did not return.{drawn_note(len(found))}"
     )
     names, titles = names_of(subject, columns), ("round", "client")
     draw = partial(heat, rows=[*map(str, rounds)], columns=names, cells=cells, titles=titles, label=how)

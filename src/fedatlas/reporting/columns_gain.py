@@ -1,4 +1,4 @@
-"""Whether a party's columns help: the model's loss without them, compared with what else the party with the label could do."""
+"""The gain from a party's columns: the model's loss with and without them, and the label holder's alternatives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from fedatlas.reporting.blocks import Block, Cell, Figure, Table, lead, notice
+from fedatlas.reporting.blocks import Block, Figure, TableBlock, TableCell, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
@@ -16,11 +16,11 @@ RUN = "fedatlas run --resume FOLDER --baselines"
 
 
 def columns_gain_blocks(subject: Subject) -> list[Block]:
-    """The section; a hint where no baseline was trained."""
+    """Return the section; a hint if no baseline was trained."""
     found = subject.summary.get("gain")
     if not found:
         hint = Markup(
-            "This run has nothing to compare with: <code>{}</code> trains the same without each party."
+            "This run has no baseline to compare with: <code>{}</code> grows the same trees without each party."
         ).format(RUN)
         return [notice(hint)]
     figure = found["figure"]
@@ -31,15 +31,15 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
 
 
 def better(figure: str) -> str:
-    """The name of a gain."""
+    """Return the name of a gain."""
     return {"auc": "higher AUC", "accuracy": "higher accuracy", "rmse": "lower error"}[figure]
 
 
 def verdict(name: str, one: Mapping[str, float | None], figure: str) -> str:
-    """Whether a party's columns help, in a sentence."""
+    """Return a sentence on whether a party's columns help."""
     value, low, high = one["value"], one["low"], one["high"]
     if value is None or low is None or high is None:
-        return f"What the columns of '{name}' bring cannot be said on these test rows."
+        return f"These test rows cannot show what the columns of '{name}' contribute."
     ends = f"{signed(value)} {NAMES[figure]}, 95% interval {signed(low)} to {signed(high)}"
     if low > 0:
         return f"The columns of '{name}' help: {better(figure)} with them ({ends})."
@@ -49,28 +49,28 @@ def verdict(name: str, one: Mapping[str, float | None], figure: str) -> str:
 
 
 def overlap_costs(found: Plain, figure: str) -> str:
-    """A sentence where the party with the label does better by itself on all its rows; "" where it does not."""
+    """Return a sentence if the party with the label does better by itself on all its rows; else ""."""
     against = found["against"].get("alone_all")
     if against is None or against[figure]["value"] is None or against[figure]["value"] >= 0:
         return ""
     sure = against[figure]["high"] is not None and against[figure]["high"] < 0
     rows, common = found["rows"]["alone_all"], found["rows"]["alone"]
     return (
-        f"The party with the label {'does' if sure else 'may do'} better alone on all its {rows:,} training rows than together on the "
-        f"{common:,} common ones: the small overlap costs more than the columns bring."
+        f"The party with the label {'does' if sure else 'may do'} better alone, on all its {rows:,} training rows than together on the "
+        f"{common:,} common ones: the small overlap costs more than the columns gain."
     )
 
 
-def _parties(found: Plain) -> Table:
+def _parties(found: Plain) -> TableBlock:
     figure, rows, table = found["figure"], [], []
     for name, one in found["parties"].items():
         sides = [number(found["sides"][side][figure]) for side in ("together", found["without"][name])]
         gain = one[figure]
-        rows.append([name, *sides, Cell(signed(gain["value"]), interval_note(gain["low"], gain["high"], signed))])
+        rows.append([name, *sides, TableCell(signed(gain["value"]), interval_note(gain["low"], gain["high"], signed))])
         table += [(name, key, x["value"], x["low"], x["high"]) for key, x in one.items()]
-    head = ["party", f"{NAMES[figure]} with it", "without it", "what its columns bring"]
+    head = ["party", f"{NAMES[figure]} with it", "without it", "gain from its columns"]
     text = csv_text(("party", "figure", "gain", "low", "high"), table)
-    return Table("gain-parties", "With and without each party", head, rows, text)
+    return TableBlock("gain-parties", "With and without each party", head, rows, text)
 
 
 TITLES = {
@@ -82,19 +82,19 @@ TITLES = {
 
 
 def side_name(side: str) -> str:
-    """The name of a side."""
+    """Return the name of a side."""
     return TITLES.get(side, f"without {side.removeprefix('without_')}")
 
 
-def _sides(s: Plain, found: Plain) -> Table:
+def _sides(s: Plain, found: Plain) -> TableBlock:
     figures = list(found["sides"]["together"])
     rows = []
     for side, values in found["sides"].items():
         trained = found["rows"].get(side, s["rows"]["train"])
         rows.append([side_name(side), f"{trained:,}", *(number(values[key]) for key in figures)])
     text = csv_text(("side", *figures), [(side, *values.values()) for side, values in found["sides"].items()])
-    head = ["who trained", "on rows", *(NAMES[key] for key in figures)]
-    return Table("gain-table", "What else could be done", head, rows, text)
+    head = ["trained by", "rows", *(NAMES[key] for key in figures)]
+    return TableBlock("gain-table", "The alternatives", head, rows, text)
 
 
 def _picture(found: Plain, figure: str) -> Figure:
@@ -121,7 +121,7 @@ def _picture(found: Plain, figure: str) -> Figure:
 
 
 def signed_tick(v: float) -> str:
-    """A difference on an axis."""
+    """Return the label of a difference on an axis."""
     return f"+{tick(v)}" if v > 0 else tick(v)
 
 

@@ -1,8 +1,8 @@
-"""The knowledge that each party could gain of the others, step by step, as the protocols say it."""
+"""What each party could learn about the others, step by step, according to the protocols."""
 
 from __future__ import annotations
 
-from fedatlas.reporting.blocks import Block, Table, Text, notice
+from fedatlas.reporting.blocks import Block, TableBlock, Text, notice
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.vertical import SCHEMES
 from fedatlas.wording import csv_text
@@ -17,7 +17,7 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
         *(f"{who} learns" for who in ("a party without the label", "the party with the label", "the coordinator")),
     ]
     text = csv_text(("step", "passive", "active", "coordinator"), rows)
-    table = Table("leaks", "Who learns what", head, rows, text)
+    table = TableBlock("leaks", "Who learns what", head, rows, text)
     words = SCHEMES[s["algorithm"]].words
     intro = (
         "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends an id in the clear. A party "
@@ -39,7 +39,7 @@ def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
 
 
 def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
-    """The same of the alignment."""
+    """Return the same for the alignment."""
     if s["align"]["name"] == "none":
         return [
             (
@@ -50,7 +50,7 @@ def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
             )
         ]
     two, sizes = len(s["parties"]) == 2, "how many ids each party has"
-    mine = "which of its rows the other party has, and how many ids that has"
+    mine = "which of its rows the other party has, and how many ids that party has"
     several = "which of its rows all others have; how many ids each party has"
     helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
     found = [("alignment", mine if two else several, mine if two else several, f"{helper}; no id")]

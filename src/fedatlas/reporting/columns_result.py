@@ -1,7 +1,7 @@
 """Parties that hold columns: the result, the importance of columns, the parties themselves.
 
-``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, of all other
-nodes whose they are. ``report-NAME.html`` is another party's: its own columns and thresholds, and no leaf.
+``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, and only
+the owner of all other nodes. ``report-NAME.html`` is another party's page: its own columns and thresholds, and no leaf values.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Cells, Figure, Key, Keys, TableBlock, TableCell, Text, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import PARTY, Entry, Plain, Subject
 from fedatlas.vertical import SCHEMES
@@ -20,28 +20,28 @@ USES = {"train": "to train on", "held": "held out to stop by", "test": "to test 
 
 
 def columns_title(entries: Sequence[Entry]) -> str:
-    """The title of the page."""
+    """Return the title of the page."""
     s = entries[0].summary
     return f"{count(len(s['parties']), 'party', 'parties')}, one model: {s['data_facts']['label']}"
 
 
 def party_title(entries: Sequence[Entry]) -> str:
-    """The title of the page of a party without the label."""
+    """Return the title of the page of a party without the label."""
     return f"{entries[0].subjects[0].party}: its part of a model"
 
 
 def party_blocks(subject: Subject) -> list[Block]:
-    """Tell a party without the label whose page it reads."""
+    """Tell a party without the label whose page this is."""
     name = subject.party
     said = (
-        f"'{name}' takes part in {count(subject.summary['rounds'], 'round')} with columns of its own; another party holds the label. "
-        f"This page shows what '{name}' knows: its own columns and thresholds."
+        f"'{name}' takes part in {count(subject.summary['rounds'], 'round')} with its own columns; another party holds the label. "
+        f"This page shows only what '{name}' knows: its own columns and thresholds."
     )
     return [lead(said)]
 
 
 def result_blocks(subject: Subject) -> list[Block]:
-    """The figures to see first."""
+    """Return the figures to show first."""
     s = subject.summary
     ends = s["final"]["interval"]
     keys = ("rmse", "r2", "loss") if s["task"] == "numbers" else ("auc", "accuracy", "loss")
@@ -55,7 +55,7 @@ def result_blocks(subject: Subject) -> list[Block]:
     names = " and ".join(one["name"] for one in s["parties"])
     first = (
         f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
-        f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} rows that nothing was trained on."
+        f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} test rows not used for training."
     )
     out: list[Block] = [lead(first), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if s.get("stopped"):
@@ -64,7 +64,7 @@ def result_blocks(subject: Subject) -> list[Block]:
 
 
 def importance_blocks(subject: Subject) -> list[Block]:
-    """Gain by party and by column; on the page of a party without the label, of its own columns."""
+    """Return the gain by party and by column; on the page of a party without the label, only of its own columns."""
     s, importance = subject.summary, subject.summary["importance"]
     if subject.page == PARTY:
         importance = {subject.party: importance[subject.party]}
@@ -73,7 +73,7 @@ def importance_blocks(subject: Subject) -> list[Block]:
     each = [(name, column, v) for name, own in importance.items() for column, v in own.items()]
     text = csv_text(("party", "column", "gain"), each)
     head = ["party", "share of the gain", "columns used"]
-    table = Table("importance-table", "Gain by party", *with_nodes(s, head, rows), text)
+    table = TableBlock("importance-table", "Gain by party", *with_nodes(s, head, rows), text)
     if not each:
         return [Text("No column was of use."), table]
     more = f" The {COLUMNS} that gained most of {len(each)}." if len(each) > COLUMNS else ""
@@ -109,12 +109,12 @@ def with_nodes(s: Plain, head: list[str], rows: list[list[str]]) -> tuple[list[s
 
 
 def parties_blocks(subject: Subject) -> list[Block]:
-    """Rows and columns of each party, and what the alignment found."""
+    """Return the rows and columns of each party, and the result of the alignment."""
     s = subject.summary
     ids = s["align"]["ids"]
     rows: list[Cells] = [
         [
-            Cell(one["name"], "holds the label" if one["active"] else ""),
+            TableCell(one["name"], "holds the label" if one["active"] else ""),
             f"{one['columns']:,}",
             f"{one['rows']:,}",
             f"{one['matched'] / max(ids[one['name']], 1):.1%}",
@@ -130,6 +130,6 @@ def parties_blocks(subject: Subject) -> list[Block]:
     psi = s["align"]["name"] == "psi"
     how = "matched by private set intersection" if psi else "which all parties had in the same order"
     return [
-        Table("parties", "The parties", head, rows, text),
+        TableBlock("parties", "The parties", head, rows, text),
         Text(f"{s['align']['rows']:,} common rows, {how}: {used}."),
     ]

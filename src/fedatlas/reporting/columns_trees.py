@@ -1,4 +1,4 @@
-"""The trees between parties as pictures, as one of the parties knows them."""
+"""Pictures of the trees between parties, as one of the parties knows them."""
 
 from __future__ import annotations
 
@@ -15,36 +15,42 @@ ELSEWHERE = "another party"
 
 
 def tree_blocks(subject: Subject) -> list[Block]:
-    """The trees with the thresholds of the page's party only; who else owns a node, and the leaves, are for the label's holder."""
+    """Return the trees with the thresholds of the page's party only; other owners' names and the leaves are for the label's holder."""
     if "trees" not in subject.summary:
         return []
     folder, own, parties = subject.folder, subject.party, subject.summary["parties"]
     active = any(one["name"] == own and one["active"] for one in parties)
     names = [one["name"] for one in parties] if active else [own, ELSEWHERE]
     if not (folder.path / "model.json").exists():
-        return [Text("The trees lie with the party that holds the label, and each party's thresholds with that party.")]
+        return [
+            Text("The trees are kept by the party that holds the label, and each party's thresholds by that party.")
+        ]
     trees = folder.read_json("model.json", "trees")["trees"]
     records = {(one["tree"], one["record"]): one for one in folder.read_json(f"party-{own}.json", "nodes")["nodes"]}
-    others = "of others it is known only whose they are" if active else "of others only that they are another party's"
+    others = (
+        "for other nodes only the owner is known"
+        if active
+        else "for other nodes it is only known that another party owns them"
+    )
     options = []
     for t, one in enumerate(trees[:PICTURES]):
         nodes = {n["id"]: node_of(n, t, own, names, records) for n in one["nodes"]}
         title = f"Tree {t + 1}"
-        how = f"A row goes left where the answer is yes. Nodes of '{own}' show its question; {others}."
+        how = f"A row goes left if the answer is yes. Nodes of '{own}' show its question; {others}."
         csv = csv_text(("node", "text"), [(k, n.text) for k, n in nodes.items()])
         draw = partial(tree, nodes=nodes, owners=[(name, i) for i, name in enumerate(names)], label=title)
         options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv)]))
     more = len(trees) - PICTURES
-    said = f" These are the first {PICTURES} trees; {more} more are not drawn." if more > 0 else ""
+    said = f" Shown are the first {PICTURES} trees; {more} more are not drawn." if more > 0 else ""
     intro = Text(
-        "A node belongs to the party whose column it asks about; only that party knows column and threshold. This is the page of "
+        "A node belongs to the party whose column it asks about; only that party knows the column and threshold. This is the page of "
         f"'{own}'.{said}"
     )
-    return [intro, Choice("tree", "Tree", options)] if options else [Text("There is no tree yet.")]
+    return [intro, Choice("tree", "Tree", options)] if options else [Text("There are no trees yet.")]
 
 
 def node_of(one: Plain, t: int, own: str, names: Sequence[str], records: Mapping[tuple[int, int], Plain]) -> Node:
-    """A node of the skeleton as party ``own`` may see it."""
+    """Return a node of the skeleton as party ``own`` may see it."""
     passive = ELSEWHERE in names
     if "leaf" in one:
         return (
@@ -59,5 +65,5 @@ def node_of(one: Plain, t: int, own: str, names: Sequence[str], records: Mapping
         return Node(text, f"asked of {one['party']}: record {one['record']}{gain}", style, *children)
     found = records[t, one["record"]]
     edge = found["threshold"]
-    text = f"{found['column']} is there" if edge is None else f"{found['column']} ≤ {tick(float(f'{edge:.6g}'))}"
+    text = f"{found['column']} is present" if edge is None else f"{found['column']} ≤ {tick(float(f'{edge:.6g}'))}"
     return Node(text, f"{text}; a missing value goes {found['missing']}{gain}", style, *children)

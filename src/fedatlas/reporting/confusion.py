@@ -1,6 +1,6 @@
-"""Where the final model errs: the confusion matrix, F1 of every class, and for two classes whether probabilities can be believed.
+"""Errors of the final model: the confusion matrix, F1 of every class, and for two classes how reliable the probabilities are.
 
-Where the target is a number: what was predicted where it is small and where it is large.
+For a numeric target: predictions for small to large true values.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, Keys, TableBlock, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, diagonal, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.outcome import models_used
 from fedatlas.wording import capital, count, csv_text, interval_text, number, share, where
 
 CLASSES_OPEN = 24
-WIDE_FROM = 16  # classes from which a matrix takes the whole width
+WIDE_FROM = 16  # number of classes above which a matrix takes the whole width
 
 
 def error_blocks(subject: Subject) -> list[Block]:
-    """The section of one run; empty where nothing is known of its rows."""
+    """Return the section of one run; empty if nothing is known about its rows."""
     final = subject.summary["final"]
     if subject.numbers:
         return _by_target(subject, final["by_target"]) if final.get("by_target") else []
     if not final.get("per_class_f1"):
         whose = capital(models_used(subject))
-        return [Text(f"{whose}, so that there is no single confusion matrix to show.")]
-    if "per_class_accuracy" not in final:  # it diverged: the model answers no numbers any more
+        return [Text(f"{whose}, so there is no single confusion matrix to show.")]
+    if "per_class_accuracy" not in final:  # it diverged: the model no longer returns numbers
         return []
     pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
     many = len(final["per_class_f1"]) >= WIDE_FROM
@@ -47,9 +47,9 @@ def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[B
         for i, (span, said) in enumerate(zip(spans, facts, strict=True))
     ]
     how = (
-        f"The {where(subject.config)} in order of their true target, in {count(len(spans), 'span')}: the mean of the true numbers and of "
-        "the predicted ones; a line reaches from the tenth to the ninetieth percentile of what was predicted. Where the two marks lie "
-        "apart the model is off on average; predictions that rise less than the true numbers keep to the middle."
+        f"The {where(subject.config)} in order of their true target, in {count(len(spans), 'span')}: the mean of the true values and of "
+        "the predictions; a line spans the tenth to the ninetieth percentile of the predictions. If the two marks lie "
+        "apart, the model is off on average. If predictions rise less than the true values, they stay too close to the middle."
     )
     columns = ("low", "high", "weight", "true", "predicted", "p10", "p90", "rmse")
     text = csv_text(columns, [[span[c] for c in columns] for span in spans])
@@ -68,7 +68,7 @@ def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[B
         for i, (name, span) in enumerate(zip(names, spans, strict=True))
     ]
     caption = f"Errors by the size of the target on the {where(subject.config)}"
-    return [figure, Table(f"{subject.key}-spans", caption, head, rows, text)]
+    return [figure, TableBlock(f"{subject.key}-spans", caption, head, rows, text)]
 
 
 def _between(span: Mapping[str, float]) -> str:
@@ -77,16 +77,16 @@ def _between(span: Mapping[str, float]) -> str:
 
 
 def _words(subject: Subject) -> list[Block]:
-    """The words that accuracy counts, where some classes are no words."""
+    """Return the accuracy on words, if some classes are not words."""
     found = subject.summary["final"].get("word_accuracy")
     if not found:
         return []
     said = {name: share(value) for name, value in found.items()}
     return [
         Text(
-            f"Accuracy counts the words, {said['words']} of them right, those outside the vocabulary included; padding and ends of "
-            f"sentences are passed over. With the ends it is {said['words_and_ends']}; of the words in the vocabulary alone "
-            f"{said['known_words']}, with the ends {said['known_words_and_ends']}."
+            f"Accuracy counts words, including those outside the vocabulary: {said['words']} of them are right. Padding and ends of "
+            f"sentences are skipped. Counting the ends it is {said['words_and_ends']}; counting only words in the vocabulary "
+            f"{said['known_words']}, and with the ends {said['known_words_and_ends']}."
         )
     ]
 
@@ -99,27 +99,27 @@ def _matrix(subject: Subject) -> Figure:
         for true, row in zip(names, matrix, strict=True)
     ]
     how = (
-        "Rows are the true classes, columns what the model said. Right answers lie on the diagonal. The stronger a cell's colour, "
+        "Rows are the true classes, columns the predicted ones. Correct predictions lie on the diagonal. The stronger a cell's colour, "
         f"the larger its share of the {where(subject.config)} of that true class; the number is {counted(subject)}."
     )
     text = csv_text(("true_class", *names), [(name, *row) for name, row in zip(names, matrix, strict=True)])
-    label, titles = "Confusion matrix: true classes against predicted ones", ("true class", "predicted class")
+    label, titles = "Confusion matrix: true against predicted classes", ("true class", "predicted class")
     draw = partial(heat, rows=names, columns=names, cells=cells, titles=titles, label=label)
     widths = (NARROW, WIDE) if len(names) >= WIDE_FROM else (NARROW,)
     return Figure(f"{subject.key}-confusion", "Confusion matrix", how, draw, text, widths)
 
 
 def counted(subject: Subject) -> str:
-    """The content of a matrix' cells, in words."""
-    return "the sum of their survey weights" if subject.summary.get("weighted") else "how many rows"
+    """Describe the content of a matrix's cells."""
+    return "the sum of their survey weights" if subject.summary.get("weighted") else "the count of rows"
 
 
 def _f1(subject: Subject) -> Figure:
     names, f1 = subject.summary["class_names"], subject.summary["final"]["per_class_f1"]
     tips = [f"{name}: F1 {number(v)}" for name, v in zip(names, f1, strict=True)]
     how = (
-        "F1 of a class: the harmonic mean of precision (how often the model is right when it says this class) and recall (how many "
-        "of the class it finds). 1 is perfect; a short bar is a class that the model serves badly."
+        "F1 of a class: the harmonic mean of precision (how often the model is right when it predicts this class) and recall (how many "
+        "of the class it finds). 1 is perfect; a short bar marks a class that the model predicts poorly."
     )
     stack = [Bars("F1", 0, [v or 0.0 for v in f1], tips)]
     title = "F1 of every class"
@@ -129,7 +129,7 @@ def _f1(subject: Subject) -> Figure:
     return Figure(f"{subject.key}-f1", title, how, draw, csv, widths)
 
 
-def _table(subject: Subject) -> Table:
+def _table(subject: Subject) -> TableBlock:
     final, names = subject.summary["final"], subject.summary["class_names"]
     f1, recall, matrix = final["per_class_f1"], final["per_class_accuracy"], final.get("confusion")
     rows, table = [], []
@@ -144,7 +144,7 @@ def _table(subject: Subject) -> Table:
     head = ["class", "weight" if subject.summary.get("weighted") else "rows", "F1", "precision", "recall"]
     text = csv_text(("class", "rows", "f1", "precision", "recall"), table)
     fold = f"The table of {count(len(names), 'class', 'classes')}" if len(names) > CLASSES_OPEN else ""
-    return Table(
+    return TableBlock(
         f"{subject.key}-per-class", f"Every class on the {where(subject.config)}", head, rows, text, folded=fold
     )
 
@@ -152,7 +152,7 @@ def _table(subject: Subject) -> Table:
 def _two_class(subject: Subject) -> list[Block]:
     part = (
         "test" if "two_class" in subject.summary.get("test", {}) else "final"
-    )  # where there are both, by which nothing was chosen
+    )  # if both exist, the one not used for any choice
     found = subject.summary[part].get("two_class")
     if not found:
         return []
@@ -176,7 +176,7 @@ def _two_class(subject: Subject) -> list[Block]:
         keys.append(Key(name, subject.printed(f"{part}.two_class.{key}"), note))
     return [
         Text(
-            f"Two classes: how good the probabilities of '{positive}' are{', on the test rows' if part == 'test' else ''}.",
+            f"Two classes: quality of the probabilities of '{positive}'{', on the test rows' if part == 'test' else ''}.",
             tone="subhead",
         ),
         Keys(keys),
@@ -197,8 +197,8 @@ def _reliability(subject: Subject, positive: str, part: str) -> Figure:
         for b in bins
     ]
     how = (
-        f"Rows are grouped by the probability of '{positive}' that the model stated. On the diagonal, statements come true as often as "
-        f"they say; below it the model is too sure of '{positive}', above it not sure enough. The larger a mark, the more rows."
+        f"Rows are grouped by the probability of '{positive}' that the model stated. On the diagonal, stated and observed frequencies "
+        f"agree; below it the model is overconfident in '{positive}', above it underconfident. The larger a mark, the more rows."
     )
     columns = ("low", "high", "weight", "predicted", "observed")
     text = csv_text(columns, [[b[c] for c in columns] for b in bins])

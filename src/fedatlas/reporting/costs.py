@@ -1,4 +1,4 @@
-"""Costs: bytes by direction, seconds by phase, arithmetic, memory; in all, and by round."""
+"""Costs: bytes by direction, seconds by phase, arithmetic, memory; in total, and by round or by tree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedatlas.privacy.mechanism import PHASES as PROTECTED
-from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Table, Text
+from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, TableBlock, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import Plain, Subject, value_at
 from fedatlas.vertical import SCHEMES
@@ -32,18 +32,18 @@ DIRECTIONS = {
     "bytes_down": "from server to clients",
     "bytes_peer": "between clients",
 }
-PROTECTING = tuple(PROTECTED)  # phases of what protects a round
+PROTECTING = tuple(PROTECTED)  # phases of the protection of a round
 PHASES = {"train": "training", "evaluate": "evaluating", **PROTECTED}
-HIDDEN = (*DIRECTIONS, "flops")  # totals that are not told where they would show how many took part
-DRAWN = 150  # bars; more rounds are averaged in groups
+HIDDEN = (*DIRECTIONS, "flops")  # totals that are hidden if they would reveal how many took part
+DRAWN = 150  # most bars; more rounds are averaged in groups
 
 
 def cost_blocks(subject: Subject) -> list[Block]:
-    """The section of one run."""
+    """Return the section of one run."""
     out: list[Block] = [
         Text(
-            "Bytes are the size of the messages in this project's format, before what a transport adds. Seconds were measured on one "
-            f"machine that played all the clients; real ones would work at the same time.{_secret(subject)}"
+            "Bytes are the size of the messages in this project's format, before transport overhead. Seconds were measured on one "
+            f"machine that simulated all clients; real clients would work at the same time.{_secret(subject)}"
         ),
         _table(subject),
     ]
@@ -54,14 +54,14 @@ def cost_blocks(subject: Subject) -> list[Block]:
     return out
 
 
-def _table(subject: Subject) -> Table:
+def _table(subject: Subject) -> TableBlock:
     cost, rounds, first = subject.summary["cost"], max(subject.summary["rounds"], 1), subject.rows[0]
     visits = sum(_visits(row) for row in subject.rows)
     rows: list[list[str]] = []
     table: list[tuple[object, ...]] = []
 
     def add(name: str, key: str, text: Callable[[float], str], *, each: bool = False) -> None:
-        """Rounds are those from 1: what came before them stands in a line of its own."""
+        """Add a line; its rounds are those from 1, since the set-up before them has a separate line."""
         if key in HIDDEN and cost[key] is None:
             rows.append([name, NOT_TOLD, _expected(subject, key), ""])
             table.append((name, None, None, None))
@@ -95,44 +95,44 @@ def _table(subject: Subject) -> Table:
     peak, memory = "peak memory of the main process", "peak_memory_bytes"
     once(peak, subject.printed(f"cost.{memory}", bytes_text), cost[memory], peak)
     text = csv_text(("what", "total", "per_round", "per_client_and_round"), table)
-    head = ["what", "in all", "per round", "per client and round"]
-    return Table(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
+    head = ["what", "total", "per round", "per client and round"]
+    return TableBlock(f"{subject.key}-costs", f"Cost of {count(subject.summary['rounds'], 'round')}", head, rows, text)
 
 
 def phase_name(name: str) -> str:
-    """'training', or what the algorithm calls its task."""
+    """Return 'training', or the algorithm's name for its task."""
     return PHASES.get(name, f"the task '{name}'")
 
 
 def _secret(subject: Subject) -> str:
-    """Why figures are missing."""
+    """Return why figures are missing."""
     if subject.summary["cost"]["bytes_up"] is not None:
         return ""
     return (
-        " Who takes part in a round is part of what was protected: bytes and operations would show how many they were, so they are not "
-        "told; a simulation keeps them in own-view.jsonl, which is not to be handed on."
+        " The number of clients in a round is protected. Bytes and operations would reveal it, so they are not "
+        "reported; a simulation keeps them in own-view.jsonl, which must not be shared."
     )
 
 
 def _expected(subject: Subject, key: str) -> str:
-    """The expected bytes of a round, where the real ones are not told."""
+    """Return the expected bytes of a round, if the real ones are hidden."""
     found = subject.summary.get("privacy", {}).get("expected") or {}
     return f"about {bytes_text(found[key] / max(subject.summary['rounds'], 1))} expected" if key in found else ""
 
 
 def _visits(row: Plain) -> int:
-    """Clients that returned in a round; those of chains lie in lists."""
+    """Return the number of clients that returned in a round; those of chains are in lists."""
     return sum(len(who) if isinstance(who, list) else 1 for who in row["clients"] or ())
 
 
 class CostUnit(NamedTuple):
-    """A round, or what a scheme on columns makes in one, as the cost_figures of its cost speak of it."""
+    """A round or a tree, and its words in the figures of its cost."""
 
     thing: str
     each: str  # in titles
     sent: Mapping[str, str]  # directions and their names
     phase: Callable[[str], str]  # a phase and its name
-    most: int  # phases that are drawn, those that take longest; the CSV has all
+    most: int  # most phases drawn, the longest ones; the CSV has all
     whose: str = ""  # bytes
 
 
@@ -140,7 +140,7 @@ ROUND = CostUnit("round", "in each round", DIRECTIONS, phase_name, 99, ", all cl
 
 
 def cost_figures(subject: Subject, unit: CostUnit) -> list[Figure]:
-    """Bytes and seconds of each round or tree, in bars."""
+    """Return the bytes and seconds of each round or tree, in bars."""
     rows = [row for row in subject.rows if row["round"] > 0] or subject.rows
     sent = {key: [row[key] or 0 for row in rows] for key in unit.sent}
     crossed = {key: name for key, name in unit.sent.items() if any(sent[key])} or dict(list(unit.sent.items())[:1])
@@ -166,7 +166,7 @@ def stacked_bars(
     values: Mapping[str, Sequence[float]],
     whole: Sequence[float],
 ) -> Figure:
-    """Bars of "bytes" or "seconds", by kind; ``values``: those of the rows by column of the CSV; ``whole``: a row's in all."""
+    """Draw bars of "bytes" or "seconds", by kind; ``values``: one list over the rows per CSV column; ``whole``: total of each row."""
     size, thing = math.ceil(len(rows) / DRAWN), unit.thing
     groups = [range(at, min(at + size, len(rows))) for at in range(0, len(rows), size)]
     ends = [(rows[group[0]]["round"], rows[group[-1]]["round"]) for group in groups]
@@ -178,17 +178,19 @@ def stacked_bars(
         means = [math.fsum(values[key][i] for i in group) / len(group) for group in groups]
         tips = [f"{span}, {label}: {text(v)}" for span, v in zip(spans, means, strict=True)]
         stacks.append(Bars(label, style, means, tips))
-    y = Axis(f"{measure} a {thing}{whose}", lambda v: tick(v / divisor), divisor)
+    y = Axis(f"{measure} per {thing}{whose}", lambda v: tick(v / divisor), divisor)
     title = f"{capital(name)} {unit.each}"
     label = f"{title}: {', '.join(kinds.values())}"
     draw = partial(bars, names=[str(a) for a, _ in ends], title=thing, y=y, stacks=stacks, label=label)
     parts = (
-        "; its parts add up to the whole" if len(kinds) < unit.most else f"; drawn are the {unit.most} longest phases"
+        "; its parts add up to the total"
+        if len(kinds) < unit.most
+        else f"; only the {unit.most} longest phases are drawn"
     )
     grouped = f" Each bar is the mean of up to {size} {thing}s." if size > 1 else ""
-    early = " What the set-up before round 1 took is not drawn." if subject.rows[0].get("flops") else ""
+    early = " The set-up before round 1 is not drawn." if subject.rows[0].get("flops") else ""
     csv = csv_text((thing, *values), [(r["round"], *each) for r, *each in zip(rows, *values.values(), strict=True)])
-    return Figure(f"{subject.key}-{name}", title, f"One bar a {thing}{parts}.{grouped}{early}", draw, csv, (NARROW,))
+    return Figure(f"{subject.key}-{name}", title, f"One bar per {thing}{parts}.{grouped}{early}", draw, csv, (NARROW,))
 
 
 # ---------------------------------------------------------------------- parties that hold columns
@@ -197,7 +199,7 @@ COLUMN_PHASES = {
     "mask ids": "masking ids",
     "mask again": "masking the other's ids",
     "pass on": "masking the others' ids",
-    "pass back": "handing the answers back",
+    "pass back": "returning the answers",
     "match": "finding the common rows",
     "split rows": "drawing test rows",
     "told rows": "telling the others the test rows",
@@ -207,7 +209,7 @@ SENT = {"bytes_up": "sent by parties", "bytes_down": "sent to parties"}
 
 
 def columns_cost_blocks(subject: Subject) -> list[Block]:
-    """Bytes and seconds by phase, of a run of parties that hold columns."""
+    """Return bytes and seconds by phase, for a run of parties that hold columns."""
     s, first = subject.summary, subject.rows[0]
     words = SCHEMES[s["algorithm"]].words
     phases = {**COLUMN_PHASES, **words.phases}
@@ -221,9 +223,9 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
         *([name, f"{n:,}"] for name, n in s.get("counts", {}).items() if n),
     ]
     text = csv_text(("phase", "seconds"), list(spent.items()))
-    table = Table("costs", f"Cost of {count(s['rounds'], 'round')}", ["what", "in all"], lines, text)
+    table = TableBlock("costs", f"Cost of {count(s['rounds'], 'round')}", ["what", "total"], lines, text)
     said = (
         "Bytes are the size of the messages, each counted on its way to the coordinator and on its way from it. Seconds were measured on "
-        "one machine that played all parties, one after another."
+        "one machine that simulated all parties, one after another."
     )
     return [Text(said), table, Figures(cost_figures(subject, unit)[::-1])]

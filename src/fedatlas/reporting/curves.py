@@ -1,4 +1,4 @@
-"""How learning went: every figure of the rows against rounds, bytes and seconds, several runs in one picture."""
+"""Learning curves: every figure of the rows against rounds, bytes and seconds, several runs in one picture."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ TRAINING = "training rows of the clients"
 ERRORS = {"mean": "mean", "p10": "90th percentile", "min": "largest"}
 CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
 MODELS, DRIFT = "models", "drift_correlation"
-DRAWN = 12  # models that still get a line each
+DRAWN = 12  # most models drawn with one line each
 
 
 Reached = tuple[int, float | None, float, float]
-"""(round, bytes so far, seconds so far, value); no bytes where they would tell who took part."""
+"""(round, bytes so far, seconds so far, value); bytes are None if they would reveal who took part."""
 
 
 class Curve(NamedTuple):
-    """Evaluated rounds of a run."""
+    """The evaluated rounds of a run."""
 
     label: str
     style: int
@@ -50,17 +50,17 @@ class Curve(NamedTuple):
 
 
 class CurveFigure(NamedTuple):
-    """A picture: a figure of the rows as curves."""
+    """One figure of the rows, drawn as curves."""
 
     key: str
     found: Sequence[Curve]
     how: str  # how to read it
-    name: str  # the figure that a point shows
-    whose: str = ""  # what the title says besides
+    name: str  # the name of the value at a point
+    whose: str = ""  # a suffix of the title
 
 
 def curves(entries: Sequence[Entry]) -> list[Choice]:
-    """A picture a figure, for each of the three horizontal axes."""
+    """Return one picture per figure, for each of the three horizontal axes."""
     first = entries[0].subjects[0]
     single = len(entries) == len(entries[0].subjects) == 1
     panels = []
@@ -74,12 +74,12 @@ def curves(entries: Sequence[Entry]) -> list[Choice]:
 
 
 def _known(found: Sequence[Curve], axis: str) -> list[Curve]:
-    """The curves that can be drawn along an axis."""
+    """Return the curves that can be drawn along an axis."""
     return [c for c in found if axis != "bytes" or all(point[1] is not None for point in c.points)]
 
 
 def _further(subject: Subject) -> list[CurveFigure]:
-    """The figures of one run besides: of its clients, of drift, of several models, of the algorithm's own state."""
+    """Return the further figures of one run: clients, drift, several models, the algorithm's own state."""
     rows, name, out = subject.rows, NAMES[subject.headline], list[CurveFigure]()
     if any(row.get(f"client_{subject.headline}") for row in rows):
         names = ERRORS if subject.numbers else CLIENTS
@@ -87,24 +87,24 @@ def _further(subject: Subject) -> list[CurveFigure]:
         found = [Curve(label, i, points(subject, f"client_{subject.headline}", key)) for i, (key, label) in parts]
         how = (
             f"{capital(name)} of the model at each client, on {subject.judged_on}: the mean over the clients, "
-            f"the client at the {names['p10']}, and the worst one. Lines that stay apart mean that some clients are served badly."
+            f"the client at the {names['p10']}, and the worst one. If the lines stay apart, the model serves some clients poorly."
         )
         out.append(CurveFigure("client", found, how, name, " over the clients"))
     if any(row.get(DRIFT) is not None for row in rows):
         how = (
-            "After each round, over the pairs of clients that returned a model: whether those whose mixes of classes are further "
-            "apart have models further apart. Rank correlation: 1 is the same order, 0 is none."
+            "After each round, over the pairs of clients that returned a model: whether clients with more different class mixes also "
+            "have more different models. Rank correlation: 1 = same order, 0 = no relation."
         )
         out.append(CurveFigure(DRIFT, [Curve(NAMES[DRIFT], 0, points(subject, DRIFT))], how, NAMES[DRIFT]))
     if any(MODELS in row for row in rows):
         out.append(_models(subject))
-    how = f"After each round, what the algorithm '{subject.config.algorithm.name}' says of its own state."
+    how = f"After each round, what the algorithm '{subject.config.algorithm.name}' reports about its own state."
     own = rows[0].get("figures") or {}
     return [*out, *(CurveFigure(key, [Curve(key, 0, points(subject, "figures", key))], how, key) for key in own)]
 
 
 def points(subject: Subject, *path: str) -> list[Reached]:
-    """The rows in which the figure under ``path`` is known."""
+    """Return the points of the rows in which the figure under ``path`` is known."""
     each = [total_of(row[key] for key in ("bytes_up", "bytes_down", "bytes_peer")) for row in subject.rows]
     sent = accumulate(each, lambda a, b: total_of((a, b)))
     spent = accumulate(row["seconds"] for row in subject.rows)
@@ -121,7 +121,7 @@ def _at(row: Plain, path: Sequence[str]) -> float | None:
 
 
 def _overlaid(entries: Sequence[Entry], key: str) -> list[Curve]:
-    """A line an entry; several seeds as thin lines behind their mean."""
+    """Return one line per entry; several seeds as thin lines behind their mean."""
     out = []
     for style, entry in enumerate(entries):
         each = [points(subject, key) for subject in entry.subjects]
@@ -135,7 +135,7 @@ def _overlaid(entries: Sequence[Entry], key: str) -> list[Curve]:
 
 
 def mean_curve(each: Sequence[Sequence[Reached]]) -> list[Reached]:
-    """The mean over seeds of bytes, seconds and value, at the rounds that all of them evaluated."""
+    """Return the mean over seeds of bytes, seconds and value, at the rounds that all of them evaluated."""
     by_round = [{point[0]: point for point in found} for found in each]
     shared = [number for number in by_round[0] if all(number in found for found in by_round)]
     n = len(by_round)
@@ -151,15 +151,15 @@ def _single(subject: Subject, key: str) -> list[Curve]:
 
 
 def _models(subject: Subject) -> CurveFigure:
-    """A line a cluster, or an architecture, over the rounds in which it was there; or one each that the algorithm names."""
+    """Return one line per cluster or architecture, over the rounds in which it existed; or one for each model the algorithm names."""
     names, name = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ())), NAMES[subject.headline]
     each = {name: points(subject, MODELS, name, subject.headline) for name in names}
-    said = "A cluster's model is made for the rows of its own clients, which may be unlike these."
+    said = "A cluster's model is made for the rows of its own clients, which may differ from these."
     if subject.config.models:
         said = "An architecture's model is shared by the clients that have it."
-    elif "clusters" not in subject.summary:  # a row's own figures are those of one model, which ``models`` leaves out
+    elif "clusters" not in subject.summary:  # a row's own figures are those of the one model missing from ``models``
         each = {"global": points(subject, subject.headline), **each}
-        said = "Other figures are those of 'global'; the algorithm's page says what the others are."
+        said = "Other figures are those of 'global'; the algorithm's page explains the other models."
     drawn = f" {DRAWN} of the {len(names)} models are drawn; the CSV has all." if len(names) > DRAWN else ""
     how = f"{capital(name)} of every model on the {where(subject.config)}. {said}{drawn}"
     found = [Curve(label, i, reached) for i, (label, reached) in enumerate(each.items())]
@@ -208,7 +208,7 @@ def _tip(curve: Curve, point: Reached, what: str, several: bool) -> str:
 def _how(subject: Subject, key: str, found: Sequence[Curve]) -> str:
     better = "Lower is better." if key in LOWER_IS_BETTER else "Higher is better."
     trained = (
-        f" On the {TRAINING} it is taken while they train; where it stays far below, clients fit their own rows only."
+        f" On the {TRAINING} it is measured during training; if it stays far below, clients fit only their own rows."
         if any(c.label == TRAINING for c in found)
         else ""
     )

@@ -1,4 +1,4 @@
-"""The finished runs that a report is made from, read back from their folders."""
+"""The finished runs of a report, read back from their folders."""
 
 from __future__ import annotations
 
@@ -23,50 +23,48 @@ ROWS, COLUMNS, PARTY = "rows", "columns", "party"
 class Subject(NamedTuple):
     """One finished run: one configuration, one seed."""
 
-    key: str  # begins the ids of its elements on the page
+    key: str  # prefix of the ids of its elements on the page
     label: str
     folder: RunFolder
     config: ExperimentConfig
     rows: Sequence[Plain]  # of metrics.jsonl
     summary: Plain
     partition: Plain  # partition.json
-    preprocess: Plain  # preprocess.json; empty where parties hold columns
-    leaks: Sequence[
-        tuple[Plain, Mapping[str, np.ndarray]]
-    ] = ()  # of attacks on its views: the record, and what was found
+    preprocess: Plain  # preprocess.json; empty if parties hold columns
+    leaks: Sequence[tuple[Plain, Mapping[str, np.ndarray]]] = ()  # attacks on its views: the record, and the findings
     page: str = ROWS
-    party: str = ""  # whose page it is, where parties hold columns
+    party: str = ""  # the party of this page, if parties hold columns
 
     def at(self, path: str) -> str:
-        """The place of a figure: this run, and the keys of its summary.json."""
+        """Return the place of a figure: this run, and the keys of its summary.json."""
         return f"{self.key}:{path}"
 
     def printed(self, path: str, text: Any = number) -> Markup:
-        """The figure at a place of summary.json; a dash where it is absent."""
+        """Return the figure at a place of summary.json; a dash if absent."""
         return printed(value_at(self.summary, path), self.at(path), text)
 
     def interval(self, part: str, key: str) -> Markup:
-        """The interval of a figure as a note; empty where there is none."""
+        """Return the interval of a figure as a note; empty if there is none."""
         return interval_note(*self.summary.get(part, {}).get("interval", {}).get(key, (None, None)))
 
     @property
     def numbers(self) -> bool:
-        """Whether the target is a number, so that errors are measured and lower is better."""
+        """Return whether the target is a number, so that errors are measured and lower is better."""
         return bool(self.summary["task"] == "numbers")
 
     @property
     def headline(self) -> str:
-        """The figure that stands first."""
+        """The figure shown first."""
         return "rmse" if self.numbers else "accuracy"
 
     @property
     def personal(self) -> bool:
-        """Whether clients use models of their own, or of their cluster, so that figures are means over clients."""
+        """Return whether clients use their own models, or their cluster's, so that figures are means over clients."""
         return "interval" not in self.summary["final"]
 
     @property
     def own_rows(self) -> bool:
-        """Whether clients are judged on rows of their own."""
+        """Return whether clients are judged on their own rows."""
         return any(row["own_rows"] for row in self.summary["per_client"])
 
     @property
@@ -75,44 +73,46 @@ class Subject(NamedTuple):
         if self.own_rows:
             few = sum(not row["own_rows"] for row in self.summary["per_client"])
             less = (
-                f" ({count(few, 'client')} with too few for that on the common ones, outside the means)" if few else ""
+                f" ({count(few, 'client')} with too few rows for this are judged on the common ones, outside the means)"
+                if few
+                else ""
             )
             return f"each client's own rows, kept out of training{less}"
         return f"the same {where(self.config)} for every client"
 
     def name(self, k: int) -> str:
-        """The name of client ``k``: of its natural owner where there is one, else its number."""
+        """Return the name of client ``k``: its natural owner if there is one, else its number."""
         names = self.partition["info"].get("names", ())
         return str(names[k]) if k < len(names) else str(k)
 
     def client(self, k: int) -> str:
-        """Client ``k`` in a sentence."""
+        """Return client ``k`` as words for a sentence."""
         name = self.name(k)
         return f"client {k}" if name == str(k) else f"{name} (client {k})"
 
 
 class Entry(NamedTuple):
-    """One folder as named on the command line: a run, or several seeds of one configuration."""
+    """One folder named on the command line: a run, or several seeds of one configuration."""
 
     key: str
     label: str
     config: ExperimentConfig
-    config_text: str  # config.toml as it stands
+    config_text: str  # text of config.toml
     summary: Plain
     subjects: tuple[Subject, ...]
 
     def printed(self, path: str, text: Any = number) -> Markup:
-        """The figure at a place of the folder's summary.json; a dash where it is absent."""
+        """Return the figure at a place of the folder's summary.json; a dash if absent."""
         return printed(value_at(self.summary, path), f"{self.key}:{path}", text)
 
     @property
     def headline(self) -> str:
-        """The figure that stands first."""
+        """The figure shown first."""
         return self.subjects[0].headline
 
 
 def value_at(found: Any, path: str) -> Any:
-    """The value under a dotted path of nested tables and lists; None where it is absent."""
+    """Return the value under a dotted path of nested tables and lists; None if absent."""
     for key in path.split("."):
         if isinstance(found, list):
             found = found[int(key)]
@@ -125,26 +125,24 @@ KIND = {"accuracy": "classes", "rmse": "numbers"}
 
 
 def read_entries(paths: Sequence[Path]) -> list[Entry]:
-    """The runs of these folders. ConfigError where one is no run, is not finished, or cannot stand beside the others."""
+    """Return the runs of these folders. ConfigError if one is not a run, is not finished, or cannot be compared with the others."""
     if not paths:
         raise ConfigError("name at least one run folder: fedatlas report RUN.")
     if len(paths) > 1 and any((path / CONFIG).exists() and RunFolder(path).of_columns for path in paths):
-        raise ConfigError(
-            "runs of parties that hold columns side by side are not in this version: report one at a time."
-        )
+        raise ConfigError("this version cannot compare runs of parties that hold columns: report one at a time.")
     keys = ["run"] if len(paths) == 1 else [f"run{i}" for i in range(1, len(paths) + 1)]
     entries = [_entry(*given) for given in zip(paths, labels(paths), keys, strict=True)]
     first = entries[0]
     for other in entries[1:]:
         if other.headline != first.headline:
             raise ConfigError(
-                f"'{first.label}' predicts {KIND[first.headline]} and '{other.label}' {KIND[other.headline]}: write a report for each."
+                f"'{first.label}' predicts {KIND[first.headline]}, but '{other.label}' {KIND[other.headline]}: write a report for each."
             )
     return entries
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
+    """Return the shortest endings of the paths that tell them apart."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         found = ["/".join(part[-length:]) for part in parts]
@@ -165,7 +163,7 @@ def _entry(path: Path, label: str, key: str) -> Entry:
 
 
 def whole(subjects: Sequence[Subject]) -> list[Subject]:
-    """Those that came to their end; where all diverged, all."""
+    """Return the subjects that finished; all of them if all diverged."""
     return [subject for subject in subjects if "diverged" not in subject.summary] or list(subjects)
 
 
@@ -184,7 +182,7 @@ def _subject(path: Path, label: str, key: str) -> Subject:
 
 
 def party_entries(entry: Entry) -> Iterator[Entry]:
-    """The entry as the page of each party without the label, of which the folder holds its own file."""
+    """Yield the entry as the page of each party without the label whose own file is in the folder."""
     (subject,) = entry.subjects
     for one in entry.summary["parties"]:
         if not one["active"] and (subject.folder.path / f"party-{one['name']}.json").exists():
@@ -192,7 +190,7 @@ def party_entries(entry: Entry) -> Iterator[Entry]:
 
 
 def leaks_of(folder: RunFolder) -> list[tuple[Plain, Mapping[str, np.ndarray]]]:
-    """The findings of attacks on the run's views, by name."""
+    """Return the findings of attacks on the run's views, by name."""
     names = sorted(path.parent.name for path in (folder.path / ATTACKED).glob(f"*/{ATTACK}"))
     read = ("name", "kind", "role", "declaration", "metrics", "leaks")
     return [

@@ -1,4 +1,4 @@
-"""The gain of each party: alone, together and pooled, side by side for every client."""
+"""The gain of each party: alone, together and pooled, compared for every client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Table, Text, lead, notice, optional
+from fedatlas.reporting.blocks import Block, Cells, Figure, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Plain, Subject
@@ -30,15 +30,15 @@ from fedatlas.wording import (
 MEANT = {
     "local_only": "the client trains on its own rows only",
     "federated": "the federation of this run",
-    "centralised": "a model like the client's, trained on the rows of all clients, as if they could be sent to one place",
+    "centralised": "a model like the client's, trained on the rows of all clients, as if they could be collected in one place",
 }
-LISTED, OPEN = 200, 24  # clients that the table names, and shows without a fold
-ROOM = 8  # clients, and letters of a name, up to which names stand under the picture
-NAMED = 30  # clients that the picture shows in their order; more are sorted
+LISTED, OPEN = 200, 24  # most clients in the table, and most without a fold
+ROOM = 8  # most clients, and letters of a name, for names under the picture
+NAMED = 30  # most clients shown in their order; more are sorted
 
 
 class Gains(NamedTuple):
-    """Rows as `fedatlas.runs.baselines` wrote them, and the parts they hold."""
+    """Rows written by `fedatlas.runs.baselines`, and the parts they hold."""
 
     rows: Sequence[Plain]
     parts: Sequence[str]
@@ -46,12 +46,12 @@ class Gains(NamedTuple):
 
     @property
     def both(self) -> bool:
-        """Whether training alone and training together can be compared."""
+        """Return whether training alone and training together can be compared."""
         return "local_only" in self.parts and "federated" in self.parts
 
 
 def gain_blocks(subject: Subject) -> list[Block]:
-    """The section of one run."""
+    """Return the section of one run."""
     found = subject.summary.get("gain")
     if not found:
         return [notice(_absent(subject)), *_federated(subject)]
@@ -61,14 +61,14 @@ def gain_blocks(subject: Subject) -> list[Block]:
 
 
 def gain_over(entries: Sequence[Entry]) -> list[Block]:
-    """The section of several runs: means over the clients of each, and each owner's figures over the seeds."""
+    """Return the section of several runs: means over the clients of each, and each owner's figures over the seeds."""
     parties = [table for entry in entries if (table := gain_of_parties(entry, len(entries) > 1))]
-    hint = Markup("No run here has the baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
+    hint = Markup("No run here has baselines to compare with: <code>fedatlas run --baselines</code> trains them.")
     return [_means(entries) or notice(hint), *parties]
 
 
-def _means(entries: Sequence[Entry]) -> Table | None:
-    """A line a folder: the clients' mean and worst, alone, together and pooled; over seeds, the mean of each."""
+def _means(entries: Sequence[Entry]) -> TableBlock | None:
+    """Return one line per folder: the clients' mean and worst, alone, together and pooled; over seeds, the mean of each."""
     known = [e for e in entries if all(s.summary.get("gain") for s in e.subjects)]
     if not known:
         return None
@@ -76,26 +76,26 @@ def _means(entries: Sequence[Entry]) -> Table | None:
     rows, table = [], []
     alike = len({e.subjects[0].judged_on for e in known}) == 1
     for entry in known:
-        rows.append([Cell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}")])
+        rows.append([TableCell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}")])
         for part in parts:
             each = [s.summary["gain"]["summary"][part] for s in entry.subjects]
             mean, worst = (over_seeds([found[k] for found in each]) for k in ("mean", "min"))
             sd = f"sd {number(mean.sd)}; " if mean.sd is not None else ""
-            rows[-1].append(Cell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
+            rows[-1].append(TableCell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
             table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
     several = any(len(e.subjects) > 1 for e in known)
     over = "; averages over the seeds (sd: standard deviation between them)" if several else ""
-    caption = f"{NAMES[known[0].headline]} over the clients: mean, and below it the worst client{over}"
+    caption = f"{NAMES[known[0].headline]} over the clients: mean, with the worst client below{over}"
     columns = ("run", "part", "mean", "mean_sd", "worst", "worst_sd", "seeds")
     head = ["run", *(PARTS[p] for p in parts)]
-    return Table("gain-runs", capital(caption), head, rows, csv_text(columns, table))
+    return TableBlock("gain-runs", capital(caption), head, rows, csv_text(columns, table))
 
 
-def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
-    """Each owner's figures over the seeds of one experiment: their mean, and below it their standard deviation."""
+def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
+    """Return each owner's figures over the seeds of one experiment: mean, with the standard deviation below."""
     found = [s.summary["gain"] for s in entry.subjects if s.summary.get("gain")]
     first = entry.subjects[0]
-    same = entry.config.partition.name == "natural"  # else client k of one seed is not that of another
+    same = entry.config.partition.name == "natural"  # otherwise client k differs between seeds
     if len(found) < 2 or len(found) < len(entry.subjects) or not same:
         return None
     each = [{row["client"]: row for row in one["clients"]} for one in found]
@@ -108,7 +108,7 @@ def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
             continue
         spread = [over_seeds(group) for group in values]
         texts = [*[number] * len(parts), signed]
-        cells = [Cell(text(x.mean), f"sd {number(x.sd)}") for text, x in zip(texts, spread, strict=True)]
+        cells = [TableCell(text(x.mean), f"sd {number(x.sd)}") for text, x in zip(texts, spread, strict=True)]
         rows.append([_named(first, k), *cells])
         table.append((k, first.name(k), *(v for x in spread for v in (x.mean, x.sd))))
     if not rows:
@@ -120,32 +120,32 @@ def gain_of_parties(entry: Entry, labelled: bool) -> Table | None:
     caption += f"mean of {count(len(found), 'seed')}; sd: standard deviation between them"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
     csv = csv_text(columns, table)
-    return Table(f"{entry.key}-gain-parties", caption, _head(first, parts), rows[:LISTED], csv, [], folded)
+    return TableBlock(f"{entry.key}-gain-parties", caption, _head(first, parts), rows[:LISTED], csv, [], folded)
 
 
-def _named(subject: Subject, k: int, *notes: str) -> Cell:
+def _named(subject: Subject, k: int, *notes: str) -> TableCell:
     name = subject.name(k)
-    return Cell(name, ", ".join([*([] if name == str(k) else [f"client {k}"]), *notes]))
+    return TableCell(name, ", ".join([*([] if name == str(k) else [f"client {k}"]), *notes]))
 
 
-def _head(subject: Subject, parts: Sequence[str], gain: bool = True, *between: Cell) -> list[Cell]:
-    head = [Cell("client"), *between, *(Cell(PARTS[p], p.replace("_", " ")) for p in parts)]
-    return [*head, Cell("gain", "less error" if subject.numbers else "")] if gain else head
+def _head(subject: Subject, parts: Sequence[str], gain: bool = True, *between: TableCell) -> list[TableCell]:
+    head = [TableCell("client"), *between, *(TableCell(PARTS[p], p.replace("_", " ")) for p in parts)]
+    return [*head, TableCell("gain", "less error" if subject.numbers else "")] if gain else head
 
 
 def _absent(subject: Subject) -> str | Markup:
     if subject.summary["algorithm"] in BASELINES:
-        return f"This run is itself a baseline ({subject.summary['algorithm']}): run another algorithm to see what a federation adds to it."
+        return f"This run is itself a baseline ({subject.summary['algorithm']}): run another algorithm to see what federation adds."
     if "diverged" in subject.summary:
-        return "Attackers made the model diverge: it answers no numbers, so that there is nothing that a client could gain."
+        return "The attackers made the model diverge, so there is no gain to report."
     return Markup(
-        "Not measured in this run. To see what each client gains, run it again with <code>fedatlas run --baselines</code>: it also "
+        "Not measured in this run. To see each client's gain, run again with <code>fedatlas run --baselines</code>, which also "
         "trains every client alone and all rows pooled, and compares the three here."
     )
 
 
 def _federated(subject: Subject) -> list[Block]:
-    """Without baselines: what each client has, where that differs between clients."""
+    """Return each client's figures if there are no baselines, with a table if they differ."""
     rows = subject.summary["per_client"]
     if len({row["value"] for row in rows}) == 1:
         return [
@@ -159,7 +159,7 @@ def _federated(subject: Subject) -> list[Block]:
 
 
 def gained(subject: Subject, row: Plain) -> float | None:
-    """The gain of a client from the federation: accuracy won over training alone, or error avoided."""
+    """Return the gain of a client from the federation: accuracy gained over training alone, or error avoided."""
     if "local_only" not in row or "federated" not in row:
         return None
     alone, together = row["local_only"]["value"], row["federated"]["value"]
@@ -169,7 +169,7 @@ def gained(subject: Subject, row: Plain) -> float | None:
 
 
 def _certain(row: Plain) -> bool:
-    """Whether the interval of the gain leaves out 0."""
+    """Return whether the interval of the gain excludes 0."""
     found = row.get("gain")
     return found is not None and bool(found["low"] > 0 or found["high"] < 0)
 
@@ -177,7 +177,7 @@ def _certain(row: Plain) -> bool:
 def _verdict(subject: Subject, gains: Gains) -> Markup | str:
     found = [(v, row) for row in gains.rows if (v := gained(subject, row)) is not None]
     if not found:
-        return "The clients' figures beside the ends they lie between."
+        return "The clients' figures with their intervals."
     better, worse = ([row for v, row in found if sign * v > 0] for sign in (1, -1))
     least, row = min(found, key=lambda pair: pair[0])
     who, figure = subject.client(row["client"]), NAMES[subject.headline]
@@ -199,19 +199,19 @@ def _verdict(subject: Subject, gains: Gains) -> Markup | str:
 
 
 def _sure(subject: Subject, rows: Sequence[Plain]) -> str:
-    """For how many of the clients the difference is beyond what the choice of the rows judged on explains."""
+    """Return for how many of the clients the difference exceeds the chance in the rows judged on."""
     if not any("gain" in row for row in rows):
         return ""
     sure = sum(map(_certain, rows))
     which = where(subject.config)
-    return f" (for {count(sure) if sure else 'none'} of them by more than the choice of {which} explains)"
+    return f" (for {count(sure) if sure else 'none'} of them by more than the choice of {which} can explain)"
 
 
 def _method(subject: Subject, gains: Gains) -> Markup:
     meant = Markup("; ").join(Markup("<b>{}</b>: {}").format(PARTS[p], MEANT[p]) for p in gains.parts)
     started = "All start from the same model"
     if subject.config.models:
-        started = "Each client starts from the model of its architecture, pooled rows from the first of the models; all"
+        started = "Each client starts from the model of its architecture, and pooled training from the first of the models; all"
     judged = Markup("{}. {} and are judged by {} on {}.").format(
         meant, started, NAMES[subject.headline], subject.judged_on
     )
@@ -219,18 +219,18 @@ def _method(subject: Subject, gains: Gains) -> Markup:
 
 
 def _unequal(subject: Subject, gains: Gains) -> list[str]:
-    """Where the sides did not do the same amount of work."""
+    """Return sentences on the differences in the amount of work between the sides."""
     out: list[str] = []
     if len(gains.parts) == 1:
         return out
     if subject.rows[0]["flops"]:
         out.append(
-            "Together began with a set-up before round 1, which the others did not have; what it brought counts for together."
+            "Together began with a set-up before round 1, which the others did not have; its effect counts towards together."
         )
     part = any(row["selected"] is None or len(row["selected"]) < len(gains.rows) for row in subject.rows[1:])
     if part or subject.config.failures.dropout or subject.config.failures.stragglers:
         out.append(
-            "Together and pooled, a round trains the rows of those who take part and return, and as much of them as they manage; "
+            "Together and pooled, a round trains only the rows of clients that take part and return, as many as they manage; "
             "alone, every client trains in every round."
         )
     return out
@@ -251,9 +251,9 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
     ]
     parts = ", ".join(s.label for s in series)
     how = (
-        f"One column a client. Marks show {title} {parts}"
-        f"{'; the longer the line between alone and together, the more the federation changes' if len(series) > 1 else ''}. "
-        f"Short vertical lines are 95% intervals, drawn where there is room. {'Lower' if subject.numbers else 'Higher'} is "
+        f"One column per client. Marks show {title} {parts}"
+        f"{'; the longer the line between alone and together, the larger the effect of federation' if len(series) > 1 else ''}. "
+        f"Short vertical lines are 95% intervals, drawn if there is room. {'Lower' if subject.numbers else 'Higher'} is "
         f"better.{less}"
     )
     text = capital(f"{title} of every client{f': {parts}' if len(series) > 1 else ''}")
@@ -263,7 +263,7 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
 
 
 def column_names(subject: Subject, clients: Sequence[int]) -> list[str]:
-    """The names under the columns: owners' names where all have room, else the clients' numbers."""
+    """Return the names under the columns: owners' names if all fit, else the clients' numbers."""
     names = [subject.name(k) for k in clients]
     fit = len(names) <= ROOM and all(len(name) <= ROOM for name in names)
     return names if fit else [str(k) for k in clients]
@@ -279,7 +279,7 @@ def _point(subject: Subject, slot: int, row: Plain, part: str) -> Point:
     return Point(slot, found["value"], said, found["low"], found["high"])
 
 
-def _table(subject: Subject, gains: Gains) -> Table:
+def _table(subject: Subject, gains: Gains) -> TableBlock:
     rows = list(enumerate(gains.rows))
     if gains.both and len(rows) > LISTED:
         rows = sorted(rows, key=lambda pair: gained(subject, pair[1]) or 0.0)[:LISTED]
@@ -287,31 +287,31 @@ def _table(subject: Subject, gains: Gains) -> Table:
     body: list[Cells] = []
     for i, row in rows:
         cells = [
-            Cell(subject.printed(f"{root.format(i, p)}.value"), interval_note(row[p]["low"], row[p]["high"]))
+            TableCell(subject.printed(f"{root.format(i, p)}.value"), interval_note(row[p]["low"], row[p]["high"]))
             for p in gains.parts
         ]
         if gains.both:
             low, high = (row.get("gain", {}).get(end) for end in ("low", "high"))
             ends = interval_text(low, high, signed)
-            cells.append(Cell(signed(gained(subject, row)), ends))
+            cells.append(TableCell(signed(gained(subject, row)), ends))
         notes = ["on the common rows"] if subject.own_rows and not row["own_rows"] else []
         body.append([_named(subject, row["client"], *notes), optional(count(row["train_rows"])), *cells])
     head = _head(subject, gains.parts, gains.both, optional("rows"))
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
     title = NAMES[subject.headline]
     paired = (
-        f"; under the gain the interval of the difference, bootstrapped over the same {where(subject.config)} for both models"
+        f"; below the gain the interval of the difference, bootstrapped over the same {where(subject.config)} for both models"
         if any("gain" in row for row in gains.rows)
         else ""
     )
-    caption = f"{capital(title)} of every client{less}, below it the 95% bootstrap interval{paired}"
+    caption = f"{capital(title)} of every client{less}, with the 95% bootstrap interval below{paired}"
     folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
     foot = _foot(subject, gains) if not folded else []
-    return Table(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
+    return TableBlock(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
 
 
 def _foot(subject: Subject, gains: Gains) -> list[Cells]:
-    """The clients in three figures; those of an error stand under the same keys (`fedatlas.runs.baselines`)."""
+    """Return three figures over the clients; for an error the keys are the same (`fedatlas.runs.baselines`)."""
     if not gains.summary:
         return []
     names = {

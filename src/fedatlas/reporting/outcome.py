@@ -1,4 +1,4 @@
-"""The first section: the run in a sentence, and its figures."""
+"""The first section: a summary sentence and the figures of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.reporting.blocks import Block, Cell, Cells, Key, Keys, Table, Text, lead, notice, optional
+from fedatlas.reporting.blocks import Block, Cells, Key, Keys, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
     NAMES,
@@ -29,12 +29,12 @@ from fedatlas.wording import (
 
 SHOWN = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 COMPARED = ("accuracy", "macro_f1", "rmse", "r2", "loss")
-FEW = 8  # differences that are shown without a fold
+FEW = 8  # most differences shown without a fold
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
 
 
 def run_title(entries: Sequence[Entry]) -> str:
-    """Of the page."""
+    """Return the title of the page."""
     if len(entries) > 1:
         return f"{len(entries)} runs compared"
     s = entries[0].subjects[0].summary
@@ -42,7 +42,7 @@ def run_title(entries: Sequence[Entry]) -> str:
 
 
 def sentence(entry: Entry) -> Markup:
-    """The run in a sentence."""
+    """Return the run in a sentence."""
     s = entry.subjects[0].summary
     n = len(entry.subjects)
     seeds = (
@@ -54,7 +54,7 @@ def sentence(entry: Entry) -> Markup:
     part = (
         ""
         if who.size is None and who.fraction == 1
-        else f"; {who.size or format(who.fraction, '.0%')} of the clients a round"
+        else f"; {who.size or format(who.fraction, '.0%')} of the clients per round"
     )
     return Markup(
         "The algorithm <b>{}</b> trained the model <b>{}</b> ({}) on <b>{}</b>, split over <b>{}</b> with {} ({}), in {}{}; {}."
@@ -73,14 +73,14 @@ def sentence(entry: Entry) -> Markup:
 
 
 def data_name(summary: Plain) -> str:
-    """The name that people give the data: of a custom file, the file's."""
+    """Return the familiar name of the data: for a custom file, the file's name."""
     facts = summary["data_facts"]
     called = str(facts.get("called", summary["data"]))
     return f"{called} (target {facts['label']})" if facts.get("label") else called
 
 
 def sizes_text(summary: Plain) -> str:
-    """How large the model is; of several, whose each is, too."""
+    """Return the size of the model, or of several, the size of each and its number of clients."""
     several = summary.get("models") or {}
     said = [
         f"{name}: {count(m['parameters'], 'parameter')}, {count(len(m['clients']), 'client')}"
@@ -90,7 +90,7 @@ def sizes_text(summary: Plain) -> str:
 
 
 def opening(entries: Sequence[Entry]) -> list[Block]:
-    """The first screen."""
+    """Return the first screen."""
     ended = [*_diverged(entries), *_stopped(entries)]
     noted = [*_means(entries), *_released(entries)]
     if len(entries) > 1:
@@ -105,8 +105,8 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _diverged(entries: Sequence[Entry]) -> list[Block]:
-    """A warning for each run that did not come to its end, and for the seeds that were not run after it."""
-    before = Markup("<b>{} diverged</b>, what is shown is what it had reached before: {}{}")
+    """Return a warning for each run that diverged, and for the seeds that were skipped after it."""
+    before = Markup("<b>{} diverged</b>; shown is its state before: {}{}")
     absent = Markup("<b>{}: seed {} was not run</b>, because an earlier one diverged.")
     out: list[Block] = []
     for entry in entries:
@@ -119,7 +119,7 @@ def _diverged(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _stopped(entries: Sequence[Entry]) -> list[Block]:
-    """A line for each run that ``[stop]`` ended early."""
+    """Return a line for each run that ``[stop]`` ended early."""
     said = Markup("<b>{} stopped</b> {}")
     return [
         Text(said.format(called(s, entry, entries), s.summary["stopped"]))
@@ -130,27 +130,29 @@ def _stopped(entries: Sequence[Entry]) -> list[Block]:
 
 
 def _own_rows(entry: Entry) -> list[Block]:
-    """A line for seeds that were judged on different rows: their spread is of two things."""
+    """Return a line if seeds were judged on different rows, since their spread then has two sources."""
     if len({judged_on(s) for s in entry.subjects}) == 1:
         return []
     return [
-        Text("Each seed drew test rows of its own: the spread over seeds is that of training and of the rows drawn.")
+        Text(
+            "Each seed drew different test rows: the spread over seeds includes that of training and that of the rows drawn."
+        )
     ]
 
 
 def called(subject: Subject, entry: Entry, entries: Sequence[Entry]) -> str:
-    """A run's name in a sentence: its label, where there are others."""
+    """Return a run's name for a sentence: its label, if there are several runs."""
     return "This run" if len(entries) == 1 and entry.config.seeds is None else subject.label
 
 
 def not_run(entry: Entry) -> list[int]:
-    """Seeds of the configuration that there is nothing of."""
+    """Return the seeds of the configuration without any results."""
     there = {s.summary["seed"] for s in entry.subjects}
     return [seed for seed in entry.config.seeds or () if seed not in there]
 
 
 def _differences(entries: Sequence[Entry]) -> list[Block]:
-    """The keys of the configurations that are not the same in all runs."""
+    """Return the keys of the configurations that differ between runs."""
     configs = [flat(by_name(entry.config.plain())) for entry in entries]
     keys = dict.fromkeys(key for config in configs for key in config)
     rows = [(key.replace(" ", "."), *(config.get(key, "") for config in configs)) for key in keys]
@@ -161,12 +163,12 @@ def _differences(entries: Sequence[Entry]) -> list[Block]:
     labels = [entry.label for entry in entries]
     folded = f"The {len(rows)} keys in which these runs differ" if len(rows) > FEW else ""
     head = ["key", *labels]
-    caption = "In what the configurations of these runs differ"
-    return [Table("differences", caption, head, cells, csv_text(head, rows), [], folded)]
+    caption = "Differences between the configurations of these runs"
+    return [TableBlock("differences", caption, head, cells, csv_text(head, rows), [], folded)]
 
 
 def by_name(plain: dict[str, Any]) -> dict[str, Any]:
-    """A configuration whose mechanisms of privacy stand under their names, each key by itself."""
+    """Return a configuration with its privacy mechanisms under their names, so that their keys can be compared."""
     if "privacy" not in plain:
         return plain
     made = {one["name"]: {k: v for k, v in one.items() if k != "name"} for one in plain["privacy"]}
@@ -174,41 +176,41 @@ def by_name(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:
-    """A warning where the runs were not judged on the same rows."""
-    judged = [{judged_on(s) for s in e.subjects} for e in entries]  # of several seeds, each seed's
+    """Return a warning if the runs were not judged on the same rows."""
+    judged = [{judged_on(s) for s in e.subjects} for e in entries]  # for several seeds, those of each seed
     if all(one & other for one, other in combinations(judged, 2)):
         return []
-    return [notice("These runs were judged on different rows: their figures cannot be compared one to one.")]
+    return [notice("These runs were judged on different rows, so their figures are not directly comparable.")]
 
 
 def judged_on(subject: Subject) -> str:
-    """Which rows a run was judged on; of a run that was made before this was recorded, by the names of things."""
+    """Return an identifier of the rows a run was judged on; in runs older than this record, built from the configuration."""
     config = subject.config
     return str(subject.summary.get("judged_on", (subject.summary["data"], config.data.test, config.evaluation.on)))
 
 
 def _means(entries: Sequence[Entry]) -> list[Block]:
-    """Explain the first figures where no model is shared by all: they make a method that adapts to its clients look poor."""
+    """Explain the first figures if no model is shared by all: they understate a method that adapts to its clients."""
     out: list[Block] = []
     for entry in (e for e in entries if e.subjects[0].personal):
         one = entry.subjects[0]
         whose = "This run's" if len(entries) == 1 else f"{entry.label}:"
         advice = (
-            "what it comes to on rows like a client's own stands in the table of what each party gains."
+            "for figures on rows like a client's own, see the table of each party's gain."
             if one.own_rows
-            else "evaluation.clients = 0.2 judges each client on rows like its own, too."
+            else "evaluation.clients = 0.2 also judges each client on rows like its own."
         )
         out.append(
             Text(
                 f"{whose} first figures and curves are means over the clients ({models_used(one)}), each judged on all of the "
-                f"{where(entry.config)}, also on classes it may never meet; {advice}{_of_clients(entry)}"
+                f"{where(entry.config)}, including classes it may never meet; {advice}{_of_clients(entry)}"
             )
         )
     return out
 
 
 def _released(entries: Sequence[Entry]) -> list[Block]:
-    """A warning where several runs released noise on the same rows: each states only its own epsilon."""
+    """Return a warning if several runs released noised values from the same rows: each states only its own epsilon."""
     runs = [
         s.summary["privacy"] for entry in entries for s in entry.subjects if "epsilon" in s.summary.get("privacy", {})
     ]
@@ -216,14 +218,14 @@ def _released(entries: Sequence[Entry]) -> list[Block]:
         return []
     return [
         notice(
-            f"{count(len(runs), 'run')} here released noise. Each one's epsilon counts only that run. If they were made of the same rows, "
-            "somebody who sees several of them learns up to the sum of their epsilons."
+            f"{count(len(runs), 'run')} here released noised values. Each run's epsilon counts only that run. If they used the same rows, "
+            "an observer of several of them can learn up to the sum of their epsilons."
         )
     ]
 
 
 def _of_clients(entry: Entry) -> str:
-    """Figures on rows like the clients' own, and how well clusters agree with the groups that were planted (C14)."""
+    """Return figures on rows like the clients' own, and the agreement of clusters with the planted groups (C14)."""
     key, summaries = f"client_{entry.subjects[0].headline}", [s.summary for s in whole(entry.subjects)]
     own = [s["final"][key] for s in summaries if s["final"].get(key)]
     agree = [s["clusters"] for s in summaries if "purity" in s.get("clusters", {})]
@@ -231,10 +233,10 @@ def _of_clients(entry: Entry) -> str:
     if own and entry.subjects[0].own_rows:
         end = "90th" if entry.subjects[0].numbers else "10th"
         mean, tail = (number(over_seeds([found[part] for found in own]).mean) for part in ("mean", "p10"))
-        out += f" On rows like a client's own: {NAMES[entry.subjects[0].headline]} {mean} in the mean, {tail} at the {end} percentile."
+        out += f" On rows like a client's own: {NAMES[entry.subjects[0].headline]} {mean} on average, {tail} at the {end} percentile."
     if agree:
         rand, pure = (number(over_seeds([found[part] for found in agree]).mean) for part in ("adjusted_rand", "purity"))
-        out += f" Clusters beside the groups that were planted: adjusted Rand index {rand}, purity {pure}."
+        out += f" Clusters compared with the planted groups: adjusted Rand index {rand}, purity {pure}."
     return out
 
 
@@ -244,8 +246,8 @@ def _weighted(entry: Entry) -> list[Block]:
         return []
     return [
         Text(
-            "Figures on these rows count a row by its survey weight: where shares or numbers of rows are named, it is their weight. "
-            "Intervals take the rows as drawn independently of each other; strata, clusters and calibration are not taken into account."
+            "Figures on these rows count a row by its survey weight: shares and numbers of rows are those of the weights. "
+            "Intervals treat rows as drawn independently; strata, clusters and calibration are ignored."
         )
     ]
 
@@ -268,7 +270,7 @@ def _keys(entry: Entry) -> list[Key]:
         if gained and part in gained["summary"]:
             found = gained["summary"][part]
             worst = (
-                "what sharing the rows would give" if part == "centralised" else f"worst client {number(found['min'])}"
+                "result if rows could be shared" if part == "centralised" else f"worst client {number(found['min'])}"
             )
             worst += "; on the clients' own rows" if own else ""
             out.append(Key(f"{NAMES[key]}, {term}", entry.printed(f"gain.summary.{part}.mean"), worst))
@@ -276,24 +278,24 @@ def _keys(entry: Entry) -> list[Key]:
     time = f"{'mean of the seeds, ' if several else ''}{count(s['cpu']['cores'], 'core')}"
     return [
         *out,
-        Key(f"sent in all{', mean' if several else ''}", sent, sent_note(s)),
+        Key(f"sent in total{', mean' if several else ''}", sent, sent_note(s)),
         Key("time", entry.printed("cost.seconds", seconds_text), time),
     ]
 
 
 def sent_note(summary: Plain) -> str:
-    """The two ways; where they would tell who took part, what is to be expected of them."""
+    """Return bytes up and down; if hidden because they would reveal who took part, the expected bytes."""
     cost, expected = summary["cost"], summary.get("privacy", {}).get("expected")
     if cost["bytes_up"] is not None:
         return f"{bytes_text(cost['bytes_up'])} up, {bytes_text(cost['bytes_down'])} down"
-    said = "it would show how many took part"
+    said = "hidden: it would reveal how many took part"
     if not expected:
         return said
-    return f"{said}; to be expected: {bytes_text(expected['bytes_up'])} up, {bytes_text(expected['bytes_down'])} down"
+    return f"{said}; expected: {bytes_text(expected['bytes_up'])} up, {bytes_text(expected['bytes_down'])} down"
 
 
 def interval_words(subject: Subject, key: str) -> str:
-    """The bootstrap interval of a final figure in words."""
+    """Return the bootstrap interval of a final figure in words."""
     interval = subject.summary["final"].get("interval", {})
     if subject.personal:
         return f"no interval: {models_used(subject)}"
@@ -302,37 +304,37 @@ def interval_words(subject: Subject, key: str) -> str:
         return f"no interval of these {where(subject.config)}"
     rows = {row["test_rows"] for row in subject.summary["per_client"] if not row["own_rows"]}
     n = f"{count(rows.pop())} " if len(rows) == 1 else ""
-    alike = ", which all came out alike: what others would do is not seen from them" if low == high else ""
+    alike = ", which all gave the same result: they cannot show the spread on other rows" if low == high else ""
     return f"{interval['level']:.0%} interval {interval_text(low, high)}, from resampling the {n}{where(subject.config)}{alike}"
 
 
 def models_used(subject: Subject) -> str:
-    """Where there is no model of all: whose models the clients use."""
+    """Return whose models the clients use, if there is no model of all."""
     found = subject.summary.get("clusters")
     if not found:
-        return "every client uses a model of its own"
-    return f"the clients share {count(found['number'], 'model')}, one a cluster"
+        return "every client uses its own model"
+    return f"the clients share {count(found['number'], 'model')}, one per cluster"
 
 
-def _figures(subject: Subject) -> Table:
-    """Final and best of one run; where these are of validation rows, the final model's on the test rows, too."""
+def _figures(subject: Subject) -> TableBlock:
+    """Return final and best figures of one run; if these are of validation rows, also the final model's on the test rows."""
     final, best, test = (subject.summary.get(part, {}) for part in ("final", "best", "test"))
     rows, table, tested = list[Cells](), [], ["test"] if test else []
     for key in (k for k in SHOWN if k in final):
         reached = best.get(key, {})
-        peak = Cell(subject.printed(f"best.{key}.value"), f"round {reached['round']}" if reached else "")
+        peak = TableCell(subject.printed(f"best.{key}.value"), f"round {reached['round']}" if reached else "")
         judged = [_judged(subject, part, key) for part in ("final", *tested)]
         rows.append([capital(NAMES[key]), judged[0], peak, *judged[1:]])
         table.append((key, final[key], reached.get("value"), reached.get("round"), *(test.get(key) for _ in tested)))
     head = ["figure", f"after round {final['round']}", "best round", *(f"{part} rows" for part in tested)]
     text = csv_text(("figure", "final", "best", "best_round", *tested), table)
-    flatters = "" if test else "; the best round is chosen by these rows, so that its figures are a little too good"
-    below = f", below them {found['level']:.0%} bootstrap intervals" if (found := final.get("interval")) else ""
-    return Table("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
+    flatters = "" if test else "; the best round is chosen on these rows, so its figures are slightly optimistic"
+    below = f", with {found['level']:.0%} bootstrap intervals below" if (found := final.get("interval")) else ""
+    return TableBlock("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
 
 
-def _seeds(entry: Entry, part: Literal["final", "test"]) -> Table:
-    """Every seed, and over all of them mean and standard deviation."""
+def _seeds(entry: Entry, part: Literal["final", "test"]) -> TableBlock:
+    """Return the figures of every seed, with mean and standard deviation."""
     keys, spread = [k for k in COMPARED if k in entry.summary[part]], entry.summary["over_seeds"][part]
     rows: list[Cells] = [[s.label.rsplit(", ")[-1], *(_judged(s, part, k) for k in keys)] for s in entry.subjects]
     means = {"mean": "mean", "sd": "standard deviation"}
@@ -340,26 +342,26 @@ def _seeds(entry: Entry, part: Literal["final", "test"]) -> Table:
     table = [(s.summary["seed"], *(s.summary.get(part, {}).get(k) for k in keys)) for s in entry.subjects]
     table += [(x, *(spread[k][x] for k in keys)) for x in means]
     which = where(entry.config) if part == "final" else "test rows"
-    caption = f"Figures after the last round on the {which}, seed by seed; below a figure its bootstrap interval"
+    caption = f"Figures after the last round on the {which}, by seed, with bootstrap intervals below"
     name = "figures" if part == "final" else "test-figures"
-    return Table(name, caption, ["seed", *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
+    return TableBlock(name, caption, ["seed", *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
 
 
-def _runs(entries: Sequence[Entry]) -> Table:
-    """The runs side by side."""
+def _runs(entries: Sequence[Entry]) -> TableBlock:
+    """Return the table of all runs."""
     keys = [k for k in COMPARED if k in entries[0].summary["final"]]
     rows: list[Cells] = []
     for entry in entries:
         cost = entry.summary["cost"]
         spread = entry.summary.get("over_seeds", {}).get("final", {})
         cells = [
-            Cell(entry.printed(f"final.{k}"), f"sd {number(spread[k]['sd'])}")
+            TableCell(entry.printed(f"final.{k}"), f"sd {number(spread[k]['sd'])}")
             if spread
             else _judged(entry.subjects[0], "final", k)
             for k in keys
         ]
         n = f", {len(entry.subjects)} seeds" if spread else ""
-        name = Cell(entry.label, f"{entry.summary['algorithm']}{n}")
+        name = TableCell(entry.label, f"{entry.summary['algorithm']}{n}")
         sent = bytes_text(total_of(cost[k] for k in TOTALS))
         rows.append([name, *cells, sent, optional(seconds_text(cost["seconds"]))])
     head: Cells = ["run", *map(_head, keys), "sent", optional("time")]
@@ -370,14 +372,16 @@ def _runs(entries: Sequence[Entry]) -> Table:
     columns = list(dict.fromkeys(key for record in records for key in record))
     values = [[None if isinstance(v, list) else v for v in map(record.get, columns)] for record in records]
     table = [(entry.label, *line) for entry, line in zip(entries, values, strict=True)]
-    caption = "After the last rounds; below a figure its bootstrap interval, or its standard deviation (sd) over seeds"
-    return Table("runs", caption, head, rows, csv_text(("run", *columns), table))
+    caption = (
+        "After the last round; below each figure its bootstrap interval, or its standard deviation (sd) over seeds"
+    )
+    return TableBlock("runs", caption, head, rows, csv_text(("run", *columns), table))
 
 
-def _judged(subject: Subject, part: str, key: str) -> Cell:
-    """A figure of the final model with its interval; a seed that diverged has no test figures."""
-    return Cell(subject.printed(f"{part}.{key}"), subject.interval(part, key))
+def _judged(subject: Subject, part: str, key: str) -> TableCell:
+    """Return a figure of the final model with its interval; a seed that diverged has no test figures."""
+    return TableCell(subject.printed(f"{part}.{key}"), subject.interval(part, key))
 
 
-def _head(key: str) -> Cell:
-    return Cell(NAMES[key], "lower is better" if key in LOWER_IS_BETTER and key != "loss" else "")
+def _head(key: str) -> TableCell:
+    return TableCell(NAMES[key], "lower is better" if key in LOWER_IS_BETTER and key != "loss" else "")

@@ -17,12 +17,12 @@ from fedatlas.reporting.blocks import Block, Chapter, Choice, Figure, Section, a
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, TITLES, ReportSection
 
-# The colours of a downloaded picture: chart.css asks for them by name, and a file outside the page has no such names.
+# The colours of a downloaded picture: chart.css refers to them by name, but a separate file has no such names.
 LIGHT = re.compile(r"--([\w-]+):\s*([^;]+);")
 
 
 def render(entries: Sequence[Entry]) -> str:
-    """The page of these runs."""
+    """Return the page of these runs."""
     subjects = [subject for entry in entries for subject in entry.subjects]
     first, single = subjects[0], len(subjects) == 1
     own = [section for section in SECTIONS if first.page in section.pages]
@@ -43,20 +43,20 @@ def render(entries: Sequence[Entry]) -> str:
 
 
 def built(section: ReportSection, subject: Subject, blocks: Sequence[Block], key: str = "", run: str = "") -> Section:
-    """The section with its blocks; where there are several of them, ``key`` and the name of the ``run`` tell them apart."""
+    """Return the section with its blocks; if it occurs several times, ``key`` and the name of the ``run`` tell them apart."""
     title = section.title.format(party=subject.party, run=run if key else "this run")
     return Section(f"{key}-{section.id}-section" if key else section.id, title, blocks, "" if key else section.nav)
 
 
 def shown(sections: Sequence[Section]) -> list[Section]:
-    """The sections that have blocks."""
+    """Return the sections that have blocks."""
     return [section for section in sections if section.blocks]
 
 
 def document(
     name: str, sections: Sequence[Section], parts: Sequence[Chapter], repeats: Sequence[Section], version: str
 ) -> str:
-    """One HTML document of these sections."""
+    """Return one HTML document of these sections."""
     style, script = read("page.css").replace("/* chart.css */", read("chart.css")), read("page.js")
     return (
         environment()
@@ -75,7 +75,7 @@ def document(
 
 
 def choice_style(section: Section) -> str:
-    """The style that shows the option that is chosen, of choices whose options page.css does not know by name."""
+    """Return the style that shows the chosen option, for choices whose options are not named in page.css."""
     return "".join(
         f'main:has(input[name="{block.id}"][value="{option.value}"]:checked) '
         f'[data-choice="{block.id}"][data-option="{option.value}"] {{ display: grid; }}\n'
@@ -87,13 +87,13 @@ def choice_style(section: Section) -> str:
 
 @cache
 def read(name: str) -> str:
-    """A file that lies beside this one."""
+    """Return the text of a file in this folder."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def environment() -> Environment:
-    """Templates in which everything is escaped that is not `Markup`."""
+    """Return the template environment, which escapes everything except `Markup`."""
     loaded = Environment(
         loader=PackageLoader("fedatlas.reporting", "."),
         autoescape=True,
@@ -112,17 +112,17 @@ def environment() -> Environment:
 
 
 def drawn(figure: Figure, width: int) -> str:
-    """The picture for the page."""
+    """Return the picture for the page."""
     return figure.draw(width)
 
 
 def svg_link(figure: Figure) -> str:
-    """The picture as a file of its own."""
+    """Return the picture as a link to a separate file."""
     return data_link("image/svg+xml", standalone(figure.draw(figure.widths[-1])))
 
 
 def standalone(found: str) -> str:
-    """A picture that needs no page: light colours, its style inside, a white ground."""
+    """Return a picture that works without the page: light colours, embedded style, white background."""
     colours = dict(LIGHT.findall(read("page.css").split("}")[0]))
     style = re.sub(r"var\(--([\w-]+)\)", lambda m: colours[m[1]], read("chart.css"))
     found = re.sub(r' data-tip="[^"]*"', "", found)
@@ -131,18 +131,18 @@ def standalone(found: str) -> str:
 
 
 def csv_link(text: str) -> str:
-    """A table as a file."""
+    """Return a table as a link to a file."""
     return data_link("text/csv", text)
 
 
 def text_link(text: str) -> str:
-    """A text as a file."""
+    """Return a text as a link to a file."""
     return data_link("text/plain", text)
 
 
 def data_link(kind: str, text: str) -> str:
-    """A file inside the page."""
+    """Return a link that contains the file."""
     return f"data:{kind};charset=utf-8,{quote(as_utf8(text), safe=SAFE)}"
 
 
-SAFE = " !$()*,-./:;=?@_~{}|+"  # what a link may hold as it is; the template escapes what HTML reserves
+SAFE = " !$()*,-./:;=?@_~{}|+"  # characters kept unescaped in a link; the template escapes what HTML reserves

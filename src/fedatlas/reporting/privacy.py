@@ -1,4 +1,4 @@
-"""The section on privacy for a data protection officer: what was protected from whom, who could have learnt what, at which price."""
+"""The privacy section for a data protection officer: what was protected from whom, what could be learnt, and the price."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import of_table
-from fedatlas.reporting.blocks import NARROW, Block, Cell, Facts, Figure, Figures, Key, Keys, Table, Text
+from fedatlas.reporting.blocks import NARROW, Block, Facts, Figure, Figures, Key, Keys, TableBlock, TableCell, Text
 from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
 from fedatlas.reporting.entries import Subject
@@ -33,23 +33,23 @@ from fedatlas.wording import (
     total_of,
 )
 
-UNITS = {"client": "one client", "record": "one row", None: "nobody: nothing was released"}
+UNITS = {"client": "one client", "record": "one row", None: "no one: nothing was released"}
 WHO = {"server": "the server", "clients": "another client", "colluding": "several of them together"}
 SIMULATED = (
-    "This was a simulation: the keys and secrets of all parties lay in the memory of one process. It shows what a federation would "
-    "exchange and what that costs; from whoever ran it nothing was hidden."
+    "This was a simulation: the keys and secrets of all parties were in the memory of one process. It shows what a federation would "
+    "exchange and what that costs, but nothing was hidden from the person who ran it."
 )
 PRICED = (
-    "These are figures of one machine that played all clients. Bytes without protection are those of the same messages unsealed; seconds "
-    "without it leave out the phases named, of which adding up would be needed anyway. What protection costs in accuracy shows "
-    "beside the same run without it: add privacy=[] to the command below."
+    "These figures are from one machine that simulated all clients. Bytes without protection are those of the same messages unsealed. "
+    "Seconds without protection leave out the phases named, although adding up would be needed anyway. To see the cost in accuracy, "
+    "compare with the same run without protection: add privacy=[] to the command below."
 )
-UNPROTECTED = " The runs that it is compared with, each client alone and all rows pooled, were made without protection."
-LITTLE = 1e4  # a factor on the odds from which on a promise is next to none
+UNPROTECTED = " The baselines, each client alone and all rows pooled, were trained without protection."
+LITTLE = 1e4  # factor on the odds above which a promise means almost nothing
 
 
 def privacy_blocks(subject: Subject) -> list[Block]:
-    """The section of a run under ``[[privacy]]``; nothing for any other."""
+    """Return the section of a run under ``[[privacy]]``; empty for any other."""
     found = subject.summary.get("privacy")
     if not found:
         return []
@@ -74,17 +74,17 @@ def privacy_blocks(subject: Subject) -> list[Block]:
 
 
 def _given(one: Mapping[str, Any]) -> dict[str, Any]:
-    """A mechanism's keys but for its name and what was left to it."""
+    """Return a mechanism's keys that were given, without its name."""
     return {key: value for key, value in one.items() if key != "name" and value is not None}
 
 
 def times_text(ratio: float) -> str:
-    """'1.67 times'; 'the same' where nothing is to be seen."""
+    """Return '1.67 times', or 'the same' for a negligible difference."""
     return "the same" if abs(ratio - 1) < 5e-3 else f"{_plainly(ratio)} times"
 
 
 def _plainly(value: float) -> str:
-    """Three digits: '3.04', '50', '8,128,150'."""
+    """Return a number with three digits: '3.04', '50', '8,128,150'."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -94,17 +94,17 @@ def _done(one: Mechanism) -> Markup:
 
 
 def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
-    """Warnings for a reader who reads nothing else."""
+    """Return warnings, for readers who read nothing else."""
     out = [SIMULATED]
     if found.get("noise") == "seed":
         out.append(
-            'The noise follows from the seed (noise = "seed"), which the record names: whoever has it can take the noise off again. '
-            "This protects nobody; it is for tests."
+            'The noise follows from the seed (noise = "seed"), which the record contains: anyone who has it can remove the noise. '
+            "This protects no one; it is for tests."
         )
     if (lost := found.get("given_up", {})).get("rounds"):
         out.append(f"Given up: {given_up_text(lost['rounds'], lost['of'])}. The last time: {lost['why']}.")
     if found.get("epsilon") == "infinite":
-        out.append("A release had no noise: differential privacy promises nothing here.")
+        out.append("A release had no noise, so differential privacy guarantees nothing here.")
     return out + [warned for one in made for warned in one.words.warnings]
 
 
@@ -125,13 +125,13 @@ def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
             Key(
                 "clients that may help a dishonest server",
                 body,
-                f"of {count(most['asked'])}, and it still sees sums alone",
+                f"of {count(most['asked'])}, while it still sees only sums",
             )
         )
     sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
     if sent is not None and more is not None:
         text = times_text(sent / (sent - more)) if sent > more else DASH
-        out.append(Key("bytes", text, f"of those without protection, {bytes_text(sent - more)}"))
+        out.append(Key("bytes", text, f"compared with {bytes_text(sent - more)} without protection"))
     spent = _protecting(cost["seconds_by_phase"])
     out.append(Key("time for protection", seconds_text(spent), f"{share(spent / cost['seconds'])} of the run's time"))
     return out
@@ -142,17 +142,17 @@ def _protecting(phases: Mapping[str, float]) -> float:
 
 
 def _learns(found: Mapping[str, Any]) -> list[Block]:
-    """List who learns what, mechanism by mechanism."""
+    """List what each role learns, by mechanism."""
     out: list[Block] = []
     for name, learnt in found["learns"].items():
         by = f" under {name}" if len(found["learns"]) > 1 else ""
-        out.append(Text(f"What could be learnt of a client{by}, beside the models that all are told", tone="subhead"))
+        out.append(Text(f"What could be learnt about a client{by}, besides the models sent to all", tone="subhead"))
         out.append(Facts([(who, _code(learnt[key])) for key, who in WHO.items()]))
     return out
 
 
 def _code(text: str) -> Markup:
-    """Names of keys between backticks as code."""
+    """Return the text with names of keys between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  (escaped before)
 
 
@@ -162,97 +162,102 @@ def _promised(found: Mapping[str, Any]) -> str:
     if epsilon is None or isinstance(epsilon, str):
         return ""
     odds = math.exp(epsilon) if epsilon < 700 else math.inf
-    whom = "that a given client took part" if found["unit"] == "client" else "that a given row was what it is"
+    whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
     factor = (
         f"a factor of {_plainly(odds)}"
         if odds < LITTLE
-        else "a factor beyond ten thousand, which promises next to nothing"
+        else "a factor above ten thousand, which guarantees almost nothing"
     )
-    chance = f", but for a chance of {number(found['delta'])} (delta) that it tells more" if found["delta"] else ""
-    torn = (
-        f" {count(found['torn'], 'line')} of the ledger broke off before a release was used." if found["torn"] else ""
-    )
+    chance = f", except with a probability of {number(found['delta'])} (delta)" if found["delta"] else ""
+    torn = f" {count(found['torn'], 'line')} of the ledger ended before a release was used." if found["torn"] else ""
     means = "would mean if the noise were secret" if found["noise"] == "seed" else "means"
     return (
-        f"What epsilon = {_plainly(epsilon)} {means}: whoever sees all that was released, and knows whatever else there is to know, can "
+        f"What epsilon = {_plainly(epsilon)} {means}: anyone who sees everything that was released, whatever else they know, can "
         f"shift the odds {whom} by at most {factor}{chance}. It is the price of the whole run, {count(found['releases'], 'release')}, "
-        f"read from ledger.jsonl, which only ever grows. {found['how']}{torn}"
+        f"read from ledger.jsonl, which is append-only. {found['how']}{torn}"
     )
 
 
 def _helped(found: Mapping[str, Any]) -> str:
-    """Collusion and drop-outs under masks."""
+    """Return a paragraph on collusion and drop-outs under masks."""
     if not (most := found.get("withstood")):
         return ""
     return (
         f"Of {count(most['asked'], 'client')} asked in a round, the fewest in this run, at least {count(most['needed'])} had to stay to "
-        f"its end, else its sum was given up; those who leave in the middle cost the others nothing. A server that breaks the rules, "
-        f"with up to {count(most['colluding'], 'client')} of them at its side, still learns no more than the sum of the others' updates. "
-        "That sum is exact up to a rounding; what the sum itself and the models betray is not limited by it: that takes noise."
+        f"its end; otherwise its sum was given up. Clients that leave midway cost the others nothing. A server that breaks the rules, "
+        f"with the help of up to {count(most['colluding'], 'client')} of them, still learns only the sum of the others' updates. "
+        "That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
     )
 
 
-def _accounts(subject: Subject, words: Mapping[str, tuple[str, str]], accounts: Mapping[str, Any]) -> Table:
-    """A paper's epsilon, assumption by assumption."""
+def _accounts(subject: Subject, words: Mapping[str, tuple[str, str]], accounts: Mapping[str, Any]) -> TableBlock:
+    """Return a paper's epsilon under each set of assumptions."""
     shown = [(key, *words[key], accounts[key]) for key in words if key in accounts]
     rows = [
         [
-            Cell(name, why),
-            Cell(value if isinstance(value, str) else printed(value, subject.at(f"privacy.accounts.{key}"), _plainly)),
+            TableCell(name, why),
+            TableCell(
+                value if isinstance(value, str) else printed(value, subject.at(f"privacy.accounts.{key}"), _plainly)
+            ),
         ]
         for key, name, why, value in shown
     ]
-    caption = "Epsilon of a single row: what the paper states, and what is left of it with fewer assumptions"
+    caption = "Epsilon of a single row: the paper's statement, and its value under fewer assumptions"
     text = csv_text(("account", "epsilon"), [(name, value) for _, name, _, value in shown])
-    return Table(f"{subject.key}-accounts", caption, [Cell("account"), Cell("epsilon")], rows, text)
+    return TableBlock(f"{subject.key}-accounts", caption, [TableCell("account"), TableCell("epsilon")], rows, text)
 
 
-def _price(subject: Subject) -> Table:
-    """Bytes and seconds beside those without protection."""
+def _price(subject: Subject) -> TableBlock:
+    """Return bytes and seconds, compared with those without protection."""
     cost, phases = subject.summary["cost"], subject.summary["cost"]["seconds_by_phase"]
     sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
     spent = _protecting(phases)
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     table: list[tuple[object, ...]] = []
     for name, whole, own, text in (
         ("bytes", sent, more, bytes_text),
         ("seconds", cost["seconds"], spent, seconds_text),
     ):
         if whole is None or own is None:
-            rows.append([Cell(name), Cell(NOT_TOLD), Cell(""), Cell("")])
+            rows.append([TableCell(name), TableCell(NOT_TOLD), TableCell(""), TableCell("")])
             table.append((name, None, None))
             continue
         rest = whole - own
         rows.append(
             [
-                Cell(name),
-                Cell(text(whole)),
-                Cell(text(rest)),
-                Cell(times_text(whole / rest) if rest > 0 else DASH),
+                TableCell(name),
+                TableCell(text(whole)),
+                TableCell(text(rest)),
+                TableCell(times_text(whole / rest) if rest > 0 else DASH),
             ]
         )
         table.append((name, whole, rest))
     for phase in (p for p in PROTECTING if p in phases):
         rows.append(
-            [Cell(f"of the seconds, {phase_name(phase)}"), Cell(seconds_text(phases[phase])), Cell(""), Cell("")]
+            [
+                TableCell(f"of the seconds, {phase_name(phase)}"),
+                TableCell(seconds_text(phases[phase])),
+                TableCell(""),
+                TableCell(""),
+            ]
         )
         table.append((phase, phases[phase], None))
-    head = [Cell("what"), Cell("this run"), Cell("without protection"), Cell("ratio")]
-    return Table(
+    head = [TableCell("what"), TableCell("this run"), TableCell("without protection"), TableCell("ratio")]
+    return TableBlock(
         f"{subject.key}-price", "The price of the whole run", head, rows, csv_text(("what", "with", "without"), table)
     )
 
 
 def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
-    """Epsilon over the rounds, where it is finite."""
+    """Return epsilon over the rounds, if it is finite."""
     curve = found.get("curve", [])
     if not curve or any(isinstance(epsilon, str) for _, epsilon in curve):
         return []
     points = [Point(0, 0.0, "before round 1: epsilon 0")]
     points += [Point(at, epsilon, f"after round {at}: epsilon {_plainly(epsilon)}") for at, epsilon in curve]
     how = (
-        f"What all releases up to a round cost together, at delta = {number(found['delta'])}. Lower is more private; it never falls, "
-        "because what was released stays released."
+        f"Total cost of all releases up to a round, at delta = {number(found['delta'])}. Lower is more private; it never falls, "
+        "because a release cannot be undone."
     )
     draw = partial(
         _lines, [Series("epsilon", 0, points)], f"Epsilon over the rounds: it ends at {_plainly(curve[-1][1])}."
@@ -274,11 +279,11 @@ def _lines(series: Sequence[Series], label: str, width: int) -> str:
 
 
 def _phases(subject: Subject) -> Figure:
-    """Seconds of the whole run by phase, the work itself among them."""
+    """Return seconds of the whole run by phase, except evaluation."""
     spent = {phase: s for phase, s in subject.summary["cost"]["seconds_by_phase"].items() if phase != "evaluate"}
     order = sorted(spent, key=lambda phase: PROTECTING.index(phase) if phase in PROTECTING else -1)
     unit, size = second_unit(max(spent.values(), default=0.0))
-    kinds = (("the work itself", False), ("protection", True))
+    kinds = (("work", False), ("protection", True))
     stacks = [
         Bars(
             label,
@@ -289,7 +294,7 @@ def _phases(subject: Subject) -> Figure:
         for style, (label, ours) in enumerate(kinds)
     ]
     axis = Axis(f"{unit} in all rounds", lambda v: tick(v / size), size)
-    how = "One bar a phase: " + "; ".join(f"{phase}: {phase_name(phase)}" for phase in order) + "."
+    how = "One bar per phase: " + "; ".join(f"{phase}: {phase_name(phase)}" for phase in order) + "."
     label = "Seconds by phase: " + ", ".join(f"{phase} {seconds_text(spent[phase])}" for phase in order)
     draw = partial(_bars, order, axis, stacks, label)
     text = csv_text(("phase", "seconds"), [(phase, spent[phase]) for phase in order])

@@ -1,4 +1,4 @@
-"""The data that left the clients, the making of the run, and how to repeat it."""
+"""The data that left the clients, the setup of the run, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from fedatlas.wording import count, facts_text
 
 
 def left_blocks(subject: Subject) -> list[Block]:
-    """The data that left a client, and the notices of the run."""
+    """Return the data that left a client, and the notices of the run."""
     s = subject.summary
-    said = Markup("What leaves a client in a round: <b>{}</b>.").format(s["leaves"])
+    said = Markup("Sent by a client in each round: <b>{}</b>.").format(s["leaves"])
     out: list[Block] = [lead(said)]
     if s.get("privacy"):
         out.append(
             Text(
-                "It left as the section on privacy says. Rows and steps of single clients, and the training loss, are a simulation's own "
-                "view; no message carried a loss."
+                "It was sent as described in the section on privacy. Rows and steps of single clients, and the training loss, are visible "
+                "only in a simulation; no message contained a loss."
             )
         )
     elif s["algorithm"] not in BASELINES:
         out.append(
-            Text("With it go plain figures of the work: how many rows and steps it was, and the mean training loss.")
+            Text(
+                "It is sent with plain figures about the work: the numbers of rows and steps, and the mean training loss."
+            )
         )
     if said_before := prepared_text(subject.preprocess):
         out.append(Text(said_before))
-    unless = "" if s.get("privacy") else ", and nothing here was masked or perturbed unless the line above says so"
+    unless = "" if s.get("privacy") else ", and nothing here was masked or perturbed unless stated above"
     out.append(
         Text(
             "This was a simulation on one machine. It shows what would be sent, not that it is safe to send: a model can reveal "
@@ -43,7 +45,7 @@ def left_blocks(subject: Subject) -> list[Block]:
 
 
 def prepared_text(preprocess: Plain) -> str:
-    """The summaries of columns that clients sent before round 1, so that all could prepare rows alike; "" where there were none."""
+    """Return a sentence on the column summaries that clients sent before round 1, used to prepare rows alike; "" for none."""
     if not preprocess.get("bytes_up", 0):
         return ""
     rules, scale = preprocess.get("rules", ()), preprocess.get("scale")
@@ -57,20 +59,18 @@ def prepared_text(preprocess: Plain) -> str:
         ("sums of the target", (preprocess.get("target_mean", 0.0), preprocess.get("target_sd", 1.0)) != (0.0, 1.0)),
     ]
     told = ", ".join(words for words, happened in said if happened) or "sums of its values"
-    return (
-        f"Before round 1, once, each client said of its rows: {told}. Of a client with one row such sums are that row."
-    )
+    return f"Before round 1, each client sent once about its rows: {told}. For a client with one row, such sums are that row."
 
 
 def repeat_blocks(entry: Entry) -> list[Block]:
-    """The exact command and configuration of a folder, and what it ran on."""
+    """Return the exact command and configuration of a folder, and the system it ran on."""
     summary = entry.subjects[0].summary
     baselines = any(s.summary.get("gain") for s in entry.subjects)
     flags = ["--baselines" if baselines else "--no-baselines"]
     flags += [f"--plugin {shlex.quote(file)}" for file in summary.get("plugins", ())]
     command = f"fedatlas run experiment.toml {' '.join(flags)}"
-    how = "Save the configuration below as experiment.toml and run the command. Same plan and versions: same bits."
-    if own := summary.get("module"):  # a network of one's own, which no file can name
+    how = "Save the configuration below as experiment.toml and run the command. The same plan and versions give the same bits."
+    if own := summary.get("module"):  # a custom network, which a file cannot name
         command = f'run(Experiment.read("experiment.toml", module=module), baselines={baselines})'
         how += f" Here module is a network of class {own} with the weights of the run's initial.safetensors (load_state_dict)."
     return [
@@ -101,7 +101,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
 
 
 def _planned(plan: Plain) -> list[tuple[str, str]]:
-    """How it was computed; parties that hold columns train no network."""
+    """Return how it was computed; parties that hold columns train no network."""
     workers = count(plan["workers"], "process", "processes")
     if "engine" not in plan:
         return [("workers", workers)]

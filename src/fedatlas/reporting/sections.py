@@ -1,4 +1,4 @@
-"""The sections of a report in their order. Each is one record; a section without blocks is left out."""
+"""The sections of a report in order. Each is one record; a section without blocks is left out."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ from fedatlas.reporting.view_attacks import leak_blocks
 
 
 class ReportSection(NamedTuple):
-    """A section: where it stands, and the function that gives its blocks.
+    """A section: its place, and the function that returns its blocks.
 
-    ``page`` is of all runs of the page together. ``run`` is of one run: on a page of one it takes the place of ``page``, on a page of
-    several it stands in each run's chapter. ``folder`` is of each folder named, at the end.
+    ``page`` covers all runs of the page together. ``run`` covers one run: on a page of one run it replaces ``page``, on a page of
+    several it appears in each run's chapter. ``folder`` covers each folder named, at the end.
     """
 
     id: str
-    title: str  # {party}: whose page it is; {run}: which folder
-    nav: str  # its name in the contents
+    title: str  # {party}: the party of the page; {run}: the folder
+    nav: str  # name in the table of contents
     page: Callable[[Sequence[Entry]], Sequence[Block]] | None = None
     run: Callable[[Subject], Sequence[Block]] | None = None
     folder: Callable[[Entry], Sequence[Block]] | None = None
-    pages: Sequence[str] = (ROWS,)  # the kinds of page that it stands on
+    pages: Sequence[str] = (ROWS,)  # kinds of page it appears on
 
 
 SECTIONS = [
-    ReportSection("result", "What came out", "Result", page=outcome.opening),
-    ReportSection("result", "What came out", "Result", run=columns_result.result_blocks, pages=[COLUMNS]),
-    ReportSection("result", "What this is", "Start", run=columns_result.party_blocks, pages=[PARTY]),
+    ReportSection("result", "Results", "Result", page=outcome.opening),
+    ReportSection("result", "Results", "Result", run=columns_result.result_blocks, pages=[COLUMNS]),
+    ReportSection("result", "About this page", "Start", run=columns_result.party_blocks, pages=[PARTY]),
     ReportSection("gain", "What does each party gain?", "Gain", page=gain.gain_over, run=gain.gain_blocks),
     ReportSection(
         "gain", "Would a party's columns help?", "Gain", run=columns_gain.columns_gain_blocks, pages=[COLUMNS]
     ),
-    ReportSection("curves", "How learning went", "Learning", page=curves, pages=[ROWS, COLUMNS]),
+    ReportSection("curves", "Learning curves", "Learning", page=curves, pages=[ROWS, COLUMNS]),
     ReportSection(
-        "importance", "Who brought what", "Importance", run=columns_result.importance_blocks, pages=[COLUMNS]
+        "importance", "What each party contributed", "Importance", run=columns_result.importance_blocks, pages=[COLUMNS]
     ),
     ReportSection(
         "importance",
-        "What the columns of {party} bring",
+        "What the columns of {party} contribute",
         "Importance",
         run=columns_result.importance_blocks,
         pages=[PARTY],
     ),
     ReportSection("trees", "The trees", "Trees", run=tree_blocks, pages=[COLUMNS, PARTY]),
-    ReportSection("attackers", "What attackers did, and what resisted", "Attackers", run=attacker_blocks),
+    ReportSection("attackers", "The attackers and the defence", "Attackers", run=attacker_blocks),
     ReportSection("privacy", "What was protected, and from whom", "Privacy", run=privacy_blocks),
     ReportSection("leaks", "What a party could have learnt", "Leaks", run=leak_blocks),
-    ReportSection("held", "Who held what", "Data", run=held_blocks),
-    ReportSection("held", "Who held what", "Data", run=columns_result.parties_blocks, pages=[COLUMNS, PARTY]),
+    ReportSection("held", "Data of each client", "Data", run=held_blocks),
+    ReportSection("held", "Data of each party", "Data", run=columns_result.parties_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("cost", "What it cost", "Cost", run=costs.cost_blocks),
     ReportSection("cost", "What it cost", "Cost", run=costs.columns_cost_blocks, pages=[COLUMNS]),
-    ReportSection("errors", "Where the model errs", "Errors", run=error_blocks),
-    ReportSection("left", "What left the clients", "What left", run=left_blocks),
-    ReportSection("left", "What leaked to whom", "What leaked", run=columns_leak_blocks, pages=[COLUMNS, PARTY]),
+    ReportSection("errors", "Errors of the model", "Errors", run=error_blocks),
+    ReportSection("left", "What the clients sent", "Sent", run=left_blocks),
+    ReportSection("left", "What each party could learn", "Leaks", run=columns_leak_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("repeat", "Repeat {run}", "Repeat", folder=repeat_blocks, pages=[ROWS, COLUMNS]),
 ]
 

@@ -1,4 +1,4 @@
-"""Attacks that were tried on the views of a run: their figures beside the placebo's, pictures and curves."""
+"""Attacks on the views of a run: their figures compared with the placebo's, pictures and curves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack
-from fedatlas.reporting.blocks import Block, Cell, Cells, Facts, Figure, Figures, Table, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Cells, Facts, Figure, Figures, TableBlock, TableCell, Text, lead, notice
 from fedatlas.reporting.drawing.charts import power_curve
 from fedatlas.reporting.drawing.pixels import pairs
 from fedatlas.reporting.entries import Plain, Subject
@@ -17,22 +17,22 @@ THREAT = {
     "who": "who",
     "how": "how",
     "when": "when",
-    "where": "what it touches",
-    "why": "what it is after",
+    "where": "its target",
+    "why": "its goal",
     "knowledge": "what it knows",
-    "budget": "how much it may do",
+    "budget": "its limits",
 }
 INTRO = (
-    "Attacks that were tried on what a role saw of this run. Each stands beside a placebo, which is what the attack gets without "
-    "learning anything of its target; what is above the placebo leaked. An interval that holds 0 shows no leak; it does not prove that "
-    "there is none."
+    "Attacks on what a role saw of this run. Each is compared with a placebo, the result of the attack without "
+    "any information about its target; a value above the placebo is a leak. An interval that contains 0 shows no leak; it does not prove "
+    "that there is none."
 )
 DRAWINGS: Mapping[str, Callable[..., str]] = {"pairs": pairs, "curve": power_curve}
-"""How a `Picture` is drawn, by its ``draw``."""
+"""``draw`` of a `Picture` -> the function that draws it."""
 
 
 def leak_blocks(subject: Subject) -> list[Block]:
-    """The section of a run whose views were attacked; empty for any other."""
+    """Return the section of a run whose views were attacked; empty for any other."""
     out: list[Block] = [Text(INTRO)] if subject.leaks else []
     for record, arrays in subject.leaks:
         out += _one(subject, record, arrays)
@@ -40,7 +40,7 @@ def leak_blocks(subject: Subject) -> list[Block]:
 
 
 def threat_facts(declaration: Mapping[str, str]) -> Facts:
-    """The declaration of an attack."""
+    """Return the declaration of an attack."""
     return Facts([(THREAT[field], text) for field, text in declaration.items() if text])
 
 
@@ -49,7 +49,7 @@ def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
     if "unscored" in record:
         return [notice(f"{about}: {record['unscored']}")]
     leak = record["leaks"].get(attack.leak, {})
-    verdict = "no leak to be seen" if not leak.get("low") or leak["low"] <= 0 else "a leak"
+    verdict = "no leak found" if not leak.get("low") or leak["low"] <= 0 else "a leak"
     return [
         lead(f"{about}, {count(record['targets'], attack.thing)}: {verdict}."),
         _table(subject, attack, record),
@@ -63,7 +63,7 @@ def _role(text: str) -> str:
     return {"client": f"client {client}", "successor": f"the client after client {client}"}.get(kind, f"the {kind}")
 
 
-def _table(subject: Subject, attack: ViewAttack, record: Plain) -> Table:
+def _table(subject: Subject, attack: ViewAttack, record: Plain) -> TableBlock:
     rows, plain = list[Cells](), []
     for key, one in record["metrics"].items():
         leak = record["leaks"].get(key)
@@ -73,13 +73,13 @@ def _table(subject: Subject, attack: ViewAttack, record: Plain) -> Table:
         plain.append([key, one["value"], one["low"], one["high"], one["placebo"], *ends])
     head = ["figure", "value", "placebo", "leak"]
     columns = ("figure", "value", "low", "high", "placebo", "leak", "leak_low", "leak_high")
-    return Table(f"{subject.key}-{attack.name}", f"Figures of {attack.name}", head, rows, csv_text(columns, plain))
+    return TableBlock(f"{subject.key}-{attack.name}", f"Figures of {attack.name}", head, rows, csv_text(columns, plain))
 
 
-def _value(one: Plain) -> Cell:
+def _value(one: Plain) -> TableCell:
     if one["value"] is None:
-        return Cell("not resolved", "fewer than 10,000 non-members")
-    return Cell(number(one["value"]), interval_text(one["low"], one["high"]))
+        return TableCell("not resolved", "fewer than 10,000 non-members")
+    return TableCell(number(one["value"]), interval_text(one["low"], one["high"]))
 
 
 def _figure(subject: Subject, name: str, one: Picture) -> Figure:

@@ -1,1 +1,1 @@
-"""Runs as values: a run that has to be there, its loop and its end, several seeds, baselines, and the look before running."""
+"""Runs as values: make sure that a run exists, its loop and its end, several seeds, baselines, and previews."""

@@ -1,4 +1,4 @@
-"""``fedatlas align``: which rows parties have in common, and nothing more."""
+"""``fedatlas align``: find the rows that parties have in common, and nothing more."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.vertical import align, psi
 from fedatlas.vertical.ids import look_of
 
-TRIED = 200  # ids that a dry run masks to see how long one takes
+TRIED = 200  # ids that a dry run masks to time one
 
 
 def aligned(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]:
-    """Matches the rows of an experiment's parties: ids of each, how many all have, how many any two, bytes and seconds."""
+    """Match the rows of an experiment's parties.
+
+    Returns the number of ids of each party, of rows that all have and that each pair has, bytes and seconds.
+    """
     held, began = consortium(whole), time.perf_counter()
     federation = columns_federation(held.parties, align.QUESTIONS, observers=observers, name="align", run="align")
     state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
@@ -35,7 +38,7 @@ def aligned(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any
 
 
 def looked_at(held: Consortium) -> dict[str, Any]:
-    """What would be matched, how many bytes would be sent and about how long it would take; sends nothing."""
+    """Return what would be matched, the bytes that would be sent and about how long it would take; send nothing."""
     ids = [int(n) for n in about(held)["ids"].values()]
     return {
         **about(held),
@@ -47,7 +50,7 @@ def looked_at(held: Consortium) -> dict[str, Any]:
 
 
 def about(held: Consortium) -> dict[str, Any]:
-    """The parties' sizes."""
+    """Return the method of matching, and each party's name and number of ids."""
     return {
         "align": held.align._asdict(),
         "parties": list(held.names),
@@ -57,7 +60,10 @@ def about(held: Consortium) -> dict[str, Any]:
 
 
 def bytes_of(how: align.Align, ids: list[int]) -> int:
-    """About how many bytes a matching sends, up and down: points there and back, and of three or more parties round all of them."""
+    """Estimate the bytes that matching sends, up and down.
+
+    Points are sent there and back; with three or more parties, through all of them in turn.
+    """
     if how.name == "none":
         return 0
     points = psi.BYTES * sum(ids)
@@ -67,7 +73,7 @@ def bytes_of(how: align.Align, ids: list[int]) -> int:
 
 
 def seconds_of(how: align.Align, ids: list[int], workers: int) -> float:
-    """About how long a matching takes on this machine, by the pace of a few."""
+    """Estimate how many seconds matching takes on this machine, from the time for a few ids."""
     if how.name == "none":
         return 0.0
     some = [str(i) for i in range(TRIED)]

@@ -8,21 +8,21 @@ from fedatlas.wording import bytes_text, seconds_text
 
 
 def length(shortest: int, longest: int) -> str:
-    """How long ids are."""
+    """Return the length of ids as text."""
     return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-    """What came of a matching, or would come of it, for people."""
+    """Return sentences about the result of a matching, or about its preview."""
     ids, out = found["ids"], []
     for name, n in ids.items():
         label = ", which holds the label" if name == found["active"] else ""
         out.append(f"{name}: {n:,} ids{label}.")
-    took = f"{bytes_text(found['bytes'])}, {seconds_text(found['seconds'])}"
+    took = f"{bytes_text(found['bytes'])} in {seconds_text(found['seconds'])}"
     if "rows" not in found:
         for name, one in found["looks"].items():
             out.append(
-                f"Ids of {name}: {length(one['shortest'], one['longest'])} characters, {one['digits']:.0%} digits alone, "
+                f"Ids of {name}: {length(one['shortest'], one['longest'])} characters, {one['digits']:.0%} only digits, "
                 f"{one['zeros']:.0%} with leading zeros, {one['letters']:.0%} with letters."
             )
         out.append(f"Matching would send about {took}. Nothing was sent.")
@@ -37,7 +37,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
 
 
 def expectations(found: dict[str, Any]) -> list[str]:
-    """What a dry run of parties that hold columns found, for people."""
+    """Return sentences about a dry run of parties that hold columns."""
     lines = sentences({**found, "bytes": found["bytes_alignment"], "seconds": found["seconds_alignment"]})
     notices = [line for line in lines if line.startswith("Notice")]
     head = [line.removesuffix(" Nothing was sent.") for line in lines if not line.startswith("Notice")]
@@ -51,7 +51,7 @@ def expectations(found: dict[str, Any]) -> list[str]:
 
 
 LEARNT = {
-    2: "Each party learnt which of its rows the other has, and how many ids the other has; no id crossed in the clear.",
-    3: "Each party learnt which of its rows all others have; the coordinator learnt the sizes of all overlaps, no id.",
+    2: "Each party learnt which of its rows the other has, and how many ids the other has; no id was sent in the clear.",
+    3: "Each party learnt which of its rows all others have; the coordinator learnt the sizes of all overlaps, but no id.",
 }
-"""Number of parties (3: or more) -> who learns what of a matching."""
+"""Number of parties (3: or more) -> what each role learns from a matching."""

@@ -1,4 +1,4 @@
-"""What each party gains: the federation beside the two ends it lies between, trained on the same rows from the same model."""
+"""The gain of each client: the federation compared with each client alone and with all rows pooled."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.refusals import checked
 
-CHEAP = 2e12  # floating-point operations: about half a minute on one core of 2020
+CHEAP = 2e12  # floating-point operations: about half a minute on one core from 2020
 
 
 def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> ExperimentConfig:
-    """The experiment with a baseline in place of its algorithm, for the rounds that were done; evaluated and saved where it has to be."""
+    """Return the experiment with a baseline in place of its algorithm, for ``rounds`` rounds.
+
+    Only the first and the last model are evaluated, and few checkpoints are written.
+    """
     plain = config.plain()
     if config.local.schedule.name == "cosine":  # the same rates, also where the run was stopped early
         plain["local"]["schedule"].setdefault("rounds", config.rounds)
@@ -34,7 +37,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
-    for table in ("attack", "aggregation", "compression", "privacy"):  # no update is sent that could be any of these
+    for table in ("attack", "aggregation", "compression", "privacy"):  # no update is sent to which these could apply
         plain.pop(table, None)
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
@@ -44,7 +47,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
 
 
 def wanted(config: ExperimentConfig, summary: Mapping[str, Any], asked: bool | None) -> bool:
-    """Whether a finished run is to have baselines; one that diverged left no model to compare anything with."""
+    """Return whether to train the baselines of a finished run; a run that diverged has no model to compare with."""
     rows = [row["train_rows"] for row in summary["per_client"]]
     judged = sum(row["test_rows"] for row in summary["per_client"])
     return "diverged" not in summary and wants_baselines(config, rows, judged, summary["forward_flops"], asked)
@@ -53,7 +56,10 @@ def wanted(config: ExperimentConfig, summary: Mapping[str, Any], asked: bool | N
 def train(
     path: Path, module: nn.Module | None, progress: Progress, run: Callable[[Checked, Path, Progress], object]
 ) -> None:
-    """Train the baselines of a run, or continue them: the same rows, the same local work as its algorithm fixed (H0)."""
+    """Train or continue the baselines of a run, on the same rows and with the same local work (H0).
+
+    ``run`` trains one. A baseline that diverges is left out with a notice.
+    """
     folder = RunFolder.open(path)
     for name in BASELINES:
         try:
@@ -65,7 +71,10 @@ def train(
 
 
 def gain(run: Path) -> dict[str, Any] | None:
-    """A row a client: local-only, federated, centralised on the same test rows; None where no baseline was trained."""
+    """Return one row per client with its figures alone, federated and pooled, on the same test rows.
+
+    None if no baseline was trained.
+    """
     parts = {"federated": RunFolder.open(run).summary()}
     for name in BASELINES:
         folder = baseline_path(run, name)
@@ -93,9 +102,10 @@ def gain(run: Path) -> dict[str, Any] | None:
 
 
 def won(run: Path, summary: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-    """client -> 95% interval of what it has more together than alone, {low, high}; the test rows drawn alike for both sides.
+    """Map each client to the 95% interval {low, high} of its gain over training alone.
 
-    Accuracy won, or error avoided. {} where the scores of the rows were too many to be kept.
+    The gain is accuracy won, or error avoided; bootstrapped over the same test rows for both models. {} if the scores
+    of the rows were too many to be kept.
     """
     together, alone = (RunFolder(folder).arrays(JUDGED) for folder in (run, baseline_path(run, "local_only")))
     numbers, seed = summary["task"] == "numbers", summary["seed"]
@@ -125,9 +135,9 @@ def _values(by_client: Mapping[str, Mapping[int, Mapping[str, Any]]], client: in
 
 
 def _summary(rows: Sequence[Mapping[str, Any]], task: str) -> dict[str, float | None]:
-    """{mean, p10, min}; for errors the 90th percentile and the largest, under the same names: the worst end.
+    """Return {mean, p10, min}; for errors, p10 and min hold the 90th percentile and the largest: the worst values.
 
-    Where clients are judged on rows of their own, those that have too few, and are judged on the common ones, count nowhere.
+    If clients are judged on their own rows, those with too few, judged on the common rows, are not counted.
     """
     sign = -1.0 if task == "numbers" else 1.0
     own = any(row["own_rows"] for row in rows)
@@ -139,9 +149,9 @@ def _summary(rows: Sequence[Mapping[str, Any]], task: str) -> dict[str, float | 
 def wants_baselines(
     config: ExperimentConfig, rows: Sequence[int], judged: int, forward: int, asked: bool | None
 ) -> bool:
-    """Whether the baselines are trained: as asked, else where they cost less than `CHEAP`; never for a baseline itself.
+    """Return whether to train the baselines: as asked, else if they cost less than `CHEAP`; never for a baseline.
 
-    ``rows`` of each client; ``judged``: the rows that all clients' models are judged on, added up; ``forward``:
+    ``rows``: those of each client; ``judged``: sum over clients of the rows their models are judged on; ``forward``:
     operations of a forward pass of one row.
     """
     if config.algorithm.name in BASELINES:
@@ -155,5 +165,5 @@ def wants_baselines(
 
 
 def examples_alone(config: ExperimentConfig, rows: Sequence[int]) -> int:
-    """Examples of a round in which every client trains."""
+    """Return the examples of a round in which every client trains."""
     return sum(examples_of(local_budget(config), n, config.local.batch_size) for n in rows)

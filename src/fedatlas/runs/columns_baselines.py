@@ -1,13 +1,13 @@
-"""Would a party's columns help? The same scheme trained without them, on the same rows, in the clear, judged on the same test rows.
+"""The gain from a party's columns: the same scheme trained without them, in the clear, judged on the same test rows.
 
 ============  ======================================================================================================
 alone         the active party's columns only, on the rows that all parties have
-alone_all     the same on all its rows but those that test: a small overlap can cost more than the columns bring
-without_NAME  all parties but one, where there are several that hold no label
-joined        all columns in one table, as if somebody had them all: what privacy costs
+alone_all     the same on all its rows but the test rows: a small overlap can cost more than the columns bring
+without_NAME  all parties but one, if several parties hold no label
+joined        all columns in one table, as if one party had them all: shows what privacy costs
 ============  ======================================================================================================
 
-Differences have intervals by the paired bootstrap: the test rows are drawn alike for both sides.
+Differences have intervals by the paired bootstrap: the same test rows are drawn for both models.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Side(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A federation whose rows are aligned, and what is known left of the link."""
+    """A federation whose rows are aligned, and the coordinator's state."""
 
     federation: InProcess
     server: State
 
 
 def opened(side: Side, scheme: Scheme, how: How, name: str) -> Opened:
-    """These parties in this process, behind the first round of the scheme."""
+    """Return these parties' federation in this process, after the scheme has begun."""
     states = PartyState()
     for k, one in enumerate(side.states):
         states.after.put(k, one)
@@ -63,7 +63,7 @@ def opened(side: Side, scheme: Scheme, how: How, name: str) -> Opened:
 
 
 def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
-    """The model of these parties after so many rounds in the clear, judged on their test rows."""
+    """Train these parties' model for so many rounds in the clear, and judge it on their test rows."""
     how, active = scheme.clear(how), side.parties[0].active
     federation, server = opened(side, scheme, how, "baseline")
     for number in range(1, rounds + 1):
@@ -74,7 +74,7 @@ def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
 
 
 def trial(side: Side, scheme: Scheme, how: How) -> Cost:
-    """What one round costs, which is thrown away; under encryption, too, where ``how`` says so."""
+    """Return the cost of one round, which is discarded; it is encrypted if ``how`` says so."""
     federation, server = opened(side, scheme, how, "trial")
     number = scheme.trial(how).number
     drive(federation, lambda: scheme.step(how, server, number), number)
@@ -82,14 +82,14 @@ def trial(side: Side, scheme: Scheme, how: How) -> Cost:
 
 
 def drive(federation: Any, make: Callable[[], RoundGenerator], number: int) -> State:
-    """One round, whole."""
+    """Drive one whole round and return the coordinator's state after it."""
     state = federation.drive(make, RoundStart(number, 1.0))
     assert state is not None
     return dict(state)
 
 
 def kept(all_: Side, which: Sequence[int]) -> Side:
-    """Some of the parties, numbered from 0."""
+    """Return some of the parties, renumbered from 0."""
     names = tuple(all_.parties[k].name for k in which)
     active = list(which).index(all_.parties[0].active)
     chosen = [all_.parties[k]._replace(party=i, active=active, parties=names) for i, k in enumerate(which)]
@@ -97,7 +97,7 @@ def kept(all_: Side, which: Sequence[int]) -> Side:
 
 
 def joined(all_: Side) -> Side:
-    """One party that holds all columns of the common rows."""
+    """Return a single party that holds all columns of the common rows."""
     active = all_.parties[0].active
     one, state = all_.parties[active], all_.states[active]
     x = np.concatenate([held.x[order(own)] for held, own in zip(*all_, strict=True)], axis=1)
@@ -107,7 +107,7 @@ def joined(all_: Side) -> Side:
 
 
 def all_rows(all_: Side) -> Side:
-    """The active party alone with all its rows: those that nobody else has train, too."""
+    """Return the active party alone with all its rows; rows that no other party has are training rows, too."""
     alone = kept(all_, [all_.parties[0].active])
     state = alone.states[0]
     common = order(state)
@@ -118,7 +118,7 @@ def all_rows(all_: Side) -> Side:
 
 
 def sides_of(all_: Side) -> dict[str, Side]:
-    """The baselines by name."""
+    """Return the baselines by name."""
     active, many = all_.parties[0].active, range(len(all_.parties))
     sides = {"alone": kept(all_, [active])}
     if len(all_.parties[active].x) > len(order(all_.states[active])):
@@ -130,7 +130,10 @@ def sides_of(all_: Side) -> dict[str, Side]:
 
 
 def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, Any]:
-    """``gain`` of the summary: figures of a finished run and of each baseline, and of each party what its columns bring, with intervals."""
+    """Return ``gain`` of the summary: the figures of a finished run and of each baseline, and what each party brings.
+
+    What a party's columns bring is the difference to the baseline without them, with its interval.
+    """
     scheme, parties, states = whole.of_columns(), consortium(whole).parties, PartyState()
     said(f"Baselines for comparison, in the clear: the same {scheme.words.round}s without each party ...")
     rounds = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run.round
@@ -158,7 +161,7 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, A
 
 
 def redrawn(one: Judged, seed: int) -> dict[str, np.ndarray[Any, Any]]:
-    """figure -> what it comes to for each drawing of the test rows, the same drawings for every side."""
+    """Map each figure to its values over the bootstrap draws of the test rows; every model gets the same draws."""
     weighted = one.weighted()
     found = [weighted(drawn) for drawn in drawings(len(one.y), seed, "gain")]
     return {key: np.concatenate([each[key] for each in found]) for key in FIGURES[one.task]}
@@ -167,7 +170,10 @@ def redrawn(one: Judged, seed: int) -> dict[str, np.ndarray[Any, Any]]:
 def better(
     key: str, one: Mapping[str, Any], other: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """How much better one side's figure is than another's, with its interval: more of what should be high, less of what should be low."""
+    """Return by how much one model's figure is better than another's, with its interval.
+
+    Positive is better, also for figures of which lower is better.
+    """
     sign = -1.0 if key in LOWER_IS_BETTER else 1.0
     known = one[key] is not None and other[key] is not None
     value = sign * (one[key] - other[key]) if known else np.nan

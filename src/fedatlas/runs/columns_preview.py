@@ -1,7 +1,7 @@
-"""A look at a run of parties that hold columns before it: what matching and rounds would send, and about how long they would take.
+"""Preview a run of parties that hold columns: what matching and rounds would send, and about how long they would take.
 
-A round is tried on a few rows that are paired by their places, not by their ids, and thrown away; twice, of few and of twice as many, where
-the scheme says that its cost is a straight line in the rows (`Scheme.trial`).
+A round is tried on a few rows, paired by position rather than by id, and discarded. If the scheme's cost is a straight
+line in the number of rows (`Scheme.trial`), it is tried on two sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedatlas.vertical.split import parted
 
 
 class Tried(NamedTuple):
-    """What a round cost."""
+    """The cost of a round on so many rows."""
 
     rows: int
     bytes: int
@@ -30,7 +30,7 @@ class Tried(NamedTuple):
 
 @machine.one_thread_an_operator()
 def rehearsed(whole: Checked) -> dict[str, Any]:
-    """Who holds what, bytes and seconds of alignment and rounds, as far as they are known before anything is matched."""
+    """Return who holds what, and the expected bytes and seconds of alignment and rounds, before anything is matched."""
     held, scheme, rounds = consortium(whole), whole.of_columns(), whole.config.rounds
     matching = alignment.looked_at(held)
     most = min(len(one.x) for one in held.parties)
@@ -51,7 +51,7 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
 
 
 def expected(made: list[Tried], rows: int) -> Tried:
-    """A round of so many rows: along the line through two trials; of one, in proportion."""
+    """Return the expected cost of a round of so many rows: on the line through two trials, or in proportion to one."""
     if len(made) == 2 and made[0].rows < made[1].rows:
         few, many = made
         share = (rows - few.rows) / (many.rows - few.rows)
@@ -62,7 +62,7 @@ def expected(made: list[Tried], rows: int) -> Tried:
 
 
 def one_round(held: Consortium, rows: int) -> Tried:
-    """A round on so many rows of each party, whichever they are."""
+    """Return the cost of a round on the first ``rows`` rows of each party."""
     active = held.parties[held.active]
     assert active.y is not None
     at = np.arange(rows)

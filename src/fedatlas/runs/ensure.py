@@ -1,4 +1,4 @@
-"""A run that has to be there: given where it is finished, continued where it was stopped, else run."""
+"""Make sure that a run exists: return it if it is finished, continue it if it was stopped, else run it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def ensure(
     progress: Progress = NOBODY,
     observers: Iterable[Observer] = (),
 ) -> Run:
-    """The whole run of an experiment of one seed, in ``folder``; what is there of it is not done again.
+    """Return the whole run of an experiment with one seed, in ``folder``; work that is already there is not repeated.
 
-    A run of fewer rounds is continued, one that diverged tries its last round again. ``checkpoint`` may differ from that of the run that
-    is there: how often it is saved changes no result. ``observers`` are shown what crosses in the rounds that are done now.
+    A run of fewer rounds is continued; one that diverged tries its last round again. ``checkpoint`` may differ from that
+    of the existing run, since saving changes no result. ``observers`` see the messages of the rounds that are run now.
 
-    ConfigError where the folder holds a run of another configuration, or more rounds than asked for; DivergedError where the run has no
-    end.
+    ConfigError if the folder holds a run of another configuration, or more rounds than asked for. DivergedError if the
+    run diverges.
     """
     if (done := finished(whole, folder)) is None:
         with RunFolder(folder).claimed():
@@ -47,7 +47,10 @@ def ensure(
 def carry_out(
     whole: Checked, folder: Path, start: Start, more: More, progress: Progress, observers: Iterable[Observer] = ()
 ) -> Run:
-    """A run from its start to its report, in a folder that this process has claimed; the data are kept for its baselines."""
+    """Carry a run from its start to its report, in a folder that this process has claimed.
+
+    The data are read once for the run and its baselines.
+    """
     with contextlib.nullcontext() if more.baselines is False else read_once():
         try:
             done = run_one(whole, folder, start, more, progress, observers)
@@ -59,14 +62,14 @@ def carry_out(
 
 
 def renew(whole: Checked, folder: Path, progress: Progress) -> None:
-    """The run of a baseline; one that is there of another configuration goes, since the run went further."""
+    """Run a baseline; one of another configuration is removed first, since the run has continued past it."""
     if (folder / CONFIG).exists() and not holds(folder, whole):
         shutil.rmtree(folder)
     ensure(whole, folder, More(report=False), progress)
 
 
 def finished(whole: Checked, folder: Path) -> Run | None:
-    """The run of an experiment where it is there and came to its end; ConfigError as in `ensure`."""
+    """Return the run of an experiment if it exists and is finished, else None. ConfigError as in `ensure`."""
     if not (folder / CONFIG).exists():
         return None
     if not holds(folder, whole):
@@ -84,7 +87,7 @@ def finished(whole: Checked, folder: Path) -> Run | None:
 
 
 def came_to_its_end(folder: Path) -> bool:
-    """Whether a run wrote its summary, which comes last; one that is damaged is written again."""
+    """Return whether a run wrote its summary, which comes last; False for a damaged one, which is rewritten."""
     try:
         return RunFolder(folder).finished()
     except ConfigError:
@@ -92,24 +95,27 @@ def came_to_its_end(folder: Path) -> bool:
 
 
 def holds(folder: Path, whole: Checked) -> bool:
-    """Whether the run in a folder is of this experiment, as both are when every default is written out; rounds do not count."""
+    """Return whether the run in a folder is of this experiment, with every default written out; rounds may differ."""
     there, wanted = RunFolder.open(folder).config(), whole.config.hash()
     return there.hash() == wanted or resolve(there, whole.module).config.hash() == wanted
 
 
 def start_of(path: Path) -> Start:
-    """How a run goes on: from its checkpoint, or from its beginning where it had none yet; ConfigError where it has none any more."""
+    """Return how a run continues: from its checkpoint, or from the beginning if it had none yet.
+
+    ConfigError if its checkpoint has been removed.
+    """
     if any((path / "checkpoint").glob("manifest-*.json")):
         return "resume"
     folder = RunFolder(path)
     if folder.finished() or len(folder.rows()) > 1:
         raise ConfigError(
-            f"'{path}' has no checkpoint any more, so there is nothing to go on from: 'fedatlas run {path / CONFIG}' repeats the run."
+            f"'{path}' has lost its checkpoint and cannot be continued: 'fedatlas run {path / CONFIG}' repeats the run."
         )
     return "again" if (path / CONFIG).exists() else "new"
 
 
 def rounds_done(path: Path) -> int:
-    """The round of a run's newest checkpoint, 0 where it has none."""
+    """Return the round of a run's newest checkpoint; 0 if it has none."""
     numbers = (file.stem.removeprefix("manifest-") for file in (path / "checkpoint").glob("manifest-*.json"))
     return max((int(number) for number in numbers if number.isdigit()), default=0)

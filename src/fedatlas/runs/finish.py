@@ -1,4 +1,4 @@
-"""The end of a run, of whatever kind: models and summary when its rounds are over, then gain and attacks, and the report."""
+"""Finish a run of any kind: models and summary after its rounds, then gain and attacks, and the report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedatlas.runs import baselines, columns_baselines
 from fedatlas.setup.checked import Checked
 
 Runner = Callable[[Checked, Path, Progress], object]
-"""Makes sure that the run of an experiment is in a folder."""
+"""Function that makes sure that an experiment's run is in a folder."""
 
 
 class More(NamedTuple):
-    """What is made of a run besides its rounds."""
+    """Work to do on a run besides its rounds."""
 
     baselines: bool | None = False  # whether they are trained, for the gain; None: where that is cheap
     attacks: bool = False  # those on views that the experiment declares
@@ -34,7 +34,7 @@ WHOLE = More()
 
 
 def write_end(course: Course, rows: Sequence[RoundRow], *, early: str = "", diverged: str = "") -> RunSummary:
-    """Models and summary of a run whose rounds are over. ``early``, ``diverged``: why they were before the last."""
+    """Write models and summary of a run whose rounds are over. ``early``, ``diverged``: why it ended early."""
     folder = course.keeper.folder
     summary = course.figures(rows, diverged)
     digests = folder.save_models(course.models())
@@ -49,9 +49,9 @@ def write_end(course: Course, rows: Sequence[RoundRow], *, early: str = "", dive
 
 
 def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runner | None = None) -> Run:
-    """Add to a run, as wanted, the attacks on its views, the gain and the report. ``run``: runs its baselines.
+    """Add to a run, as wanted, the attacks on its views, the gain and the report. ``run`` runs its baselines.
 
-    All of it is made from what is on the disk, so that a run that was killed here is finished without training.
+    All of it is made from files on disk, so a run that was killed here is finished without training.
     """
     path, summary = done.path, done.summary.copy()
     if more.attacks and whole.config.attack:
@@ -67,7 +67,7 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
 
 
 def closed(done: Run, more: More, progress: Progress) -> Run:
-    """The run, with its report where one is wanted."""
+    """Write the report if one is wanted, and return the run."""
     if more.report:
         write_report([done.path])
     progress.finished(done.path, done.summary)

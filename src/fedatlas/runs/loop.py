@@ -1,4 +1,4 @@
-"""The rounds of a run: from a checked experiment to models and figures, resumable at every round without changing a bit."""
+"""The rounds of a run, from a checked experiment to models and figures; resuming at any round changes no bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
 
-NOTED = 0.5  # seconds of an evaluation from where on the one at the end is announced
+NOTED = 0.5  # seconds: if an evaluation takes longer, the final one is announced
 
 
 @machine.one_thread_an_operator()
@@ -32,12 +32,16 @@ def run_one(
     progress: Progress = NOBODY,
     observers: Iterable[Observer] = (),
 ) -> Run:
-    """One seed of an experiment: new, again from its beginning after a stop before the first checkpoint, or from its last checkpoint."""
+    """Run one seed of an experiment.
+
+    ``start``: "new"; "again" from the beginning, if it stopped before its first checkpoint; "resume" from its last
+    checkpoint.
+    """
     resume = start == "resume"
     if resume:
         same_beginning(path, whole.module)
 
-    def folder() -> RunFolder:  # made when nothing can be refused any more
+    def folder() -> RunFolder:  # made only after every refusal
         if resume:
             return RunFolder.open(path)
         return RunFolder.create(path, whole.config, more.options, again=start == "again")
@@ -53,9 +57,9 @@ def run_one(
 
 
 def run_course(course: Course, progress: Progress) -> RunSummary:
-    """All rounds that are left, then models and summary; returns the summary.
+    """Run all remaining rounds, write models and summary, and return the summary.
 
-    DivergedError where the run did, unless attackers made it: its summary is written then, too.
+    DivergedError if the run diverged, unless attackers were declared; the summary is written in both cases.
     """
     config, folder = course.config, course.keeper.folder
     try:
@@ -72,7 +76,7 @@ def run_course(course: Course, progress: Progress) -> RunSummary:
             summary = write_end(course, rows, diverged=str(error))
             if not summary.get("attacks"):
                 raise
-            progress.said(f"{error} That is what the attackers did: the outcome stands in the summary.")
+            progress.said(f"{error} With attackers declared this is a result; the summary records it.")
             return summary
         course.save()
         early = ""
@@ -80,14 +84,14 @@ def run_course(course: Course, progress: Progress) -> RunSummary:
             early = f"after {course.word} {course.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
             progress.said(f"Stopped {early}")
         if rows[-1]["seconds_by_phase"].get("evaluate", 0.0) > NOTED:
-            progress.said("The last models are judged, with intervals ...")
+            progress.said("Evaluating the final models, with intervals ...")
         return write_end(course, rows, early=early)
     finally:
         course.close()
 
 
 def begin(course: Course, progress: Progress) -> None:
-    """Round 0, or what a run that is resumed goes on from."""
+    """Run round 0, or load the checkpoint of a resumed run, and pass on the notices."""
     for notice in course.notices:
         progress.said(notice)
     if restored := course.restored:
@@ -104,7 +108,7 @@ def begin(course: Course, progress: Progress) -> None:
 
 
 def tell(progress: Progress, course: Course, row: RoundRow) -> None:
-    """What a round came to, and what else there is to say."""
+    """Report a round's row and the notices since the last one."""
     progress.row(row)
     if why := row.get("unchanged"):
         progress.said(f"Round {row['round']} changed nothing: {why}.")

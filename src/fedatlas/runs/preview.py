@@ -1,4 +1,4 @@
-"""Looking before running: ``--dry-run`` and ``fedatlas partition``. Nothing is trained."""
+"""Previews of a run: ``--dry-run`` and ``fedatlas partition``. No training result is kept."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from fedatlas.setup.cohort import Drawn, draw_round
 from fedatlas.wire import codec
 from fedatlas.wording import bytes_text, count, facts_text, held_text, seconds_text
 
-SHOWN = 40  # clients whose holdings fit on a screen
-DRAWN = 20  # rounds that are drawn to see how many return
+SHOWN = 40  # largest number of clients whose holdings fit on a screen
+DRAWN = 20  # rounds that are drawn to estimate how many clients return
 
 
 class Shown(NamedTuple):
@@ -42,9 +42,9 @@ class Shown(NamedTuple):
 
 
 def partition_of(whole: Checked, out: Path | None = None) -> Shown:
-    """Who would hold what; ``out``: also draw it as SVG."""
+    """Return who would hold which rows; ``out``: also draw it as SVG. ConfigError if ``out`` is not an .svg file."""
     if out is not None and out.suffix != ".svg":
-        raise ConfigError(f"--out {out}: the picture is an SVG; name a file that ends with .svg.")
+        raise ConfigError(f"--out {out}: the picture is an SVG; give a file name that ends with .svg.")
     held = share_out(of_seeds(whole)[0])
     labels, names = held.dataset.train.y.numpy(), held.dataset.class_names
     if out is not None:
@@ -54,9 +54,11 @@ def partition_of(whole: Checked, out: Path | None = None) -> Shown:
 
 @one_thread_an_operator()
 def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
-    """Who holds what, how many bytes, about how long. One party's work is timed, from a model that is thrown away.
+    """Return who holds what, the bytes of a run and about how long it takes.
 
-    Of several seeds all are set up, for what they refuse; the first is looked at and stands for each.
+    The work of one party of each kind is timed, and its model discarded.
+
+    All seeds are set up, to find refusals; the first represents the others.
     """
     if whole.columns:
         return columns_preview.rehearsed(whole)
@@ -69,9 +71,9 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     parties = [party for d in drawn for party in parties_of(d.round)]
     spent, own, private = looked_at(setup, plan, drawn, parties)
     share = 1 / len(drawn) if parties else 0.0
-    known = returning / len(setup.sizes)  # of them were there in the round before, too
+    known = returning / len(setup.sizes)  # share of them that also took part in the previous round
     sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer")}
-    sent |= private.get("expected", {})  # of a secret cohort, whatever these rounds drew
+    sent |= private.get("expected", {})  # of a secret cohort, independent of the cohorts drawn here
     messages = algorithm.card.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
     workers, judging = max(plan.workers, 1), trial_of_evaluation(setup, plan)
@@ -80,8 +82,8 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
     begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
     notices = list(setup.notices)
-    if not returning and setup.config.failures.dropout < 1:  # which is said already
-        notices.append("Nobody returns in the first rounds: the model would stay as it is (failures.dropout, cohort).")
+    if not returning and setup.config.failures.dropout < 1:  # a dropout of 1 has its own notice
+        notices.append("No client returns in the first rounds: the model would not change (failures.dropout, cohort).")
     alone = beside(setup, baselines, drawn[0].round.examples, seconds * own, workers, judging)
     keys = private.get("seconds_keys", 0.0)
     return {
@@ -113,12 +115,12 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
 
 
 def of_seeds(whole: Checked) -> list[Checked]:
-    """The experiment of each of its seeds."""
+    """Return the experiment once for each of its seeds."""
     return [whole.with_seed(seed) for seed in whole.config.seeds or (whole.config.seed,)]
 
 
 def first_setup(whole: Checked) -> Setup:
-    """The first seed set up; the others too, for what they refuse, and let go."""
+    """Set up all seeds, to find refusals, and return the first."""
     first, *others = of_seeds(whole)
     for one in others:
         set_up(one)
@@ -126,7 +128,7 @@ def first_setup(whole: Checked) -> Setup:
 
 
 def first_rounds(setup: Setup, groups: Groups | None) -> list[Drawn]:
-    """Some rounds as they would be drawn."""
+    """Return the first rounds as they would be drawn."""
     count = min(max(setup.config.rounds, 1), DRAWN)
     return [draw_round(setup.config, setup.sizes, setup.seed, t, groups) for t in range(1, count + 1)]
 
@@ -134,7 +136,7 @@ def first_rounds(setup: Setup, groups: Groups | None) -> list[Drawn]:
 def looked_at(
     setup: Setup, plan: Plan, drawn: Sequence[Drawn], parties: list[tuple[int, ...]]
 ) -> tuple[list[tuple[list[Cost], float, int]], float, dict[str, Any]]:
-    """(`spent_by`, the share of its seconds that goes into the work itself, what is said of protection)."""
+    """Return the costs as in `spent_by`, the share of seconds spent on the work itself, and facts about protection."""
     if setup.bench.protection is None:
         somebody = [tuple(k for k, n in setup.sizes.items() if n)[:1]]
         return spent_by(setup, plan, parties or somebody), 1.0, {}
@@ -143,24 +145,27 @@ def looked_at(
 
 
 def sent_by(spent: Sequence[tuple[Sequence[Cost], float, int]], known: float, key: str) -> float:
-    """Bytes of all parties, of which a share ``known`` was there in the round before, too."""
+    """Return the bytes of all parties if a share ``known`` of them also took part in the previous round."""
     return sum(float((1 - known) * getattr(a, key) + known * getattr(b, key)) * n for (a, b), _, n in spent)
 
 
 def beside(setup: Setup, asked: bool | None, examples: int, seconds: float, workers: int, judging: Judging) -> float:
-    """About how long the baselines take that are made after the run, trained at the pace of its rounds; 0 where none are."""
+    """Estimate the seconds that the run's baselines take, at the pace of its rounds; 0 if none are trained."""
     config, rows = setup.config, list(setup.sizes.values())
     common = judged_rows(setup).n
     tested = [len(setup.held_out.get(k, ())) or common for k in setup.sizes]
     if not examples or not wants_baselines(config, rows, sum(tested), setup.first.flops, asked):
         return 0.0
     trained = config.rounds * seconds * (workers + examples_alone(config, rows) / examples)
-    each = judging.one / max(common, 1)  # a row; every client's model is judged twice, after its rounds and at the end
+    each = judging.one / max(common, 1)  # per row; every client's model is judged twice, in its row and at the end
     return trained + 2 * sum(tested) * each + 3 * judging.one + 3 * judging.ends
 
 
 def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[tuple[list[Cost], float, int]]:
-    """(costs of a first and a second round, seconds, how many parties) of one party of each architecture, worked through alone."""
+    """Time one party of each architecture by itself.
+
+    Returns, for each, the costs of a first and a second round, the seconds, and how many parties are like it.
+    """
     alike: dict[str, list[tuple[int, ...]]] = {}
     for party in parties:
         alike.setdefault(setup.bench.architecture(party[0]), []).append(party)
@@ -168,14 +173,14 @@ def spent_by(setup: Setup, plan: Plan, parties: list[tuple[int, ...]]) -> list[t
 
 
 def parties_of(round: Round) -> list[tuple[int, ...]]:
-    """Those who work apart from each other in a round: its clients, or its groups where these are drawn as one."""
+    """Return the units that work independently in a round: its clients, or its groups if groups are drawn."""
     if round.units:
         return [unit.members for unit in round.units if unit.members]
     return [(k,) for k in round.cohort]
 
 
 def between_clients(setup: Setup, m: int) -> int:
-    """About how many bytes m of the clients send each other in a round: the models of the messages whose ends both take part."""
+    """Estimate the bytes that m clients send each other in a round: a model for each message between two of them."""
     K = len(setup.sizes)
     share = m * (m - 1) / max(K * (K - 1), 1)
     first = setup.first
@@ -185,7 +190,7 @@ def between_clients(setup: Setup, m: int) -> int:
 
 
 def show(found: dict[str, Any]) -> None:
-    """`dry_run` for people."""
+    """Print the result of `dry_run`."""
     console = Console(highlight=False, soft_wrap=True)
     if "parties" in found:
         console.print("\n".join(expectations(found)), markup=False)
@@ -196,9 +201,9 @@ def show(found: dict[str, Any]) -> None:
     else:
         console.print(f"{count(len(sizes), 'client')} hold {held_text(sizes)}.")
     console.print(
-        f"{count(found['cohort'], 'client')} a round."
+        f"{count(found['cohort'], 'client')} per round."
         if isinstance(found["cohort"], int)
-        else f"{found['cohort']:.3g} clients a round are to be expected."
+        else f"{found['cohort']:.3g} clients per round are expected."
     )
     if found["read"]:
         console.print(f"Read: {found['read']}.", markup=False)
@@ -212,17 +217,17 @@ def show(found: dict[str, Any]) -> None:
     of_seeds = f" of {found['seeds']} seeds" if found["seeds"] > 1 else ""
     said = {
         "messages": f"A round sends {up} up and {down} down{peer}, all rounds{of_seeds} {total}.",
-        "rows": f"All rows go up once: {total}.",
+        "rows": f"All rows are sent to the server once: {total}.",
         "nothing": "Nothing is sent.",
     }
     if found["bytes_setup"] or found["seconds_setup"]:
         spent = f" and takes about {seconds_text(found['seconds_setup'])}" if found["seconds_setup"] else ""
-        console.print(f"What comes before round 1 sends {bytes_text(found['bytes_setup'])}{spent}.")
+        console.print(f"The set-up before round 1 sends {bytes_text(found['bytes_setup'])}{spent}.")
     console.print(said[found["sends"]])
     for sentence in sentences(found["privacy"], found["rounds"]) if "privacy" in found else ():
         console.print(sentence, markup=False)
     if found["algorithm_facts"]:
-        console.print(f"The algorithm's own: {facts_text(found['algorithm_facts'])}.")
+        console.print(f"About the algorithm: {facts_text(found['algorithm_facts'])}.")
     about, judging = (seconds_text(found[k]) for k in ("seconds_about", "seconds_evaluation"))
     alone = f" and {seconds_text(found['seconds_baselines'])} for the baselines" if found["seconds_baselines"] else ""
     seeds = found["seeds"]

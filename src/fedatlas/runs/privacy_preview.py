@@ -1,4 +1,4 @@
-"""The dry run of a run under ``[[privacy]]``: bytes with the protocols' messages, seconds of keys, epsilon of all rounds."""
+"""The dry run under ``[[privacy]]``: bytes with the protocols' messages, seconds for keys, epsilon of all rounds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedatlas.setup.cohort import Drawn
 from fedatlas.setup.privacy_refusals import fewest_of
 from fedatlas.wording import bytes_text, count, seconds_text
 
-NOTICED = 0.005  # of the bytes: what protection may add without being mentioned
+NOTICED = 0.005  # share of the bytes that protection may add without being mentioned
 
 
 class Spent(NamedTuple):
-    """The cost of a party in a first and a second round, the seconds of the second, and what is said of protection."""
+    """A party's cost in a first and a second round, the seconds of the second, and facts about protection."""
 
     costs: list[Cost]
     seconds: float
@@ -29,7 +29,10 @@ class Spent(NamedTuple):
 
 
 def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> Spent:
-    """One round is rehearsed, that of the cohorts drawn whose size is nearest to their mean; its costs are shared out evenly."""
+    """Rehearse two rounds of one cohort, and divide their costs evenly among its parties.
+
+    It is the cohort among those drawn whose size is nearest to their mean.
+    """
     how = setup.bench.protection
     assert how is not None
     mean = sum(len(d.selected) for d in drawn) / len(drawn)
@@ -50,14 +53,14 @@ def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> Spent:
 
 
 def shared(cost: Cost, parties: int) -> Cost:
-    """A party's part of a round's cost, in whole bytes."""
+    """Return one party's share of a round's cost, in whole bytes."""
     keys = ("bytes_up", "bytes_down", "bytes_peer", "bytes_privacy")
     seconds = {phase: s / parties for phase, s in cost.seconds.items()}
     return cost._replace(**{key: round(getattr(cost, key) / parties) for key in keys}, seconds=seconds)
 
 
 def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[str, Any]:
-    """``privacy`` of the dry run."""
+    """Return the entry ``privacy`` of the dry run."""
     second = found.costs[1]
     out: dict[str, Any] = {
         "mechanisms": [one.name for one in how.mechanisms],
@@ -70,7 +73,7 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
     }
     if how.fraction < 1 and setup.algorithm.groups is None:  # a few draws say little of their mean
         out |= {"cohort": how.fraction * how.K, "returning": coming(how, setup.config)}
-    if how.secret_cohort:  # who would come in these rounds is as secret as who will
+    if how.secret_cohort:  # the cohorts of these rounds are as secret as those of the run
         out["expected"] = expected(how, setup, 1)
     trial = Trial(parties, max(setup.sizes.values()), found.counted)
     for one in how.mechanisms:
@@ -79,13 +82,13 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
 
 
 def planned(how: Protection, rounds: int) -> dict[str, Any]:
-    """Epsilon of all rounds, of local noise for a client that takes part in each of them."""
+    """Return epsilon of all rounds; of local noise, for a client that takes part in each of them."""
     events = [event for t in range(1, rounds + 1) for event in how.released(t, (0,))]
     return priced(events, how.delta(), "No round, no release.")
 
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
-    """The same for people."""
+    """Return these facts as sentences."""
     names, more, whole = " and ".join(found["mechanisms"]), found["bytes_more_per_round"], found["bytes_per_round"]
     out = []
     if more > NOTICED * whole:
@@ -94,13 +97,13 @@ def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
         made_in = found["seconds_keys"]
         keys = f"; keys take about {seconds_text(made_in)} before round 1{each}" if made_in else ""
         rest = f"{whole / (whole - more):.3g} times the bytes without it" if whole > more else "all that is sent"
-        said_of = f"with {count(found['parties'], 'client')} a round, {bytes_text(more)} of them its own"
+        said_of = f"with {count(found['parties'], 'client')} per round, {bytes_text(more)} of them for protection"
         out.append(f"Under {names} this is {rest} ({said_of}){keys}.")
     else:
         out.append(f"Under {names} this is as many bytes as without it, to within {NOTICED:.1%}.")
     if found["secret_cohort"]:
         out.append(
-            "How many take part stays secret: bytes are those to be expected, and the run will not tell its own."
+            "How many clients take part stays secret: bytes are expected values, and the run does not record its own."
         )
     out += [line for name in found["mechanisms"] for line in made(name).words.preview(found)]
     if "epsilon" in found:

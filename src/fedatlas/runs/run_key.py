@@ -1,7 +1,7 @@
-"""Which run this is: the SHA-256 of everything that decides a result, and of nothing that does not.
+"""Identify a run by the SHA-256 of everything that decides its result, and of nothing else.
 
-``run_key`` is of one run, ``curve_key`` of the run whatever its length. A configuration that is refused has both, too: that it is
-refused is what came of it.
+``run_key`` identifies a run, ``curve_key`` a run of any length. A configuration that is refused has both, too: the
+refusal is its result.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 
 RESULTS = 1
-"""Goes up whenever a change of the program changes a result: results of before are then no longer taken for those of now."""
-CHUNK = 64  # clients held at once, in every cell
-WITHOUT = ("workers", "chunk", "memory", "state_memory")  # of [engine]: how fast, never what
+"""Number that is raised whenever a change of the program changes a result, so that older results are not reused."""
+CHUNK = 64  # clients held at once, in every configuration of a study
+WITHOUT = ("workers", "chunk", "memory", "state_memory")  # keys of [engine] that change the speed, never a result
 HASHES = "hashes.json"  # of data files, by path
 
 
 class Described(NamedTuple):
-    """A configuration with all defaults written, as far as it can be; the sentence that refuses it, or ""."""
+    """A configuration with all defaults written out if possible, and the sentence that refuses it, or ""."""
 
     plain: Mapping[str, Any]
     checked: Checked | None
@@ -43,14 +43,17 @@ class Described(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What a run is known by."""
+    """The two keys that identify a run."""
 
     run_key: str
     curve_key: str
 
 
 def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """The experiment of a cell as its file says it: one process, a fixed chunk, sparse checkpoints, noise that can be repeated."""
+    """Return the values of one configuration of a study, with the settings that all its runs share.
+
+    These are one process, a fixed chunk, few checkpoints, and noise from the seed, so that a run can be repeated.
+    """
     out = copy.deepcopy(dict(values))
     out["seed"] = seed
     engine = out.setdefault("engine", {})
@@ -66,7 +69,7 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def described(values: Mapping[str, Any]) -> Described:
-    """The configuration of written values, and whether it is refused before any data are read."""
+    """Resolve written values, and find out whether they are refused before any data are read."""
     plain: Mapping[str, Any] = values
     try:
         config = parse(values)
@@ -80,7 +83,7 @@ def described(values: Mapping[str, Any]) -> Described:
 
 
 def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:
-    """The keys of a configuration and of data files, name -> SHA-256."""
+    """Return the keys of a configuration and its data files; ``data`` maps file names to SHA-256."""
     rest = copy.deepcopy({key: value for key, value in plain.items() if key not in ("checkpoint", "observe", "seeds")})
     rounds = rest.pop("rounds", None)
     if isinstance(rest.get("engine"), dict):
@@ -92,21 +95,21 @@ def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:
 
 
 def bound_to_length(plain: Mapping[str, Any]) -> bool:
-    """Whether the first rounds of a run are not those of a shorter one: rates, noise or an early stop made for its length."""
+    """Return whether the first rounds of a run depend on its length, through rates, noise or an early stop."""
     schedule = plain.get("local", {}).get("schedule", {}).get("name")
     private = [str(table.get("name")) for table in plain.get("privacy") or ()]
     return schedule == "cosine" or bool(plain.get("stop")) or bool(for_all_rounds(private))
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of plain values."""
+    """Return the SHA-256 of plain values, as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def data_files(config: ExperimentConfig) -> list[Path]:
-    """The files that a run's rows, and the constants of its inputs, come from; none for data that a package brings.
+    """Return the files of a run's rows and of its constants; none for data that come with a package.
 
-    ConfigError where they are not there.
+    ConfigError if one does not exist.
     """
     out = source_files(config.data.name, dict(config.data.model_extra or {}).get("path"))
     out += [Path(name).expanduser() for name in (config.data.test_file, config.data.constants) if name]
@@ -114,12 +117,12 @@ def data_files(config: ExperimentConfig) -> list[Path]:
         out += source_files(config.public.source, None)
     for path in out:
         if not path.exists():
-            raise ConfigError(f"there is no data file '{path}': put it there, or name another one.")
+            raise ConfigError(f"there is no data file '{path}': put the file there, or name another one.")
     return [each for path in out for each in (sorted(path.rglob("*")) if path.is_dir() else [path]) if each.is_file()]
 
 
 def source_files(name: str, path: Any) -> list[Path]:
-    """The files of a source: the one that is named, or the prepared ones that are found."""
+    """Return the files of a source: the one that is named, or the prepared ones that exist."""
     source = find_source(name)
     if isinstance(path, str) and path:
         return [Path(path).expanduser()]
@@ -128,7 +131,7 @@ def source_files(name: str, path: Any) -> list[Path]:
 
 
 def data_hashes(config: ExperimentConfig) -> dict[str, str]:
-    """File -> SHA-256 of its content; known ones, by path, size and time, are not read again."""
+    """Map each data file to the SHA-256 of its content; a file of known path, size and time is not read again."""
     return {
         f"{path.parent.name}/{path.name}": sha256_of(str(path.resolve()), *_stat(path)) for path in data_files(config)
     }
@@ -141,7 +144,10 @@ def _stat(path: Path) -> tuple[int, int]:
 
 @cache
 def sha256_of(path: str, size: int, time: int) -> str:
-    """Of a file with this size and time, from the notes of earlier studies or by reading it."""
+    """Return the SHA-256 of a file with this size and time, from the notes of earlier studies or by reading it.
+
+    DataError if it cannot be read.
+    """
     notes = cache_folder("study") / HASHES
     try:
         known = json.loads(notes.read_text(encoding="utf-8"))
@@ -153,11 +159,11 @@ def sha256_of(path: str, size: int, time: int) -> str:
         found = sha256(Path(path))
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {error.strerror}.") from None
-    with contextlib.suppress(FedatlasError):  # who may not note it reads the file again
+    with contextlib.suppress(FedatlasError):  # without the note, the file is read again next time
         write_json(notes, {**known, path: [size, time, found]})
     return found
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
-    """Files that have another content now."""
+    """Return the files whose content has changed."""
     return [name for name, value in before.items() if now.get(name, value) != value]

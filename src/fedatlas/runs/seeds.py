@@ -1,4 +1,4 @@
-"""Several seeds of one experiment: each its own run, as far as it is not there, and the spread over them."""
+"""Several seeds of one experiment: one run each, unless it already exists, and the spread over them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedatlas.setup.checked import Checked
 
 
 def run_seeds(whole: Checked, path: Path, more: More, progress: Progress, observers: Iterable[Observer] = ()) -> Run:
-    """Run every seed in a folder of its own in ``path``; DivergedError, behind the last, if one did."""
+    """Run every seed in a separate folder in ``path``. DivergedError, after the last, if one of them diverged."""
     summaries, diverged = [], dict[int, DivergedError]()
     for seed in whole.config.seeds or ():
         progress.said(f"Seed {seed}.")

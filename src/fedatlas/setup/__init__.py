@@ -1,1 +1,1 @@
-"""From a configuration to a federation that is ready to run: what is refused is refused here."""
+"""Turn a configuration into a federation that is ready to run; every refusal happens here."""

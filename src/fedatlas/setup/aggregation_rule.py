@@ -1,4 +1,4 @@
-"""``[aggregation]``: the rule by which the clients' changes become one, and where none can stand."""
+"""``[aggregation]``: the rule that combines the clients' changes, and the algorithms that it cannot serve."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedatlas.setup.cohort import usual_size
 
 FAMILIES: Mapping[str, str] = {
     "baseline": "its clients send no updates",
-    "matching": "its server matches units of models before it averages them, and no rule is made for that",
-    "client weighting": "its weights are its point, and this rule ignores weights",
+    "matching": "its server matches units of models before it averages them, and rules do not support that",
+    "client weighting": "the method consists in its weights, and this rule ignores weights",
     "distillation": "its clients send scores, which its server averages itself",
 }
-"""Family of algorithms -> why rules cannot stand in it."""
+"""Family of algorithms -> why it takes no rule."""
 
 
 def rule_of(config: ExperimentConfig) -> Rule | None:
-    """The rule that ``[aggregation]`` names; ConfigError for an unknown name or key."""
+    """Return the rule that ``[aggregation]`` names, or None. ConfigError for an unknown name or key."""
     table = config.aggregation
     if table is None:
         return None
@@ -40,23 +40,26 @@ def rule_of(config: ExperimentConfig) -> Rule | None:
 
 
 def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence[Poisoning]) -> Defence | None:
-    """The server's defence against hostile clients; None where neither an attack nor a rule other than the mean is declared."""
+    """Return the server's defence against hostile clients.
+
+    None if neither an attack nor a rule other than the mean is declared.
+    """
     judging = rule if rule is not None and rule.name != "mean" else None
     return Defence(judging, bytes_of(config.engine.memory)) if judging is not None or poisonings else None
 
 
 def why_not(rule: Rule, algorithm: Algorithm) -> str:
-    """Why a rule cannot stand in an algorithm; "" where it can."""
+    """Return why a rule cannot be used with an algorithm; "" if it can."""
     family = algorithm.card.family
     if rule.name == "mean":
         return ""
     if family in FAMILIES and not (family == "client weighting" and rule.weighted):
         return FAMILIES[family]
     if algorithm.card.communication == "decentralised, single-sided trust":
-        return "its nodes hand on shares of a sum that have to add up, and a rule keeps no sum"
+        return "its nodes pass on shares of a sum that must add up, and a rule does not keep the sum"
     train = algorithm.tasks.get("train")
     if isinstance(train, Task) and (train.shows or train.sealing.silent):
-        return "its server averages single models itself, for which rules are not in this version"
+        return "its server averages individual models itself, and this version has no rules for that"
     return ""
 
 
@@ -67,7 +70,7 @@ def check_rule(
     mechanisms: Sequence[Mechanism],
     transform: Transform | None,
 ) -> None:
-    """ConfigError for a rule that the configuration by itself forbids."""
+    """Raise ConfigError for a rule that the configuration alone rules out."""
     if rule is None or rule.name == "mean":
         return
     where = f"aggregation.name = '{rule.name}'"
@@ -79,7 +82,7 @@ def check_rule(
         if at_server(one):
             able = " or ".join(name for name, other in every().items() if not (other.sums_only or at_server(other)))
             raise ConfigError(
-                f"{where}: not under '{one.name}', whose noise is made for a sum; take {able}, or remove one of the two."
+                f"{where}: not under '{one.name}', whose noise is made for a sum; use {able}, or remove one of the two."
             )
         if transform is not None:
             raise ConfigError(f"{where}: not under '{one.name}' with [compression]; remove one of the three tables.")
@@ -92,27 +95,27 @@ def check_rule(
 
 
 def at_server(mechanism: Mechanism) -> bool:
-    """Whether a mechanism's server adds up what clients send in a way of its own, or noises the sum."""
+    """Return whether a mechanism replaces the server's sum of what clients send, or adds noise to it."""
     work = mechanism.work()
     return work.total is not None or work.release is not None
 
 
 def cohort_of(config: ExperimentConfig, clients: int) -> int:
-    """Return how many clients a round has, on average where each is drawn for itself."""
+    """Return how many clients a round has, rounded down; the mean if each is drawn independently."""
     return math.floor(usual_size(config, clients) + 1e-9)
 
 
 def check_enough(rule: Rule, n: int, what: str) -> None:
-    """ConfigError where f is too large for so many changes."""
+    """Raise ConfigError if f is too large for ``n`` changes; ``what`` names them in the message."""
     if why := rule.refusal(n):
         key = "lower aggregation.f" if rule.f else "let more take part"
-        raise ConfigError(f"aggregation: {why} {what}; {key}, or take another rule.")
+        raise ConfigError(f"aggregation: {why} {what}; {key}, or choose another rule.")
 
 
 def check_hearing(
     rule: Rule | None, algorithm: Algorithm, facts: Mapping[str, Any], clients: int, config: ExperimentConfig
 ) -> None:
-    """ConfigError where f is too large for the nodes that hear fewest, or for the clients that turned out to hold rows."""
+    """Raise ConfigError if f is too large for the node with the fewest neighbours, or for the clients with rows."""
     if rule is None or rule.name == "mean":
         return
     if algorithm.serverless:
@@ -122,14 +125,14 @@ def check_hearing(
 
 
 def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
-    """The neighbours of the node that has fewest; 0 where a server takes part."""
+    """Return the smallest number of neighbours of any node; 0 if a server takes part."""
     return int(facts["degrees"][0]) if algorithm.serverless and "degrees" in facts else 0
 
 
 def rule_notices(rule: Rule | None) -> list[str]:
-    """Notices about a rule."""
+    """Return notices about a rule."""
     if rule is None or rule.weighted:
         return []
     return [
-        f"'{rule.name}' ignores how many rows clients have: every change counts alike, since a client could claim any number."
+        f"'{rule.name}' ignores how many rows clients have, since a client could claim any number: every change counts equally."
     ]

@@ -1,4 +1,4 @@
-"""From a configuration to a federation that is ready to run: every refusal happens here, before anything trains."""
+"""Assemble a federation from a configuration; every refusal happens here, before anything trains."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_o
 from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
+from fedatlas.setup.mechanism_choice import protection_of
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.privacy_refusals import check_protected_rows, protection_notices
-from fedatlas.setup.protected_bench import protection_of
 from fedatlas.setup.refusals import check_asked, check_batch_norm, check_classes, check_network, check_public
 from fedatlas.setup.resolution import with_batch_norm
 from fedatlas.setup.secure_learning import Hidden, learner_of
@@ -50,7 +50,7 @@ from fedatlas.wire import codec
 
 
 class Holdings(NamedTuple):
-    """Who holds which rows, before there is a model."""
+    """The data and the rows of each client, before there is a model."""
 
     checked: Checked  # with the classes of ``[[attack]]`` by number
     raw: Dataset  # as it was loaded
@@ -58,9 +58,9 @@ class Holdings(NamedTuple):
     preprocess: Preprocess
     partition: Partition
     algorithm_facts: Mapping[str, Any] = {}  # `Card.describe` of K clients and the seed
-    class_counts: Tensor | None = None  # training rows of each class; None where the target is none
-    bytes_hiding: int = 0  # of what clients said before round 1, how many more than in the clear
-    heard: tuple[Crossing, ...] = ()  # what was said of columns and target, where ``[observe]`` asks for it
+    class_counts: Tensor | None = None  # training rows of each class; None without classes or under ``[[privacy]]``
+    bytes_hiding: int = 0  # bytes that protection added to the messages before round 1
+    heard: tuple[Crossing, ...] = ()  # messages about columns and target, if ``[observe]`` asks for them
 
 
 class Setup(NamedTuple):
@@ -79,7 +79,7 @@ class Setup(NamedTuple):
 
     @property
     def config(self) -> ExperimentConfig:
-        """Its configuration, every key written out."""
+        """The configuration with every key written out."""
         return self.held.checked.config
 
     @property
@@ -94,22 +94,22 @@ class Setup(NamedTuple):
 
     @property
     def partition(self) -> Partition:
-        """Who holds which training rows."""
+        """The partition: which client holds which training rows."""
         return self.held.partition
 
     @property
     def own_module(self) -> str:
-        """The class of the user's own network; "" where it is that of ``[model]``."""
+        """Class name of the user's network; "" if the network is that of ``[model]``."""
         return "" if self.checked.module is None else type(self.first.network.module).__name__
 
     @property
     def defence(self) -> Defence | None:
-        """What the server does about hostile clients."""
+        """The server's defence against hostile clients."""
         return defence_of(self.config, self.checked.rule, self.checked.poisonings)
 
     @property
     def cast(self) -> AttackerDraw:
-        """Who attacks."""
+        """The draw of the clients that attack."""
         held = tuple(k for k, n in self.sizes.items() if n)
         neighbours = neighbours_of(self.algorithm, self.held.algorithm_facts)
         return AttackerDraw(self.checked.poisonings, self.config, self.seed, held, neighbours)
@@ -127,7 +127,7 @@ class Setup(NamedTuple):
 
     @property
     def networks(self) -> Mapping[str, Built]:
-        """By architecture, in the order of ``[[models]]``; usually one, called ""."""
+        """Architecture -> its network, in the order of ``[[models]]``; usually a single one, called ""."""
         return self.bench.networks
 
     @property
@@ -136,7 +136,7 @@ class Setup(NamedTuple):
         return self.bench.built()
 
     def models(self, threads: int = 1, device: torch.device = CPU) -> Networks:
-        """What makes models of the tensors of this run, to answer on so many threads or on a device."""
+        """Return the factory that makes models of this run's tensors, evaluated with these threads or on a device."""
         return Networks(self.networks, self.loss, threads, device)
 
     @property
@@ -156,7 +156,7 @@ class Setup(NamedTuple):
 
     @property
     def before(self) -> Cost:
-        """What clients and server said of columns and target, for row 0; nothing where all rows go up anyway."""
+        """Cost of the messages about columns and target, for row 0; zero if all rows are sent to the server anyway."""
         if self.algorithm.card.sends == "rows":
             return Cost()
         spoken = self.held.preprocess
@@ -164,20 +164,20 @@ class Setup(NamedTuple):
 
     @property
     def personal(self) -> bool:
-        """Whether clients use models of their own."""
+        """Whether clients use different models."""
         return self.algorithm.personal is not None or self.mixed
 
     def built(self, architecture: str) -> Built:
-        """The network of an architecture, with what belongs to it; "" is the one that all share."""
+        """Return the network of an architecture, with its buffers, masks and cost; "" is the one that all share."""
         return self.bench.built(architecture)
 
     def owned(self) -> dict[str, list[int]]:
-        """architecture -> the clients whose models have it; {} where all have the same."""
+        """Map each architecture to the clients whose models have it; {} if all have the same."""
         owners = self.bench.owners
         return {name: [k for k, own in enumerate(owners) if own == name] for name in self.networks if owners}
 
     def partition_record(self) -> dict[str, Any]:
-        """``partition.json``: who holds which training rows, and what was kept out of training."""
+        """Return ``partition.json``: who holds which training rows, and which rows were kept out of training."""
         if self.partition.counted:
             held = {"clients": dict(enumerate(self.partition.sizes)), "held_out": {}, "feature_skew": []}
             return {"counted": True, **held, "info": dict(self.partition.info)}
@@ -198,12 +198,12 @@ class Setup(NamedTuple):
 
 
 def pooled(held: Mapping[int, np.ndarray]) -> np.ndarray:
-    """The rows of all clients, ascending."""
+    """Return the row numbers of all clients, ascending."""
     return np.sort(np.concatenate([np.empty(0, np.int64), *held.values()]))
 
 
 def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
-    """Bytes of all clients' rows in stored form (x, y, weights), a message each, as the codec would write them."""
+    """Return the bytes of all clients' rows in stored form (x, y, weights), encoded as one message per client."""
     rows = dataset.train
     parts = {"x": rows.x, "y": rows.y, "weight": rows.weight}
 
@@ -215,10 +215,11 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
 
 
 def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
-    """The first half of `set_up`: all but the model, which need not suit the data yet.
+    """Return everything of `set_up` but the model, which need not suit the data yet.
 
-    All that is learnt of the clients' rows together comes of sums that ``learner`` asks for (`summaries`); None: as the mechanisms say. The
-    class counts of a notice are a simulation's own. ConfigError for what these rows cannot give.
+    All that is learnt about the clients' rows together comes from sums that ``learner`` asks for (`summaries`); by
+    default the mechanisms choose the learner. The class counts, used in a notice, are only taken without mechanisms.
+    ConfigError if these rows do not fit the experiment.
     """
     config, algorithm, mechanisms, rule = whole.of_rows().config, whole.algorithm, whole.mechanisms, whole.rule
     seed, part = config.seed, config.partition
@@ -244,20 +245,23 @@ def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
 
 
 def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
-    """What the algorithm says of itself among so many clients; ConfigError where it cannot be among them."""
+    """Return the algorithm's facts for so many clients; ConfigError if it cannot work with that number."""
     describe = algorithm.card.describe
     return describe(clients, seed) if describe else {}
 
 
 def set_up(whole: Checked, learner: Learner | None = None) -> Setup:
-    """The data, who holds them and the networks of an experiment, or the one sentence that says what is wrong."""
+    """Return a federation ready to run: the data, their holders and the networks. ConfigError if it cannot be."""
     with overheard() as heard:
         shared = share_out(whole, learner)
     return assemble(shared._replace(heard=tuple(heard) if views_of(whole.config) is not None else ()))
 
 
 def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
-    """The second half of `set_up`: the model, and what trains and judges it. ``alone``: these are the rows of one client among several."""
+    """Add the model, and what trains and judges it: the second half of `set_up`.
+
+    ``alone``: these are the rows of only one client among several, so checks of the whole federation are skipped.
+    """
     whole, partition, dataset = shared.checked, shared.partition, shared.dataset
     config, algorithm, seed, module = whole.config, whole.algorithm, whole.config.seed, whole.module
     notices, dtype = list(whole.notices), DTYPES[config.engine.precision]
@@ -265,7 +269,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
     chain = chain_of(algorithm, networks, dataset.inputs(dataset.train.x[:2], dtype))
-    if chain:  # its tensors are others now
+    if chain:  # `chain_of` has replaced its tensors
         networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
     for each in networks.values():
         check_network(each.network.module, algorithm, whole.mechanisms)
@@ -299,7 +303,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
 
 
 def load(config: ExperimentConfig, algorithm: Algorithm) -> Dataset:
-    """The data set, with the public rows that the experiment asks for."""
+    """Return the data set, with the public rows that the experiment asks for."""
     dataset = load_dataset(config.data, config.seed)
     if config.public is not None:
         dataset = take_public(dataset, config.public, config.seed)
@@ -311,7 +315,7 @@ def load(config: ExperimentConfig, algorithm: Algorithm) -> Dataset:
 def prepare(
     config: ExperimentConfig, dataset: Dataset, partition: Partition, learn: Learn
 ) -> tuple[Dataset, Preprocess]:
-    """The data set as models read it, and what was done to it."""
+    """Return the data set as models read it, and the preprocessing that was applied."""
     scale, missing, own_unit = config.data.scale, config.data.missing, reads_units(config, dataset)
     if config.data.constants is not None:
         return with_constants(dataset, config.data.constants, missing, scale_target=not own_unit)
@@ -319,7 +323,10 @@ def prepare(
 
 
 def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor) -> tuple[Layer, ...]:
-    """The network's layers of units where the algorithm works on them; its module then follows whatever widths it is given."""
+    """Return the network's layers of units if the algorithm works on units, else ().
+
+    The network's module is then made elastic: it accepts tensors of other widths.
+    """
     if not algorithm.demands.layered:
         return ()
     network = next(iter(networks.values())).network
@@ -328,7 +335,7 @@ def chain_of(algorithm: Algorithm, networks: Mapping[str, Built], sample: Tensor
 
 
 def local_options(config: ExperimentConfig) -> LocalOptions:
-    """The ``[local]`` table as the engine needs it."""
+    """Return the ``[local]`` table as the engine needs it."""
     local = config.local
     optimizer = Optimizer(local.optimizer, local.momentum, local.nesterov, local.betas, local.eps)
     budget = local_budget(config)
@@ -352,16 +359,16 @@ def rules_of(setup: Setup) -> Rules:
 
 
 def judged_rows(setup: Setup) -> Rows:
-    """The rows that the curves are drawn on, as the model sees them: the test set, or the clients' pooled validation rows."""
+    """Return the evaluation rows as the model sees them: the test set, or the clients' pooled validation rows."""
     if setup.config.evaluation.on == "test":
         return setup.rows.common("test")
-    if setup.partition.feature_skew:  # each client sees its rows through its own instrument
+    if setup.partition.feature_skew:  # each client's rows are skewed in its own way
         return join(setup.rows.kept(k, VALIDATION) for k in setup.validation)
     return setup.rows.rows(pooled(setup.validation))
 
 
 def first_server(setup: Setup) -> dict[str, Any]:
-    """The server's state before round 1, with the model's buffers where it has any."""
+    """Return the server's state before round 1, with the model's buffers if it has any."""
     facts = told_to_server(setup)
     if setup.mixed:
         models = {name: one.params for name, one in setup.networks.items()}
@@ -376,22 +383,22 @@ def first_server(setup: Setup) -> dict[str, Any]:
 
 
 def told_to_server(setup: Setup) -> dict[str, Any]:
-    """What `Algorithm.server_init` knows of the federation beside the initial models."""
+    """Return the facts about the federation that `Algorithm.server_init` gets with the initial models."""
     return {**server_facts(setup.bench, setup.sizes), "rounds": setup.config.rounds}
 
 
 def state_notices(setup: Setup, server: Mapping[str, Any]) -> Sequence[str]:
-    """What the algorithm has to say to the user of the server's state before round 1 (`Card.notices`)."""
+    """Return the algorithm's notices about the server's state before round 1 (`Card.notices`)."""
     notices = setup.algorithm.card.notices
     return notices(server, {**told_to_server(setup), "sizes": setup.sizes}) if notices else ()
 
 
 def another_model(setup: Setup, number: int) -> Tree:
-    """A further initial model, drawn from the stream (seed, ``init``, number)."""
+    """Return a further initial model, drawn from the stream (seed, ``init``, number)."""
     return build(setup.config, setup.dataset, derive(setup.seed, "init", number), None).params
 
 
 def all_clients(setup: Setup) -> Round:
-    """The round before the first: every client that holds rows takes part, none fails."""
+    """Return round 0, in which every client that holds rows takes part and none fails."""
     sizes = {k: n for k, n in setup.sizes.items() if n}
     return Round(0, tuple(sizes), len(setup.sizes), sum(setup.sizes.values()), sizes, seed=setup.seed)

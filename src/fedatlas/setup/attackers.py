@@ -1,4 +1,4 @@
-"""``[[attack]]``: which clients attack, what they train on and send, and in which round; drawn once, for the run."""
+"""``[[attack]]``: which clients attack, in which rounds, and what they train on and send; drawn once per run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedatlas.setup.cohort import Drawn
 
 
 def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
-    """The tables of ``[[attack]]`` that change what clients do, in their order; ConfigError for an unknown name or key."""
+    """Return the ``[[attack]]`` tables that change what clients do. ConfigError for an unknown name or key."""
     made = []
     for table in config.attack:
         if table.name in LATER:
@@ -29,24 +29,24 @@ def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
         if table.name not in ATTACKS:
             raise unknown_name("attack", table.name, ATTACKS)
         if table.name not in POISONING:
-            continue  # it looks at a view after the run: `setup.views`
+            continue  # it analyses a view after the run: `setup.views`
         where, builder = f"attack.{table.name}", POISONING[table.name]
         if table.role is not None:
             raise ConfigError(
-                f"{where}.role: attackers that poison are clients. Remove the key, and name them by share or clients."
+                f"{where}.role: only clients can poison. Remove the key, and choose attackers by share or clients."
             )
         made.append(builder(**arguments(where, builder, table.parameters())))
     return tuple(made)
 
 
 class FlippedRows:
-    """A source of rows in which the labels of attackers are relabelled."""
+    """A source of rows that changes the labels of attackers."""
 
     def __init__(self, inner: RowSource, one: Poisoning, seed: int, table: int) -> None:
         self.inner, self.one, self.seed, self.table = inner, one, seed, table
 
     def __call__(self, party: int) -> Rows:
-        """A client's rows; the server's and the union's are unchanged."""
+        """Return a client's rows with changed labels; rows of the server and of the union are unchanged."""
         rows, flip = self.inner(party), self.one.flip
         if flip is None or party < 0:
             return rows
@@ -56,14 +56,14 @@ class FlippedRows:
 def with_class_numbers(
     poisonings: Sequence[Poisoning], name: str, class_names: Sequence[str], seed: int
 ) -> tuple[Poisoning, ...]:
-    """The tables with pairs of classes in the place of "extra_SC" and "intra_SC"; ConfigError for other data than CIFAR-100."""
+    """Replace "extra_SC" and "intra_SC" by pairs of classes. ConfigError if the data are not CIFAR-100."""
     out = []
     for one in poisonings:
         flip = one.flip
         if flip is not None and isinstance(flip.pairs, str):
             if not superclasses.known(class_names):
                 raise ConfigError(
-                    f"attack.{one.name}.pairs = \"{flip.pairs}\" is of CIFAR-100's superclasses, which '{name}' has not; "
+                    f"attack.{one.name}.pairs = \"{flip.pairs}\" needs CIFAR-100's superclasses, which '{name}' does not have; "
                     "name classes, as in [[5, 3]]."
                 )
             one = one._replace(flip=flip._replace(pairs=superclasses.drawn(flip.pairs, class_names, seed)))
@@ -72,7 +72,7 @@ def with_class_numbers(
 
 
 def attackers_of(poisonings: Sequence[Poisoning], seed: int) -> dict[str, Attacker]:
-    """What attackers do in place of honest work, by the number of their table."""
+    """Map the number of each table, as text, to what its attackers do in place of honest work."""
 
     def attacker(table: int, one: Poisoning) -> Attacker:
         if one.flip is None:
@@ -83,16 +83,19 @@ def attackers_of(poisonings: Sequence[Poisoning], seed: int) -> dict[str, Attack
 
 
 class AttackerDraw(NamedTuple):
-    """The draw of attackers: a function of the seed, of who holds rows and, for superclients, of how they were formed."""
+    """The draw of attackers, a function of the seed, the clients with rows and, for superclients, their members."""
 
     poisonings: tuple[Poisoning, ...]
     config: ExperimentConfig
     seed: int
     clients: tuple[int, ...]  # those that hold rows, ascending
-    neighbours: int = 0  # of a node, where no server takes part
+    neighbours: int = 0  # of a node, if no server takes part
 
     def attackers(self, groups: Groups | None = None) -> dict[int, int]:
-        """client -> the number of its table. ConfigError for a share above 0 that is nobody, and for more attackers than clients."""
+        """Map each attacker to the number of its table.
+
+        ConfigError for a share above 0 that rounds to zero, and for more attackers than clients.
+        """
         out: dict[int, int] = {}
         for table, one in enumerate(self.poisonings):
             units: list[tuple[int, ...]] = [(k,) for k in self.clients]
@@ -108,7 +111,7 @@ class AttackerDraw(NamedTuple):
         return out
 
     def known(self) -> None:
-        """The errors of `attackers`, as far as they do not depend on superclients."""
+        """Raise the errors of `attackers` that do not depend on superclients."""
         clients = tuple(one for one in self.poisonings if one.unit == "client")
         self._replace(poisonings=clients).attackers()
 
@@ -117,16 +120,16 @@ class AttackerDraw(NamedTuple):
         count = math.floor(share * of + 1e-9)
         if share and not count:
             raise ConfigError(
-                f"attack.{one.name}.share = {share:g}: of {of} {what} that is nobody; write {math.ceil(1000 / of) / 1000:g} or more, or 0."
+                f"attack.{one.name}.share = {share:g} of {of} {what} rounds to zero; write {math.ceil(1000 / of) / 1000:g} or more, or 0."
             )
         if count > free:
             raise ConfigError(
-                f"attack.{one.name}.share = {share:g}: {count} of {of} {what}, but only {free} do not attack already; lower the shares."
+                f"attack.{one.name}.share = {share:g} is {count} of {of} {what}, but only {free} are not attackers yet; lower the shares."
             )
         return count
 
     def orders(self, drawn: Drawn, groups: Groups | None) -> dict[int, Order]:
-        """client -> what it does in this round, of those that were drawn and attack."""
+        """Map each attacker that was drawn for this round, and attacks in it, to what it does."""
         number, cohort = drawn.round.number, drawn.round.cohort
         found = self.attackers(groups).items()
         active = {k: table for k, table in found if k in cohort and self.poisonings[table].active(number)}
@@ -137,12 +140,17 @@ class AttackerDraw(NamedTuple):
         }
 
     def factor(self, table: int, active: Mapping[int, int], drawn: Drawn) -> float:
-        """n / (eta_g n_a) of a round: all rows by the server's rate and the rows of all in the units of hostile clients (B18)."""
+        """Return the factor n / (eta_g n_a) by which attackers scale their change in a round (B18).
+
+        n: rows of all clients in the round; eta_g: the server's rate; n_a: rows of the units that hold an attacker.
+        With uniform weights, units are counted in place of rows. A declared ``scale`` is used as it is; 1 if the
+        attack is not scaled; the number of neighbours + 1 if no server takes part.
+        """
         one, drawn_round = self.poisonings[table], drawn.round
         if not one.scaled or one.scale is not None:
             return one.scale or 1.0
         if self.neighbours:
-            return float(self.neighbours + 1)  # what a neighbour gives an update is one part of so many
+            return float(self.neighbours + 1)  # a neighbour weighs the update as one of so many
         mine = {k for k, each in active.items() if each == table}
         units = [unit.members for unit in drawn_round.units if unit.members] or [(k,) for k in drawn_round.cohort]
         uniform = self.config.algorithm.parameters().get("weights") == "uniform"
@@ -152,7 +160,7 @@ class AttackerDraw(NamedTuple):
 
 
 def server_rate(config: ExperimentConfig) -> float:
-    """eta_g: how much of a mean the server takes; 1 where the algorithm has no such rate, or none above 0."""
+    """Return eta_g, the server's rate; 1 if the algorithm has no such rate, or it is 0."""
     usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name)).get("server_lr", 1.0)
     return float(config.algorithm.parameters().get("server_lr", usual) or 1.0)
 
@@ -161,28 +169,28 @@ def server_rate(config: ExperimentConfig) -> float:
 
 
 def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning]) -> None:
-    """ConfigError for attacks that the configuration by itself forbids."""
+    """Raise ConfigError for attacks that the configuration alone rules out."""
     taken: set[int] = set()
     for one in poisonings:
         where = f"attack.{one.name}"
         check_kind(algorithm, one, where)
         if (one.share is None) == (not one.clients):
             raise ConfigError(
-                f"{where}: say who attacks: share, as in share = 0.2, or clients, as in clients = [3, 7]."
+                f"{where}: say who attacks with either share, as in share = 0.2, or clients, as in clients = [3, 7]."
             )
         if one.unit == "superclient" and (algorithm.groups is None or one.clients):
-            why = "it goes with share, since superclients are formed later"
+            why = "it needs share, since superclients are formed later"
             why = why if algorithm.groups is not None else f"'{algorithm.name}' forms none"
             raise ConfigError(f'{where}.unit = "superclient": {why}; write unit = "client".')
         first, last = one.rounds
         if first > config.rounds or (last and last < first):
             raise ConfigError(
-                f"{where}.rounds = {list(one.rounds)}: no round of this run is meant; write [from, to] with from at most {config.rounds}, "
+                f"{where}.rounds = {list(one.rounds)} contains no round of this run; write [from, to] with from at most {config.rounds}, "
                 "and to = 0 for the end."
             )
         if again := sorted(taken & set(one.clients)):
             raise ConfigError(
-                f"{where}.clients: client {again[0]} stands in two [[attack]] tables; a client does one attack."
+                f"{where}.clients: client {again[0]} is named in two [[attack]] tables; name it in only one."
             )
         taken |= set(one.clients)
         if one.flip is not None and (why := one.flip.refusal(where)):
@@ -193,20 +201,20 @@ def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Se
 
 
 def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
-    """ConfigError for an algorithm without clients that could attack so."""
+    """Raise ConfigError for an algorithm whose clients cannot carry out this attack."""
     if algorithm.card.sends != "messages":
         raise ConfigError(
-            f"{where}: not with '{algorithm.name}', whose clients send no updates; take a federated algorithm."
+            f"{where}: not with '{algorithm.name}', whose clients send no updates; use a federated algorithm."
         )
     trained = [task for task in algorithm.tasks.values() if isinstance(task, Task)]
     if one.upload is not None and all(task.sealing.silent for task in trained):
         raise ConfigError(
-            f"{where}: not with '{algorithm.name}', whose clients send no change of a model; take label_flip."
+            f"{where}: not with '{algorithm.name}', whose clients send no change of a model; use label_flip."
         )
 
 
 def check_clients(poisonings: Sequence[Poisoning], clients: int) -> None:
-    """ConfigError for an attacker that is no client."""
+    """Raise ConfigError for an attacker that is not among the clients."""
     for one in poisonings:
         if odd := [k for k in one.clients if k >= clients]:
             raise ConfigError(
@@ -217,7 +225,7 @@ def check_clients(poisonings: Sequence[Poisoning], clients: int) -> None:
 def check_attacked_rows(
     poisonings: Sequence[Poisoning], task: str, name: str, class_names: Sequence[str], sizes: Sequence[int]
 ) -> None:
-    """ConfigError for what these data and these clients cannot give."""
+    """Raise ConfigError for attacks that do not fit these data and these clients."""
     check_clients(poisonings, len(sizes))
     for one in poisonings:
         where, many = f"attack.{one.name}", len(class_names)
@@ -228,7 +236,7 @@ def check_attacked_rows(
         if one.flip is not None and task != "classes":
             what = "a number" if task == "numbers" else "a text"
             raise ConfigError(
-                f"{where}: the target of '{name}' is {what}, and labels of classes are flipped; take sign_flip."
+                f"{where}: the target of '{name}' is {what}, but this attack flips class labels; use sign_flip."
             )
         if one.flip is not None and (wrong := [c for c in one.flip.classes if c >= many]):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""An experiment whose text has been resolved and checked: the one value from which both halves of a run are built."""
+"""An experiment that has been resolved and checked: the value from which both halves of a run are built."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.vertical.scheme import Scheme
 
 FOR_ROWS = (
-    "parties hold columns here: 'fedatlas run' and 'fedatlas align' take this experiment; studies, baselines and plug-ins of "
-    "clients that hold rows do not."
+    "this experiment's parties hold columns: use it with 'fedatlas run' or 'fedatlas align'; studies, baselines and plug-ins "
+    "are for clients that hold rows."
 )
 
 
 class Checked(NamedTuple):
-    """An experiment that can be run, as far as its text tells; no data have been read."""
+    """An experiment that can be run as far as its text tells; no data have been read."""
 
     config: ExperimentConfig  # every key written out, as config.toml records it
     algorithm: Algorithm
     notices: tuple[str, ...] = ()
     transform: Transform | None = None
-    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the sound order
+    mechanisms: tuple[Mechanism, ...] = ()  # of ``[[privacy]]``, in the order in which they are applied
     poisonings: tuple[Poisoning, ...] = ()  # of ``[[attack]]``
     rule: Rule | None = None  # of ``[aggregation]``
-    module: nn.Module | None = None  # the user's own network in place of ``[model]``
-    scheme: Scheme | None = None  # what parties that hold columns train
+    module: nn.Module | None = None  # the user's network in place of ``[model]``
+    scheme: Scheme | None = None  # the method for parties that hold columns
     how: Any = None  # the scheme's settings
 
     @property
@@ -42,7 +42,7 @@ class Checked(NamedTuple):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The parties' names in order; () where only the data tell how many there are."""
+        """The parties' names in order; () if only the data tell how many there are."""
         if self.config.parties:
             return tuple(one.name for one in self.config.parties)
         if not self.columns:
@@ -51,17 +51,17 @@ class Checked(NamedTuple):
         return tuple(how.columns) or tuple(f"party-{k}" for k in range(how.parties))
 
     def with_seed(self, seed: int) -> Checked:
-        """The same experiment with one seed; no seed decides what is refused."""
+        """Return the same experiment with one seed; the checks do not depend on the seed."""
         return self._replace(config=self.config.model_copy(update={"seed": seed, "seeds": None}))
 
     def of_columns(self) -> Scheme:
-        """The scheme; ConfigError where clients hold rows."""
+        """Return the scheme; ConfigError if clients hold rows."""
         if self.scheme is None:
             raise ConfigError("there is nothing to align: add [[parties]], or [partition] name = 'vertical'.")
         return self.scheme
 
     def of_rows(self) -> Checked:
-        """Itself; ConfigError where parties hold columns."""
+        """Return the experiment itself; ConfigError if parties hold columns."""
         if self.columns:
             raise ConfigError(FOR_ROWS)
         return self

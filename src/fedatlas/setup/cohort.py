@@ -1,4 +1,4 @@
-"""Who takes part in a round, who fails, who works less, and at which learning rate: functions of (seed, round) alone."""
+"""Draw the clients of a round, its failures and its stragglers, and its learning rate, from only seed and round."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from fedatlas.rng import numpy_stream
 
 
 class Drawn(NamedTuple):
-    """A round as drawn: who was selected, and the round of those who will return."""
+    """A round as drawn: the selected clients, and the round of those that will return."""
 
     selected: tuple[int, ...]  # clients, ascending
     round: Round
 
 
 def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> tuple[int, ...]:
-    """The ids selected for a round, in the order drawn: uniform without replacement, m = max(1, floor(C K)) (C2)."""
+    """Return the ids selected for a round, in the order drawn (C2).
+
+    Uniform without replacement, m = max(1, floor(C K)) or ``cohort.size``; with Poisson sampling each client is drawn
+    independently with probability C.
+    """
     stream = numpy_stream(seed, "sampling", number)
     if config.sampling == "poisson":
         return tuple(k for k, u in zip(clients, stream.random(len(clients)), strict=True) if u < config.fraction)
@@ -31,7 +35,7 @@ def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> 
 
 
 def usual_size(config: ExperimentConfig, clients: int) -> float:
-    """Return how many clients a round has; of Poisson's cohorts the mean."""
+    """Return how many clients a round has; with Poisson sampling the mean."""
     cohort = config.cohort
     if cohort.sampling == "poisson":
         return cohort.fraction * clients
@@ -39,7 +43,7 @@ def usual_size(config: ExperimentConfig, clients: int) -> float:
 
 
 def local_budget(config: ExperimentConfig) -> Budget:
-    """The ``[local]`` table's amount of work."""
+    """Return the amount of work that ``[local]`` asks for, in steps or epochs."""
     return Budget(steps=config.local.steps) if config.local.steps is not None else Budget(epochs=config.local.epochs)
 
 
@@ -51,9 +55,10 @@ def draw_round(
     groups: Groups | None = None,
     secret: Noise | None = None,
 ) -> Drawn:
-    """Selection, then drop-outs, then stragglers (C11). A straggler runs a random number of epochs in 1..E, E included (H9).
+    """Draw the selection, then drop-outs, then stragglers (C11); a straggler runs 1 to E epochs, E included (H9).
 
-    With ``groups`` whole groups are drawn; `[cohort]` counts them, failures still strike single clients.
+    With ``groups``, whole groups are drawn and `[cohort]` counts groups, but single clients fail. With ``secret``, the
+    cohort is drawn from that noise source, and whether a client fails does not depend on who else was drawn.
     """
     clients = [k for k in sorted(sizes) if sizes[k] > 0]
     units = [Unit(i, members) for i, members in enumerate(groups or ())]
@@ -85,17 +90,17 @@ def draw_round(
     usual = local_budget(config)
     examples = sum(examples_of(budgets.get(k, usual), sizes[k], config.local.batch_size) for k in back)
     there = [Unit(unit.number, tuple(k for k in unit.members if k in set(back))) for unit in units]
-    held = {k: sizes[k] for k in selected}  # of those who leave, too: masked sums are told their weights before they do
+    held = {k: sizes[k] for k in selected}  # also of clients that leave: a masked sum gets their weights before
     total = sum(sizes.values())
     drawn = Round(number, tuple(back), len(sizes), total, held, examples, budgets, seed=seed)
     return Drawn(selected, drawn._replace(units=tuple(there), groups=len(groups or ())))
 
 
 def learning_rate(schedule: ScheduleConfig, lr: float, number: int, rounds: int) -> float:
-    """The local learning rate of round ``number`` (from 1), a function of the global round alone (C6).
+    """Return the local learning rate of round ``number`` (from 1); it depends only on the global round (C6).
 
-    exponential: lr gamma^t; step: lr gamma^floor(t / every); cosine: lr (1 + cos(pi t / R)) / 2, with t = number - 1 and R the
-    schedule's ``rounds``, the experiment's where it has none; 0 from there on.
+    With t = number - 1: exponential: lr gamma^t; step: lr gamma^floor(t / every); cosine: lr (1 + cos(pi t / R)) / 2,
+    and 0 from t = R on. R is the schedule's ``rounds``, by default the experiment's.
     """
     t = number - 1
     if schedule.name == "exponential":

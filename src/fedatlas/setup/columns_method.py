@@ -13,22 +13,22 @@ from fedatlas.vertical.scheme import questions
 
 
 def of_columns(config: ExperimentConfig) -> bool:
-    """Whether parties hold columns of the same rows, not rows of the same columns."""
+    """Return whether parties hold columns of the same rows, not rows of the same columns."""
     return config.columns
 
 
 def rounds_key(config: ExperimentConfig) -> str:
-    """The key that says how many rounds an experiment has."""
+    """Return the key that sets how many rounds an experiment has."""
     return f"algorithm.{SCHEMES[config.algorithm.name].rounds}" if config.columns else "rounds"
 
 
 def rounds_of(config: ExperimentConfig) -> int:
-    """How many rounds an experiment has."""
+    """Return how many rounds an experiment has."""
     return method_of(config).config.rounds if config.columns else config.rounds
 
 
 def method_of(config: ExperimentConfig) -> Checked:
-    """The experiment with every key of its scheme written out. ConfigError for a key or a value that the scheme refuses."""
+    """Write out every key of an experiment's scheme. ConfigError for a key or a value that the scheme refuses."""
     scheme, given = SCHEMES[config.algorithm.name], config.algorithm.parameters()
     found = arguments("algorithm", scheme.build, given)
     if "rounds" in config.model_fields_set and scheme.rounds not in given:
@@ -36,7 +36,7 @@ def method_of(config: ExperimentConfig) -> Checked:
     rounds, one = found[scheme.rounds], scheme.words.round
     if "rounds" in config.model_fields_set and config.rounds != rounds:
         raise ConfigError(
-            f"rounds = {config.rounds}, but algorithm.{scheme.rounds} = {rounds}: a round is a {one} here; leave one of them out."
+            f"rounds = {config.rounds}, but algorithm.{scheme.rounds} = {rounds}: here a round is a {one}; remove one of the two."
         )
     how, mechanisms = scheme.build(**found), []
     for table in config.privacy:
@@ -44,7 +44,7 @@ def method_of(config: ExperimentConfig) -> Checked:
         mechanisms.append(builder(**arguments(f"privacy.{table.name}", builder, table.parameters())))
         how = scheme.under(how, mechanisms[-1])
     if rounds < 1:
-        raise ConfigError(f"algorithm.{scheme.rounds} = 0: ask for one {one} or more.")
+        raise ConfigError(f"algorithm.{scheme.rounds} = 0: ask for at least one {one}.")
     algorithm = AlgorithmConfig(name=scheme.name, **found)
     whole = config.model_copy(update={"algorithm": algorithm, "rounds": rounds})
     asked = Algorithm(scheme.name, tasks=questions(scheme, how))

@@ -1,4 +1,4 @@
-"""From the experiment file to parties that hold columns: their tables, what is refused of them, what is said of them."""
+"""Turn an experiment file into parties that hold columns: their tables, with refusals and notices."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from fedatlas.vertical.parties import Columns
 
 
 class Consortium(NamedTuple):
-    """A federation of parties that hold columns, ready to be asked."""
+    """A federation of parties that hold columns, ready to run."""
 
     checked: Checked
     tables: tuple[PartyTable, ...]
     parties: tuple[Columns, ...]
-    notices: tuple[str, ...]  # what the user should know of the tables
+    notices: tuple[str, ...]  # what the user should know about the tables
 
     @property
     def config(self) -> ExperimentConfig:
-        """The configuration, every key written out."""
+        """The configuration with every key written out."""
         return self.checked.config
 
     @property
     def align(self) -> Align:
-        """How rows are matched."""
+        """The method of matching rows."""
         return align_of(self.config)
 
     @property
@@ -47,7 +47,7 @@ class Consortium(NamedTuple):
 
     @property
     def active(self) -> int:
-        """The place of the party that holds the label."""
+        """Index of the party that holds the label."""
         return self.parties[0].active
 
     @property
@@ -57,22 +57,22 @@ class Consortium(NamedTuple):
 
     @property
     def beginning(self) -> dict[str, Any]:
-        """The state left of the link before anything is asked."""
+        """The coordinator's state before anything is asked."""
         return {"names": list(self.names), "active": self.active}
 
     @property
     def test(self) -> float:
-        """Share of the aligned rows that test."""
+        """Share of the aligned rows that are test rows."""
         return self.config.data.test if isinstance(self.config.data.test, float) else OWN_FRACTION
 
     @property
     def held(self) -> float:
-        """Share of the aligned rows that are held out to stop by."""
+        """Share of the aligned rows that are held out for validation."""
         return self.config.evaluation.validation if self.config.evaluation.on == "validation" else 0.0
 
 
 def consortium(whole: Checked) -> Consortium:
-    """Read all tables; ConfigError or DataError, in a sentence, for what cannot be used. Trains nothing, sends nothing."""
+    """Read all tables, without training or sending anything. ConfigError or DataError for what cannot be used."""
     tables = tuple(party_tables(whole.config))
     refuse_labels(whole.config, tables)
     return consortium_of(whole, tables, whole.config.engine.workers or machine.cores())
@@ -93,19 +93,19 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
 
 
 def align_of(config: ExperimentConfig) -> Align:
-    """How rows are matched."""
+    """Return the method of matching rows."""
     return Align(config.align.name, config.align.group) if config.align is not None else Align()
 
 
 def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], seed: int, workers: int = 1) -> Columns:
-    """A party's table as the protocols take it."""
+    """Return a party's table as the protocols take it."""
     return Columns(
         k, table.name, active, names, table.ids, table.x, table.names, table.y, table.weight, table.task, seed, workers
     )
 
 
 def party_tables(config: ExperimentConfig) -> list[PartyTable]:
-    """Each party's own file, or the columns of one table dealt to parties."""
+    """Return each party's table: from its own file, or columns of one table dealt to the parties."""
     if config.parties:
         drop = config.data.missing == "drop"
         return [read_party(file, drop) for file in files_of(config)]
@@ -120,19 +120,19 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
 
 
 def files_of(config: ExperimentConfig) -> list[PartyFile]:
-    """``[[parties]]`` as what reads their files takes them."""
+    """Return ``[[parties]]`` as the reader of their files takes them."""
     return [PartyFile(**one.model_dump(exclude_none=True)) for one in config.parties]
 
 
 def whole_table(config: ExperimentConfig) -> Loaded:
-    """The table of ``[data]``, all its rows as training rows, as many as ``limit`` says."""
+    """Return the table of ``[data]`` with all its rows as training rows, or a draw of ``limit`` of them."""
     source = find_source(config.data.name)
     request = LoadRequest(Store.default(), config.seed, drop_unusable=config.data.missing != "error")
     loaded: Loaded = source.load(request, **config.data.options())
     rows = loaded.train if loaded.test is None else together(loaded.train, loaded.test)
     if rows.x.dim() != 2 or loaded.task == "tokens":
         raise ConfigError(
-            f"data.name = '{config.data.name}' is no table of columns, which alone can be dealt to parties."
+            f"data.name = '{config.data.name}' is not a table, and only the columns of a table can be dealt to parties."
         )
     if config.data.limit:
         if config.data.limit > len(rows.y):
@@ -142,33 +142,33 @@ def whole_table(config: ExperimentConfig) -> Loaded:
 
 
 def together(train: Split, test: Split) -> Split:
-    """Training and test rows of a source, whose tests come from the aligned rows here."""
+    """Join the training and test rows of a source; here test rows are drawn from the aligned rows."""
     return Split(train.x, train.y, None, train.weight).join(Split(test.x, test.y, None, test.weight))
 
 
 def refuse_labels(config: ExperimentConfig, tables: Sequence[PartyTable]) -> None:
-    """DataError where a party that does not hold the label has a column of its name."""
+    """Raise DataError if a party that does not hold the label has a column with the label's name."""
     label, holder = next(((one.label, one.name) for one in config.parties if one.label), (None, ""))
     for one in tables:
         if one.y is None and label in {column.name for column in one.schema}:
             raise DataError(
-                f"party '{one.name}' has a column '{label}' as an input, the label of '{holder}': "
-                f'drop = ["{label}"] leaves it out, or rename it if it is something else.'
+                f"party '{one.name}' has an input column '{label}', which is the label of '{holder}': "
+                f'leave it out with drop = ["{label}"], or rename it if it is something else.'
             )
 
 
 def said_of(tables: Sequence[PartyTable]) -> list[str]:
-    """What the user should know of the tables."""
+    """Return what the user should know about the tables."""
     out = []
     for one in tables:
         if one.without_id:
             verb = "has" if one.without_id == 1 else "have"
             out.append(f"{count_rows(one.without_id)} of '{one.name}' {verb} no id and cannot be matched.")
         if one.left_out:
-            out.append(f"{count_rows(one.left_out)} of '{one.name}' without a label or weight left out.")
+            out.append(f"{count_rows(one.left_out)} of '{one.name}' left out: no label or weight.")
         if len(one.x) and (
             constant := [n for n, x in zip(one.names, one.x.T, strict=True) if len(np.unique(x[~np.isnan(x)])) < 2]
         ):
             few = ", ".join(constant[:5])
-            out.append(f"Columns of '{one.name}' with one value alone tell nothing: {few}.")
+            out.append(f"Columns of '{one.name}' with a single value carry no information: {few}.")
     return out

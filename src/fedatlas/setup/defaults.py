@@ -1,4 +1,4 @@
-"""What an experiment leaves to defaults, written out: the record says how to repeat a run, whatever becomes of them later."""
+"""Write out the defaults of an experiment, so that its record repeats the run even if the defaults change later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedatlas.transforms import TRANSFORMS
 
 
 def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
-    """The configuration with every key of its components' builders; a network of one's own has none."""
+    """Return the configuration with every key of its components' builders; a custom network has none."""
     tables: dict[str, Any] = {
         "algorithm": full(config.algorithm, find("algorithms", ALGORITHMS, config.algorithm.name))
     }
@@ -41,7 +41,7 @@ def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
 
 
 def full(component: Any, builder: Callable[..., Any]) -> Any:
-    """A component's table with the keys that it leaves to their defaults, but for those that stand for nothing."""
+    """Return a component's table with the keys that it leaves to their defaults, except defaults of None."""
     known = {*type(component).model_fields, *(component.model_extra or {})}
     left = {key: value for key, value in defaults(builder).items() if value is not None and key not in known}
     return component.model_copy(update=left)

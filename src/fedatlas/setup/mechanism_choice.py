@@ -1,6 +1,7 @@
-"""``[[privacy]]``: which mechanisms an experiment asks for, in the sound order, and which algorithms they can protect.
+"""``[[privacy]]``: the mechanisms an experiment asks for, in the order applied, and the algorithms they can protect.
 
-`mechanisms_of` is about the tables alone, the rest about a mechanism and an algorithm (`Limits.why_not`).
+`mechanisms_of` is about the tables alone, `protection_of` about them in a federation, the rest about a mechanism and an algorithm
+(`Limits.why_not`).
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Any
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
+from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanism import Mechanism, Protection
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS
 from fedatlas.registry import arguments, find, keywords
 
 REMEDIES: tuple[Mapping[str, Any], ...] = ({"weights": "uniform"}, {"phi": "random"})
-"""Parameters with which an algorithm goes that does not go with its defaults."""
+"""Parameters under which an algorithm may be protected that cannot be with its defaults."""
 
 
 def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
-    """Return what ``[[privacy]]`` asks for, in the sound order.
+    """Return the mechanisms of ``[[privacy]]`` in the order in which they are applied.
 
     ConfigError for an unknown name or key, mechanisms that exclude each other, and an extra that is not installed.
     """
@@ -34,7 +36,7 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
         if name not in MECHANISMS:
             raise unknown_name("mechanism", name, MECHANISMS)
         if name in made:
-            raise ConfigError(f"[[privacy]]: '{name}' stands there twice; remove one of its tables.")
+            raise ConfigError(f"[[privacy]]: '{name}' is declared twice; remove one of its tables.")
         made[name] = MECHANISMS[name](**arguments(f"privacy.{name}", MECHANISMS[name], table.parameters()))
     ordered = tuple(sorted(made.values(), key=lambda one: one.place))
     check_pairs([made[name] for name in MECHANISMS if name in made])
@@ -43,8 +45,21 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
     return ordered
 
 
+def protection_of(
+    config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
+) -> Protection | None:
+    """The mechanisms of ``[[privacy]]`` in a federation of clients with so many rows; None without any."""
+    held = [n for n in sizes if n]
+    if not mechanisms or not held:
+        return None
+    fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
+    names = [*network.initial()[0]]
+    ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
+    return Protection(ours, len(held), config.rounds, fraction, config.seed, min(held))
+
+
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
-    """ConfigError for mechanisms that cannot stand side by side."""
+    """Raise ConfigError for mechanisms that cannot be combined."""
     hiding = [one.name for one in mechanisms if one.sums_only]
     if len(hiding) > 1:
         names = " and ".join(f"'{name}'" for name in hiding)
@@ -53,15 +68,15 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
         if one.limits.alone and len(mechanisms) > 1:
             other = next(other.name for other in mechanisms if other is not one)
             raise ConfigError(
-                f"[[privacy]]: '{one.name}' stands alone: {one.limits.alone}; remove '{other}', or '{one.name}'."
+                f"[[privacy]]: '{one.name}' cannot be combined: {one.limits.alone}; remove '{other}' or '{one.name}'."
             )
 
 
 def check_extras(mechanism: Mechanism, config: ExperimentConfig) -> None:
-    """ConfigError where a package is not installed that the mechanism needs in this experiment."""
+    """Raise ConfigError if the mechanism needs a package in this experiment that is not installed."""
     for extra in mechanism.limits.extras:
         if extra.sampled and config.cohort.sampling != "poisson":
-            continue  # what is not sampled has a closed form
+            continue  # without sampling there is a closed form, which needs no package
         if find_spec(extra.module) is None:
             package = extra.module.replace("_", "-")
             raise ConfigError(
@@ -70,7 +85,7 @@ def check_extras(mechanism: Mechanism, config: ExperimentConfig) -> None:
 
 
 def remedy(mechanism: Mechanism, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return parameters of an algorithm with which the mechanism goes, beside those given; {} where there are none."""
+    """Return parameters to add to those given so that the mechanism can protect the algorithm; {} if there are none."""
     builder = find("algorithms", ALGORITHMS, name)
     for changed in REMEDIES:
         if changed.keys() <= keywords(builder).keys():
@@ -81,19 +96,19 @@ def remedy(mechanism: Mechanism, name: str, given: Mapping[str, Any]) -> Mapping
 
 
 def check_algorithm(config: ExperimentConfig, algorithm: Algorithm, mechanism: Mechanism) -> None:
-    """ConfigError for a mechanism that cannot protect the algorithm's rounds, with what would help where something does."""
+    """Raise ConfigError for a mechanism that cannot protect the algorithm's rounds, and say what would help."""
     if not (why := mechanism.limits.why_not(algorithm)):
         return
     found = remedy(mechanism, config.algorithm.name, config.algorithm.parameters())
     advice = " and ".join(f'algorithm.{key} = "{value}"' for key, value in found.items())
     raise ConfigError(
         f"[[privacy]] '{mechanism.name}': not with '{algorithm.name}': {why}; "
-        + (f"write {advice}." if advice else f"take another algorithm ('fedatlas show {mechanism.name}' lists them).")
+        + (f"write {advice}." if advice else f"use another algorithm ('fedatlas show {mechanism.name}' lists them).")
     )
 
 
 def goes_with(mechanism: Mechanism) -> dict[str, str]:
-    """Return our algorithms that a mechanism protects: name -> the parameters that it takes for it, "" where the defaults will do."""
+    """Map each built-in algorithm that a mechanism can protect to the parameters it needs; "" for its defaults."""
     found: dict[str, str] = {}
     for name, build in ALGORITHMS.items():
         if not mechanism.limits.why_not(build()):

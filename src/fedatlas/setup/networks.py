@@ -1,4 +1,4 @@
-"""The networks of a run as they begin: one for all clients, or one for each architecture of ``[[models]]``."""
+"""The initial networks of a run: one for all clients, or one for each architecture of ``[[models]]``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 def checked_loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
-    """The loss that ``[model]`` names; ConfigError where these targets do not suit it."""
+    """Return the loss that ``[model]`` names; ConfigError if these targets are outside its domain."""
     loss = make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore)
     loss.check(dataset.targets(dataset.train.y))
     if dataset.task == "numbers":
@@ -29,14 +29,17 @@ def checked_loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
 
 
 def reads_units(config: ExperimentConfig, dataset: Dataset) -> bool:
-    """Whether the loss reads the target in its own unit: its domain is bounded, and a standardised target would leave it."""
+    """Return whether the loss reads the target in its own unit, because its domain is bounded.
+
+    A standardised target would leave that domain.
+    """
     return make_loss(config.model.loss, dataset.task, dataset.classes, dataset.ignore).bounded
 
 
 def build(
     config: ExperimentConfig, dataset: Dataset, seed: int, module: nn.Module | None, model: ModelConfig | None = None
 ) -> Built:
-    """The initial network: the user's own, ``model``, or that of ``[model]``."""
+    """Return the initial network: the user's ``module``, else ``model``, else that of ``[model]``."""
     loss, dtype = checked_loss(config, dataset), DTYPES[config.engine.precision]
     wanted = module if module is not None else model or config.model
     tokens = dataset.train.x.dtype == torch.int64
@@ -50,7 +53,10 @@ def build(
 
 
 def check_answers(name: str, module: nn.Module, dataset: Dataset, sample: Tensor) -> None:
-    """ConfigError where the model answers at every step and the data ask once, or the reverse, or a token is none of its own."""
+    """Raise ConfigError if the model's outputs do not match the data.
+
+    That is if it has an output per step and the data one target per row, or the reverse, or if it lacks a token.
+    """
     with evaluating(module), torch.no_grad():
         if sample.dtype == torch.int64:
             largest = int(max(split.x.max() for split in dataset.splits.values()))
@@ -63,17 +69,20 @@ def check_answers(name: str, module: nn.Module, dataset: Dataset, sample: Tensor
                 ) from None
         every_step = module(sample).dim() > 2
     if every_step != (dataset.task == "tokens"):
-        one, other = ("at every step", "once a row") if every_step else ("once a row", "at every step")
+        one, other = ("per step", "per row") if every_step else ("per row", "per step")
         raise ConfigError(
-            f"model '{name}' answers {one}, and these data ask {other}: set model.targets and data.target to the same of "
-            "'per_step' and 'last_step', where they have these keys, or take another model."
+            f"model '{name}' has one output {one}, but these data have one target {other}: set model.targets and data.target "
+            "both to 'per_step' or both to 'last_step', if they have these keys, or use another model."
         )
 
 
 def make_networks(
     config: ExperimentConfig, dataset: Dataset, seed: int, clients: int, module: nn.Module | None = None
 ) -> tuple[dict[str, Built], tuple[str, ...]]:
-    """The networks by architecture, and whose is which: those of ``[[models]]``, else one called "" that all share."""
+    """Return the networks by architecture, and the architecture of each client.
+
+    The networks are those of ``[[models]]``, else one called "" that all share, and () for the clients.
+    """
     if not config.models:
         return {"": build(config, dataset, seed, module)}, ()
     called = names(config.models)

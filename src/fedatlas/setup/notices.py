@@ -1,4 +1,4 @@
-"""What is worth a notice, once the algorithm, the data and the network are known; what is refused stands in `refusals.py`."""
+"""Notices about the algorithm, the data and the network of an experiment; refusals are in `refusals.py`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from fedatlas.models import has_batch_norm
 from fedatlas.models.registry import OWN
 from fedatlas.registry import defaults, find, shown
 
-OWNERS = "Owners", "have no training row and are no clients"
+OWNERS = "Owners", "have no training row and are not clients"
 BY_CLIENT = (
-    "The test rows, which no client owns, are scaled by the mean of the clients' constants (data.scale = 'client'): "
-    "evaluation.clients judges each client on rows scaled by its own."
+    "The test rows, which no client owns, are scaled by the mean of the clients' constants (data.scale = 'client'); "
+    "evaluation.clients judges each client on rows scaled by its own constants."
 )
-GIVEN = "The network is {}, given in Python: whatever the seed, it begins with the weights it was given with."
+GIVEN = "The network is {}, given in Python: it begins with the weights that it was given, whatever the seed."
 
 
 def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
-    """What the profile warns of; it never changes a value."""
+    """Return the warnings of the profile; it never changes a value."""
     out = []
     if config.profile == "device" and (algorithm.client_init is not None or algorithm.serverless):
         out.append(
-            f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; take a stateless method."
+            f"profile 'device': '{algorithm.name}' keeps state on its clients, but devices rarely come back; use a stateless method."
         )
     if config.profile == "device" and config.cohort.size is None and config.cohort.fraction > 0.1:
         out.append(
@@ -41,16 +41,16 @@ def profile_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]
 
 
 def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
-    """What is written in the file and does nothing, or leaves nothing to do."""
+    """Return notices about keys that have no effect, or that leave nothing to do."""
     out = []
     if config.public is not None and algorithm.demands.public is None:
-        out.append(f"[public]: '{algorithm.name}' uses no public rows; they are only taken out of the others.")
+        out.append(f"[public]: '{algorithm.name}' uses no public rows; they are only removed from the others.")
     if (config.data.model_extra or {}).get("client") and config.partition.name != "natural":
         out.append(
-            f"data.client is not used: partition.name = '{config.partition.name}' says who holds what; 'natural' takes the column's owners."
+            f"data.client is not used: partition.name = '{config.partition.name}' decides who holds what; 'natural' uses that column."
         )
     if config.local.optimizer == "sgd":
-        out += [f"local.{key} is not used: it is Adam's." for key in ("betas", "eps") if altered(config.local, key)]
+        out += [f"local.{key} is not used: only Adam has it." for key in ("betas", "eps") if altered(config.local, key)]
     if config.evaluation.on == "test" and altered(config.evaluation, "validation"):
         out.append("evaluation.validation is not used: evaluation.on = 'test' sets no training rows aside.")
     if config.failures.stragglers and config.local.epochs == 1 and config.failures.straggler_policy == "keep":
@@ -58,9 +58,9 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     if not config.failures.stragglers and altered(config.failures, "straggler_policy"):
         out.append("failures.straggler_policy is not used: failures.stragglers = 0.")
     if config.cohort.fraction == 0 and config.cohort.size is None:
-        out.append("cohort.fraction = 0 is one client a round (McMahan's C = 0).")
+        out.append("cohort.fraction = 0 means one client per round (McMahan's C = 0).")
     if config.failures.dropout == 1:
-        out.append("failures.dropout = 1: nobody ever returns, and the model stays as it is.")
+        out.append("failures.dropout = 1: no client ever returns, and the model stays as it is.")
     usual = defaults(find("algorithms", ALGORITHMS, config.algorithm.name))
     for key, why in algorithm.card.unused.items():
         table, _, field = key.partition(".")
@@ -72,18 +72,18 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
 
 
 def altered(table: ConfigTable, key: str) -> bool:
-    """Whether a key has another value than its default; config.toml names all keys, so that naming one says nothing."""
+    """Return whether a key differs from its default; config.toml names all keys, so being named tells nothing."""
     return bool(getattr(table, key) != type(table).model_fields[key].default)
 
 
 def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Network) -> list[str]:
-    """What is to be said of this network."""
+    """Return notices about a network."""
     given = [GIVEN.format(config.model.name)] if config.model.name.startswith(OWN) else []
     return [*given, *norm_notices(config, algorithm, network.module), *precision_notices(config, network.module)]
 
 
 def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module) -> list[str]:
-    """A policy for batch norm without any."""
+    """Return a notice if there is a policy for batch norm but the model has none."""
     policy = f"'{algorithm.name}'" if has_own_norms(algorithm) else f"model.bn = '{config.model.bn}'"
     if has_batch_norm(module) or policy == "model.bn = 'average'":
         return []
@@ -91,14 +91,17 @@ def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modu
 
 
 def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tensor | None) -> list[str]:
-    """On which rows figures are taken, and classes of test rows of which clients train on none (``class_counts``)."""
-    judged = "evaluation.on = 'validation': figures are those of clients' validation rows; the test rows are used once, at the end."
+    """Return notices about the evaluation rows, rows left out, and test classes that no client trains on.
+
+    ``class_counts``: training rows of each class; None if they are not known.
+    """
+    judged = "evaluation.on = 'validation': figures are on the clients' validation rows; the test rows are used once, at the end."
     said = [judged] if config.evaluation.on == "validation" else []
     said += [*left_out(dataset), *dataset.facts.get("doubts", ())]
     if config.data.scale == "client":
         said.append(BY_CLIENT)
     if config.partition.name == "natural" and (absent := dataset.facts.get("owners_absent")):
-        who, what = ("Owner", "has no training row and is no client") if len(absent) == 1 else OWNERS
+        who, what = ("Owner", "has no training row and is not a client") if len(absent) == 1 else OWNERS
         said.append(f"{who} {listed(absent)} {what}: all rows there are test rows, or left out.")
     if class_counts is None:
         return said
@@ -108,7 +111,7 @@ def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tenso
 
 
 def left_out(dataset: Dataset) -> list[str]:
-    """Rows that could not be used: figures hold for the others only."""
+    """Return notices about rows that could not be used."""
     facts = dataset.facts
     lost = facts.get("rows_dropped", {})
     sides = " and ".join(
@@ -125,7 +128,7 @@ def left_out(dataset: Dataset) -> list[str]:
 
 
 def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:
-    """What bfloat16 means for this model."""
+    """Return a notice about what bfloat16 means for this model."""
     if config.engine.precision != "bfloat16":
         return []
     if any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in module.modules()):

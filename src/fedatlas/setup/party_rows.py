@@ -1,4 +1,4 @@
-"""The rows that parties hold as the model sees them: the clients', the union's, the server's public ones."""
+"""The rows of each party as the model sees them: a client's, the union of all, and the server's public rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ VALIDATION, HELD_OUT = "validation", "held out"  # the rows that clients keep ou
 
 
 def split_clients(partition: Partition, seed: int, validation: float, own: float) -> Partition:
-    """Takes shares of each client's rows out of training: for validation (pooled by the server's metric) and for its own figures."""
+    """Take shares of each client's rows out of training, for validation and for the client's own figures.
+
+    Validation rows are pooled for the global figures. ConfigError if a client is left without training rows, or a
+    share holds out no row of any client.
+    """
     train, judged, kept = [], {}, {}
     for k, rows in enumerate(partition.clients):
         order = numpy_stream(seed, "split", k).permutation(rows)
@@ -26,7 +30,7 @@ def split_clients(partition: Partition, seed: int, validation: float, own: float
         b = a + round(own * len(rows))
         if len(rows) and b >= len(rows):
             raise ConfigError(
-                f"client {k} has {len(rows)} rows: too few to hold out the shares of [evaluation] and train."
+                f"client {k} has {len(rows)} rows, too few to hold out the shares of [evaluation] and still train."
             )
         judged[k] = np.sort(order[:a])
         kept[k] = np.sort(order[a:b])
@@ -34,7 +38,7 @@ def split_clients(partition: Partition, seed: int, validation: float, own: float
     for key, share, found in (("validation", validation, judged), ("clients", own, kept)):
         if share and not any(map(len, found.values())):
             raise ConfigError(
-                f"evaluation.{key} = {share:g} holds out no row of any client, the largest has "
+                f"evaluation.{key} = {share:g} holds out no row of any client, as the largest has "
                 f"{max(map(len, partition.clients))}: ask for a larger share."
             )
     shares = {VALIDATION: judged if validation else {}, HELD_OUT: kept if own else {}}
@@ -42,19 +46,22 @@ def split_clients(partition: Partition, seed: int, validation: float, own: float
 
 
 def join(parts: Iterable[Rows]) -> Rows:
-    """The rows of several parties, one after another."""
+    """Concatenate the rows of several parties."""
     return Rows(*(None if p[0] is None else torch.cat(p) for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
 
 
 class PartyRows:
-    """A party's rows as the model sees them; a client's are gathered when it works and dropped after."""
+    """Source of a party's rows as the model sees them; a client's rows are gathered whenever they are needed."""
 
     def __init__(self, dataset: Dataset, partition: Partition, seed: int, dtype: torch.dtype) -> None:
         self.dataset, self.partition, self.seed, self.dtype = dataset, partition, seed, dtype
         self.public = self.common("public") if "public" in dataset.splits else None
 
     def __call__(self, party: int) -> Rows:
-        """The rows that client ``party`` trains on, those of all for UNION, or the public ones for SERVER, in ascending row order."""
+        """Return the rows that client ``party`` trains on, all rows for UNION, or the public rows for SERVER.
+
+        ConfigError for SERVER without public rows.
+        """
         if party == SERVER:
             if self.public is None:
                 raise ConfigError("this algorithm works with public rows: add a [public] table.")
@@ -66,11 +73,11 @@ class PartyRows:
         return self._seen(party, self.partition.clients[party])
 
     def kept(self, party: int, name: str) -> Rows:
-        """The rows of client ``party`` that no training sees, by what they are kept for; their noise is their own."""
+        """Return a client's rows kept out of training for ``name``; their feature noise is drawn separately."""
         return self._seen(party, self.partition.kept[name][party], name)
 
     def _seen(self, party: int, index: np.ndarray, *purpose: str) -> Rows:
-        """Training rows by index, through the client's own instrument."""
+        """Return training rows by index, with the client's feature skew if there is one."""
         rows = self.rows(index)
         if self.partition.feature_skew:
             stream = torch_stream(self.seed, "partition", "feature", party, *purpose)
@@ -78,17 +85,17 @@ class PartyRows:
         return rows
 
     def rows(self, index: np.ndarray) -> Rows:
-        """Training rows by index."""
+        """Return training rows by index."""
         rows = self._read(self.dataset.train.take(np.ascontiguousarray(index)))
-        # a derived step views its batches: rows of turned pictures, or of arrays in another order, keep their strides
+        # a derived step views its batches, so rows must be contiguous: turned pictures would keep their strides
         return rows._replace(x=rows.x.contiguous())
 
     def common(self, name: str) -> Rows:
-        """All rows of a split that belongs to no client: "test" or "public"."""
+        """Return all rows of a split that belongs to no client: "test" or "public"."""
         return self._read(self.dataset.splits[name])
 
     def _read(self, split: Split) -> Rows:
-        """Stored rows -> what model and loss see."""
+        """Convert stored rows to what model and loss see."""
         y = self.dataset.targets(split.y)
         weight = None if split.weight is None else split.weight.to(self.dtype)
         return Rows(self.dataset.inputs(split.x, self.dtype), y.to(self.dtype) if y.is_floating_point() else y, weight)

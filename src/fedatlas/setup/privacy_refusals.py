@@ -1,7 +1,7 @@
-"""Refusals of an experiment under ``[[privacy]]``: a ConfigError with one sentence for each.
+"""Refusals of an experiment under ``[[privacy]]``, each a ConfigError with one sentence.
 
-`check_protection` needs the configuration alone, the others the data, the clients or the network. They come before anything is
-settled from rows.
+`check_protection` needs only the configuration, the others also the data, the clients or the network. They are raised
+before anything is computed from rows.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from fedatlas.setup.cohort import usual_size
 from fedatlas.setup.mechanism_choice import check_algorithm
 from fedatlas.setup.networks import reads_units
 
-SETTLED = 'write data.constants = "FILE.json", a file of the form of a run\'s preprocess.json made without these rows, which settles it'
+SETTLED = 'set data.constants = "FILE.json", a file like a run\'s preprocess.json that was made without these rows'
 
 
 def check_protection(
     config: ExperimentConfig, algorithm: Algorithm, transform: Transform | None, mechanisms: Sequence[Mechanism]
 ) -> None:
-    """ConfigError for the first thing that the configuration alone forbids beside its mechanisms."""
+    """Raise ConfigError for the first thing in the configuration that does not go with its mechanisms."""
     for one in mechanisms:
         check_algorithm(config, algorithm, one)
         for why in refused(config, transform, one):
             raise ConfigError(why)
         check_widths(config, one, algorithm)
         check_asked(config, one, config.partition.clients, transform)
-    if algorithm.groups is None:  # whose number is that of groups, known after the set-up
+    if algorithm.groups is None:  # the number of groups is only known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
 
 
 def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Mechanism) -> Iterator[str]:
-    """Yield a sentence for each table or key that a mechanism of this kind does not go with."""
+    """Yield a sentence for each table or key that cannot be used under a mechanism of this kind."""
     data, name = config.data, f"'{mechanism.name}'"
     if transform is not None and mechanism.sums_only and transform.decode is not None:
-        yield f"compression.name = '{transform.name}': not under {name}: its codes cannot be added up; remove the table."
+        yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
     if transform is not None and mechanism.whole:
-        yield f"[compression]: not under {name}, which noises whole models, where a transform acts on changes; remove the table."
+        yield f"[compression]: not under {name}, which adds noise to whole models, while a transform acts on changes; remove the table."
     if config.evaluation.drift:
-        yield f"evaluation.drift = true: not under {name}: it looks at each client's model; remove the key."
+        yield f"evaluation.drift = true: not under {name}, as it looks at each client's model; remove the key."
     if mechanism.noise is None:
         if mechanism.sums_only and data.missing == "median" and data.constants is None:
             yield (
-                f"data.missing = 'median': not under {name}, since medians come of counts that the server would read "
-                "client by client; take 'drop', or give the medians in data.constants."
+                f"data.missing = 'median': not under {name}, since medians are computed from counts that the server would see "
+                "client by client; use 'drop', or give the medians in data.constants."
             )
         return
     for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
         if value not in plain and data.constants is None:
-            yield f"data.{key} = '{value}': under {name} nothing is settled from rows without noise; {SETTLED}."
+            yield f"data.{key} = '{value}': under {name} nothing may be computed from rows without noise; {SETTLED}."
     if config.stop is not None and config.evaluation.on == "validation":
         yield (
-            f"[stop]: under {name} clients' validation rows cannot say when to stop, since they say it without noise; "
+            f"[stop]: under {name} clients' validation rows cannot decide when to stop, since their figures have no noise; "
             "use evaluation.on = 'test', or remove the table."
         )
     if any(one.norm == "batch" for one in config.models or (config.model,)):
@@ -71,14 +71,14 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
 
 
 def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:
-    """ConfigError for what the mechanism itself refuses. ``clients``: in all, 0 where that is not known yet."""
+    """Raise ConfigError for what the mechanism itself refuses. ``clients``: their total, 0 if not known yet."""
     cohort, code = config.cohort, "" if transform is None else transform.name
     if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code)):
         raise ConfigError(why)
 
 
 def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algorithm) -> None:
-    """ConfigError where a sum of the usual cohort would not fit into a word, or a plaintext's slot."""
+    """Raise ConfigError if the sum over a usual cohort would not fit into a word, or into a slot of a plaintext."""
     clients = max(math.floor(usual_size(config, config.partition.clients)), 1)
     try:
         if (protocol := mechanism.work().protocol) is not None:
@@ -88,49 +88,52 @@ def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algo
 
 
 def no_batch_norm(mechanism: Mechanism) -> str:
-    """Say why there is no batch norm under noise."""
+    """Return why batch norm cannot be used under noise."""
     return (
-        f"not under '{mechanism.name}': statistics of batch norm leave a client without noise; take norm = 'group' or 'none', "
+        f"not under '{mechanism.name}', as statistics of batch norm leave a client without noise; use norm = 'group' or 'none', "
         "and bn = 'average'."
     )
 
 
 def check_norms(module: nn.Module, mechanisms: Sequence[Mechanism]) -> None:
-    """ConfigError for a network that has batch norm of itself."""
+    """Raise ConfigError for a network with batch norm under a mechanism that adds noise."""
     for one in mechanisms:
         if one.noise is not None and has_batch_norm(module):
-            raise ConfigError(f"the model has batch norm: {no_batch_norm(one)}")
+            raise ConfigError(f"batch norm in the model: {no_batch_norm(one)}")
 
 
 # ---------------------------------------------------------------------- who takes part
 
 
 def check_cohort_size(config: ExperimentConfig, mechanisms: Sequence[Mechanism], clients: int) -> None:
-    """ConfigError for cohorts that a protocol cannot protect; ``clients``: in all, 0 where that is not known yet."""
+    """Raise ConfigError for cohorts that a protocol cannot protect; ``clients``: their total, 0 if not known yet."""
     for one in mechanisms:
         if clients and (protocol := one.work().protocol) is not None:
             check_summed(config, one.name, protocol, clients)
 
 
 def check_summed(config: ExperimentConfig, name: str, protocol: Protocol, clients: int) -> None:
-    """Of too few a sum tells too much; of Poisson's cohorts only the usual size is known, and small ones are given up."""
+    """Raise ConfigError if a round has too few clients for a sum to be secret, or more than a protocol can mask.
+
+    With Poisson sampling only the usual size is known, so the total decides; smaller cohorts are given up later.
+    """
     cohort, usual = config.cohort, usual_size(config, clients)
     fewest = clients if cohort.sampling == "poisson" else usual
     key = "cohort.size" if cohort.size is not None else "cohort.fraction"
     if fewest < protocol.fewest:
         raise ConfigError(
-            f"[[privacy]] '{name}': {fewest:g} of {clients} clients take part in a round, and a sum of fewer than {protocol.fewest} is no "
-            f"secret; raise {key} or partition.clients."
+            f"[[privacy]] '{name}': {fewest:g} of {clients} clients take part in a round, but a sum of fewer than {protocol.fewest} "
+            f"hides nothing; raise {key} or partition.clients."
         )
     if protocol.most is not None and usual > protocol.most:
         raise ConfigError(
-            f"[[privacy]] '{name}': {usual:g} clients take part in a round, and this version masks up to {protocol.most} together; "
+            f"[[privacy]] '{name}': {usual:g} clients take part in a round, but this version masks at most {protocol.most}; "
             f"lower {key}."
         )
 
 
 def fewest_of(mechanism: Mechanism) -> int:
-    """Return the clients that a sum of a round needs."""
+    """Return the smallest number of clients that a round's sum needs."""
     protocol = mechanism.work().protocol
     return 1 if protocol is None else protocol.fewest
 
@@ -141,7 +144,7 @@ def fewest_of(mechanism: Mechanism) -> int:
 def check_protected_rows(
     config: ExperimentConfig, mechanisms: Sequence[Mechanism], dataset: Dataset, partition: Partition, groups: bool
 ) -> None:
-    """ConfigError for what these rows, as they were loaded, and these clients cannot give under the mechanisms."""
+    """Raise ConfigError if the loaded rows and these clients do not fit the mechanisms."""
     clients = sum(n > 0 for n in partition.sizes)
     if not groups:
         check_cohort_size(config, mechanisms, clients)
@@ -150,12 +153,12 @@ def check_protected_rows(
         found = from_rows(config, dataset) if one.noise is not None and config.data.constants is None else ""
         if found:
             raise ConfigError(
-                f"[[privacy]] '{one.name}': {found} of '{dataset.name}' would be settled from clients' rows without noise; {SETTLED}."
+                f"[[privacy]] '{one.name}': {found} of '{dataset.name}' would be computed from clients' rows without noise; {SETTLED}."
             )
 
 
 def from_rows(config: ExperimentConfig, dataset: Dataset) -> str:
-    """Return what `preprocess` would settle from clients' rows, in words; "" where that is nothing."""
+    """Name what `preprocess` would compute from clients' rows; "" if nothing."""
     if dataset.train.x.dtype.is_floating_point and dataset.train.x.dim() == 2:
         schema = schema_of(dataset)
         if any(column.categories for column in schema):
@@ -170,16 +173,16 @@ def from_rows(config: ExperimentConfig, dataset: Dataset) -> str:
 
 
 def protection_notices(config: ExperimentConfig, mechanisms: Sequence[Mechanism]) -> list[str]:
-    """Return what is worth a notice about the mechanisms of an experiment."""
+    """Return notices about the mechanisms of an experiment."""
     said: list[str] = []
     for one in mechanisms:
         if one.sums_only and config.cohort.sampling == "poisson":
             said.append(
-                f"'{one.name}': a Poisson cohort may have fewer than {fewest_of(one)} clients; such a round is given up and "
+                f"'{one.name}': a Poisson cohort may have fewer than {fewest_of(one)} clients; such a round is abandoned and "
                 "changes nothing."
             )
         if one.noise is not None and one.noise.source == "seed":
-            said.append(f"'{one.name}': noise = 'seed' can be repeated by whoever knows the seed: it protects nobody.")
+            said.append(f"'{one.name}': noise = 'seed' protects nobody, since anyone who knows the seed can repeat it.")
         else:
             said += one.words.notices
     return said

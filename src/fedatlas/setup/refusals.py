@@ -1,8 +1,9 @@
-"""What cannot be run, said before anything is trained: a ConfigError with one sentence for each.
+"""Refuse experiments that cannot run, before anything is trained: each a ConfigError with one sentence.
 
-`checked` resolves an experiment and makes every check that needs only its text; no data have been read then. The other functions need
-the data, the clients or the network. What no algorithm is needed for is refused when the file is read (`config/experiment.py`), unknown
-names and keys and what the algorithm dictates when the configuration is resolved (`resolution.py`).
+`checked` resolves an experiment and makes every check that needs only its text, before data are read. The other
+functions need the data, the clients or the network. Two kinds of refusal come earlier: those that need no algorithm,
+when the file is read (`config/experiment.py`); unknown names and keys, and keys that the algorithm dictates, when the
+configuration is resolved (`resolution.py`).
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from fedatlas.setup.views import check_observed, check_observed_clients
 
 
 def checked(config: ExperimentConfig, module: nn.Module | None = None) -> Checked:
-    """The experiment with every key written out and all that its names stand for. ``module``: a network in place of ``[model]``.
+    """Resolve and check an experiment. ``module``: a network in place of ``[model]``.
 
-    ConfigError for the first thing that keeps it from being run, as far as no data are needed to say so.
+    ConfigError for the first reason not to run it that can be found without data.
     """
     whole = resolve(config, module)
     check(whole)
@@ -45,9 +46,9 @@ def checked(config: ExperimentConfig, module: nn.Module | None = None) -> Checke
 
 
 def check(whole: Checked) -> None:
-    """Every refusal of a resolved experiment that needs no data: ConfigError for the first one found.
+    """Make every check of a resolved experiment that needs no data. ConfigError for the first that fails.
 
-    Of parties that hold columns all of it comes when the file is read, and with their scheme.
+    If parties hold columns, all checks were made when the file was read and its scheme resolved.
     """
     if whole.columns:
         return
@@ -73,7 +74,7 @@ def check(whole: Checked) -> None:
 
 
 def check_builder(config: ExperimentConfig, module: nn.Module | None) -> None:
-    """ConfigError for a key that the model's builder does not take, or an initial model that is not there."""
+    """Raise ConfigError for a key that the model's builder does not take, or an initial model that does not exist."""
     if module is not None or config.models:
         return
     config.model.builder_arguments()
@@ -82,69 +83,72 @@ def check_builder(config: ExperimentConfig, module: nn.Module | None) -> None:
 
 
 def check_cohort(config: ExperimentConfig) -> None:
-    """ConfigError where more clients are asked for than there are; some of them may turn out to have no rows."""
+    """Raise ConfigError if a round asks for more clients than there are; `check_asked` counts those with rows."""
     size, clients = config.cohort.size, config.partition.clients
     if size is not None and 0 < clients < size:
-        raise ConfigError(f"cohort.size = {size}: there are {clients} clients; ask for {clients} at most.")
+        raise ConfigError(f"cohort.size = {size}: there are {clients} clients; ask for at most {clients}.")
 
 
 def check_engine(config: ExperimentConfig) -> None:
-    """ConfigError where this machine, or this version, cannot do what ``[engine]`` asks for."""
+    """Raise ConfigError if this machine cannot do what ``[engine]`` asks for."""
     find_device("cpu" if config.engine.device == "auto" else config.engine.device)
     if config.engine.plan == "native" and find_compiler() is None:
         raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
 
 
 def check_augment(config: ExperimentConfig) -> None:
-    """ConfigError where cropped pictures would be padded with another colour by each client."""
+    """Raise ConfigError if each client would pad cropped pictures with a different colour."""
     if config.data.augment == "crop_flip" and config.data.scale == "client":
         raise ConfigError(
-            "data.augment = 'crop_flip' pads with black, which data.scale = 'client' turns into another number for each client: "
+            "data.augment = 'crop_flip' pads with black, which data.scale = 'client' turns into a different number for each client: "
             "use data.scale = 'federated' or 'auto'."
         )
 
 
 def check_classes(algorithm: Algorithm, dataset: Dataset) -> None:
-    """ConfigError where an algorithm works on class labels and there are none."""
+    """Raise ConfigError if an algorithm needs class labels and the data have none."""
     if algorithm.demands.classes and dataset.task != "classes":
-        raise ConfigError(f"algorithm '{algorithm.name}' works with classes, '{dataset.name}' has none.")
+        raise ConfigError(f"algorithm '{algorithm.name}' needs classes, but '{dataset.name}' has none.")
 
 
 def check_public(algorithm: Algorithm, public: PublicConfig, dataset: Dataset) -> None:
-    """ConfigError where an algorithm asks for public rows and a class has none among them, or a label is no class."""
+    """Raise ConfigError if an algorithm needs labelled public rows and a class has none, or a label is not a class."""
     if algorithm.demands.public is None or not algorithm.demands.public_labels or dataset.task != "classes":
         return
     y = dataset.splits["public"].y
     if int(y.max()) >= dataset.classes:
         raise ConfigError(
-            f"public.from = '{public.source}' has classes that '{dataset.name}' has not: take other rows."
+            f"public.from = '{public.source}' has classes that '{dataset.name}' does not have: use other rows."
         )
     missing = sorted(set(range(dataset.classes)) - set(y.tolist()))
     if missing and not public.fewer:
         name = dataset.class_names[missing[0]]
         raise ConfigError(
-            f"[public]: no row of class '{name}', but '{algorithm.name}' asks about every class: use per_class."
+            f"[public]: no row of class '{name}', but '{algorithm.name}' needs rows of every class: use per_class."
         )
 
 
 def check_model(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module | None) -> None:
-    """ConfigError where the algorithm cannot work with the experiment's models: several of them, or one."""
+    """Raise ConfigError if the algorithm cannot work with several models, or with a given one."""
     if config.models and not algorithm.demands.mixed:
         able = ", ".join(f"'{name}'" for name, each in ALGORITHMS.items() if each().demands.mixed)
         raise ConfigError(
-            f"[[models]]: '{algorithm.name}' works with one architecture for all clients; take one of {able}, or [model]."
+            f"[[models]]: '{algorithm.name}' works with one architecture for all clients; use one of {able}, or [model]."
         )
     if config.models and module is not None:
-        raise ConfigError("[[models]] names the networks: leave module out.")
+        raise ConfigError("[[models]] names the networks: remove the argument module.")
     if algorithm.demands.inits > 1 and (config.model.init or module is not None):
         raise ConfigError(
-            f"algorithm '{algorithm.name}' begins with {algorithm.demands.inits} different models: it cannot take one initial model "
-            "from model.init or a network of your own; name a model in [model]."
+            f"algorithm '{algorithm.name}' begins with {algorithm.demands.inits} different models, so it cannot use one initial model "
+            "from model.init or a custom network; name a model in [model]."
         )
 
 
 def check_network(module: nn.Module, algorithm: Algorithm, mechanisms: Sequence[Mechanism]) -> None:
-    """ConfigError where the algorithm, or a mechanism, cannot work with a network: one's own before data are read, others when made."""
+    """Raise ConfigError if the algorithm or a mechanism cannot work with a network.
+
+    A custom network is checked before data are read, others once they are built.
+    """
     if algorithm.demands.features and not (hasattr(module, "features") and hasattr(module, "head")):
         name = type(module).__name__
         raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {name} {NO_FEATURES}")
@@ -152,23 +156,24 @@ def check_network(module: nn.Module, algorithm: Algorithm, mechanisms: Sequence[
 
 
 def check_batches(config: ExperimentConfig, module: nn.Module | None) -> None:
-    """ConfigError for batches of one row where it is known before the network is built that it has batch norm."""
+    """Raise ConfigError for batches of one row if the network is known to have batch norm before it is built."""
     if has_batch_norm(module) if module is not None else config.model.norm == "batch" and not config.models:
         check_single_rows(config.local.batch_size)
 
 
 def check_single_rows(batch_size: int) -> None:
-    """ConfigError for batches of one row under batch norm."""
+    """Raise ConfigError for batches of one row under batch norm."""
     if batch_size == 1:
         raise ConfigError(
-            "local.batch_size = 1: batch norm has no variance of one row; take batches of two rows or more."
+            "local.batch_size = 1: batch norm cannot compute a variance of one row; use batches of two rows or more."
         )
 
 
 def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
-    """ConfigError where a client's last batch has a single row: batch norm has no variance of one.
+    """Raise ConfigError if a client's last batch has a single row, of which batch norm cannot compute a variance.
 
-    Where such a batch comes of rows that are chosen later (a cohort's budget, balanced rows) `batches` leaves it out.
+    If such a batch results from rows that are chosen later (a straggler's budget, balanced rows), `batches` leaves it
+    out.
     """
     if not has_batch_norm(module):
         return
@@ -181,13 +186,13 @@ def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -
 
 
 def check_keys(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int] | None = None) -> None:
-    """ConfigError for what the algorithm itself finds wrong with the experiment's keys, or with who holds how many rows."""
+    """Raise ConfigError for what the algorithm itself finds wrong with the experiment's keys or the clients' sizes."""
     if algorithm.check is not None and (said := algorithm.check(flat(config), sizes)):
         raise ConfigError(said)
 
 
 def flat(config: ExperimentConfig) -> dict[str, Any]:
-    """The experiment's keys with their tables before them, as ``local.lr``, and their values."""
+    """Map the experiment's keys, written with their tables as in ``local.lr``, to their values."""
     tables = config.model_dump().items()
     return {
         name: value
@@ -199,24 +204,27 @@ def flat(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def check_nodes(algorithm: Algorithm, partition: Partition) -> None:
-    """ConfigError where a node of a graph has no rows: it never takes part, and would cut the graph while it counts as connected."""
+    """Raise ConfigError if a node of a graph has no rows.
+
+    It would never take part and could cut the graph, which counts as connected.
+    """
     empty = [k for k, n in enumerate(partition.sizes) if not n]
     if algorithm.serverless and empty:
         who = f"client {empty[0]} has" if len(empty) == 1 else f"{len(empty)} clients have"
         raise ConfigError(
-            f"{who} no rows, but every node of '{algorithm.name}' works and hands on: take fewer clients or a milder split."
+            f"{who} no rows, but every node of '{algorithm.name}' must train and pass models on: use fewer clients or a milder split."
         )
 
 
 def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, partition: Partition) -> None:
-    """ConfigError for what these data and these clients cannot give."""
+    """Raise ConfigError if the experiment does not fit these data and these clients."""
     check_nodes(algorithm, partition)
     check_keys(config, algorithm, partition.sizes)
     check_observed_clients(config, len(partition.clients))
     have = sum(n > 0 for n in partition.sizes)
     if config.cohort.size is not None and config.cohort.size > have:
         raise ConfigError(
-            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for {have} at most."
+            f"cohort.size = {config.cohort.size}: there are {have} clients with rows; ask for at most {have}."
         )
     if config.stop is not None and config.stop.accuracy is not None and dataset.task == "numbers":
         raise ConfigError(
@@ -225,5 +233,5 @@ def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset
         )
     if config.evaluation.drift and dataset.task != "classes":
         raise ConfigError(
-            f"evaluation.drift = true compares mixes of classes, and '{dataset.name}' has none: leave it out."
+            f"evaluation.drift = true compares shares of classes, and '{dataset.name}' has no classes: remove the key."
         )

@@ -1,4 +1,4 @@
-"""From the configuration as it was written to the whole of it: the algorithm, what that dictates, every default. No data are read."""
+"""Resolve a configuration: the algorithm, the keys it dictates, and every default. No data are read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fedatlas.setup.transform import make_transform, transform_notices
 
 
 def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Checked:
-    """Write out every key of an experiment. ``module``: the user's own network in place of ``[model]``.
+    """Write out every key of an experiment. ``module``: the user's network in place of ``[model]``.
 
-    A configuration that is written out resolves to itself. ConfigError for an unknown name or key, and for a key that the algorithm
-    sets otherwise. Nothing else is checked yet: `refusals.checked` does both.
+    A configuration that is written out resolves to itself. ConfigError for an unknown name or key, and for a key that
+    the algorithm sets to another value. Nothing else is checked yet; `refusals.checked` does both.
     """
     if config.columns:
         return method_of(config)
@@ -40,7 +40,7 @@ def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Checke
 
 
 def make_algorithm(config: ExperimentConfig) -> Algorithm:
-    """The algorithm named by ``[algorithm]``, its parameters checked against the builder's signature."""
+    """Return the algorithm named by ``[algorithm]``; its parameters are checked against the builder's signature."""
     builder = find("algorithms", ALGORITHMS, config.algorithm.name)
     given = config.algorithm.parameters()
     if "weights" in given and "weights" not in arguments("algorithm", builder, {}):
@@ -49,7 +49,7 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
     for key in [key for key in given if key not in keywords(builder)]:
         if able := [name for name, each in ALGORITHMS.items() if key in keywords(each)]:
             raise ConfigError(
-                f"algorithm.{key}: '{config.algorithm.name}' has no such key; those that have: {', '.join(able)}."
+                f"algorithm.{key}: '{config.algorithm.name}' has no such key; algorithms with it: {', '.join(able)}."
             )
     made = builder(**arguments("algorithm", builder, given))
     if not isinstance(made, Algorithm):
@@ -60,7 +60,7 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
 
 
 def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
-    """Keys that the algorithm dictates: replaced over a default (with a notice), refused over what the user wrote."""
+    """Set the keys that the algorithm dictates: replace a default with a notice, refuse a value that the user wrote."""
     notices = []
     for key, value in algorithm.fixes.items():
         table_name, _, field = key.partition(".")
@@ -70,11 +70,11 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
             continue
         if field == "epochs" and config.local.steps is not None:
             raise ConfigError(
-                f"local.steps = {config.local.steps}: '{algorithm.name}' works with {value} epoch only; remove the key."
+                f"local.steps = {config.local.steps}: '{algorithm.name}' works only with {value} epoch; remove the key."
             )
         if field in table.model_fields_set:
-            only = "without it" if value is None else f"with {shown(value)} only"
-            raise ConfigError(f"{key} = {shown(now)}: '{algorithm.name}' works {only}; remove the key.")
+            only = "without it" if value is None else f"with {shown(value)}"
+            raise ConfigError(f"{key} = {shown(now)}: '{algorithm.name}' works only {only}; remove the key.")
         changed = table.model_copy(update={field: value})
         config = config.model_copy(update={table_name: changed})
         notices.append(f"'{algorithm.name}' sets {key} = {value!r} (the default is {now!r}).")
@@ -82,7 +82,7 @@ def apply_fixes(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Experim
 
 
 def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[ExperimentConfig, list[str]]:
-    """The ``[public]`` table an algorithm works with, where the experiment has none: with a notice."""
+    """Add the ``[public]`` table that an algorithm needs, with a notice, if the experiment has none."""
     if config.public is not None or algorithm.demands.public is None:
         return config, []
     public = PublicConfig.model_validate(dict(algorithm.demands.public))
@@ -93,7 +93,10 @@ def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Expe
 
 
 def with_batch_norm(algorithm: Algorithm, bn: str, mixed: bool = False) -> Algorithm:
-    """The algorithm under ``model.bn``: running statistics averaged, kept by the clients, or taken anew after each round."""
+    """Return the algorithm under ``model.bn``, which says how running statistics of batch norm are treated.
+
+    They are averaged, kept by the clients, or recomputed after each round.
+    """
     if bn == "average" or (bn == "local" and has_own_norms(algorithm)):
         return algorithm
     if why := algorithm.refuses.get(f"model.bn.{bn}"):
@@ -101,11 +104,11 @@ def with_batch_norm(algorithm: Algorithm, bn: str, mixed: bool = False) -> Algor
     several = algorithm.clusters is not None or algorithm.serverless or mixed
     if several:
         raise ConfigError(
-            f"model.bn = '{bn}' works with one global model, '{algorithm.name}' has several; use 'average'."
+            f"model.bn = '{bn}' works with one global model, but '{algorithm.name}' has several; use 'average'."
         )
     if bn == "recalibrate" and algorithm.personal is not None:
         raise ConfigError(
-            f"model.bn = '{bn}' renews the global model's statistics, but the clients of '{algorithm.name}' use models of their own; "
+            f"model.bn = '{bn}' recomputes the global model's statistics, but the clients of '{algorithm.name}' use personal models; "
             "use 'average'."
         )
     return local_norms(algorithm) if bn == "local" else recalibrated(algorithm)

@@ -1,7 +1,7 @@
-"""Learn from all parties' rows during the set-up through secure sums: under masks or encryption no single answer is seen.
+"""Learn about all parties' rows during the set-up through secure sums, so that the server sees no single answer.
 
-The questions are those of `summaries`; the protocols those of the rounds, driven here in one process before there is a model. Every set-up
-makes new keys.
+The questions are those of `summaries`. The protocols are those of the rounds, run here in one process before there is a
+model. Every set-up makes new keys.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
 from fedatlas.privacy.mechanism import Doing, Keys, Mechanism
-from fedatlas.summaries import Learner, Learnt, PartyRows, Summary, Traffic, in_process, in_the_clear, note
+from fedatlas.summaries import Learner, Learnt, StoredRows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec
 
 LEARN = "learn"
 
 
 def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
-    """Return who asks the parties: in the clear where nothing hides updates from the server."""
+    """Return the learner that asks the parties: in the clear unless a mechanism hides updates from the server."""
     hiding = next((one for one in mechanisms if one.sums_only), None)
     if hiding is None:
         return in_process
@@ -29,30 +29,30 @@ def learner_of(mechanisms: Sequence[Mechanism]) -> Learner:
 
 
 class Hidden:
-    """Learns through secure sums. ``more``: bytes so far that the same in the clear would not have sent."""
+    """A learner that uses secure sums. ``more``: bytes sent so far beyond those of the same questions in the clear."""
 
-    def __init__(self, how: Mechanism, parties: Sequence[PartyRows]) -> None:
+    def __init__(self, how: Mechanism, parties: Sequence[StoredRows]) -> None:
         protocol = how.work().protocol
         assert protocol is not None
         self.name, self.protocol, self.parties, self.asked, self.more = how.name, protocol, parties, 0, 0
 
     @cached_property
     def keys(self) -> Keys:
-        """The parties' keys, made at the first question: they cost seconds, and many set-ups ask nothing."""
+        """The parties' keys, made at the first question: they take seconds, and many set-ups ask nothing."""
         protocol, many = self.protocol, len(self.parties)
         if many < protocol.fewest or many > (protocol.most or many):
             most = f" to {protocol.most}" if protocol.most else " or more"
             raise ConfigError(
-                f"privacy.{self.name}: columns are prepared by a sum over {protocol.fewest}{most} clients, and {many} hold rows: "
+                f"privacy.{self.name}: preparing columns needs a sum over {protocol.fewest}{most} clients, but {many} hold rows: "
                 "name a file of constants in data.constants."
             )
         return protocol.keys(many, "set-up", False)
 
     def __call__(self, summary: Summary, message: Mapping[str, Any]) -> Learnt:
-        """Return the sum of the answers to one question, and what it took. ConfigError for what takes more than one sum."""
+        """Return the sum of the answers to one question, and its traffic. ConfigError if it needs more than one sum."""
         if not summary.linear:
             raise ConfigError(
-                f"privacy.{self.name}: '{summary.name}' takes many sums, each of which says something: "
+                f"privacy.{self.name}: '{summary.name}' needs many sums, each of which reveals something: "
                 "use data.missing = 'drop', or name a file of constants in data.constants."
             )
         clients = tuple(range(len(self.parties)))
@@ -60,7 +60,7 @@ class Hidden:
         ask = Ask(clients, LEARN, {k: dict(message) for k in clients}, "sum")
         place = Place(
             run="set-up",
-            round=self.asked,  # each question is a round of its own
+            round=self.asked,  # each question counts as a round
             attempt=0,
             number=0,
             task=Question(lambda *given: ({}, {}, None)),

@@ -1,4 +1,4 @@
-"""A torch network as a `Model`: its tensors, and the modules that they are lent to while it answers."""
+"""A torch network as a `Model`: its tensors, and the modules that compute with them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedatlas.models.chain import resized
 from fedatlas.models.dropout import evaluating
 from fedatlas.models.lstm import RecurrentBody
 
-PIECE, PICTURES = 2000, 125  # rows a forward pass; of pictures so few that activations stay in the cache
+PIECE, PICTURES = 2000, 125  # rows per forward pass; for pictures so few that activations stay in the cache
 TWO = 2
-SHARED = 1e8  # operations from which on threads share the pieces
+SHARED = 1e8  # operations above which threads share the pieces
 
 
 class Networks:
-    """Makes models of tensors: the networks that these belong to, ready to answer on so many threads, or on a device."""
+    """Factory that makes models of tensors, to be evaluated with these threads or on a device."""
 
     def __init__(self, built: Mapping[str, Built], loss: Loss, threads: int = 1, device: torch.device = CPU) -> None:
         self.built, self.loss, self.threads, self.device = built, loss, threads, device
@@ -39,15 +39,15 @@ class Networks:
     def __call__(
         self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], architecture: str = ""
     ) -> TorchModel:
-        """The model of these tensors; ``architecture``: whose they are, where there are several."""
+        """Return the model of these tensors; ``architecture``: the one they belong to, if there are several."""
         return TorchModel(params, buffers, self, architecture)
 
     def initial(self) -> dict[str, TorchModel]:
-        """By architecture, the models as they begin."""
+        """Map each architecture to its initial model."""
         return {name: self(one.params, one.buffers, name) for name, one in self.built.items()}
 
     def modules(self, architecture: str, count: int) -> list[nn.Module]:
-        """So many networks to answer with, one a thread: parameters are lent to a network while it is called."""
+        """Return ``count`` networks, one per thread, since a network holds the parameters while it is called."""
         if architecture not in self._modules:
             network = self.built[architecture].network
             self._modules[architecture] = [(network if self.device == CPU else network.on(self.device)).module]
@@ -60,12 +60,12 @@ class Networks:
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """A network's trainable tensors and its buffers. Two are equal where they hold the same tensors, not only equal ones."""
+    """A network's trainable tensors and its buffers. Two models are equal only if they hold the very same tensors."""
 
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     networks: Networks
-    architecture: str = ""  # its name, where there are several
+    architecture: str = ""  # its name, if there are several
 
     def _tensors(self) -> tuple[int, ...]:
         return tuple(id(x) for x in (*self.params.values(), *self.buffers.values()))
@@ -78,26 +78,26 @@ class TorchModel:
 
     @property
     def built(self) -> Built:
-        """Its network as it began."""
+        """The initial network of its architecture."""
         return self.networks.built[self.architecture]
 
     @property
     def module(self) -> nn.Module:
-        """Its network; of a model that was loaded with the model's own tensors in it."""
+        """The network's module; for a loaded model it contains the model's tensors."""
         return self.built.network.module
 
     @property
     def size(self) -> int:
-        """Trainable numbers; a tensor that two layers share counts once."""
+        """Number of trainable parameters; a tensor that two layers share counts once."""
         return sum(x.numel() for x in self.params.values())
 
     @property
     def flops(self) -> int:
-        """Of a forward pass of one row, in the widths that its network began with."""
+        """Floating-point operations of a forward pass of one row, at the widths of the initial network."""
         return self.built.flops
 
     def predict(self, x: Tensor) -> Tensor:
-        """Outputs in evaluation mode, in the network's own precision; of one that answers at every step, those behind the last token."""
+        """Return outputs in evaluation mode, in the network's precision; if per step, those at the last token."""
         module, state = self.module, {**self.params, **self.buffers}
         x = x.to(dtype_of(module)) if x.is_floating_point() else x
         pieces = range(0, max(len(x), 1), PIECE)
@@ -106,10 +106,10 @@ class TorchModel:
         return outputs if outputs.dim() <= TWO else outputs[torch.arange(len(x)), last_tokens(module, x)]
 
     def scores(self, x: Tensor, y: Tensor) -> Scores:
-        """Predictions and losses in evaluation mode (C10), in pieces.
+        """Return predictions and losses in evaluation mode (C10), computed in pieces.
 
-        Whole pieces for each thread, so that the bits do not depend on how many there are. Threads that share one operator
-        after another wait for each other at each of them: on a busy machine, twenty times as long as the work takes.
+        Each thread gets whole pieces, so the results do not depend on the number of threads, bit for bit. Threads that
+        share every operator would wait for each other at each one: on a busy machine, twenty times as long as the work.
         """
         device = self.networks.device
         here = device == CPU
@@ -148,19 +148,22 @@ class TorchModel:
         return Scores(quality.predictions(outputs), losses, quality.margins(outputs) if two else None)
 
     def finite(self) -> bool:
-        """Whether all trainable tensors are; constants among the buffers may be infinite on purpose."""
+        """Return whether all trainable tensors are finite; constants among the buffers may be infinite on purpose."""
         return all(bool(torch.isfinite(x).all()) for x in self.params.values())
 
     def save(self) -> dict[str, Tensor]:
-        """The state dict, under torch's names and in its order."""
+        """Return the state dict, under torch's names and in its order."""
         return self.built.network.state_dict(self.params, self.buffers)
 
     def load(self, state: Mapping[str, Tensor]) -> TorchModel:
-        """The same network with this state, a module of its own; of other widths where an algorithm that adds units made it."""
+        """Return a copy of the network with this state; an algorithm that adds units may have changed its widths.
+
+        ConfigError if the tensors are named differently.
+        """
         module, own = copy.deepcopy(self.module), with_tied(self.module, state)
         if odd := sorted(state.keys() ^ module.state_dict().keys()):
             raise ConfigError(
-                f"these tensors are another network's than {type(module).__name__}'s: {', '.join(odd[:3])}."
+                f"these tensors do not belong to {type(module).__name__}; names that differ: {', '.join(odd[:3])}."
             )
         if any(own[name].shape != x.shape for name, x in module.state_dict().items()):
             module = resized(module, own)
@@ -170,12 +173,12 @@ class TorchModel:
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
-    """The precision that a network computes in; float32 for one without parameters."""
+    """Return the precision in which a network computes; float32 for one without parameters."""
     parameter = next(module.parameters(), None)
     return torch.float32 if parameter is None else parameter.dtype
 
 
 def last_tokens(module: nn.Module, x: Tensor) -> Tensor:
-    """(n,): where the last token of each row stands, padding behind it passed over where the network knows what pads."""
+    """Return (n,), the position of each row's last token, before padding if the network knows the padding token."""
     body = next((part for part in module.modules() if isinstance(part, RecurrentBody)), None)
     return torch.full((len(x),), x.shape[1] - 1) if body is None else body.last(x)

@@ -1,4 +1,4 @@
-"""``[compression]``: which transform stands between the clients' updates and the server, and where it makes no sense."""
+"""``[compression]``: the transform between the clients' updates and the server, and the algorithms it cannot serve."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fedatlas.transforms import TRANSFORMS
 
 
 def refused(algorithm: Algorithm) -> Mapping[str, str]:
-    """Table -> why it makes no sense with this algorithm."""
+    """Map each table or name that makes no sense with this algorithm to the reason."""
     own: dict[str, str] = {}
     if algorithm.serverless:
-        own = {"compression": "its clients send to each other, and only what goes to the server is compressed"}
+        own = {"compression": "its clients send to each other, and only messages to the server are compressed"}
     return {**own, **algorithm.refuses}
 
 
 def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform | None:
-    """Return the transform that ``[compression]`` names, or None; ConfigError where the algorithm has no use for it."""
+    """Return the transform that ``[compression]`` names, or None; ConfigError if the algorithm has no use for it."""
     if config.compression is None:
         return None
     builder = find("transforms", TRANSFORMS, config.compression.name)
@@ -44,5 +44,5 @@ def transform_notices(config: ExperimentConfig, transform: Transform | None) -> 
     if config.profile != "device" or transform is None or transform.memory_init is None:
         return []
     return [
-        f"profile 'device': '{transform.name}' keeps what was not sent on its clients, but devices rarely come back; take qsgd."
+        f"profile 'device': '{transform.name}' keeps what was not sent on its clients, but devices rarely come back; use qsgd."
     ]

@@ -1,4 +1,4 @@
-"""The truth of a run, for scoring an attack on its views and for drawing the files that an attacker is given."""
+"""The ground truth of a run, for scoring an attack on its views and for drawing the files that an attacker is given."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedatlas.errors import ConfigError
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.party_rows import HELD_OUT
 
-WHITE = {"digits": 16.0}  # the largest pixel of a data set whose pixels are no bytes
+WHITE = {"digits": 16.0}  # the largest pixel value of data sets whose pixels are not bytes
 
 
 def truth_of(setup: Setup, trained: Sequence[int] = ()) -> Truth:
-    """The truth of a run; ``trained``: the clients of its first round."""
+    """Return the ground truth of a run; ``trained``: the clients of its first round."""
     test = setup.dataset.splits["test"]
     return Truth(
         seed=setup.seed,
@@ -33,14 +33,17 @@ def truth_of(setup: Setup, trained: Sequence[int] = ()) -> Truth:
 
 
 def pixel_range(done: Preprocess, data: str) -> tuple[Tensor, Tensor]:
-    """Black and white as the network reads them, to be broadcast over (channels, h, w). ConfigError for rows that are no pictures."""
+    """Return black and white as the network reads them, to be broadcast over (channels, h, w).
+
+    ConfigError if the rows are not pictures, or each client scales them differently.
+    """
     if done.kind != "pictures" or len(done.shape) != 3:
         raise ConfigError(
-            f"gradients are inverted to pictures, and rows here are not pictures ({done.kind} of shape {tuple(done.shape)})."
+            f"gradients can only be inverted to pictures, but these rows are {done.kind} of shape {tuple(done.shape)}."
         )
     if done.scale == "client":
         raise ConfigError(
-            "data.scale = 'client' scales pixels differently at each client: gradients are inverted with data.scale = 'auto'."
+            "data.scale = 'client' scales pixels differently at each client: use data.scale = 'auto' to invert gradients."
         )
     white = WHITE.get(data, 2.0**done.depth - 1)
     return tuple(done.apply(torch.full((1, *done.shape), v))[0] for v in (0.0, white))  # type: ignore[return-value]

@@ -1,1 +1,1 @@
-"""More than one run: seeds, baselines, runs that have to be there; and what a run would cost."""
+"""Studies of many runs: design, execution, the table of runs, and the analysis."""

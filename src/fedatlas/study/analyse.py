@@ -1,6 +1,7 @@
 """The analysis of a study as plain values, ``analysis.json``, and its page.
 
-Choices setting by setting beside the centralised baseline, main and two-way effects, fronts, and the sentences that answer the question.
+It has the choices of each setting compared with the centralised baseline, main and two-way effects, fronts, and sentences that
+answer the question.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Standings = Mapping[Setting, SettingStanding]
 
 
 def analyse(table: Table, study: str, folder: Path) -> Plain:
-    """Write analysis.json and analysis.html of a study into its folder; return what the first holds."""
+    """Write analysis.json and analysis.html of a study into its folder; return the content of the former."""
     found = analysis(measured(table, study))
     found["runs"] = {status: n for status, n in table.counts(study).items() if n}
     found["reasons"] = reasons(table, study, ENDED[1:])
@@ -41,7 +42,7 @@ def analyse(table: Table, study: str, folder: Path) -> Plain:
 
 
 def analysis(study: Measurements, *, seed: int = 0) -> Plain:
-    """The whole analysis of what was measured. Without several seeds there are no intervals, and a sentence tells it."""
+    """Return the whole analysis of the measurements. Without several seeds there are no intervals, and a sentence says so."""
     where, front = standings(study, seed=seed, level=LEVEL), fronts(study, seed=seed)
     told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any()]
     found = {
@@ -63,7 +64,7 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
 def setting(
     study: Measurements, name: Setting, standing: SettingStanding | None, front: Sequence[FrontChoice]
 ) -> Plain:
-    """One setting: what it is, its baseline, its choices on and off the front, and who is first."""
+    """Return one setting: facts, baseline, choices on and off the front, and the best choices."""
     cells = [run for run in study.cells() if study.setting_of(run) == name]
     pooled = [run for run in study.pooled() if study.setting_of(run) == name]
     first = standing.first if standing else []
@@ -80,24 +81,24 @@ def setting(
 
 
 def on_front(one: FrontChoice) -> Plain:
-    """A choice of a setting; accuracy is called ``quality``."""
+    """Return a choice of a setting; accuracy is called ``quality``."""
     values = {"quality" if name == "accuracy" else name: value for name, value in one.values.items()}
     return {"choice": one.choice, **values, "on_front": one.on_front, "chance": one.chance}
 
 
 def mean_of(runs: Sequence[Run], response: str) -> float | None:
-    """The mean of a response over some runs."""
+    """Return the mean of a response over some runs."""
     return mean([value_of(run, response) for run in runs])
 
 
 def mean(values: Sequence[Any]) -> float | None:
-    """The mean of what is known; None of nothing."""
+    """Return the mean of the known values; None if none is known."""
     known = [float(x) for x in values if x is not None and math.isfinite(x)]
     return sum(known) / len(known) if known else None
 
 
 def record(study: Measurements, where: Standings, choice: str) -> Plain:
-    """Where a choice stands first, alone or among others, and how it compares with the reference."""
+    """Return where a choice is first, alone or among others, and its comparison with the reference."""
     one, reference = study.twins.get(choice, choice), study.reference()
     compared = reference if reference is not None and reference != one else ""
     better, worse, gains = better_and_worse(where, one, compared) if compared else (0, 0, [])
@@ -117,7 +118,7 @@ def record(study: Measurements, where: Standings, choice: str) -> Plain:
 
 
 def effects_of(study: Measurements, response: str, seed: int) -> Plain:
-    """Main and two-way effects on a response, and the baseline's mean over the settings of each level."""
+    """Return main and two-way effects on a response, and the baseline's mean over the settings of each level."""
     found = effects(study, response, seed=seed, level=LEVEL)
     return {
         "mean": found.mean,
@@ -130,7 +131,7 @@ def effects_of(study: Measurements, response: str, seed: int) -> Plain:
 
 
 def baseline_by_level(study: Measurements, response: str) -> dict[str, dict[str, float | None]]:
-    """factor -> level -> mean of the centralised baseline over the settings that have it."""
+    """Return factor -> level -> mean of the centralised baseline over the settings that have it."""
     runs = study.pooled()
     out: dict[str, dict[str, float | None]] = {"": {"": mean_of(runs, response)}}
     for factor in study.settings:
@@ -142,7 +143,7 @@ def baseline_by_level(study: Measurements, response: str) -> dict[str, dict[str,
 
 
 def outcomes(study: Measurements) -> dict[str, dict[str, int]]:
-    """choice -> status -> runs of its cells."""
+    """Return choice -> status -> runs of its cells."""
     out: dict[str, dict[str, int]] = {}
     for run in study.cells():
         of = out.setdefault(study.choice_of(run), {})
@@ -151,7 +152,7 @@ def outcomes(study: Measurements) -> dict[str, dict[str, int]]:
 
 
 def as_json(value: Any) -> Any:
-    """As JSON has it: what is not known or endless becomes null."""
+    """Return the value for JSON: unknown or infinite numbers become null."""
     if isinstance(value, dict):
         return {key: as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""Which cells a study has: the allowed combinations of levels, those a design takes of them, settings that are held out.
+"""The cells of a study: the allowed combinations of levels, the design's selection of them, and held-out settings.
 
-Every draw goes by a hash of names, so that the order of factors, levels and seeds in the file changes nothing.
+Every draw follows a hash of names, so the order of factors, levels and seeds in the file does not matter.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.study.design import DesignTable, StudyFile
 from fedatlas.study.levels import Factor, level_name
 
-MOST = 1_000_000  # combinations that are looked at
+MOST = 1_000_000  # most combinations examined
 
 Levels = tuple[tuple[str, str], ...]
 """(factor, level), sorted by factor."""
 
 
 class Cell(NamedTuple):
-    """A combination of levels; a setting is the part that is given, and every choice in it shares its baseline."""
+    """A combination of levels; the setting is the given part, and all choices in it share its baseline."""
 
     levels: Levels
     setting: Levels
@@ -32,12 +32,12 @@ class Cell(NamedTuple):
 
 
 def cells_of(study: StudyFile, factors: Sequence[Factor]) -> list[Cell]:
-    """The cells of a study, setting by setting in the order in which these were drawn; ConfigError where none is allowed."""
+    """Return the cells of a study, grouped by setting in the order drawn; ConfigError if none is allowed."""
     many = math.prod(len(factor.levels) for factor in factors)
     if many > MOST:
-        raise ConfigError(f"the factors have {many:,} combinations, more than {MOST:,}: take fewer levels.")
+        raise ConfigError(f"the factors have {many:,} combinations, more than {MOST:,}: use fewer levels.")
     design, tables = study.table.design, [exclusion(table, factors) for table in study.table.exclude]
-    excluded = [(one, len(dict(one))) for one in tables]  # and how many factors each names
+    excluded = [(one, len(dict(one))) for one in tables]  # and the number of factors each names
     given = sorted(factor.name for factor in factors if factor.role == "setting")
     ordered = sorted(factors, key=lambda factor: factor.name)
     pairs = ([(factor.name, name) for name in sorted(level.name for level in factor.levels)] for factor in ordered)
@@ -47,7 +47,7 @@ def cells_of(study: StudyFile, factors: Sequence[Factor]) -> list[Cell]:
         if not any(len(one.intersection(levels)) == n for one, n in excluded)
     ]
     if not allowed:
-        raise ConfigError("nothing is allowed: [[exclude]] takes every cell away; remove one of its tables.")
+        raise ConfigError("no cell is left: [[exclude]] removes all of them; remove one of its tables.")
     for name in design.evenly:
         if name not in given:
             raise unknown_name("factor with role setting in design.evenly", name, given)
@@ -59,7 +59,7 @@ def cells_of(study: StudyFile, factors: Sequence[Factor]) -> list[Cell]:
 
 
 def exclusion(table: Mapping[str, Any], factors: Sequence[Factor]) -> set[tuple[str, str]]:
-    """The (factor, level) pairs of one ``[[exclude]]``; ConfigError for an unknown factor or level."""
+    """Return the (factor, level) pairs of one ``[[exclude]]``; ConfigError for an unknown factor or level."""
     known = {factor.name: factor for factor in factors}
     out = set()
     for name, value in table.items():
@@ -72,7 +72,7 @@ def exclusion(table: Mapping[str, Any], factors: Sequence[Factor]) -> set[tuple[
 
 
 def ranked(design: DesignTable, what: str, found: Iterable[Levels]) -> list[Levels]:
-    """Combinations in a random order: by the SHA-256 of seed, purpose and names."""
+    """Return combinations in a random order: by the SHA-256 of seed, purpose and names."""
 
     def rank(levels: Levels) -> str:
         return hashlib.sha256(json.dumps([design.seed, what, levels]).encode()).hexdigest()
@@ -81,7 +81,7 @@ def ranked(design: DesignTable, what: str, found: Iterable[Levels]) -> list[Leve
 
 
 def drawn(allowed: Sequence[Cell], design: DesignTable) -> list[Cell]:
-    """All cells of a grid; of `random` so many cells, or so many settings with every choice allowed in them."""
+    """Return all cells of a grid, or for `random` the number of cells asked, or of settings with every choice allowed in them."""
     if design.name == "grid":
         return list(allowed)
     whole, wanted = design.settings is not None, design.settings or design.cells or 0
@@ -89,16 +89,18 @@ def drawn(allowed: Sequence[Cell], design: DesignTable) -> list[Cell]:
     units = ranked(design, "setting" if whole else "cell", set(unit))
     if wanted > len(units):
         what = "settings" if whole else "cells"
-        raise ConfigError(f"design.{what} = {wanted}: only {len(units)} are allowed; ask for fewer, or add levels.")
+        raise ConfigError(
+            f"design.{what} = {wanted}: only {len(units)} are allowed; use a smaller number, or add levels."
+        )
     kept = {one: place for place, one in enumerate(spread(units, design.evenly, wanted))}
     found = [(kept[one], cell) for one, cell in zip(unit, allowed, strict=True) if one in kept]
     return [cell for _, cell in sorted(found, key=lambda pair: pair[0])]
 
 
 def spread(units: Sequence[Levels], evenly: Collection[str], wanted: int) -> list[Levels]:
-    """So many combinations, in an order in which the levels of the factors ``evenly``, together and each, come equally often.
+    """Return ``wanted`` combinations, ordered so that the levels of the factors ``evenly``, jointly and singly, occur equally often.
 
-    The next one is always of a combination that is there least often, then of levels that are; among equals the earlier.
+    The next one always has the joint combination used least so far, then the levels used least; among equals the earlier one.
     """
     if not evenly:
         return list(units[:wanted])
@@ -113,6 +115,6 @@ def spread(units: Sequence[Levels], evenly: Collection[str], wanted: int) -> lis
 
 
 def held_out(settings: Sequence[Levels], design: DesignTable) -> set[Levels]:
-    """The settings kept from the recommender: a share of them, rounded, but never all."""
+    """Return the settings withheld from the recommender: a share of them, rounded, but never all."""
     many = min(round(design.holdout * len(settings)), len(settings) - 1)
     return set(ranked(design, "holdout", settings)[:many])

@@ -1,6 +1,6 @@
-"""Runs as children of one warm parent: forked when torch and the data are there already, dead when the parent is.
+"""Runs as children of one warm parent: forked with torch and the data loaded, and killed when the parent ends.
 
-A child calls `ensure` in the run's folder and writes how it ended into a file beside it; only the parent writes the table.
+A child calls `ensure` in the run's folder and writes its outcome into a file next to it; only the parent writes the table.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from fedatlas.study.plain import Plain, Row
 
 END, LOG = "end.json", "log.txt"
 BUSY = "busy"  # another process still holds the run's folder
-SPOILT = "spoilt"  # its checkpoint cannot be used: the run begins anew
-DISK = "disk"  # the study stops, whole
+SPOILT = "spoilt"  # its checkpoint is unusable: the run restarts
+DISK = "disk"  # the whole study stops
 STATUS_OF: dict[type[Exception], str] = {
     DivergedError: "diverged",
     CheckpointError: SPOILT,
@@ -54,7 +54,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Child(NamedTuple):
-    """A run at work."""
+    """A running child."""
 
     pid: int
     folder: Path
@@ -62,7 +62,7 @@ class Child(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a child ended: by itself, with a status and a sentence, or by a signal."""
+    """The end of a child: by itself, with a status and a sentence, or by a signal."""
 
     status: str
     reason: str
@@ -79,7 +79,7 @@ def begin(whole: Checked, folder: Path) -> Child:
     sys.stderr.flush()
     parent = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; a child uses none of them
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about threads; a child uses none
         pid = os.fork()
     if pid:
         return Child(pid, folder, time.monotonic())
@@ -90,15 +90,15 @@ def begin(whole: Checked, folder: Path) -> Child:
         write_json(folder / END, run_and_report(whole, folder / "run"))
         code = 0
     finally:
-        os._exit(code)  # nothing of the parent's is closed, flushed or caught here
+        os._exit(code)  # skip the parent's clean-up: nothing is closed, flushed or caught here
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends; at once where that has happened already.
+    """Have this process killed when its parent ends, or now if the parent has already ended.
 
-    Where the system cannot be asked for it (macOS), a run whose parent was killed ends by itself, and its folder's lock is waited for.
+    On systems without this request (macOS), a run whose parent was killed runs to its end, and others wait for its folder's lock.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and kills
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and kills its children
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -107,25 +107,25 @@ def die_with(parent: int) -> None:
 
 
 def redirect_output(log: Path) -> None:
-    """Send what the child prints to a file, which tells why it ended where nothing else does."""
+    """Redirect the child's output to a file, which may be the only trace of why it ended."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number in (1, 2):
         os.dup2(file, number)
 
 
 def run_and_report(whole: Checked, folder: Path) -> Plain:
-    """Run the experiment; return how it ended."""
+    """Run the experiment; return its outcome."""
     counter = MessageCounter(folder.parent)
     said: Plain = {"status": "done"}
     try:
-        if any(made(table.name).sums_only for table in whole.config.privacy):  # sums that are opened once
+        if any(made(table.name).sums_only for table in whole.config.privacy):  # its sums can be opened only once
             empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run = ensure(whole, folder, More(report=False, intervals=False), observers=[counter])
         if any(row["bytes_up"] is None for row in RunFolder.open(folder).rows()):
             said["expected"] = expected(whole, run.summary)
-    except Exception as error:  # noqa: BLE001  (whatever a plug-in raises is an outcome of its run)
+    except Exception as error:  # noqa: BLE001  (any error of a plug-in is an outcome of its run)
         said = {"status": status_of(error), "reason": reason_of(error)}
         said["kept"] = said["status"] == "diverged" and (folder / SUMMARY).exists()
     finally:
@@ -134,7 +134,7 @@ def run_and_report(whole: Checked, folder: Path) -> Plain:
 
 
 def status_of(error: Exception) -> str:
-    """The status of a run that an error ended."""
+    """Return the status of a run that ended with an error."""
     if "is being run by another process" in str(error):
         return BUSY
     known = next((status for kind, status in STATUS_OF.items() if isinstance(error, kind)), "failed")
@@ -142,16 +142,17 @@ def status_of(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The sentence that says why a run ended."""
+    """Return the sentence that says why a run ended."""
     if isinstance(error, FedatlasError):
         return str(error).partition(" Everything up to")[0]
     return f"{type(error).__name__}: {first_line(error)}."
 
 
 def empty_unfinished(folder: Path) -> None:
-    """Empty the folder of a run that was killed, so that it begins again and equals an uninterrupted run.
+    """Empty the folder of a run that was killed, so that it restarts and equals an uninterrupted run.
 
-    A sum that was opened and then lost is never asked for again: a resumed run under masks or encryption would have a round without result.
+    A sum that was opened and then lost is never requested again, so resuming under masks or encryption would leave a round without
+    a result.
     """
     if folder.exists() and not came_to_its_end(folder):
         with RunFolder(folder).claimed():
@@ -164,7 +165,7 @@ def empty_unfinished(folder: Path) -> None:
 
 
 def expected(whole: Checked, summary: Row) -> Plain:
-    """The expected bytes, messages and operations of a run whose cohorts are secret: what was seen would show who took part.
+    """Return the expected bytes, messages and operations of a run with secret cohorts, whose real values would reveal who took part.
 
     Operations: a backward pass counts as two forward passes, for each example of a round.
     """
@@ -176,7 +177,7 @@ def expected(whole: Checked, summary: Row) -> Plain:
 
 
 def private_memory(pid: int) -> int:
-    """Bytes that a process holds beyond what it shares with the parent that it was forked from; 0 where the system does not say."""
+    """Return the bytes that a process does not share with the parent it was forked from; 0 if the system does not report it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
@@ -184,7 +185,7 @@ def private_memory(pid: int) -> int:
 
 
 def reaped(child: Child) -> Ended | None:
-    """How a child ended; None while it is at work."""
+    """Return how a child ended; None while it runs."""
     pid, status, usage = os.wait4(child.pid, os.WNOHANG)
     if not pid:
         return None
@@ -201,7 +202,7 @@ def reaped(child: Child) -> Ended | None:
 
 
 def kill(child: Child) -> None:
-    """End a child at once, and wait for it."""
+    """Kill a child and wait for it."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(child.pid, signal.SIGKILL)
         os.waitpid(child.pid, 0)

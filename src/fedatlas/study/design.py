@@ -1,7 +1,7 @@
-"""STUDY.toml: the question as a file. Typed values out, parsed once; `docs/study.md` is the contract.
+"""STUDY.toml: the question as a file, parsed once into typed values; `docs/study.md` defines the format.
 
 A factor is varied over levels; a level is one or several keys of the experiment file with their values. A factor with the role
-"setting" is given to whoever asks (how many nodes, how uneven), one with the role "choice" is what is looked for.
+"setting" is given for the user (how many nodes, how uneven); one with the role "choice" is the decision sought.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = str | int | float | bool | list[Any] | Plain
 
 
 class LevelTable(ConfigTable):
-    """``[[factor.level]]``: a level by name, with what it sets."""
+    """``[[factor.level]]``: a named level and the keys it sets."""
 
     name: str = Field(min_length=1)
     set: Plain = Field(default={})
@@ -30,7 +30,7 @@ class LevelTable(ConfigTable):
 
 
 class FactorTable(ConfigTable):
-    """``[[factor]]``: what is varied. ``key`` with ``levels``, or ``[[factor.level]]`` tables."""
+    """``[[factor]]``: a varied quantity. ``key`` with ``levels``, or ``[[factor.level]]`` tables."""
 
     name: str = Field(min_length=1)
     role: Role
@@ -43,21 +43,21 @@ class FactorTable(ConfigTable):
     @model_validator(mode="after")
     def _one_kind_of_levels(self) -> FactorTable:
         if bool(self.levels) == bool(self.level):
-            raise ValueError(f"factor '{self.name}': give levels = [...] or [[factor.level]] tables, one of them")
+            raise ValueError(f"factor '{self.name}': give either levels = [...] or [[factor.level]] tables")
         if bool(self.levels) != (self.key is not None):
             raise ValueError(
-                f"factor '{self.name}': key and levels go together, [[factor.level]] tables say their keys"
+                f"factor '{self.name}': give key together with levels; [[factor.level]] tables name their own keys"
             )
         return self
 
 
 class DesignTable(ConfigTable):
-    """``[design]``: which of the allowed cells are run."""
+    """``[design]``: selection of the allowed cells to run."""
 
     name: Literal["grid", "random"] = "grid"
     cells: Number | None = None
     settings: Number | None = None
-    evenly: tuple[str, ...] = ()  # factors of settings over whose levels the draw is spread
+    evenly: tuple[str, ...] = ()  # setting factors over whose levels the draw is spread evenly
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     seed: Count = 1
 
@@ -67,20 +67,20 @@ class DesignTable(ConfigTable):
         if self.evenly and self.settings is None:
             raise ValueError("design.evenly spreads settings: give design.settings = n, or remove it")
         if self.name == "grid" and given:
-            raise ValueError(
-                f"design.{given[0]}: a grid has every allowed cell; remove the key or take name = 'random'"
-            )
+            raise ValueError(f"design.{given[0]}: a grid has every allowed cell; remove the key or set name = 'random'")
         if self.name == "random" and len(given) != 1:
-            raise ValueError("design: random draws so many cells, or settings with every choice: give one of the two")
+            raise ValueError(
+                "design: random needs either cells, or settings (each with every choice): give one of the two"
+            )
         return self
 
 
 class TuningTable(ConfigTable):
-    """``[tuning]``: rates that are tried in every cell, and picked on validation rows."""
+    """``[tuning]``: rates tried in every cell, and picked on validation rows."""
 
     keys: dict[str, list[Any]] = Field(min_length=1)
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    seed: Count = 1_000_003  # of its own: no seed of a cell decides a pick
+    seed: Count = 1_000_003  # separate, so that no seed of a cell decides a pick
 
     @field_validator("keys")
     @classmethod
@@ -92,13 +92,13 @@ class TuningTable(ConfigTable):
 
 
 class ExecuteTable(ConfigTable):
-    """``[execute]``: how runs are made, never what comes of them."""
+    """``[execute]``: how runs are executed; it never affects results."""
 
-    parallel: Count = 0  # 0: two
-    hours: Annotated[float, Field(gt=0)] | None = None  # of the study: afterwards no run is begun
-    seconds: Annotated[float, Field(gt=0)] | None = None  # of a run
-    memory: str | None = None  # of a run
-    retries: Count = 2  # of a run that a signal ended
+    parallel: Count = 0  # 0: use the default, two
+    hours: Annotated[float, Field(gt=0)] | None = None  # for the whole study: no run starts later
+    seconds: Annotated[float, Field(gt=0)] | None = None  # per run
+    memory: str | None = None  # per run
+    retries: Count = 2  # for a run ended by a signal
     keep: Literal["rows", "folder"] = "rows"
 
     @field_validator("memory", mode="before")
@@ -114,7 +114,7 @@ class StudyTable(ConfigTable):
     name: str | None = None
     base: str | Plain = Field(default={})
     seeds: tuple[Count, ...] = (1,)
-    alone: bool = False  # whether each client is also trained alone, for `gain`
+    alone: bool = False  # also train each client alone, for `gain`
     factor: tuple[FactorTable, ...] = ()
     exclude: tuple[dict[str, Value], ...] = ()
     design: DesignTable = DesignTable()
@@ -124,14 +124,14 @@ class StudyTable(ConfigTable):
     @model_validator(mode="after")
     def _makes_a_study(self) -> StudyTable:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds: a list of different whole numbers")
+            raise ValueError("seeds: give a list of different whole numbers")
         names = [factor.name for factor in self.factor]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"factor '{twice[0]}' is there twice: give each a name of its own")
+            raise ValueError(f"factor '{twice[0]}' occurs twice: give each factor a different name")
         if not any(factor.role == "choice" for factor in self.factor):
             raise ValueError("the study has no choice: give at least one [[factor]] the role = 'choice'")
         if self.tuning is not None and self.tuning.seed in self.seeds:
-            raise ValueError(f"tuning.seed = {self.tuning.seed}: take one that is not among seeds")
+            raise ValueError(f"tuning.seed = {self.tuning.seed}: use one that is not among seeds")
         return self
 
 
@@ -145,19 +145,19 @@ class StudyFile(NamedTuple):
 
 
 def read_study_file(path: Path) -> StudyFile:
-    """The study in a file; ConfigError with one sentence for whatever is wrong with it alone."""
+    """Read the study in a file; ConfigError with one sentence for any error in the file itself."""
     text, values = toml_of(path, "study")
     refuse_flags(values, StudyTable)
     return study_of(values, path.stem, path.parent, text)
 
 
 def study_of(values: Row, name: str, folder: Path, text: str = "") -> StudyFile:
-    """The study of plain values; a base file is looked for in ``folder``."""
+    """Return the study of plain values; a base file is searched in ``folder``."""
     try:
         table = StudyTable.model_validate(dict(values))
     except ValidationError as error:
         raise config_error(error, model=StudyTable) from None
     base = toml_of(folder / table.base, "experiment")[1] if isinstance(table.base, str) else dict(table.base)
     for key in ("seed", "seeds"):
-        base.pop(key, None)  # the study's own
+        base.pop(key, None)  # the study's own replace them
     return StudyFile(table.name or name, table, base, hashlib.sha256((text or repr(values)).encode()).hexdigest())

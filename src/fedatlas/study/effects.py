@@ -1,10 +1,10 @@
-"""Main and two-way effects of a study's factors, with intervals that hold for all of them at once (X12).
+"""Main and two-way effects of a study's factors, with simultaneous intervals (X12).
 
-The effects are those of the cells measured: the least-squares fit, by sum-to-zero codes, of a cell's mean over its seeds. Of a full
-grid they are the usual differences of means. SeedNoise is what differs between the paired seeds of a cell, pooled within a choice over
-the settings, with one variance a choice and one covariance a pair of choices, because a seed is shared by all choices of a setting.
-Intervals are simultaneous: 1 - level of simulated tables have a largest |t| above the factor by which each standard error is
-multiplied.
+The effects are those of the cells measured: the least-squares fit, with sum-to-zero codes, of a cell's mean over its seeds. For a
+full grid they are the usual differences of means. SeedNoise is the variation between the paired seeds of a cell, pooled within a
+choice over the settings. It has one variance per choice and one covariance per pair of choices, because all choices of a setting
+share a seed. Intervals are simultaneous: in a share 1 - level of simulated tables, the largest |t| exceeds the factor by which
+each standard error is multiplied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedatlas.study.measurements import Bools, Floats, Ints, Measurements
 from fedatlas.study.measurements import level as level_of
 
 DRAWS = 4000
-MOST_LEVELS = 6  # of a factor of numbers before its levels are taken together in thirds
+MOST_LEVELS = 6  # of a numeric factor, before its levels are grouped in thirds
 
 
 Name = tuple[tuple[str, ...], tuple[str, ...]]
@@ -29,14 +29,14 @@ Name = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class SeedNoise(NamedTuple):
-    """What paired seeds differ by: ``covariance`` (J, J) between choices, ``df`` its degrees of freedom (0: one seed, unknown)."""
+    """Variation between paired seeds: ``covariance`` (J, J) between choices, ``df`` its degrees of freedom (0: one seed, unknown)."""
 
     covariance: Floats
     df: int
 
 
 class Effect(NamedTuple):
-    """How far a level (or a pair of levels of two factors) lies from the mean of all cells (from the sum of both effects)."""
+    """Distance of a level from the mean of all cells (or of a pair of levels of two factors from the sum of both effects)."""
 
     factors: tuple[str, ...]
     levels: tuple[str, ...]
@@ -46,7 +46,7 @@ class Effect(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """All effects that the cells can tell; ``open`` are those that they cannot, and ``left_out`` the numbers of runs by status."""
+    """All effects that the cells determine; ``open`` are the undetermined ones, and ``left_out`` the numbers of runs by status."""
 
     mean: float
     effects: list[Effect]
@@ -56,7 +56,7 @@ class Effects(NamedTuple):
 
 
 def noise_between(values: Floats) -> SeedNoise:
-    """The noise of ``values`` (settings, choices, seeds); of a pair of choices by the seeds that both have in a setting."""
+    """Return the noise of ``values`` (settings, choices, seeds); for a pair of choices from the seeds that both have in a setting."""
     choices = values.shape[1]
     products, freedom = np.zeros((choices, choices)), np.zeros((choices, choices))
     for a, b in itertools.combinations_with_replacement(range(choices), 2):
@@ -68,13 +68,13 @@ def noise_between(values: Floats) -> SeedNoise:
         products[a, b] = products[b, a] = (x * y).sum()
         freedom[a, b] = freedom[b, a] = np.maximum(number - 1, 0).sum()
     covariance = np.divide(products, freedom, out=np.zeros_like(products), where=freedom > 0)
-    roots, vectors = np.linalg.eigh(covariance)  # of pairs with unequal seeds it may lack a root
+    roots, vectors = np.linalg.eigh(covariance)  # with unequal seeds it may have negative eigenvalues
     mended: Floats = (vectors * np.maximum(roots, 0.0)) @ vectors.T
     return SeedNoise(mended, int(freedom.diagonal().min(initial=np.inf)) if choices else 0)
 
 
 def shared(there: Bools) -> Floats:
-    """(J, J) by which a covariance of noise is that of means over seeds, of choices that are ``there`` (J, seeds)."""
+    """Return (J, J) factors from a covariance of noise to that of means over seeds, for the choices and seeds ``there`` (J, seeds)."""
     seen = there.astype(float)
     count = np.maximum(seen.sum(axis=1), 1)
     found: Floats = seen @ seen.T / (count[:, None] * count[None, :])
@@ -82,14 +82,14 @@ def shared(there: Bools) -> Floats:
 
 
 def root_of(covariance: Floats) -> Floats:
-    """A lower root L with L L' = covariance, also of one that lacks a rank; it moves little where the covariance does, unlike its axes."""
+    """Return a lower root L with L L' = covariance, also if rank-deficient; unlike eigenvectors it is stable under small changes."""
     size = float(covariance.diagonal().max(initial=0.0))
     root = np.linalg.cholesky(covariance + (1e-12 * size + 1e-200) * np.eye(len(covariance)))
     return np.asarray(root, dtype=np.float64)
 
 
 def grouped_levels(levels: Sequence[str]) -> list[str]:
-    """The levels as they are; numbers of many different values as "low", "middle", "high", by thirds of the values."""
+    """Return the levels unchanged, or numbers with many different values as "low", "middle", "high", by thirds of the values."""
     if len(set(levels)) <= MOST_LEVELS:
         return list(levels)
     try:
@@ -101,13 +101,13 @@ def grouped_levels(levels: Sequence[str]) -> list[str]:
 
 
 def effects(study: Measurements, response: str, *, seed: int = 0, level: float = 0.95, draws: int = DRAWS) -> Effects:
-    """Main and two-way effects on a response, with intervals that cover all at once in ``level`` of studies like this one."""
+    """Return main and two-way effects on a response, with intervals that cover all at once in a share ``level`` of similar studies."""
     values = study.by_cell(response)
     noise, there = noise_between(values), np.isfinite(values)
     cells = np.argwhere(there.any(axis=2))
     design, names, expand = _design(_levels(study, cells))
     inverse = np.linalg.pinv(design)
-    wanted = expand @ inverse  # (effects, cells): an effect as a sum of cell means
+    wanted = expand @ inverse  # (effects, cells): each effect as a weighted sum of cell means
     told = np.abs(wanted @ design - expand).max(axis=1) < 1e-8
     means = np.array([values[i, j][there[i, j]].mean() for i, j in cells])
     rows = wanted[told]
@@ -122,7 +122,7 @@ def effects(study: Measurements, response: str, *, seed: int = 0, level: float =
 
 
 def _levels(study: Measurements, cells: Ints) -> dict[str, list[str]]:
-    """factor -> its level in each cell, for factors with more than one, in the order of the alphabet."""
+    """Return factor -> its level in each cell, for factors with more than one, in alphabetical order."""
     given, chosen = study.setting_names(), study.choice_names()
     one_of = {(study.setting_of(run), study.choice_of(run)): run for run in study.cells()}
     runs = [one_of[given[i], chosen[j]] for i, j in cells]
@@ -132,14 +132,14 @@ def _levels(study: Measurements, cells: Ints) -> dict[str, list[str]]:
 
 
 def _codes(column: Sequence[str]) -> tuple[list[str], Floats, Floats]:
-    """The levels, the (levels, levels - 1) sum-to-zero codes of each, and the codes of every cell."""
+    """Return the levels, the (levels, levels - 1) sum-to-zero codes of each, and the codes of every cell."""
     levels = sorted(set(column))
     codes = np.vstack([np.eye(len(levels) - 1), -np.ones(len(levels) - 1)])
     return levels, codes, codes[[levels.index(level) for level in column]]
 
 
 def _design(columns: dict[str, list[str]]) -> tuple[Floats, list[Name], Floats]:
-    """The design (cells, p), the names of all effects, and (effects, p) the sum of codes that each is."""
+    """Return the design (cells, p), the names of all effects, and (effects, p) each effect's sum of codes."""
     coded = {factor: _codes(column) for factor, column in columns.items()}
     blocks: list[Floats] = [np.ones((len(next(iter(columns.values()), [])), 1))]
     names: list[Name] = []
@@ -165,10 +165,10 @@ def _design(columns: dict[str, list[str]]) -> tuple[Floats, list[Name], Floats]:
 def _margins(
     rows: Floats, cells: np.ndarray, there: np.ndarray, noise: SeedNoise, seed: int, level: float, draws: int
 ) -> Floats | None:
-    """Half the width of each interval: its standard error times the simulated quantile of the largest |t|; None with one seed.
+    """Return half the width of each interval: standard error times the simulated quantile of the largest |t|; None with one seed.
 
-    A simulated table draws the cells' means of the noise, and a covariance anew from a Wishart distribution with the
-    noise's degrees of freedom, as an estimate from so few seeds would come out.
+    A simulated table draws the cells' means from the noise, and a new covariance from a Wishart distribution with the
+    noise's degrees of freedom, like an estimate from so few seeds.
     """
     if not noise.df or not len(rows):
         return None

@@ -1,4 +1,4 @@
-"""Runs what a plan lists and the table does not have yet: several runs at once, each in a child process."""
+"""Execution of a plan: the runs missing from the table, several at once, each in a child process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fedatlas.study.responses import merit
 from fedatlas.study.table import ENDED, NewRun, Outcome, Table
 
 PARALLEL = 2
-PAUSES = (0.005, 0.1)  # seconds between looks at the children, at least and at most
-LATE = 0.02  # and this share of the time since one of them ended: so late its end may be seen
-LOOK = 0.2  # seconds between looks at their memory, at least
-SPARED = 100  # and so many times as long as a look takes, which walks through all their pages
-BUSY_PAUSE = 0.5  # seconds until a run that another study has claimed is looked at again
+PAUSES = (0.005, 0.1)  # shortest and longest pause in seconds between checks of the children
+LATE = 0.02  # and this share of the time since the last end: the longest delay in noticing one
+LOOK = 0.2  # shortest pause in seconds between checks of their memory
+SPARED = 100  # and this many times as long as a check takes, which walks through all their pages
+BUSY_PAUSE = 0.5  # seconds before a run claimed by another study is checked again
 
 Say = Callable[[str], None]
 
@@ -41,7 +41,7 @@ class Working(NamedTuple):
 
 
 class StudyRunner:
-    """The runs of a plan that are still to be made, and those at work, by run_key."""
+    """The runs of a plan that are waiting or running, by run_key."""
 
     def __init__(self, plan: StudyPlan, table: Table, say: Say) -> None:
         self.plan, self.table, self.say = plan, table, say
@@ -51,21 +51,21 @@ class StudyRunner:
             self.rank.setdefault(one.cell.setting, len(self.rank))
         self.rank |= {one.cell.levels: self.rank[one.cell.setting] for one in plan.cells}
         self.waiting = sorted(plan.known(), key=self.turn)
-        self.untuned = [one for one in plan.cells if one.trials]  # whose rates are not picked yet
+        self.untuned = [one for one in plan.cells if one.trials]  # whose rates are not yet picked
         self.tried: dict[str, list[CellRuns]] = {}  # trial -> the cells that wait for it
         for one in self.untuned:
             for run in one.trials:
                 self.tried.setdefault(run.keys.run_key, []).append(one)
-        self.due: list[CellRuns] = []  # cells one of whose trials has ended since they were looked at
+        self.due: list[CellRuns] = []  # cells with a trial that has ended since they were checked
         self.working: dict[str, Working] = {}
         self.peaks: dict[str, int] = {}
         self.again: dict[str, int] = {}  # run -> how often a signal ended it here
-        self.later: dict[str, float] = {}  # run -> when it is looked at again
+        self.later: dict[str, float] = {}  # run -> time of the next check
         self.began = self.last = time.monotonic()
         self.look_again, self.done = 0.0, 0
 
     def run_all(self) -> None:
-        """Make all runs; DiskError where the disk is full: what was done is kept."""
+        """Make all runs; DiskError if the disk is full, with finished runs kept."""
         most = self.how.parallel or PARALLEL
         try:
             while self.waiting or self.working or self.untuned:
@@ -77,27 +77,27 @@ class StudyRunner:
                         break
                     continue
                 if not self.working and self.over() and not self.due:
-                    self.say(f"Stopped after {self.how.hours:g} h: the same command goes on.")
+                    self.say(f"Stopped after {self.how.hours:g} h; run the same command to continue.")
                     break
                 time.sleep(min(max(LATE * (time.monotonic() - self.last), PAUSES[0]), PAUSES[1]))
                 self.look()
         finally:
             for key, one in self.working.items():
                 children.kill(one.child)
-                self.table.release(key, "It was stopped; the same command goes on with it.")
+                self.table.release(key, "It was stopped; run the same command to continue it.")
             self.working = {}
 
     def turn(self, run: PlannedRun) -> tuple[int, int, int]:
-        """Long runs first, which answer for shorter ones; then setting after setting, so that a study that is stopped has whole ones."""
+        """Return the sort key: long runs first, which also answer for shorter ones; then by setting, so that some are whole if it stops."""
         rounds = 0 if run.config is None else run.config.rounds
         return -rounds, self.rank[run.levels], run.seed
 
     def over(self) -> bool:
-        """Whether the study's hours are over."""
+        """Return whether the study's hours are used up."""
         return self.how.hours is not None and time.monotonic() - self.began > 3600 * self.how.hours
 
     def pick_rates(self) -> None:
-        """Give cells all of whose trials have ended the rates that did best on validation rows."""
+        """Give cells whose trials have all ended the rates that did best on validation rows."""
         due, self.due = self.due, []
         for one in due:
             if one in self.untuned and all(self.table.status(run.keys.run_key) in ENDED for run in one.trials):
@@ -107,7 +107,7 @@ class StudyRunner:
                 self.waiting = sorted([*runs, *self.waiting], key=self.turn)
 
     def begin_one(self) -> bool:
-        """Begin the next run that is free; False where there is none now. Runs that have ended already are passed over."""
+        """Start the next free run; False if there is none now. Runs that have already ended are skipped."""
         now = time.monotonic()
         for run in list(self.waiting):
             key = run.keys.run_key
@@ -118,10 +118,10 @@ class StudyRunner:
             if self.over() or key in self.working or self.later.get(key, 0.0) > now:
                 continue
             if not self.table.claim(key):
-                self.later[key] = now + BUSY_PAUSE  # another process has it: waited for
+                self.later[key] = now + BUSY_PAUSE  # another process has it: wait
                 continue
             self.waiting.remove(run)
-            # Epsilon of a run that releases noise is that of all its rounds: a longer one does not answer for it.
+            # Epsilon of a run that releases noise covers all its rounds, so a longer run cannot answer for it.
             known = None if run.checked.config.privacy else outcome_of_longer(self.table, key)
             if known is not None:
                 self.table.finish(key, known)
@@ -133,11 +133,11 @@ class StudyRunner:
         return False
 
     def folder(self, key: str) -> Path:
-        """The folder of a run, beside the table: studies that share it share runs that were begun, too."""
+        """Return the folder of a run, next to the table, so that studies with a common table also share unfinished runs."""
         return self.table.path.parent / "runs" / key
 
     def look(self) -> None:
-        """Take in children that have ended, and end those that take too long or too much."""
+        """Collect children that have ended, and end those that exceed their time or memory."""
         now, busy = time.monotonic(), time.process_time()
         watch = now >= self.look_again
         for key, one in list(self.working.items()):
@@ -150,9 +150,9 @@ class StudyRunner:
             if watch:
                 self.peaks[key] = max(self.peaks.get(key, 0), children.private_memory(one.child.pid))
             if self.how.seconds is not None and now - one.child.began > self.how.seconds:
-                self.end(key, Outcome("timeout", f"It took more than the {self.how.seconds:g} s of execute.seconds."))
+                self.end(key, Outcome("timeout", f"It took longer than execute.seconds = {self.how.seconds:g} s."))
             elif self.how.memory is not None and self.peaks.get(key, 0) > bytes_of(self.how.memory):
-                self.end(key, Outcome("memory", f"It took more than the {self.how.memory} of execute.memory."))
+                self.end(key, Outcome("memory", f"It used more than execute.memory = {self.how.memory}."))
         if watch:
             self.look_again = now + max(LOOK, SPARED * (time.process_time() - busy))
 
@@ -163,9 +163,9 @@ class StudyRunner:
         self.finish(one.run, outcome)
 
     def close(self, key: str, one: Working, ended: Ended) -> None:
-        """Write the outcome of a child that has ended into the table, or put its run back to those that wait."""
+        """Write the outcome of an ended child into the table, or return its run to the waiting ones."""
         if ended.status == children.DISK:
-            self.table.release(key, "The disk was full; the same command goes on with it.")
+            self.table.release(key, "The disk was full; run the same command to continue it.")
             raise DiskError(ended.reason)
         if ended.status == children.BUSY:
             self.put_back(one.run, "Its folder is still held by another process.")
@@ -177,20 +177,20 @@ class StudyRunner:
         if ended.status == children.SPOILT:
             shutil.rmtree(one.child.folder, ignore_errors=True)
         if self.again[key] <= self.how.retries:
-            self.put_back(one.run, "It was ended by a signal, and is tried again.")
+            self.put_back(one.run, "It was ended by a signal, and is retried.")
             return
-        status = "memory" if ended.signal == 9 else "failed"  # what the system kills for want of memory ends so
+        status = "memory" if ended.signal == 9 else "failed"  # the system kills this way for lack of memory
         why = f"A signal ({ended.signal}) ended it {self.again[key]} times" if ended.signal else ended.reason
-        self.finish(one.run, Outcome(status, f"{why}; 'fedatlas study --retry {status}' tries it again."))
+        self.finish(one.run, Outcome(status, f"{why}; retry it with 'fedatlas study --retry {status}'."))
 
     def put_back(self, run: PlannedRun, why: str) -> None:
-        """Let a run wait for a while."""
+        """Return a run to the waiting ones, with a delay."""
         self.table.release(run.keys.run_key, why)
         self.later[run.keys.run_key] = time.monotonic() + BUSY_PAUSE
         self.waiting.insert(0, run)
 
     def finish(self, run: PlannedRun, outcome: Outcome) -> None:
-        """Write an outcome; the run's folder goes where only its rows are kept."""
+        """Write an outcome; remove the run's folder if only its rows are kept."""
         key = run.keys.run_key
         self.table.finish(key, outcome)
         self.due += self.tried.get(key, ())
@@ -200,7 +200,7 @@ class StudyRunner:
         self.say(self.progress(run, outcome))
 
     def progress(self, run: PlannedRun, outcome: Outcome) -> str:
-        """A line on a run that has ended, and about how long the rest takes."""
+        """Return a line on a run that has ended, and an estimate of the remaining time."""
         left = len(self.waiting) + len(self.working) + sum(len(one.runs) for one in self.untuned)
         minutes = left * (time.monotonic() - self.began) / self.done / 60
         figure = outcome.responses.get("accuracy")
@@ -210,13 +210,13 @@ class StudyRunner:
 
 
 def preload(config: ExperimentConfig, seed: int) -> None:
-    """Read the data in the parent, unless they are large; what is wrong with them the child says."""
+    """Read the data in the parent, unless they are large; the child reports any error in them."""
     with contextlib.suppress(FedatlasError):
         load_dataset(config.data, seed)
 
 
 def best_rates(table: Table, trials: Sequence[PlannedRun]) -> Rates:
-    """The rates whose run did best on validation rows, the earlier in the list among equals; the first where none came to its end."""
+    """Return the rates whose run did best on validation rows, the earlier among equals; the first if no run finished."""
 
     def figure(run: PlannedRun) -> float:
         done = table.status(run.keys.run_key) == "done"
@@ -227,17 +227,17 @@ def best_rates(table: Table, trials: Sequence[PlannedRun]) -> Rates:
 
 
 def new_run(run: PlannedRun) -> NewRun:
-    """A planned run as the table takes it up."""
+    """Return a planned run in the form that the table stores."""
     return NewRun(*run.keys, run.plain, run.kind, dict(run.levels), dict(run.rates), run.refused)
 
 
 def begin(plan: StudyPlan, table: Table) -> None:
-    """Enter a plan; ConfigError where its data are not those that the study began with."""
+    """Enter a plan; ConfigError if its data changed since the study began."""
     study = plan.study
     data = {name: value for run in plan.known() for name, value in run.data.items()}
     if other := changed(table.data_of(study.name), data):
         raise ConfigError(
-            f"the data file '{other[0]}' has changed since the study '{study.name}' began: put it back as it was, or give the study "
+            f"the data file '{other[0]}' has changed since the study '{study.name}' began: restore it, or give the study "
             "another name or --table."
         )
     factors = {
@@ -255,11 +255,11 @@ def begin(plan: StudyPlan, table: Table) -> None:
 
 @one_thread_an_operator()
 def execute(plan: StudyPlan, table: Table, say: Say) -> bool:
-    """Make all runs of a plan that are left; whether none of them failed: refused and diverged ones are outcomes."""
+    """Make all remaining runs of a plan; return whether none failed: refused and diverged runs are valid outcomes."""
     begin(plan, table)
     with read_once():
         gc.collect()
-        gc.freeze()  # what is there would be copied page by page in every child
+        gc.freeze()  # otherwise every child would copy these objects page by page
         try:
             StudyRunner(plan, table, say).run_all()
         finally:

@@ -1,4 +1,4 @@
-"""The runs of a study as frames: one row per run, or one row per round. Nothing of torch is imported."""
+"""The runs of a study as frames: one row per run, or one row per round. Imports nothing from torch."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 Run = Row
 Rows = Callable[[str], Sequence[Row]]
 """run_key -> the rows of that run."""
-ENOUGH = 0.95  # of the baseline's accuracy: the level that rounds are counted to
+ENOUGH = 0.95  # share of the baseline's accuracy to which rounds are counted
 HEAD = ("run_key", "study", "kind", "status", "reason", "seed", "rounds")
 COMPARED = ("gap", "gain", "rounds_to")
-WORDS = ("data_set", "server_sees")  # facts that are words
+WORDS = ("data_set", "server_sees")  # facts that are text
 MEASURED = tuple(fact for fact in FACTS if fact not in WORDS)
 
 
 def columns_of(*, quality: bool) -> list[str]:
-    """The columns of responses of one sort, of every table."""
+    """Return the response columns, of quality or of cost, in every table."""
     return [column for column, one in columns().items() if one.listed and one.quality is quality]
 
 
 def reserved() -> set[str]:
-    """Columns of both frames and of the exported table: no factor may have their names."""
+    """Return the columns of both frames and of the exported table: names that factors may not have."""
     of_runs = {*HEAD, "role", "rates", "baseline", *COMPARED, "censored"}
     return {*of_runs, "round", *columns_of(quality=True), *columns_of(quality=False), *FACTS}
 
 
 def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
-    """One row per run, refused ones too.
+    """Return one row per run, refused ones included.
 
-    ``run_key study kind status reason seed rounds``; a column for each factor (the level's name; none where a baseline has no level of a
-    choice); ``rates`` (those tried, or picked, as JSON); ``baseline`` (which one a run is, else none); the responses at the last round and
-    the facts of the run's federation (`study.responses`). Beside them ``gap``: what the run has less than the centralised baseline of its
-    setting and seed, positive where it is worse; ``gain``: what it has more than each client alone, both in accuracy (of numbers in
-    RMSE, with the sign turned). ``rounds_to``: rounds until it had 95% of that baseline's accuracy; ``censored`` where it never had, and
-    the number is all its rounds.
+    Columns: ``run_key study kind status reason seed rounds``; one per factor (the level's name; none if a baseline has no level of a
+    choice); ``rates`` (those tried, or picked, as JSON); ``baseline`` (its name for a baseline, else none); the responses at the last
+    round and the facts of the run's federation (`study.responses`). Further columns are ``gap``: how far the run falls short of the
+    centralised baseline of its setting and seed, positive if worse; ``gain``: how far it exceeds each client alone. Both are in
+    accuracy (for numbers in RMSE, with the sign reversed). ``rounds_to``: rounds until it had 95% of that baseline's accuracy;
+    ``censored`` if it never had, in which case the number is all its rounds.
     """
     import pandas
 
@@ -55,7 +55,7 @@ def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: 
     rows = []
     for run in runs:
         at = setting_of(run, settings)
-        compared = run["kind"] != "tuning" and run["status"] == "done"  # a run that diverged has no end to compare
+        compared = run["kind"] != "tuning" and run["status"] == "done"  # a diverged run has no final value to compare
         pooled, alone = (baselines.get((name, *at), {}) if compared else {} for name in ("centralised", "local_only"))
         level = pooled.get("accuracy")
         reached = rounds_to(rows_of(run["run_key"]), level, run["rounds"]) if level else (None, None)
@@ -72,18 +72,18 @@ def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: 
 
 
 def values_of(run: Run) -> Plain:
-    """Column -> value of a run's responses and facts."""
+    """Return column -> value of a run's responses and facts."""
     return {column: math.inf if x == "infinite" else x for column, x in run["responses"].items()}
 
 
 def head(study: str, factors: Collection[str], run: Run) -> Plain:
-    """The columns that name a run in either frame."""
+    """Return the columns that identify a run in either frame."""
     named = {key: run.get(key, study) for key in HEAD} | {name: run["levels"].get(name) for name in factors}
     return named | {"baseline": baseline_name(run)}
 
 
 def rounds_to(rows: Sequence[Row], level: float, rounds: int) -> tuple[int, bool]:
-    """(rounds until a run first had `ENOUGH` of the baseline's accuracy, False), or (all its rounds, True) where it never had."""
+    """Return (rounds until a run first had `ENOUGH` of the baseline's accuracy, False), or (all its rounds, True) if it never had."""
     for row in rows:
         if row["round"] and row.get("accuracy") is not None and row["accuracy"] >= ENOUGH * level:
             return int(row["round"]), False
@@ -91,9 +91,9 @@ def rounds_to(rows: Sequence[Row], level: float, rounds: int) -> tuple[int, bool
 
 
 def curves(study: str, factors: Row, runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
-    """One row per round of each run that has any: what it is, its levels, ``round``, quality, and the costs so far that are exact.
+    """Return one row per round of each run that has any: its identity, levels, ``round``, quality, and the exact costs so far.
 
-    Rounds that were not judged are left out.
+    Rounds without evaluation are left out.
     """
     import pandas
 
@@ -112,21 +112,21 @@ def curves(study: str, factors: Row, runs: Sequence[Run], rows_of: Rows) -> pand
 
 
 def baseline_name(run: Run) -> str | None:
-    """The baseline that a run is; None for other runs."""
+    """Return the baseline's name for a baseline run; None for other runs."""
     return str(run["configuration"]["algorithm"]["name"]) if run["kind"] == "baseline" else None
 
 
 def setting_of(run: Run, settings: Collection[str]) -> tuple[Any, ...]:
-    """The part of a run's levels that is given, and its seed."""
+    """Return the given part of a run's levels, and its seed."""
     return *sorted((name, level) for name, level in run["levels"].items() if name in settings), run["seed"]
 
 
 def better(one: Row, other: Row, *, clients: bool = False) -> float:
-    """By how much one run is better than the other (`responses.merit`); nan where one of the two does not tell."""
+    """Return how much better one run is than the other (`responses.merit`); nan if either is unknown."""
     first, second = merit(one, clients=clients), merit(other, clients=clients)
     return math.nan if first is None or second is None else first - second
 
 
 def number(value: Any) -> float:
-    """A float: nan where the value is not known, infinity for the word."""
+    """Return a float: nan for an unknown value, infinity for the word."""
     return math.nan if value is None else math.inf if value == "infinite" else float(value)

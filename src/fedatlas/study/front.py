@@ -1,7 +1,7 @@
-"""Pareto fronts, one per setting: the choices that no other one beats in quality, CPU-seconds and bytes together (X12).
+"""Pareto fronts, one per setting: the choices that no other one dominates in quality, CPU-seconds and bytes together (X12).
 
-A response whose record says ``front`` counts. Each choice's chance of standing on the front comes from draws of the noise between paired
-seeds, with its covariance over choices; of costs on the log scale. Computed responses are exact.
+The axes are the responses whose record says ``front``. Each choice's chance of being on the front comes from draws of the noise
+between paired seeds, with its covariance over choices, for costs on the log scale. Computed responses are exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DRAWS = 10_000
 
 
 class FrontChoice(NamedTuple):
-    """A choice in a setting: means over the seeds, whether they stand on the front, and the chance (None with one seed) that it does."""
+    """A choice in a setting: means over the seeds, whether they are on the front, and the chance of it (None with one seed)."""
 
     choice: str
     values: dict[str, float]  # response -> mean
@@ -29,27 +29,27 @@ class FrontChoice(NamedTuple):
 
 
 class FrontAxis(NamedTuple):
-    """A response of the front, as it is drawn and compared."""
+    """A response of the front, as drawn and compared."""
 
     name: str
     values: Floats  # (settings, choices, seeds), costs with noise as logarithms
     noise: SeedNoise | None  # None: exact
-    sign: float  # 1.0 where more is better, else -1.0
+    sign: float  # 1.0 if more is better, else -1.0
     log: bool
 
     def shown(self, value: float) -> float:
-        """A mean in the response's own unit."""
+        """Return a mean in the response's own unit."""
         return float(np.exp(value) if self.log else value)
 
 
 def not_dominated(better: Floats) -> Bools:
-    """(..., n) which of n points no other one beats: ``better`` (..., n, k) holds k figures of which more is better.
+    """Return (..., n) which of n points no other dominates; ``better`` (..., n, k) holds k figures, more is better.
 
-    A point beats another where it is as good in all figures and better in one.
+    A point dominates another if it is at least as good in all figures and better in one.
     """
     shape = (*better.shape[:-1], better.shape[-2])
     as_good, better_once = np.ones(shape, bool), np.zeros(shape, bool)
-    for k in range(better.shape[-1]):  # figure by figure, because an axis of three is slow to reduce
+    for k in range(better.shape[-1]):  # one figure at a time, because reducing an axis of length three is slow
         one, other = better[..., :, None, k], better[..., None, :, k]
         as_good &= other >= one
         better_once |= other > one
@@ -57,7 +57,7 @@ def not_dominated(better: Floats) -> Bools:
 
 
 def axes_of(study: Measurements) -> list[FrontAxis]:
-    """The responses that decide a front."""
+    """Return the responses that decide a front."""
     found = []
     for name in which(front=True):
         one, values = RESPONSES[name], study.by_cell(name)
@@ -70,7 +70,7 @@ def axes_of(study: Measurements) -> list[FrontAxis]:
 
 
 def fronts(study: Measurements, *, seed: int = 0, draws: int = DRAWS) -> dict[Setting, list[FrontChoice]]:
-    """setting -> its choices, those on the front first, then by quality."""
+    """Return setting -> its choices, those on the front first, then by quality."""
     axes, chosen, found = axes_of(study), study.choice_names(), {}
     known = np.sum([axis.values for axis in axes], axis=0)
     noisy = all(axis.noise.df > 0 for axis in axes if axis.noise)
@@ -98,14 +98,14 @@ def fronts(study: Measurements, *, seed: int = 0, draws: int = DRAWS) -> dict[Se
 
 
 def _equal(values: Floats, axis: FrontAxis, twins: Sequence[tuple[int, int]]) -> Floats:
-    """Qualities (..., choices) with those of twins set to what they are by construction, but for the rounding of masks."""
+    """Return values (..., choices) with the qualities of twins made equal, as they are by construction up to rounding of masks."""
     for one, other in twins if RESPONSES[axis.name].quality else ():
         values[..., one] = values[..., other]
     return values
 
 
 def _draw(axis: FrontAxis, means: Floats, there: Ints, i: int, draws: int, stream: np.random.Generator) -> Floats:
-    """(draws, choices) means over the seeds that each choice has, with the noise that they have in common."""
+    """Return (draws, choices) means over the seeds of each choice, with the noise that choices share."""
     if axis.noise is None:
         return np.broadcast_to(means, (draws, len(means)))
     covariance = axis.noise.covariance[np.ix_(there, there)] * shared(np.isfinite(axis.values[i, there]))

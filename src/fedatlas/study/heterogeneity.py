@@ -1,8 +1,8 @@
-"""How unlike the clients' labels are: h, which 0 says of an IID split and 1 of clients that hold one class each (X12).
+"""Heterogeneity of the clients' labels: h is 0 for an IID split and 1 for clients that hold one class each (X12).
 
 Plain mean total variation depends on the number of clients, of classes and on the seed: an IID split of 1,437 digits among 50
-clients has 0.23. h takes off what an IID split of the same sizes has on average and divides by what is left up to one class a
-client.
+clients has 0.23. h subtracts the average for an IID split of the same sizes and divides by the remaining range up to one class
+per client.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def mean_deviation(total: int, marked: int, drawn: int) -> float:
-    """E|X - drawn marked / total| for X hypergeometric: rows of a class of ``marked`` among ``drawn`` of ``total`` without replacement.
+    """Return E|X - drawn marked / total| for X hypergeometric: rows of a class of ``marked`` among ``drawn`` of ``total``.
 
-    With p the probabilities and g(x) = x (total - marked - drawn + x) p(x) / total, g(x) - g(x + 1) = (x - mean) p(x): the sum
-    over x >= m telescopes to g(m), and the two sides of the mean are equal, so the deviation is 2 g(m) for m = floor(mean) + 1.
+    Draws are without replacement. With p the probabilities and g(x) = x (total - marked - drawn + x) p(x) / total,
+    g(x) - g(x + 1) = (x - mean) p(x): the sum over x >= m telescopes to g(m), and the two sides of the mean are equal,
+    so the deviation is 2 g(m) for m = floor(mean) + 1.
     """
     m = drawn * marked // total + 1
     other = total - marked
@@ -38,7 +39,7 @@ def mean_deviation(total: int, marked: int, drawn: int) -> float:
 
 
 def iid_distance(sizes: ArrayLike, classes: ArrayLike) -> float:
-    """Expected mean total variation of an IID split: of ``sizes`` (K,) rows a client, from ``classes`` (C,) rows a class. Exact."""
+    """Return the exact expected mean total variation of an IID split of ``sizes`` (K,) rows per client, ``classes`` (C,) rows each."""
     held, totals = _whole(sizes), _whole(classes)
     rows = int(totals.sum())
     held = held[held > 0]
@@ -48,9 +49,9 @@ def iid_distance(sizes: ArrayLike, classes: ArrayLike) -> float:
 
 
 def from_distance(distance: float, sizes: ArrayLike, classes: ArrayLike) -> float:
-    """h of a mean total variation that is known: (TV - TV_iid) / (1 - sum p_c^2 - TV_iid), clipped to 0..1.
+    """Return h for a known mean total variation: (TV - TV_iid) / (1 - sum p_c^2 - TV_iid), clipped to 0..1.
 
-    0 where even an IID split of these sizes reaches what one class a client has, as with one row each.
+    It is 0 if even an IID split of these sizes reaches the value for one class per client, as with one row each.
     """
     totals = _whole(classes)
     expected = iid_distance(sizes, totals)
@@ -60,10 +61,12 @@ def from_distance(distance: float, sizes: ArrayLike, classes: ArrayLike) -> floa
 
 
 def heterogeneity(counts: ArrayLike) -> float:
-    """h of clients with ``counts`` (K, C) rows by class. Clients without rows count for nothing."""
+    """Return h of clients with ``counts`` (K, C) rows by class. Clients without rows are ignored."""
     held = np.asarray(counts)
     if held.ndim != 2 or held.sum() <= 0 or (held < 0).any() or (held != np.floor(held)).any():
-        raise DataError("counts of classes are whole numbers of rows, one line a client and one column a class.")
+        raise DataError(
+            "counts of classes must be whole numbers of rows, one line per client and one column per class."
+        )
     held = held[held.sum(axis=1) > 0].astype(np.int64)
     totals = held.sum(axis=0)
     shares = held / held.sum(axis=1, keepdims=True)
@@ -72,19 +75,17 @@ def heterogeneity(counts: ArrayLike) -> float:
 
 
 def read_counts(path: Path) -> NDArray[np.int64]:
-    """(K, C) rows by class of a CSV file with a heading: one line a client, one column a class."""
+    """Read (K, C) rows by class from a CSV file with a heading: one line per client, one column per class."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             _heading, *lines = [line for line in csv.reader(file) if line]
         counts = np.array([[int(cell) for cell in line] for line in lines], dtype=np.int64)
     except (OSError, ValueError) as error:
-        text = (
-            f"{path} cannot be read as counts: a heading, then one line a client with whole numbers of rows by class."
-        )
+        text = f"{path} cannot be read as counts: give a heading, then one line per client with whole numbers of rows by class."
         raise DataError(text) from error
     if counts.ndim != 2 or not counts.size:
         raise DataError(
-            f"{path} holds no counts: a heading, then one line a client with whole numbers of rows by class."
+            f"{path} holds no counts: give a heading, then one line per client with whole numbers of rows by class."
         )
     return counts
 

@@ -1,4 +1,4 @@
-"""Factors and their levels: names, keys, and what an experiment becomes under a level. Every wrong one is refused here."""
+"""Factors and their levels: names, keys, and the experiment that a level produces. Every invalid one is refused here."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedatlas.study.plain import Plain, Row
 from fedatlas.transforms import TRANSFORMS
 
 OWN = {
-    "seed": "the study's seeds = [...] say it",
-    "seeds": "the study's seeds = [...] say it",
+    "seed": "the study's seeds = [...] set it",
+    "seeds": "the study's seeds = [...] set it",
     "engine.workers": "a study runs each cell in one process",
-    "engine.chunk": "a study runs each cell with the same one",
-    "checkpoint": "it changes no result",
+    "engine.chunk": "a study runs all cells with the same one",
+    "checkpoint": "it does not affect results",
 }
-"""Keys that no level may set, and why."""
+"""Keys that no level may set, and the reason."""
 KINDS = {
     "algorithm": ("algorithms", ALGORITHMS),
     "model": ("models", MODELS),
@@ -40,7 +40,7 @@ KINDS = {
 
 
 class Factor(NamedTuple):
-    """What is varied."""
+    """A varied quantity."""
 
     name: str
     role: Role
@@ -48,7 +48,7 @@ class Factor(NamedTuple):
     scale: str = "category"
 
     def level(self, name: str) -> LevelTable:
-        """The level of this name; ConfigError with the nearest one where there is none."""
+        """Return the level of this name; ConfigError with the nearest name if it is unknown."""
         found = {level.name: level for level in self.levels}
         if name not in found:
             raise unknown_name(f"level of factor '{self.name}'", name, found)
@@ -56,12 +56,12 @@ class Factor(NamedTuple):
 
 
 def level_name(value: Any) -> str:
-    """A value as a level is called: a text as it is, everything else as JSON writes it."""
+    """Return the level name of a value: a text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def overridden(base: Row, sets: Iterable[Row]) -> Plain:
-    """The values of an experiment with keys set: another component takes away its predecessor's keys, as on the command line."""
+    """Return the values of an experiment with keys set; changing a component removes its predecessor's keys, as on the command line."""
     values = copy.deepcopy(dict(base))
     given = {key: value for one in sets for key, value in one.items()}
     for one, other in (*ALTERNATIVES, *(pair[::-1] for pair in ALTERNATIVES)):
@@ -78,7 +78,7 @@ def overridden(base: Row, sets: Iterable[Row]) -> Plain:
 
 
 def check_key(key: str) -> None:
-    """ConfigError, with the nearest valid one, for a key that no experiment file has, or that is not a level's to set."""
+    """Raise ConfigError, with the nearest valid key, for an unknown key or one that a level may not set."""
     for own, why in OWN.items():
         if key == own or key.startswith(f"{own}."):
             raise ConfigError(f"key '{key}' cannot be varied: {why}.")
@@ -102,7 +102,7 @@ def check_key(key: str) -> None:
 
 
 def keys_of(table: str) -> list[str]:
-    """The keys that a table of a component may have under any name."""
+    """Return the keys that a component's table may have under any name."""
     if table == "data":
         from fedatlas.data.by_name import SOURCES
 
@@ -114,21 +114,21 @@ def keys_of(table: str) -> list[str]:
 
 
 def every_key() -> list[str]:
-    """``table.key`` of the tables with fixed keys, for a suggestion."""
+    """Return ``table.key`` of the tables with fixed keys, for a suggestion."""
     tables = {name: field_model(ExperimentConfig, name) for name in ExperimentConfig.model_fields}
     return [f"{name}.{key}" for name, model in tables.items() if model is not None for key in model.model_fields]
 
 
 def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
-    """The factors of a study with their levels, and what was left out because it is not there yet.
+    """Return the factors of a study with their levels, and notices of what was left out because it is not available yet.
 
-    ConfigError for an unknown key or component, for a level that is there twice or resolves like another, and for a key that two
+    ConfigError for an unknown key or component, for a level that occurs twice or resolves like another, and for a key that two
     factors set.
     """
     out, notices = [], []
     for given in study.table.factor:
         if given.name in reserved():
-            raise ConfigError(f"factor '{given.name}': a column of the table has this name; give the factor another.")
+            raise ConfigError(f"factor '{given.name}': a column of the table has this name; rename the factor.")
         levels = []
         for table in written_levels(given):
             why = absence(study.base, table)
@@ -139,28 +139,28 @@ def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
             else:
                 levels.append(table)
         if not levels:
-            notices.append(f"Factor '{given.name}' is left out: none of its levels is there.")
+            notices.append(f"Factor '{given.name}' is left out: none of its levels is available.")
             continue
         refuse_alike(given.name, study.base, levels)
         out.append(Factor(given.name, given.role, tuple(levels), given.scale))
     refuse_shared_keys(out, [] if study.table.tuning is None else list(study.table.tuning.keys))
     if not any(factor.role == "choice" for factor in out):
-        raise ConfigError("the study has no choice left: none of the optional levels of its choices is there.")
+        raise ConfigError("the study has no choice left: none of the optional levels of its choices is available.")
     return tuple(out), notices
 
 
 def written_levels(factor: FactorTable) -> list[LevelTable]:
-    """Levels as tables with what they set; values get the factor's key."""
+    """Return levels as tables of the keys they set; plain values get the factor's key."""
     assert factor.level or factor.key is not None
     tables = list(factor.level) or [LevelTable(name=level_name(x), set={factor.key or "": x}) for x in factor.levels]
     names = [table.name for table in tables]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"factor '{factor.name}': level '{twice[0]}' is there twice; give each a name of its own.")
+        raise ConfigError(f"factor '{factor.name}': level '{twice[0]}' occurs twice; give each level a different name.")
     return tables
 
 
 def absence(base: Row, level: LevelTable) -> str:
-    """Why a level is not there: a key, component or data file that is unknown; "" where it is. Refusals are left to its cells."""
+    """Return why a level is unavailable: an unknown key, component or data file; "" if it is available. Cells report other refusals."""
     try:
         for key in level.set:
             check_key(key)
@@ -174,20 +174,20 @@ def absence(base: Row, level: LevelTable) -> str:
 
 
 def refuse_alike(name: str, base: Row, levels: Sequence[LevelTable]) -> None:
-    """ConfigError where two levels make the same experiment of the base."""
+    """Raise ConfigError if two levels produce the same experiment from the base."""
     seen: dict[str, str] = {}
     for level in levels:
         values = overridden(base, [level.set])
         made = json.dumps(described({**values, "seed": 1}).plain, sort_keys=True)
         if made in seen:
             raise ConfigError(
-                f"factor '{name}': levels '{seen[made]}' and '{level.name}' resolve alike; remove one, or let them differ."
+                f"factor '{name}': levels '{seen[made]}' and '{level.name}' give the same experiment; remove one, or make them differ."
             )
         seen[made] = level.name
 
 
 def refuse_shared_keys(factors: Sequence[Factor], tuned: Sequence[str]) -> None:
-    """ConfigError where two factors, or a factor and ``[tuning]``, set the same key, or one a table that the other sets a key of."""
+    """Raise ConfigError if two factors, or a factor and ``[tuning]``, set the same key, or one a table whose key the other sets."""
     for key in tuned:
         check_key(key)
     owners = [(key, "[tuning]") for key in tuned]
@@ -196,4 +196,4 @@ def refuse_shared_keys(factors: Sequence[Factor], tuned: Sequence[str]) -> None:
         owners += [(key, f"factor '{factor.name}'") for key in keys]
     for (other, owner), (key, mine) in itertools.combinations(owners, 2):
         if owner != mine and (f"{key}.".startswith(f"{other}.") or other.startswith(f"{key}.")):
-            raise ConfigError(f"key '{key}' is set by {owner} and by {mine}: leave it to one of them.")
+            raise ConfigError(f"key '{key}' is set by both {owner} and {mine}: set it in only one of them.")

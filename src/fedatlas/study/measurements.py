@@ -1,8 +1,8 @@
-"""What a study measured, as arrays: settings by choices by seeds, in an order that no file decides.
+"""The measurements of a study, as arrays: settings by choices by seeds, in an order independent of any file.
 
-A run is a mapping: ``run_key kind status seed rounds``, the levels of its factors (a key each, or all of them as ``levels``), the
-columns of its responses at the last round, and what its federation was (`responses.FACTS`, by the names of the analysis). ``curves``
-holds pairs of round and value by column. A setting is given to the user, a choice is what is recommended.
+A run is a mapping: ``run_key kind status seed rounds``, the levels of its factors (one key each, or all of them as ``levels``),
+the columns of its responses at the last round, and the facts of its federation (`responses.FACTS`, by the names of the analysis).
+``curves`` holds pairs of round and value by column. A setting is given to the user, a choice is recommended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUTCOMES = (
     "diverged",
     "timeout",
     "memory",
-)  # of cells that could run; refused and failed ones tell nothing of it
+)  # of cells that could run; refused and failed runs carry no information
 FEATURES = ("nodes", "rows", "heterogeneity", "classes")
 ROUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 
@@ -31,58 +31,58 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
 Setting = tuple[str, ...]
-"""The levels of a setting's factors, in the order of these."""
+"""The levels of a setting's factors, in the factors' order."""
 Run = Row
 
 
 class Measurements(NamedTuple):
-    """The runs of a study and its factors; factors in the order of the alphabet, runs in one order (`measurements_of`)."""
+    """The runs of a study and its factors; factors in alphabetical order, runs in one order (`measurements_of`)."""
 
     name: str
     runs: list[Run]
     settings: tuple[str, ...]  # the factors that are given
     choices: tuple[str, ...]  # the factors that are recommended
-    references: tuple[str, ...] = ("fedavg", "fedavg_secagg")  # FedAvg, then its twins that show less
-    twins: Mapping[str, str] = {}  # choice -> the one whose quality it has by construction
+    references: tuple[str, ...] = ("fedavg", "fedavg_secagg")  # FedAvg, then its twin that reveals less
+    twins: Mapping[str, str] = {}  # choice -> the one with the same quality by construction
 
     def setting_of(self, run: Run) -> Setting:
-        """The levels of the setting's factors."""
+        """Return the levels of the setting's factors."""
         return tuple(str(level(run, factor)) for factor in self.settings)
 
     def choice_of(self, run: Run) -> str:
-        """The name of the choice: its level, or its levels joined by " + " where there are several factors."""
+        """Return the name of the choice: its level, or for several factors their levels joined by " + "."""
         return " + ".join(str(level(run, factor)) for factor in self.choices)
 
     def cells(self) -> list[Run]:
-        """The runs of the cells: no baselines, no runs that picked a rate, none held out."""
+        """Return the runs of the cells: no baselines, no trials of rates, none held out."""
         return [run for run in self.runs if run["kind"] == "cell"]
 
     def pooled(self) -> list[Run]:
-        """The finished runs of the centralised baseline."""
+        """Return the finished runs of the centralised baseline."""
         return [run for run in self.runs if run["kind"] == "baseline" and run["status"] == "done"]
 
     def setting_names(self) -> list[Setting]:
-        """All settings with a cell."""
+        """Return all settings with a cell."""
         return sorted({self.setting_of(run) for run in self.cells()})
 
     def choice_names(self) -> list[str]:
-        """All choices with a finished cell: what was never measured is never recommended."""
+        """Return all choices with a finished cell: only measured choices can be recommended."""
         return sorted({self.choice_of(run) for run in self.cells() if run["status"] == "done"})
 
     def reference(self) -> str | None:
-        """The first of the references that was measured."""
+        """Return the first of the references that was measured."""
         return next((name for name in self.references if name in self.choice_names()), None)
 
     def pairs(self, choices: Sequence[str]) -> list[tuple[int, int]]:
-        """(place, place of the choice whose quality it has by construction) of twins among some choices."""
+        """Return (index, index of the choice with the same quality by construction) for the twins among some choices."""
         return [(choices.index(a), choices.index(b)) for a, b in self.twins.items() if a in choices and b in choices]
 
     def seeds(self) -> list[str]:
-        """The seeds of the cells."""
+        """Return the seeds of the cells."""
         return sorted({str(run["seed"]) for run in self.cells()})
 
     def collect(self, value: Callable[[Run], float], statuses: Collection[str] = ("done",)) -> Floats:
-        """(settings, choices, seeds) values of the cells' runs with these statuses, nan elsewhere; seeds are paired over choices."""
+        """Return (settings, choices, seeds) values of the cells' runs with these statuses, nan elsewhere; seeds are paired over choices."""
         given, chosen, seeds = (_places(x) for x in (self.setting_names(), self.choice_names(), self.seeds()))
         found = np.full((len(given), len(chosen), len(seeds)), np.nan)
         for run in self.cells():
@@ -91,11 +91,11 @@ class Measurements(NamedTuple):
         return found
 
     def by_cell(self, response: str, rounds: int | None = None) -> Floats:
-        """(settings, choices, seeds) a response of the cells' runs that are done, at their last round or after ``rounds``."""
+        """Return (settings, choices, seeds) a response of the cells' finished runs, at their last round or after ``rounds``."""
         return self.collect(lambda run: value_of(run, response, rounds))
 
     def baselines(self, response: str) -> Floats:
-        """(settings, seeds) a response of the centralised baseline at its last round, nan where it was not run."""
+        """Return (settings, seeds) a response of the centralised baseline at its last round, nan if it was not run."""
         given, seeds = _places(self.setting_names()), _places(self.seeds())
         found = np.full((len(given), len(seeds)), np.nan)
         for run in self.pooled():
@@ -104,7 +104,7 @@ class Measurements(NamedTuple):
         return found
 
     def features(self) -> tuple[Floats, list[str]]:
-        """(settings, 4) `features_of` each setting, averaged over its runs; and the data set of each setting."""
+        """Return (settings, 4) `features_of` each setting, averaged over its runs; and the data set of each setting."""
         rows: dict[Setting, list[Floats]] = {name: [] for name in self.setting_names()}
         data: dict[Setting, str] = {}
         for run in self.cells():
@@ -114,13 +114,13 @@ class Measurements(NamedTuple):
                 rows[at].append(features_of(*(float(run[fact]) for fact in FEATURES)))
         if lacking := [", ".join(name) for name, found in rows.items() if not found]:
             raise DataError(
-                f"the table of '{self.name}' is damaged (no run of {lacking[0]} tells nodes, rows, h, classes)."
+                f"the table of '{self.name}' is damaged (no run of {lacking[0]} has nodes, rows, h and classes)."
             )
         return np.array([np.mean(found, axis=0) for found in rows.values()]), [data[name] for name in rows]
 
 
 def measurements_of(runs: Sequence[Run], settings: Sequence[str], choices: Sequence[str], **more: Any) -> Measurements:
-    """The measurements of some runs, in an order that does not depend on theirs; ``more``: other fields of `Measurements`."""
+    """Return the measurements of some runs, in an order independent of theirs; ``more``: other fields of `Measurements`."""
     given, chosen = tuple(sorted(settings)), tuple(sorted(choices))
 
     def order(run: Run) -> tuple[Any, ...]:
@@ -134,20 +134,20 @@ def _places(names: Sequence[Any]) -> dict[Any, int]:
 
 
 def level(run: Run, factor: str) -> Any:
-    """The level of a factor that a run has; "" where it has none, as a baseline has of a choice."""
+    """Return a run's level of a factor; "" for none, such as a choice in a baseline."""
     return run.get("levels", run).get(factor, "")
 
 
 def levels_text(levels: Row | Iterable[tuple[str, Any]]) -> str:
-    """Levels as people read them: 'nodes 10, skew 0.2'."""
+    """Return levels as readable text: 'nodes 10, skew 0.2'."""
     return ", ".join(f"{factor} {name}" for factor, name in dict(levels).items()) or "the base"
 
 
 def value_of(run: Run, response: str, rounds: int | None = None) -> float:
-    """A response of a run at its last round or after ``rounds``; nan where it is not known.
+    """Return a response of a run at its last round or after ``rounds``; nan if unknown.
 
-    After fewer rounds than the run's it is the curve's. Without a curve, what adds up over rounds is taken in proportion; memory and
-    epsilon, which only grow, stay as they are in the end: an upper bound.
+    After fewer rounds than the run's, the value comes from the curve. Without a curve, quantities that add up over rounds are taken in
+    proportion; memory and epsilon, which never fall, keep their final value: an upper bound.
     """
     record = RESPONSES[response]
     if record.parts:
@@ -167,11 +167,11 @@ def value_of(run: Run, response: str, rounds: int | None = None) -> float:
 
 
 def beats_majority(run: Run) -> bool:
-    """Whether a run is done and more accurate than always naming the largest class."""
+    """Return whether a run finished and is more accurate than always predicting the largest class."""
     majority, accuracy = run.get("majority"), run.get("accuracy")
     return run["status"] == "done" and not (majority is not None and accuracy is not None and accuracy <= majority)
 
 
 def features_of(nodes: float, rows: float, heterogeneity: float, classes: float) -> Floats:
-    """(4,) the features of a federation: log nodes, log rows per node, h, classes."""
+    """Return (4,) the features of a federation: log nodes, log rows per node, h, classes."""
     return np.array([math.log(nodes), math.log(rows / nodes), heterogeneity, classes])

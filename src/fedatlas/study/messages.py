@@ -1,4 +1,4 @@
-"""Messages between server and clients, counted as they cross: the file that a run of a study keeps beside its folder."""
+"""Messages between server and clients, counted as they are sent, in a file next to a study run's folder."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MESSAGES = "messages.txt"
 
 
 class MessageCounter(Observer):
-    """Counts messages round by round, so that a run that is killed and resumed counts none twice.
+    """Counter of messages by round, so that a run that is killed and resumed counts none twice.
 
-    Each message appends one character to the file at once: ``d`` down, ``u`` up. A line ``=ROUND`` begins a round, or restarts it after
-    a resume.
+    Each message immediately appends one character to the file: ``d`` down, ``u`` up. A line ``=ROUND`` starts a round, or restarts it
+    after a resume.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -24,7 +24,7 @@ class MessageCounter(Observer):
         self.round = -1
 
     def _note(self, request: Request, what: bytes) -> None:
-        if request.client < 0:  # the server's own work, or all rows together: nothing crosses
+        if request.client < 0:  # the server's own work, or pooled training: no message is sent
             return
         if request.round != self.round:
             self.round = request.round
@@ -32,12 +32,12 @@ class MessageCounter(Observer):
         os.write(self.file, what)
 
     def asked(self, request: Request) -> None:
-        """A message down, unless another client hands it over."""
+        """Count a message down, unless another client delivers it."""
         if request.sender is None:
             self._note(request, b"d")
 
     def replied(self, request: Request, update: Update) -> None:  # noqa: ARG002
-        """A message up, unless it goes on to another client."""
+        """Count a message up, unless it goes to another client."""
         if not request.peer:
             self._note(request, b"u")
 
@@ -47,7 +47,7 @@ class MessageCounter(Observer):
 
 
 def count_messages(folder: Path) -> tuple[int, int]:
-    """(messages up, messages down) of all rounds; a round that was restarted counts as it went the last time."""
+    """Return (messages up, messages down) of all rounds; a restarted round counts only its last attempt."""
     rounds: dict[int, str] = {}
     path, at = folder / MESSAGES, -1
     for line in path.read_text(encoding="ascii").split("\n") if path.exists() else ():

@@ -1,4 +1,4 @@
-"""The outcome of a run, read from its folder when its process has ended, or from a longer run that is finished."""
+"""The outcome of a run, read from its folder when its process has ended, or from a longer finished run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import prefix, responses
 from fedatlas.study.table import Outcome, Table
 
-DONE = "It came to its end."
+DONE = "It finished."
 
 
 def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
-    """The outcome of a run whose process ended and used ``peak`` bytes at most."""
+    """Return the outcome of a run whose process ended and used at most ``peak`` bytes."""
     run, said = RunFolder(folder / "run"), ended.said
     if ended.status != "done" and not said.get("kept"):
         return Outcome(ended.status, ended.reason or DONE)
@@ -34,9 +34,9 @@ def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
 
 
 def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
-    """The outcome of a run whose rounds are the first ones of a longer, finished run; None where there is no such run.
+    """Return the outcome of a run whose rounds are the first ones of a longer, finished run; None if there is no such run.
 
-    None, too, where the longer run was not judged at that round.
+    None also if the longer run was not evaluated at that round.
     """
     other = table.longer(run_key)
     if other is None:
@@ -50,13 +50,15 @@ def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
 
 
 def facts(config: ExperimentConfig, summary: Row) -> Plain:
-    """The federation of a run, measured on its rows (`responses.FACTS`); ``h`` and classes are None where the target is a number."""
+    """Return the federation of a run, measured on its rows (`responses.FACTS`); ``h`` and classes are None for a numeric target."""
     held = summary["partition_facts"]
     counts, path = held.get("histogram"), dict(config.data.model_extra or {}).get("path")
     named = [score for score in summary["final"].get("per_class_f1") or () if score]
     shares = [sum(column) for column in zip(*counts, strict=True)] if counts else []
     majority = max(shares) / max(sum(shares), 1) if shares else None
-    if majority is not None and len(named) == 1:  # it names only one class: this is what that gets on the rows judged
+    if (
+        majority is not None and len(named) == 1
+    ):  # it predicts only one class, so its accuracy is that class's share of the rows judged
         majority = max(majority, summary["final"]["accuracy"])
     return {
         "node_count": sum(size > 0 for size in held["sizes"]),
@@ -70,10 +72,10 @@ def facts(config: ExperimentConfig, summary: Row) -> Plain:
 
 
 def server_sees(config: ExperimentConfig) -> str:
-    """What the server sees of single clients: "anything" (their rows), "models", "sums", or "noisy_sums"."""
+    """Return what the server sees of single clients: "anything" (their rows), "models", "sums", or "noisy_sums"."""
     if config.algorithm.name == "centralised":
         return "anything"
     mechanisms = [made(table.name, table.parameters()) for table in config.privacy]
     if not any(one.sums_only == "wholly" for one in mechanisms):
-        return "models"  # under noise, too: the server reads what each client sends
+        return "models"  # also under noise: the server reads what each client sends
     return "noisy_sums" if any(one.noise is not None for one in mechanisms) else "sums"

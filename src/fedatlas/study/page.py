@@ -1,6 +1,6 @@
-"""The page of a study: the answer first, then every setting, what moves accuracy, the fronts, and the runs that were lost.
+"""The page of a study: the answer first, then every setting, the effects on accuracy, the fronts, and the runs without a result.
 
-It sets what ``analysis.json`` holds (`fedatlas.study.analyse`); training on all rows together stands in every picture.
+It formats the content of ``analysis.json`` (`fedatlas.study.analyse`); every picture shows pooled training for comparison.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from fedatlas.reporting.blocks import Block, Cell, Code, Facts, Section, Table, Text
+from fedatlas.reporting.blocks import Block, Code, Facts, Section, TableBlock, TableCell, Text
 from fedatlas.reporting.page import document
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_effects import effects_blocks
@@ -18,23 +18,23 @@ from fedatlas.wording import count, csv_text, interval_note, number, share, sign
 
 
 def render(found: Analysis) -> str:
-    """The text of analysis.html."""
+    """Return the text of analysis.html."""
     sections = [
-        Section("answer", "What the study says", answer(found), "Answer"),
+        Section("answer", "The answer", answer(found), "Answer"),
         Section("settings", "Setting by setting", settings(found), "Settings"),
-        Section("effects", "What moves accuracy", effects_blocks(found), "Effects"),
-        Section("fronts", "What accuracy costs", front_blocks(found), "Fronts"),
+        Section("effects", "Effects on accuracy", effects_blocks(found), "Effects"),
+        Section("fronts", "The cost of accuracy", front_blocks(found), "Fronts"),
         Section("outcomes", "Outcomes of the runs", outcome_blocks(found), "Runs"),
     ]
     return document(f"Study {found['study']}", sections, [], [], version("fedatlas"))
 
 
 def answer(found: Analysis) -> list[Block]:
-    """The paragraph that answers, and what it rests on."""
+    """Return the paragraph that answers, and the facts behind it."""
     chosen, given = ([name for name, role in found["factors"].items() if role == x] for x in ("choice", "setting"))
     every = f"{share(found['confidence'])} for all differences, or all effects on a response, at once"
     facts = [
-        ("Settings", f"{len(found['settings'])}, by {', '.join(given) or 'the base alone'}"),
+        ("Settings", f"{len(found['settings'])}, by {', '.join(given) or 'only the base'}"),
         ("Choices", f"{', '.join(found['choices'])} (by {', '.join(chosen)})"),
         ("Seeds in every cell", str(found["seeds"])),
         ("Intervals", f"{every}; noise between paired seeds"),
@@ -43,7 +43,7 @@ def answer(found: Analysis) -> list[Block]:
 
 
 def settings(found: Analysis) -> list[Block]:
-    """Every choice in every setting, and who wins by how much."""
+    """Return every choice in every setting, with the best and its lead."""
     names, rows = setting_names(found), [*found["choices"], BASELINE]
     heads = names if len(names) <= NAMED else [str(i + 1) for i in range(len(names))]
     values = [[accuracy_of(one, row) for one in found["settings"]] for row in found["choices"]]
@@ -52,7 +52,7 @@ def settings(found: Analysis) -> list[Block]:
         [(v, f"{row}, {name}: {number(v)}") for name, v in zip(names, line, strict=True)]
         for row, line in zip(rows, values, strict=True)
     ]
-    how = "Darker is more accurate, on average over the seeds. The last line is training on all rows in one place."
+    how = "Darker is more accurate, on average over the seeds. The last line is pooled training, on all rows in one place."
     if len(names) > NAMED:
         how += " Settings are numbered as in the table below; each cell names its own."
     label = "Accuracy by choice and setting"
@@ -60,8 +60,8 @@ def settings(found: Analysis) -> list[Block]:
     return [figure, winners(found, names)]
 
 
-def winners(found: Analysis, names: Sequence[str]) -> Table:
-    """Who is first in each setting, and by how much."""
+def winners(found: Analysis, names: Sequence[str]) -> TableBlock:
+    """Return the best choices in each setting, and their lead."""
     rows, table = [], []
     for i, (one, name) in enumerate(zip(found["settings"], names, strict=True)):
         first, base, facts = one["first"], one["baseline"]["accuracy"], one["facts"]
@@ -70,40 +70,41 @@ def winners(found: Analysis, names: Sequence[str]) -> Table:
         held = f"{count(facts['nodes'] or 0, 'node')}, {count(round(facts['rows'] or 0), 'row')}"
         rows.append(
             [
-                Cell(f"{i + 1}. {name}", f"{held}, h {number(facts['heterogeneity'])}"),
-                Cell(", ".join(first) or "–", "not told apart" if len(first) > 1 else ""),
-                Cell(number(best)),
-                Cell(signed(lead["value"]), interval_note(lead["low"], lead["high"]), optional=True),
-                Cell(number(base)),
+                TableCell(f"{i + 1}. {name}", f"{held}, h {number(facts['heterogeneity'])}"),
+                TableCell(", ".join(first) or "–", "cannot be told apart" if len(first) > 1 else ""),
+                TableCell(number(best)),
+                TableCell(signed(lead["value"]), interval_note(lead["low"], lead["high"]), optional=True),
+                TableCell(number(base)),
             ]
         )
         ahead = [lead[key] for key in ("over", "value", "low", "high")]
         table.append((name, *facts.values(), "; ".join(first), best, *ahead, base))
-    ahead_of = Cell("Ahead of the next that is told apart", optional=True)
-    head = [Cell("Setting"), Cell("First"), Cell("Accuracy"), ahead_of, Cell(BASELINE.capitalize())]
+    ahead_of = TableCell("Lead over the next clearly worse choice", optional=True)
+    head = [TableCell("Setting"), TableCell("First"), TableCell("Accuracy"), ahead_of, TableCell(BASELINE.capitalize())]
     keys = "setting nodes rows h classes data first accuracy over ahead low high centralised".split()
     folded = f"All {len(names)} settings" if len(names) > DRAWN else ""
-    return Table("winners", "Who is first in each setting", head, rows, csv_text(keys, table), folded=folded)
+    return TableBlock("winners", "The best choice in each setting", head, rows, csv_text(keys, table), folded=folded)
 
 
 def outcome_blocks(found: Analysis) -> list[Block]:
-    """Runs by their outcome, and the sentences of those without a result."""
+    """Return runs by their outcome, and the sentences of those without a result."""
     statuses = list(dict.fromkeys(status for of in found["outcomes"].values() for status in of))
     table = [[choice, *(of.get(s, 0) for s in statuses)] for choice, of in found["outcomes"].items()]
-    rows = [[Cell(choice), *(Cell(count(n)) for n in numbers)] for choice, *numbers in table]
-    head, csv = [Cell("Choice"), *map(Cell, statuses)], csv_text(["choice", *statuses], table)
+    rows = [[TableCell(choice), *(TableCell(count(n)) for n in numbers)] for choice, *numbers in table]
+    head, csv = [TableCell("Choice"), *map(TableCell, statuses)], csv_text(["choice", *statuses], table)
     out: list[Block] = [
         Text(
-            "Refused and diverged runs stay in the table: an average over the runs that survive would praise the unstable."
+            "Refused and diverged runs stay in the table: an average over only the surviving runs would favour unstable choices."
         ),
-        Table("outcomes-table", "Runs of cells by outcome", head, rows, csv),
+        TableBlock("outcomes-table", "Runs of cells by outcome", head, rows, csv),
     ]
     reasons = found.get("reasons", ())
     if reasons:
         rows = [
-            [Cell(f"{r['status']}: {levels_text(r['levels'])}, seed {r['seed']}"), Cell(r["reason"])] for r in reasons
+            [TableCell(f"{r['status']}: {levels_text(r['levels'])}, seed {r['seed']}"), TableCell(r["reason"])]
+            for r in reasons
         ]
         csv = csv_text(["status", "seed", "reason"], [(r["status"], r["seed"], r["reason"]) for r in reasons])
         folded = f"Why: {count(len(rows), 'run')}"
-        out.append(Table("reasons", "Why", [Cell("Run"), Cell("Reason")], rows, csv, folded=folded))
-    return [*out, Code("again", "The same page again, from the table", "fedatlas study STUDY.toml --analyse")]
+        out.append(TableBlock("reasons", "Why", [TableCell("Run"), TableCell("Reason")], rows, csv, folded=folded))
+    return [*out, Code("again", "Rebuild this page from the table", "fedatlas study STUDY.toml --analyse")]

@@ -1,11 +1,11 @@
-"""The section of a study's page on what moves accuracy: main effects, pairs, and all effects as tables."""
+"""The section of a study's page on effects on accuracy: main effects, pairs, and all effects as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Cell, Choice, Figure, Option, Table, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Choice, Figure, Option, TableBlock, TableCell, Text
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_parts import BASELINE, Analysis, heat_figure, ordered
@@ -15,30 +15,30 @@ from fedatlas.wording import capital, count, csv_text, interval_text, number, si
 
 
 def effects_blocks(found: Analysis) -> list[Block]:
-    """Main effects and pairs of accuracy in pictures; of every response as tables."""
+    """Return main effects and pairs on accuracy as pictures, and the effects on every response as tables."""
     blocks: list[Block] = []
     about = found["effects"].get("accuracy")
     if about:
         blocks.append(
             Text(
-                "An effect is how far a level lies from the mean of all measured cells, averaged over the other factors; of a pair, "
-                "how far it lies from the sum of both. All intervals of a response hold at once. They describe only these cells."
+                "An effect is the distance of a level from the mean of all measured cells, averaged over the other factors. For a pair it "
+                "is the distance from the sum of both effects. All intervals of a response hold at once; they describe only these cells."
             )
         )
         factors = list(dict.fromkeys(tuple(e["factors"]) for e in about["effects"]))
         alone, both = ([f for f in factors if len(f) == n] for n in (1, 2))
         one = [Option(f"o{i}", f[0], [main_figure(about, f[0])]) for i, f in enumerate(alone)]
         two = [Option(f"o{i}", " and ".join(f), [pair_figure(found, about, *f)]) for i, f in enumerate(both)]
-        asked = (("by-level", "Accuracy by the levels of", one), ("by-pair", "Accuracy by two together:", two))
+        asked = (("by-level", "Accuracy by the levels of", one), ("by-pair", "Accuracy by the pair", two))
         blocks += [Choice(*choice) for choice in asked if choice[2]]
         if about["open"]:
-            told = f"These cells cannot tell {count(len(about['open']), 'effect')}; analysis.json names them."
+            told = f"These cells cannot determine {count(len(about['open']), 'effect')}; analysis.json names them."
             blocks.append(Text(told, tone="notice"))
     return [*blocks, *(effects_table(name, of) for name, of in found["effects"].items())]
 
 
 def main_figure(about: Row, factor: str) -> Figure:
-    """The mean of each level with its interval, and the baseline."""
+    """Return the mean of each level with its interval, and the baseline."""
     own = sorted((e for e in about["effects"] if e["factors"] == [factor]), key=lambda e: ordered(e["levels"][0]))
     names, mean = [e["levels"][0] for e in own], about["mean"]
     base, whole = about["baseline"].get(factor, {}), about["baseline"][""][""]
@@ -51,7 +51,7 @@ def main_figure(about: Row, factor: str) -> Figure:
         beside += [] if at is None else [Point(i, at, f"{BASELINE}, {name}: {number(at)}")]
     series = [Series("mean of the cells", 0, points), Series(BASELINE, 3, beside)]
     label = f"Accuracy by {factor}"
-    how = "Mean accuracy of the cells with each level, its simultaneous interval, and training on all rows together."
+    how = "Mean accuracy of the cells with each level, its simultaneous interval, and pooled training (all rows together)."
     draw = partial(dots, names=names, title=factor, y=Axis("accuracy", number), series=series, label=label)
     table = [(name, p.y, p.low, p.high, base.get(name, whole)) for name, p in zip(names, points, strict=True)]
     csv = csv_text([factor, "accuracy", "low", "high", "centralised"], table)
@@ -59,8 +59,8 @@ def main_figure(about: Row, factor: str) -> Figure:
 
 
 def pair_figure(found: Analysis, about: Row, *factors: str) -> Figure:
-    """Means of pairs of levels; the last line is the baseline."""
-    one, other = factors if found["factors"][factors[0]] == "choice" else factors[::-1]  # a choice goes into lines
+    """Return the means of pairs of levels; the last line is the baseline."""
+    one, other = factors if found["factors"][factors[0]] == "choice" else factors[::-1]  # a choice goes into the lines
     by_levels = {frozenset(zip(e["factors"], e["levels"], strict=True)): e for e in about["effects"]}
     main = {pair: e["estimate"] for key, e in by_levels.items() if len(key) == 1 for pair in key}
     rows, columns = (sorted((level for factor, level in main if factor == name), key=ordered) for name in (one, other))
@@ -70,7 +70,10 @@ def pair_figure(found: Analysis, about: Row, *factors: str) -> Figure:
         if e is None:
             return None, ""
         v, beyond = about["mean"] + main[one, row] + main[other, column] + e["estimate"], signed(e["estimate"])
-        return v, f"{row}, {column}: {number(v)}; {beyond} beyond both alone ({interval_text(e['low'], e['high'])})"
+        return (
+            v,
+            f"{row}, {column}: {number(v)}; {beyond} from the sum of both effects ({interval_text(e['low'], e['high'])})",
+        )
 
     values = [[cell(row, column) for column in columns] for row in rows]
     base, whole = about["baseline"].get(other, {}), about["baseline"][""][""]
@@ -78,31 +81,31 @@ def pair_figure(found: Analysis, about: Row, *factors: str) -> Figure:
     values.append([(v, f"{BASELINE}, {column}: {number(v)}") for column, v in pooled])
     rows.append(BASELINE)
     label = f"Accuracy by {one} and {other}"
-    beyond = "Fitted mean accuracy of each pair, and what it is beyond both effects alone"
+    beyond = "Fitted mean accuracy of each pair, with its difference from the sum of both effects"
     how = f"{beyond}; the last line is all rows together, by {other}."
     return heat_figure(f"effect-{one}-{other}", label, how, (one, other), rows, columns, values)
 
 
-def effects_table(name: str, about: Row) -> Table:
-    """All effects on a response, folded."""
+def effects_table(name: str, about: Row) -> TableBlock:
+    """Return all effects on a response, folded."""
     title, text = capital(RESPONSES[name].name), RESPONSES[name].text
     signed_text = partial(difference_text, text=text)
     rows, table = [], []
     for e in about["effects"]:
         named = list(zip(e["factors"], e["levels"], strict=True))
-        interval = interval_text(e["low"], e["high"], signed_text) or "one seed: none"
-        rows.append([Cell(levels_text(named)), Cell(signed_text(e["estimate"])), Cell(interval)])
+        interval = interval_text(e["low"], e["high"], signed_text) or "none with one seed"
+        rows.append([TableCell(levels_text(named)), TableCell(signed_text(e["estimate"])), TableCell(interval)])
         both = [x for pair in (*named, (None, None))[:2] for x in pair]
         table.append((*both, e["estimate"], e["low"], e["high"]))
     base = about["baseline"][""][""]
     beside = f"; {BASELINE} {text(base)}" if base is not None else ""
     caption = f"{title}: mean {text(about['mean'])}{beside}. Effects with their simultaneous intervals"
-    head = [Cell("Level, or pair"), Cell("Effect"), Cell("Interval")]
+    head = [TableCell("Level, or pair"), TableCell("Effect"), TableCell("Interval")]
     csv = csv_text(["factor", "level", "factor 2", "level 2", "effect", "low", "high"], table)
     folded = f"{title}: all {count(len(rows), 'effect')}"
-    return Table(f"effects-{name}", caption, head, rows, csv, folded=folded)
+    return TableBlock(f"effects-{name}", caption, head, rows, csv, folded=folded)
 
 
 def difference_text(v: float, text: Callable[[float], str]) -> str:
-    """A difference in the unit of its response."""
+    """Return a difference in the unit of its response."""
     return f"{'−' if v < 0 else '+'}{text(abs(v))}"

@@ -1,4 +1,4 @@
-"""Parts that the sections of a study's page share: names of settings, values of choices, shaded cells."""
+"""Parts shared by the sections of a study's page: names of settings, values of choices, shaded cells."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fedatlas.wording import csv_text
 
 Analysis = Row
 BASELINE = "all rows together"
-DRAWN = 24  # settings whose fronts are drawn; the table has all
-NAMED = 12  # settings that a picture names; of more, their numbers
+DRAWN = 24  # most settings whose fronts are drawn; the table has all
+NAMED = 12  # most settings named in a picture; more are numbered
 
 
 def setting_names(found: Analysis) -> list[str]:
-    """The settings as people read them."""
+    """Return the settings as readable text."""
     return [levels_text(one["levels"]) for one in found["settings"]]
 
 
 def accuracy_of(one: Row, choice: str) -> float | None:
-    """Accuracy of a choice in a setting; None where it has none."""
+    """Return the accuracy of a choice in a setting; None if it has none."""
     return next((member["quality"] for member in one["choices"] if member["choice"] == choice), None)
 
 
 def ordered(level: str) -> tuple[float, str]:
-    """A key that sorts numbers by size and puts other levels after them, by name, "low" before "middle" before "high"."""
+    """Return a key that sorts numbers by size, then other levels by name, with "low" before "middle" before "high"."""
     try:
         return float(level), ""
     except ValueError:
@@ -45,7 +45,7 @@ def heat_figure(
     lines: Sequence[Sequence[tuple[float | None, str]]],
     heads: Sequence[str] = (),
 ) -> Figure:
-    """A shaded table of values with their tips; ``heads``: its columns in the picture, where they are not named."""
+    """Return a shaded table of values with their tips; ``heads``: short column headings for the picture, if needed."""
     cells = shaded(lines)
     draw = partial(heat, rows=rows, columns=heads or columns, cells=cells, titles=titles, label=label)
     table = [[row, *(v for v, _ in line)] for row, line in zip(rows, lines, strict=True)]
@@ -53,12 +53,12 @@ def heat_figure(
 
 
 def short(v: float | None) -> str:
-    """0.8123 -> '.81', for a cell."""
+    """Return a number for a cell: 0.8123 -> '.81'."""
     return "" if v is None else f"{v:.2f}".removeprefix("0") if v < 1 else "1"
 
 
 def shaded(lines: Sequence[Sequence[tuple[float | None, str]]]) -> list[list[Shaded]]:
-    """Cells of values and their tips; darker is more."""
+    """Return cells of values and their tips; darker is more."""
     known = [v for line in lines for v, _ in line if v is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
     span = max(high - low, 1e-9)

@@ -1,4 +1,4 @@
-"""Plain values by name, as JSON and TOML have them: rows, summaries, configurations, tables of a file."""
+"""Plain values by name, as in JSON and TOML: rows, summaries, configurations, tables of a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Plain = dict[str, Any]
 
 
 def toml_of(path: Path, what: str) -> tuple[str, Plain]:
-    """(text, values) of a TOML file; ConfigError where it cannot be read."""
+    """Return (text, values) of a TOML file; ConfigError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
     except FileNotFoundError:
-        raise ConfigError(f"there is no {what} file '{path}': name one that is there.") from None
+        raise ConfigError(f"there is no {what} file '{path}': name an existing one.") from None
     except IsADirectoryError:
         raise ConfigError(f"'{path}' is a folder: name the {what} file (.toml) in it.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

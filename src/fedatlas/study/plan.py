@@ -1,4 +1,4 @@
-"""From cells to runs: each cell by each seed, the baselines of its setting, and the rates that are tried in it."""
+"""From cells to runs: each cell with each seed, the baselines of its setting, and the trials of rates in it."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ Rates = tuple[tuple[str, Any], ...]
 
 
 class PlannedRun(NamedTuple):
-    """One run that has to be there."""
+    """One run that the study needs."""
 
     kind: Kind
     levels: Levels
-    rates: Rates  # that are tried, or were picked
+    rates: Rates  # tried or picked
     keys: Keys
-    plain: Row  # the configuration, as far as it could be completed
-    checked: Checked | None  # None where it is refused
+    plain: Row  # the configuration, as complete as possible
+    checked: Checked | None  # None if refused
     refused: str
     data: Mapping[str, str]  # file -> SHA-256
     seed: int
 
     @property
     def config(self) -> ExperimentConfig | None:
-        """The configuration, every key written out; None where it is refused."""
+        """The configuration, every key written out; None if refused."""
         return None if self.checked is None else self.checked.config
 
 
 class CellRuns(NamedTuple):
-    """The runs of one cell: at once, or once its rates are picked."""
+    """The runs of one cell: planned now, or after its rates are picked."""
 
     cell: Cell
-    trials: tuple[PlannedRun, ...]  # none without [tuning]
+    trials: tuple[PlannedRun, ...]  # empty without [tuning]
     runs: tuple[PlannedRun, ...]  # with the base's rates
 
 
 class StudyPlan(NamedTuple):
-    """A study, laid out."""
+    """The plan of a study."""
 
     study: StudyFile
     factors: tuple[Factor, ...]
@@ -57,23 +57,23 @@ class StudyPlan(NamedTuple):
     cells: tuple[CellRuns, ...] = ()
 
     def known(self) -> list[PlannedRun]:
-        """The runs whose configuration is known before anything has run."""
+        """Return the runs whose configuration is known before anything has run."""
         return [*self.baselines, *(run for one in self.cells for run in one.trials or one.runs)]
 
     def values_of(self, levels: Levels, rates: Rates = ()) -> Plain:
-        """The experiment's values under some levels and rates."""
+        """Return the experiment's values under some levels and rates."""
         by_name = {factor.name: factor for factor in self.factors}
         return overridden(self.study.base, [*(by_name[name].level(level).set for name, level in levels), dict(rates)])
 
     def picked_runs(self, cell: Cell, rates: Rates = ()) -> tuple[PlannedRun, ...]:
-        """The runs of a cell by each seed, with the rates that were picked for it."""
+        """Return the runs of a cell with each seed, with the rates picked for it."""
         seeds = sorted(self.study.table.seeds)
         found = described(written(self.values_of(cell.levels, rates), seeds[0]))
         return with_seeds("holdout" if cell.holdout else "cell", cell.levels, rates, found, seeds)
 
 
 def plan_of(study: StudyFile) -> StudyPlan:
-    """The runs of a study; ConfigError for whatever is wrong with it."""
+    """Return the plan of a study; ConfigError for any error in it."""
     factors, notices = factors_of(study)
     cells, plan = cells_of(study, factors), StudyPlan(study, factors, tuple(notices))
     planned = tuple(runs_of_cell(plan, cell) for cell in cells)
@@ -86,7 +86,7 @@ def plan_of(study: StudyFile) -> StudyPlan:
 def with_seeds(
     kind: Kind, levels: Levels, rates: Rates, found: Described, seeds: Iterable[int]
 ) -> tuple[PlannedRun, ...]:
-    """The runs of a configuration by seeds, by which nothing is refused before data are read."""
+    """Return the runs of a configuration with each seed; no refusal before the data are read depends on the seed."""
     out = []
     for seed in seeds:
         whole = None if found.checked is None else found.checked.with_seed(seed)
@@ -96,7 +96,7 @@ def with_seeds(
 
 
 def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
-    """The runs of one cell. A cell that is refused with the base's rates is recorded so, and nothing is tried in it."""
+    """Return the runs of one cell. A cell refused with the base's rates is recorded as refused, and no rates are tried in it."""
     runs, tuning = plan.picked_runs(cell), plan.study.table.tuning
     if tuning is None or all(run.refused for run in runs):
         return CellRuns(cell, (), runs)
@@ -105,7 +105,9 @@ def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
         rates = tuple(zip(tuning.keys, tried, strict=True))
         values = plan.values_of(cell.levels, rates)
         judged = {key: x for key, x in values.get("evaluation", {}).items() if key not in ("every", "rounds")}
-        last = max(values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1)  # only it decides
+        last = max(
+            values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1
+        )  # only the last round decides
         values["evaluation"] = {**judged, "on": "validation", "validation": tuning.validation, "every": last}
         found = described(written(values, tuning.seed))
         trials += with_seeds("tuning", cell.levels, rates, found, [tuning.seed])
@@ -113,7 +115,7 @@ def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
 
 
 def baselines_of(plan: StudyPlan, setting: Levels, name: str) -> tuple[PlannedRun, ...]:
-    """All rows together, or each client alone, in a setting, by each seed: the base's ``[local]``, evaluated as the cells are (H0)."""
+    """Return pooled training, or each client alone, in a setting, with each seed: the base's ``[local]``, evaluated like the cells (H0)."""
     values, seeds = plan.values_of(setting), sorted(plan.study.table.seeds)
     for table in ("algorithm", "privacy", "compression"):
         values.pop(table, None)

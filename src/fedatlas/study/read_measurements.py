@@ -1,7 +1,7 @@
-"""From the table of runs to `study.measurements`. Nothing of torch is imported.
+"""From the table of runs to `study.measurements`. Imports nothing from torch.
 
-Which choice is the reference (FedAvg, then FedAvg under masks) and which one has another's quality by construction (the same
-algorithm, masked) is read from the configurations that were run.
+The reference choice (FedAvg, then FedAvg under masks) and the pairs of equal quality by construction (the same algorithm, masked)
+are derived from the configurations that were run.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
 from fedatlas.study.table import Table
 
-OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, beside its rates
+OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, in addition to its rates
 Examples = Mapping[str, Mapping[Setting, Row]]
 """choice -> setting -> one of its runs."""
 
 
 def measured(table: Table, study: str | None = None) -> Measurements:
-    """What a study's runs measured; DataError where none of its cells has come to its end."""
+    """Return the measurements of a study's runs; DataError if none of its cells has finished."""
     study = table.name_of(study)
     factors, found = table.factors(study), table.members(study)
     runs = [run_of(table, row) for row in found if row["kind"] != "baseline" or algorithm(row) == "centralised"]
     if not any(run["kind"] == "cell" and run["status"] == "done" for run in runs):
         raise DataError(
-            f"no cell of the study '{study}' has come to its end: run it first (fedatlas study --status says how far it is)."
+            f"no cell of the study '{study}' has finished: run it first (fedatlas study --status shows its progress)."
         )
     if all(run.get("accuracy") is None for run in runs):
         raise DataError(
-            f"the study '{study}' predicts a number: this version analyses classes only (--export writes its table)."
+            f"the study '{study}' predicts a number: this version analyses only classes (--export writes its table)."
         )
     settings, choices = ([name for name in factors if factors[name]["role"] == role] for role in ("setting", "choice"))
     plain = measurements_of(runs, settings, choices, name=study)
@@ -47,7 +47,7 @@ def measured(table: Table, study: str | None = None) -> Measurements:
 
 
 def run_of(table: Table, row: Row) -> Plain:
-    """A run as `study.measurements` describes it."""
+    """Return a run as `study.measurements` describes it."""
     told = {FACTS.get(column, column): x for column, x in values_of(row).items()}
     out = {**row, **dict.fromkeys(FACTS.values()), **told}
     if row["kind"] == "cell" and row["status"] == "done":
@@ -56,7 +56,7 @@ def run_of(table: Table, row: Row) -> Plain:
 
 
 def curves_of(rows: Sequence[Row], summary: Row) -> dict[str, list[list[float]]]:
-    """column -> [round, value] at `ROUNDS`: qualities that are predicted, sums so far where every row tells its part, and the ledger's."""
+    """Return column -> [round, value] at `ROUNDS`: predicted qualities, sums so far if every row has its part, and the ledger's curve."""
     out = {}
     for column, one in columns().items():
         told: Sequence[Any] = one.curve(summary) if one.curve is not None else ()
@@ -72,22 +72,22 @@ def curves_of(rows: Sequence[Row], summary: Row) -> dict[str, list[list[float]]]
 
 
 def algorithm(row: Row) -> str:
-    """The name of a run's algorithm."""
+    """Return the name of a run's algorithm."""
     return str(row["configuration"].get("algorithm", {}).get("name", ""))
 
 
 def protected(row: Row) -> set[str]:
-    """The mechanisms of a run."""
+    """Return the mechanisms of a run."""
     return {str(table.get("name")) for table in row["configuration"].get("privacy") or ()}
 
 
 def masked_only(row: Row) -> bool:
-    """Whether a run is protected, and only by mechanisms that show the server sums, which change no quality."""
+    """Return whether a run is protected, and only by mechanisms that show the server sums, which leave quality unchanged."""
     return bool(protected(row)) and all(name in MECHANISMS and made(name).sums_only for name in protected(row))
 
 
 def unprotected(row: Row) -> Plain:
-    """What a run has in common with its twin without protection: everything but that, its picked rates and its seed."""
+    """Return a run's configuration without protection, picked rates and seed, which is equal for its unprotected twin."""
     out = copy.deepcopy({key: value for key, value in row["configuration"].items() if key not in OWN})
     for key in row["rates"]:
         *tables, last = key.split(".")
@@ -99,7 +99,7 @@ def unprotected(row: Row) -> Plain:
 
 
 def references(examples: Examples) -> tuple[str, ...]:
-    """FedAvg, then FedAvg under masks alone, as far as the choices hold them."""
+    """Return FedAvg, then FedAvg under masks only, if the choices include them."""
     found = {name: next(iter(rows.values())) for name, rows in sorted(examples.items())}
     found = {
         name: row
@@ -112,7 +112,7 @@ def references(examples: Examples) -> tuple[str, ...]:
 
 
 def twins(examples: Examples) -> dict[str, str]:
-    """choice -> the one whose quality it has by construction: the same without the masks, in every setting that both have."""
+    """Return choice -> the one with the same quality by construction: the same without masks, in every setting that both have."""
     plain = [name for name, rows in sorted(examples.items()) if not any(protected(row) for row in rows.values())]
     out = {}
     for name, rows in examples.items():

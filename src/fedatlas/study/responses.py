@@ -1,7 +1,7 @@
-"""The responses of a run, one record each: the table, the analysis, the recommender and the pages ask the record (C12, C13).
+"""The responses of a run, one record each, used by the table, the analysis, the recommender and the pages (C12, C13).
 
-A response is read from the rows of ``metrics.jsonl`` or from ``summary.json``; what a run cannot know of itself (messages, CPU-seconds,
-memory) is counted by the process that runs the study. To add one, see CONTRIBUTING.md. Nothing of torch is imported.
+A response is read from the rows of ``metrics.jsonl`` or from ``summary.json``. Quantities that a run cannot measure itself (messages,
+CPU-seconds, memory) are counted by the process that runs the study. To add one, see CONTRIBUTING.md. Imports nothing from torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FACTS = {
     "train_rows": "rows",  # training rows of all of them
     "h": "heterogeneity",
     "class_count": "classes",
-    "majority": "majority",  # accuracy of always naming one class
+    "majority": "majority",  # accuracy of always predicting the largest class
     "data_set": "data",
     "server_sees": "server_sees",
 }
@@ -27,43 +27,41 @@ FACTS = {
 
 
 class Response(NamedTuple):
-    """One figure of a run, and what everything else needs to know of it."""
+    """One figure of a run, and everything the other parts need to know about it."""
 
     name: str  # in a sentence
     unit: str
     meaning: str
     quality: bool = False  # a quality of the model, or a cost
     more: bool = False  # whether more is better
-    scale: Literal["logit", "log", "plain"] = "log"  # on which the recommender predicts and compares it
+    scale: Literal["logit", "log", "plain"] = "log"  # scale for the recommender's predictions and comparisons
     row: Callable[[Row], Any] | None = None  # its value in one row of metrics.jsonl
     run: Callable[[Row], Any] | None = None  # its value in summary.json
     over: Literal["last", "sum", "share", "whole"] = "sum"
-    """A run's value: that of its last judged row, the sum of its rows, or of the run, after fewer rounds in proportion or the same."""
-    curve: Callable[[Row], Sequence[Sequence[Any]]] | None = (
-        None  # (round, value) in summary.json, where rows do not tell
-    )
-    missing: float = math.nan  # the value of a run that does not tell it
-    column: str = ""  # in the table, where it differs from the key in `RESPONSES`
-    listed: bool = True  # a column of every table; otherwise it is kept where a run has it
+    """A run's value: its last judged row, the sum of its rows, or one value of the run, after fewer rounds in proportion or unchanged."""
+    curve: Callable[[Row], Sequence[Sequence[Any]]] | None = None  # (round, value) in summary.json, if rows lack it
+    missing: float = math.nan  # value for a run without it
+    column: str = ""  # name in the table, if it differs from the key in `RESPONSES`
+    listed: bool = True  # a column of every table; otherwise kept only if a run has it
     parts: tuple[str, ...] = ()  # the sum of these responses, without a column
     exact: bool = False  # computed: no noise between seeds
     forecast: Literal["", "gap", "nearest", "experiment"] = ""
-    """How the recommender foresees it: gap to the baseline, nearest measured setting, only from a user's experiment, or not at all."""
-    grows: Literal["", "nodes", "rows"] = ""  # a nearest setting's value grows in proportion
-    against: str = ""  # the baseline's response that its gap is measured to, where it differs
-    effects: bool = False  # whether the analysis has its effects
-    front: bool = False  # whether it decides who stands on a front
+    """How the recommender predicts it: gap to the baseline, nearest measured setting, only from a user's experiment, or not at all."""
+    grows: Literal["", "nodes", "rows"] = ""  # scales a nearest setting's value
+    against: str = ""  # the baseline's response for its gap, if it differs
+    effects: bool = False  # the analysis reports its effects
+    front: bool = False  # it is an axis of the fronts
     text: Callable[[float], str] = number  # a value in a table
     said: str = "{}"  # the value in a sentence
 
 
 def of_clients(figure: str) -> Callable[[Row], Any]:
-    """A figure over the clients' own rows; None without ``evaluation.clients``."""
+    """Return a reader of a figure over the clients' own rows; it gives None without ``evaluation.clients``."""
     return lambda row: (row.get("client_accuracy") or row.get("client_rmse") or {}).get(figure)
 
 
 def of_row(key: str) -> Callable[[Row], Any]:
-    """A key of the row."""
+    """Return a reader of a key of the row."""
     return lambda row: row.get(key)
 
 
@@ -71,7 +69,7 @@ share = partial(Response, unit="share from 0 to 1", quality=True, more=True, sca
 OF_CLIENTS = "accuracy (of numbers: RMSE) on the clients' own test rows"
 RESPONSES: dict[str, Response] = {
     "accuracy": share(
-        "accuracy", meaning="share of test rows whose class is predicted rightly", row=of_row("accuracy"), forecast="gap",
+        "accuracy", meaning="share of test rows whose class is predicted correctly", row=of_row("accuracy"), forecast="gap",
         effects=True, front=True,
     ),
     "macro_f1": share(
@@ -97,7 +95,7 @@ RESPONSES: dict[str, Response] = {
         effects=True, front=True, text=seconds_text, said="{} of CPU",
     ),
     "seconds": Response(
-        "seconds by the clock", "s", "duration of the rounds, beside whatever else ran", row=of_row("seconds"),
+        "seconds by the clock", "s", "wall-clock duration of the rounds, including the load of other processes", row=of_row("seconds"),
         forecast="experiment", text=seconds_text, said="{} by the clock",
     ),
     "bytes_up": Response("bytes to the server", "bytes", "bytes that clients sent", row=of_row("bytes_up"), exact=True),
@@ -117,11 +115,11 @@ RESPONSES: dict[str, Response] = {
         forecast="nearest", grows="rows", text=flops_text, said="{} operations",
     ),
     "memory": Response(
-        "memory in MiB", "MiB", "the most that the run's process held beyond what it shared", over="whole", column="memory_mib",
+        "memory in MiB", "MiB", "the peak of the run's process, without memory shared with its parent", over="whole", column="memory_mib",
         forecast="nearest", effects=True, text="{:,.1f}".format, said="{} MiB",
     ),
     "epsilon": Response(
-        "epsilon", "", "privacy loss that the run's ledger counts; infinite without noise", over="whole", exact=True,
+        "epsilon", "", "privacy loss according to the run's ledger; infinite without noise", over="whole", exact=True,
         run=lambda summary: summary.get("privacy", {}).get("epsilon", "infinite"), missing=math.inf,
         curve=lambda summary: summary.get("privacy", {}).get("curve") or [], forecast="nearest",
         text="{:.3g}".format, said="epsilon {}",
@@ -131,19 +129,19 @@ RESPONSES: dict[str, Response] = {
 
 
 def which(**wanted: Any) -> list[str]:
-    """Names of the responses whose record has these fields: ``which(front=True)``."""
+    """Return the names of the responses whose record has these fields: ``which(front=True)``."""
     return [name for name, one in RESPONSES.items() if all(getattr(one, key) == x for key, x in wanted.items())]
 
 
 def columns() -> dict[str, Response]:
-    """Column of the table -> its response."""
+    """Return column of the table -> its response."""
     return {one.column or name: one for name, one in RESPONSES.items() if not one.parts}
 
 
 def responses(rows: Sequence[Row], summary: Row) -> Plain:
-    """Column -> value of a run at its last judged row, as far as the run tells it; {} where nothing was judged.
+    """Return column -> value of a run at its last judged row, if the run has it; {} if no row was judged.
 
-    A sum is None where a row must not tell its part.
+    A sum is None if a row hides its part.
     """
     judged = [row for row in rows if row.get("loss") is not None]
     out: Plain = {}
@@ -159,9 +157,9 @@ def responses(rows: Sequence[Row], summary: Row) -> Plain:
 
 
 def prefix(rows: Sequence[Row], given: Row, rounds: int) -> Plain:
-    """The responses of a longer run, ``given``, as of one that ended after ``rounds``.
+    """Return the responses of a longer run, ``given``, as if it had ended after ``rounds``.
 
-    Counts that no round keeps (messages, CPU-seconds) are taken in proportion; memory and facts are the longer run's.
+    Counts not kept by round (messages, CPU-seconds) are taken in proportion; memory and facts are those of the longer run.
     """
     share = rounds / max(rows[-1]["round"], 1)
     out = {**given, **responses([row for row in rows if row["round"] <= rounds], {})}
@@ -170,7 +168,7 @@ def prefix(rows: Sequence[Row], given: Row, rounds: int) -> Plain:
 
 
 def merit(values: Row, *, clients: bool = False) -> float | None:
-    """The figure that tells which of two runs is better: accuracy, of numbers minus the RMSE; of the clients' own rows, if asked for."""
+    """Return the figure that compares two runs: accuracy, for numbers minus the RMSE; on the clients' own rows if ``clients``."""
     numbers = values.get("rmse") is not None
     found = values.get("client_mean") if clients else None
     found = found if found is not None else values.get("rmse" if numbers else "accuracy")
@@ -178,5 +176,5 @@ def merit(values: Row, *, clients: bool = False) -> float | None:
 
 
 def told(name: str, value: float) -> str:
-    """A value of a response in a sentence, with its unit."""
+    """Return a value of a response for a sentence, with its unit."""
     return RESPONSES[name].said.format(RESPONSES[name].text(value))

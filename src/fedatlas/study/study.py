@@ -1,4 +1,4 @@
-"""`Study`: a study file as a value, and what to do with it."""
+"""`Study`: a study file as a value, and its actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedatlas.study.plain import Plain
 from fedatlas.study.plan import plan_of
 from fedatlas.study.table import Table
 
-RUNS = Path("runs") / "studies"  # where a study is kept that names no place
+RUNS = Path("runs") / "studies"  # default place of a study
 TABLE = "table.sqlite"
 
 
@@ -27,25 +27,25 @@ class Study(NamedTuple):
 
     @classmethod
     def read(cls, path: Path | str) -> Study:
-        """The study in a file; ConfigError for what is wrong with it."""
+        """Read the study in a file; ConfigError for any error in it."""
         path = Path(path)
         return cls(read_study_file(path), path.read_text(encoding="utf-8"))
 
     @classmethod
     def of(cls, name: str, **tables: Any) -> Study:
-        """From tables as keyword arguments; a base file is looked for where one stands."""
+        """Build a study from tables as keyword arguments; a base file is searched in the working directory."""
         return cls(study_of(tables, name, Path()))
 
     def folder(self, out: Path | None = None) -> Path:
-        """Where the study is kept: as said, else ``runs/studies/NAME``."""
+        """Return the study's folder: ``out``, by default ``runs/studies/NAME``."""
         return out or RUNS / self.file.name
 
     def table(self, out: Path | None = None, table: Path | None = None) -> Path:
-        """Its table of runs: as said, which studies may share, else one in its folder."""
+        """Return the path of its table of runs: ``table``, which studies may share, by default one in its folder."""
         return table or self.folder(out) / TABLE
 
     def run(self, out: Path | None = None, table: Path | None = None, say: Callable[[str], None] | None = None) -> bool:
-        """Run what is not there yet; whether none of its runs failed. Killed at any time, it goes on where it was."""
+        """Make all missing runs; return whether none failed. If killed at any time, a new call continues from there."""
         plan, tell = plan_of(self.file), say or (lambda _: None)
         with closing(Table.open(self.table(out, table), write=True)) as kept:
             if self.text:
@@ -55,12 +55,12 @@ class Study(NamedTuple):
             return execute(plan, kept, tell)
 
     def analyse(self, out: Path | None = None, table: Path | None = None) -> Plain:
-        """Write analysis.json and analysis.html of what has been run; return the analysis (`study.analyse`)."""
+        """Write analysis.json and analysis.html of the runs so far; return the analysis (`study.analyse`)."""
         from fedatlas.study.analyse import analyse
 
         with closing(Table.open(self.table(out, table))) as kept:
             return analyse(kept, self.file.name, self.folder(out))
 
     def dry_run(self) -> Plain:
-        """Cells, refusals, runs and hours; nothing is kept."""
+        """Return cells, refusals, runs and hours; nothing is kept."""
         return study_status.preview(plan_of(self.file))

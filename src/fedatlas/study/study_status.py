@@ -1,4 +1,4 @@
-"""A study before it runs (``--dry-run``) and as far as it has come (``--status``). Nothing is trained for the table."""
+"""A study before it runs (``--dry-run``) and its progress (``--status``). Nothing is trained for the table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedatlas.study.plan import PlannedRun, StudyPlan
 from fedatlas.study.table import ENDED, STATUSES, Table
 from fedatlas.wording import count, seconds_text
 
-TIMED = 12  # runs whose rounds are timed for a forecast
-SHOWN = 20  # sentences that are shown
+TIMED = 12  # runs timed for a forecast
+SHOWN = 20  # most sentences shown
 
 
 def preview(plan: StudyPlan) -> Plain:
-    """Cells, those that would be refused with their sentence, runs and hours.
+    """Return cells, those that would be refused with the reason, runs and hours.
 
-    Every cell is set up with its first seed, since some refusals need the data. Hours are the seconds of rounds, evaluation and set-up
-    of at most `TIMED` runs spread over all of them, times the number of runs, over the runs at once.
+    Every cell is set up with its first seed, since some refusals need the data. Hours are the mean seconds of rounds, evaluation and
+    set-up of at most `TIMED` runs spread over all of them, times the number of runs, divided by the number of parallel runs.
     """
     firsts = sorted((one.runs[0] for one in plan.cells), key=by_data)
     with read_once():
@@ -54,12 +54,12 @@ def preview(plan: StudyPlan) -> Plain:
 
 
 def by_data(run: PlannedRun) -> tuple[str, int]:
-    """A key that puts runs of the same rows together, so that these are read once; otherwise the order stays."""
+    """Return a key that groups runs with the same rows, so that these are read once; otherwise the order is kept."""
     return ("", 0) if run.config is None else (run.config.data.model_dump_json(), run.seed)
 
 
 def refusal(run: PlannedRun) -> str:
-    """The sentence that refuses a run once its data are read; "" where it would begin."""
+    """Return the sentence that refuses a run once its data are read; "" if it would start."""
     assert run.checked is not None
     preload(run.checked.config, run.seed)
     try:
@@ -70,7 +70,7 @@ def refusal(run: PlannedRun) -> str:
 
 
 def timed(runs: Sequence[PlannedRun]) -> float:
-    """Mean seconds of a run, timed on a few spread over all; 0 where there is none."""
+    """Return the mean seconds of a run, timed on a few spread over all; 0 for no runs."""
     step = max(1, -(-len(runs) // TIMED))
     some = [run.checked for run in runs[::step] if run.checked is not None]
     seconds = [float(dry_run(whole, baselines=False)["seconds_about"]) for whole in some]
@@ -78,9 +78,9 @@ def timed(runs: Sequence[PlannedRun]) -> float:
 
 
 def show_preview(found: Row) -> list[str]:
-    """`preview` for people, a line each."""
+    """Return `preview` as text, one line per item."""
     kinds = found["runs_by_kind"]
-    held = f", {found['holdout']} of them in settings that are held out" if found["holdout"] else ""
+    held = f", {found['holdout']} of them in held-out settings" if found["holdout"] else ""
     tried = f", {count(kinds['tuning'], 'trial')} of rates" if kinds["tuning"] else ""
     whole, one = seconds_text(3600 * found["hours"]), seconds_text(found["seconds_a_run"])
     timed = f"{one} per run, timed on {count(found['timed'], 'cell')}, without the start of each process"
@@ -94,7 +94,7 @@ def show_preview(found: Row) -> list[str]:
 
 
 def show_reasons(found: Iterable[Row], what: str) -> list[str]:
-    """Sentences with the cells they hold for."""
+    """Return sentences with the cells they apply to."""
     by_reason: dict[str, dict[str, None]] = {}
     for one in found:
         by_reason.setdefault(one["reason"], {})[levels_text(sorted(one["levels"].items()))] = None
@@ -103,12 +103,12 @@ def show_reasons(found: Iterable[Row], what: str) -> list[str]:
         more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
         out.append(f"{count(len(cells), 'cell')} {what} ({'; '.join(list(cells)[:3])}{more}): {reason}")
     if len(by_reason) > SHOWN:
-        out.append(f"{len(by_reason) - SHOWN} more sentences: --json prints all.")
+        out.append(f"{len(by_reason) - SHOWN} more reasons; --json prints all of them.")
     return out
 
 
 def reasons(table: Table, study: str, statuses: Sequence[str]) -> list[Plain]:
-    """Status, sentence, levels and seed of a study's runs with one of these statuses."""
+    """Return status, sentence, levels and seed of a study's runs with one of these statuses."""
     found = [
         {"status": one["status"], "reason": one["reason"], "levels": one["levels"], "seed": one["seed"]}
         for one in table.members(study)
@@ -118,13 +118,13 @@ def reasons(table: Table, study: str, statuses: Sequence[str]) -> list[Plain]:
 
 
 def status(table: Table, study: str) -> Plain:
-    """How far a study has come: runs by status, and why those that did not come to their end."""
+    """Return the progress of a study: runs by status, and the reasons of those without a result."""
     told = reasons(table, study, ENDED[1:])
     return {"study": study, "table": str(table.path), "runs": table.counts(study), "reasons": told}
 
 
 def show_status(found: Row) -> list[str]:
-    """`status` for people, a line each."""
+    """Return `status` as text, one line per item."""
     runs = ", ".join(f"{number} {state}" for state, number in found["runs"].items() if number)
     out = [f"Study {found['study']} in {found['table']}: {runs or 'no runs'}."]
     for state in STATUSES:

@@ -1,8 +1,8 @@
 """The table of runs: one SQLite file that studies share. One process writes at a time, readers open it read-only.
 
-A run is known by its ``run_key``. A process claims a run before it works on it: host, process id and the process's start tell whether
-the owner is still alive, so that the run of a process that was killed is taken up again. Refused and diverged runs stay as outcomes with
-their sentence: a mean over the runs that survive would praise the unstable.
+A run is identified by its ``run_key``. A process claims a run before it works on it. Host, process id and the process's start time tell
+whether the owner is still alive, so that the run of a killed process is taken up again. Refused and diverged runs stay as outcomes
+with their reason: a mean over only the surviving runs would favour unstable choices.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CREATE TABLE studies (study TEXT PRIMARY KEY, factors TEXT NOT NULL, data TEXT N
 
 
 class NewRun(NamedTuple):
-    """A run as a study plans it; ``refused``: the sentence that refuses it, "" where it is to be run."""
+    """A run as a study plans it; ``refused``: the reason for refusal, "" if it is to be run."""
 
     run_key: str
     curve_key: str
@@ -56,7 +56,7 @@ class NewRun(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a run."""
+    """The outcome of a run."""
 
     status: str
     reason: str = ""
@@ -66,17 +66,17 @@ class Outcome(NamedTuple):
 
 
 def packed(value: Any) -> bytes:
-    """Plain values, compressed."""
+    """Return plain values, compressed."""
     return zlib.compress(json.dumps(value, separators=(",", ":"), sort_keys=True).encode(), 9)
 
 
 def unpacked(data: bytes | None) -> Any:
-    """The inverse of `packed`; None for nothing."""
+    """Invert `packed`; None for None."""
     return None if data is None else json.loads(zlib.decompress(data))
 
 
 def started(pid: int) -> str | None:
-    """When a process of this machine was started, in the kernel's ticks; None where there is none, or it is dead already."""
+    """Return when a process of this machine was started, in the kernel's ticks; None if it does not exist or is dead."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -86,7 +86,7 @@ def started(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> str | None:
-    """Where the system does not say when processes began: whether there is one."""
+    """Return "?" if a process exists, else None, on systems that do not report start times."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -104,10 +104,10 @@ class Table:
 
     @classmethod
     def open(cls, path: Path | str, *, write: bool = False) -> Table:
-        """Open a table; read-only unless ``write``, which makes one where there is none. ConfigError where it is damaged or newer."""
+        """Open a table; read-only unless ``write``, which creates a missing one. ConfigError if it is damaged or newer."""
         path = Path(path)
         if not write and not path.is_file():
-            raise ConfigError(f"there is no table '{path}': 'fedatlas study STUDY.toml' makes one.")
+            raise ConfigError(f"there is no table '{path}': 'fedatlas study STUDY.toml' creates it.")
         try:
             if write:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ class Table:
             table._check(write)
         except (sqlite3.DatabaseError, OSError) as error:
             raise ConfigError(
-                f"'{path}' is damaged or not a table of runs ({error}): put a copy back, or name another."
+                f"'{path}' is damaged or not a table of runs ({error}): restore a copy, or name another."
             ) from None
         return table
 
@@ -125,10 +125,10 @@ class Table:
         if version > VERSION:
             self.db.close()
             raise ConfigError(
-                f"the table '{self.path}' was made by a newer fedatlas: update this one, or name another table."
+                f"the table '{self.path}' was made by a newer fedatlas: update fedatlas, or name another table."
             )
         if version == 0 and write:
-            with self.writing():  # of two that begin at once the second finds it made
+            with self.writing():  # of two processes that start at once, the second finds it made
                 if not self.db.execute("PRAGMA user_version").fetchone()[0]:
                     for statement in SCHEMA.split(";"):
                         self.db.execute(statement)
@@ -141,7 +141,7 @@ class Table:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction: what is done inside is there whole, or not at all. DiskError where the disk is full."""
+        """Run the block as a transaction: all of it takes effect, or nothing. DiskError if the disk is full."""
         try:
             self.db.execute("BEGIN IMMEDIATE")
             try:
@@ -152,57 +152,57 @@ class Table:
             self.db.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise DiskError(
-                f"'{self.path}' could not be written: {error}; make room, the same command goes on."
+                f"'{self.path}' could not be written: {error}; free some space and run the same command to continue."
             ) from error
 
     def _set(self, where: str, key: str, **values: Any) -> None:
-        """Write columns of the run with this key, if ``where`` holds of it."""
+        """Write columns of the run with this key, if ``where`` holds for it."""
         names = ", ".join(f'"{name}" = ?' for name in values)
         self.db.execute(f"UPDATE runs SET {names} WHERE run_key = ?{where}", (*values.values(), key))  # noqa: S608  (names of columns)
 
     def _get(self, column: str, key: str, of: str = "runs") -> Any:
-        """A column of the run with this key (of ``studies``: the study); None where there is nothing."""
+        """Return a column of the run with this key (or in ``studies``, of the study); None if absent."""
         name = "study" if of == "studies" else "run_key"
         found = self.db.execute(f"SELECT {column} FROM {of} WHERE {name} = ?", (key,)).fetchone()  # noqa: S608  (names of columns)
         return found[0] if found else None
 
     def begin(self, study: str, factors: Row, data: Mapping[str, str], file: str) -> None:
-        """Note a study; its members are entered again, its runs stay."""
+        """Record a study; its members are entered again, its runs stay."""
         with self.writing():
             self.db.execute("DELETE FROM members WHERE study = ?", (study,))
             row = (study, json.dumps(factors), json.dumps(data), file)
             self.db.execute("INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)", row)
 
     def data_of(self, study: str) -> dict[str, str]:
-        """The data files, name -> SHA-256, that a study began with; {} for one that is new."""
+        """Return the data files, name -> SHA-256, that a study began with; {} for a new study."""
         return dict(json.loads(self._get("data", study, "studies") or "{}"))
 
     def file_of(self, study: str) -> str:
-        """The SHA-256 of a study's file."""
+        """Return the SHA-256 of a study's file."""
         return str(self._get("file", study, "studies"))
 
     def enter(self, study: str, runs: Iterable[NewRun]) -> None:
-        """Take up runs as members of a study; one that is there already stays as it is."""
+        """Enter runs as members of a study; existing runs are unchanged."""
         with self.writing():
             for one in runs:
                 config = one.configuration
                 self.db.execute(
                     "INSERT OR IGNORE INTO runs (run_key, curve_key, configuration, seed, rounds, status, reason, attempts)"
-                    " VALUES (?, ?, ?, ?, ?, 'planned', 'It has not been begun.', 0)",
+                    " VALUES (?, ?, ?, ?, ?, 'planned', 'It has not started.', 0)",
                     (*one[:2], json.dumps(config, sort_keys=True), config["seed"], config.get("rounds")),
                 )
-                if one.refused:  # also one that is to be tried again
+                if one.refused:  # also one that is to be retried
                     self._set(" AND status = 'planned'", one.run_key, status="refused", reason=one.refused)
                 levels, rates = json.dumps(one.levels, sort_keys=True), json.dumps(one.rates)
                 row = (study, one.run_key, one.kind, levels, rates)
                 self.db.execute("INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?)", row)
 
     def status(self, run_key: str) -> str:
-        """The status of a run; "" where it is not there."""
+        """Return the status of a run; "" if it is absent."""
         return str(self._get("status", run_key) or "")
 
     def claim(self, run_key: str) -> bool:
-        """Whether the run is this process's now: it was planned, or its owner is dead."""
+        """Claim a run for this process, if it was planned or its owner is dead; return whether the claim succeeded."""
         pid, host = os.getpid(), socket.gethostname()
         with self.writing():
             status, owner_host, owner, start = self.db.execute(
@@ -212,12 +212,12 @@ class Table:
                 return False
             user = os.environ.get("USER", str(os.getuid()) if hasattr(os, "getuid") else "")
             self.db.execute("UPDATE runs SET attempts = attempts + 1 WHERE run_key = ?", (run_key,))
-            at_work = {"status": "running", "reason": "It is being run."}
+            at_work = {"status": "running", "reason": "It is running."}
             self._set("", run_key, **at_work, owner=user, host=host, pid=pid, start=started(pid))
             return True
 
     def longer(self, run_key: str) -> tuple[str, int] | None:
-        """(run_key, rounds) of the shortest finished run that is this one and goes on behind its end; None where there is none."""
+        """Return (run_key, rounds to take) of the shortest finished run that continues this one beyond its end; None if there is none."""
         found = self.db.execute(
             "SELECT other.run_key, mine.rounds FROM runs AS mine JOIN runs AS other USING (curve_key)"
             " WHERE mine.run_key = ? AND other.rounds > mine.rounds AND other.status = 'done' ORDER BY other.rounds",
@@ -226,12 +226,12 @@ class Table:
         return (str(found[0]), int(found[1])) if found else None
 
     def release(self, run_key: str, reason: str) -> None:
-        """Give a claim back without an outcome."""
+        """Release a claim without an outcome."""
         with self.writing():
             self._set("", run_key, status="planned", reason=reason)
 
     def finish(self, run_key: str, outcome: Outcome) -> None:
-        """Write the outcome of a run, all at once."""
+        """Write the outcome of a run in one transaction."""
         summary = outcome.summary or {}
         plan, blob = json.dumps(summary.get("plan")), None if outcome.summary is None else packed(outcome.summary)
         told = {
@@ -247,10 +247,10 @@ class Table:
                 self.db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", row)
 
     def retry(self, study: str, status: str) -> int:
-        """Plan the runs of a study with this status again, forgetting what is known of them; return their number."""
+        """Plan the runs of a study with this status again, discarding their results; return their number."""
         if status not in STATUSES:
             raise unknown_name("status", status, STATUSES)
-        again = {"status": "planned", "reason": "It is to be tried again.", "summary": None, "responses": None}
+        again = {"status": "planned", "reason": "It will be retried.", "summary": None, "responses": None}
         with self.writing():
             found = {one["run_key"] for one in self.members(study) if one["status"] == status}
             for key in found:
@@ -259,11 +259,11 @@ class Table:
         return len(found)
 
     def studies(self) -> list[str]:
-        """The studies whose runs are here."""
+        """Return the studies whose runs are in the table."""
         return [name for (name,) in self.db.execute("SELECT study FROM studies ORDER BY study")]
 
     def name_of(self, study: str | None) -> str:
-        """The study that is meant: this one, or the only one; ConfigError where there are several, or none of this name."""
+        """Return the study meant: the one named, or the only one; ConfigError if there are several, or none of this name."""
         known = self.studies()
         if study is None and len(known) == 1:
             return known[0]
@@ -274,7 +274,7 @@ class Table:
         return study
 
     def counts(self, study: str) -> dict[str, int]:
-        """status -> runs of a study, each counted once."""
+        """Return status -> runs of a study, each counted once."""
         found = self.db.execute(
             "SELECT status, count(DISTINCT run_key) FROM runs JOIN members USING (run_key) WHERE study = ? GROUP BY status",
             (study,),
@@ -282,7 +282,7 @@ class Table:
         return dict.fromkeys(STATUSES, 0) | dict(found.fetchall())
 
     def members(self, study: str) -> list[Plain]:
-        """The runs of a study with their levels, in a fixed order."""
+        """Return the runs of a study with their levels, in a fixed order."""
         found = self.db.execute(
             f"SELECT {', '.join(MEMBER)} FROM members JOIN runs USING (run_key) WHERE study = ?"  # noqa: S608  (names of columns)
             " ORDER BY kind, levels, rates, seed",
@@ -294,36 +294,36 @@ class Table:
         return rows
 
     def responses(self, run_key: str) -> Plain:
-        """The responses of a run at its last round; {} where it has none."""
+        """Return the responses of a run at its last round; {} for none."""
         return dict(json.loads(self._get("responses", run_key) or "{}"))
 
     def rows(self, run_key: str) -> list[Plain]:
-        """All rows of a run; [] where it has none."""
+        """Return all rows of a run; [] for none."""
         return unpacked(self._get("rows", run_key, "rounds")) or []
 
     def summary(self, run_key: str) -> Plain | None:
-        """The summary of a run; None where it has none."""
+        """Return the summary of a run; None if it has none."""
         found: Plain | None = unpacked(self._get("summary", run_key))
         return found
 
     def factors(self, study: str | None = None) -> dict[str, Plain]:
-        """factor -> ``role`` ("setting" or "choice"), ``scale`` and the names of its ``levels``."""
+        """Return factor -> ``role`` ("setting" or "choice"), ``scale`` and the names of its ``levels``."""
         return dict(json.loads(self._get("factors", self.name_of(study), "studies")))
 
     def frame(self, study: str | None = None) -> pandas.DataFrame:
-        """One row per run of a study: what it is, its levels, and its responses at the last round (`study.frame.frame`)."""
+        """Return one row per run of a study: identity, levels, and responses at the last round (`study.frame.frame`)."""
         study = self.name_of(study)
         return frames.frame(study, self.factors(study), self.members(study), self.rows)
 
     def curves(self, study: str | None = None) -> pandas.DataFrame:
-        """One row per round of each run: quality, and cost so far (`study.frame.curves`)."""
+        """Return one row per round of each run: quality, and cost so far (`study.frame.curves`)."""
         study = self.name_of(study)
         return frames.curves(study, self.factors(study), self.members(study), self.rows)
 
     def export(self, path: Path, study: str | None = None) -> int:
         """Write the frame as CSV, with ``role`` in place of ``kind``; return its number of rows."""
         if path.suffix != ".csv":
-            raise ConfigError(f"--export {path}: name a file that ends with .csv.")
+            raise ConfigError(f"--export {path}: give a file name that ends with .csv.")
         found = self.frame(study).rename(columns={"kind": "role"})
         write_text(path, found.to_csv(index=False))
         return len(found)

@@ -1,4 +1,4 @@
-"""The sentences that open a study's page: which choice wins where, by how much, and what cannot be told apart."""
+"""The sentences that open a study's page: the best choice in each setting, its lead, and what cannot be told apart."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedatlas.study.page_parts import accuracy_of
 from fedatlas.study.plain import Row
 from fedatlas.wording import count, interval_text, listed
 
-FEW = 6  # settings that are named one by one
+FEW = 6  # most settings named one by one
 
 
 def sentences(found: Row) -> list[str]:
-    """The answer of an analysis (`study.analyse`), a sentence each."""
+    """Return the answer of an analysis (`study.analyse`), one sentence each."""
     settings = [one for one in found["settings"] if one["first"]]
     if not settings:
-        return ["No run of any setting came to its end, so there is nothing to say."]
+        return ["No run of any setting finished, so there is nothing to report."]
     out = [*map(in_setting, settings)] if len(settings) <= FEW else over_settings(found, settings)
     if found["seeds"] == 1:
         out.append(
-            "With one seed chance cannot be measured: no difference here has an interval, and none is told apart."
+            "With one seed, chance cannot be measured: no difference here has an interval, so no choices can be told apart."
         )
     return [
         *out,
@@ -35,7 +35,7 @@ def sentences(found: Row) -> list[str]:
 
 
 def in_setting(one: Row) -> str:
-    """The sentence on one setting."""
+    """Return the sentence on one setting."""
     where, first, lead = levels_text(one["levels"]), one["first"], one["lead"]
     accuracy = accuracy_of(one, first[0])
     reached = f" (accuracy {accuracy:.3f})" if accuracy is not None else ""
@@ -44,16 +44,16 @@ def in_setting(one: Row) -> str:
         return f"{where}: {listed(first)} cannot be told apart{reached}{behind}."
     if lead:
         return f"{where}: {first[0]} wins{reached}, by {margin(lead)} over {lead['over']}."
-    return f"{where}: {first[0]} is the only choice that came to its end{reached}."
+    return f"{where}: {first[0]} is the only choice that finished{reached}."
 
 
 def over_settings(found: Row, settings: Sequence[Row]) -> list[str]:
-    """How often each choice wins, where most, and how often no choice does."""
+    """Return how often each choice wins, where most often, and how often no choice does."""
     out, total = [], len(settings)
     winners = (one for one in found["record"] if one["alone"] and not one["twin"])
     for one in sorted(winners, key=lambda one: -one["alone"]):
         gains = [s["lead"]["value"] for s in settings if s["first"] == [one["choice"]] and s["lead"]]
-        by = f", by {points(float(np.median(gains)))} points over the next in the middle case" if gains else ""
+        by = f", by {points(float(np.median(gains)))} points over the next in the median setting" if gains else ""
         out.append(
             f"{one['choice']} wins in {one['alone']} of {count(total, 'setting')}{by}{most_where(one, settings)}."
         )
@@ -66,7 +66,7 @@ def over_settings(found: Row, settings: Sequence[Row]) -> list[str]:
 
 
 def most_where(one: Row, settings: Sequence[Row]) -> str:
-    """The level of a setting's factor in which a choice wins far more often than elsewhere; "" where none stands out."""
+    """Return the level of a setting's factor in which a choice wins far more often than elsewhere; "" if none stands out."""
     best, text = 0.0, ""
     share = one["alone"] / len(settings)
     for factor in settings[0]["levels"]:
@@ -74,12 +74,12 @@ def most_where(one: Row, settings: Sequence[Row]) -> str:
             here = [s for s in settings if s["levels"][factor] == level]
             won = sum(s["first"] == [one["choice"]] for s in here)
             if len(here) >= 3 and won / len(here) - share > max(best, 0.15):
-                best, text = won / len(here) - share, f", most of all with {factor} {level} ({won} of {len(here)})"
+                best, text = won / len(here) - share, f", most often with {factor} {level} ({won} of {len(here)})"
     return text
 
 
 def against_reference(found: Row) -> list[str]:
-    """Each choice compared with FedAvg, in one sentence."""
+    """Return each choice compared with FedAvg, in one sentence."""
     told = [one for one in found["record"] if one["difference"] is not None and not one["twin"]]
     if found["reference"] is None or not told or len(found["settings"]) <= 1:
         return []
@@ -92,7 +92,7 @@ def against_reference(found: Row) -> list[str]:
 
 
 def against_baseline(settings: Sequence[Row]) -> list[str]:
-    """How far the best choices lie from training on all rows together."""
+    """Return the distance of the best choices from pooled training."""
     pairs = [(one["baseline"]["accuracy"], accuracy_of(one, one["first"][0])) for one in settings]
     known = [(base, base - best) for base, best in pairs if base is not None and best is not None]
     if not known:
@@ -103,7 +103,7 @@ def against_baseline(settings: Sequence[Row]) -> list[str]:
 
 
 def main_effects(found: Row) -> list[str]:
-    """The factors by how much they move accuracy."""
+    """Return the factors by their effect on accuracy."""
     spread: dict[str, list[float]] = {}
     for effect in found["effects"].get("accuracy", {}).get("effects", ()):
         if len(effect["factors"]) == 1:
@@ -111,12 +111,14 @@ def main_effects(found: Row) -> list[str]:
     if len(spread) < 2:
         return []
     sizes = sorted(((max(x) - min(x), factor) for factor, x in spread.items()), reverse=True)
-    parts = listed([f"{factor} by {points(size)}" for size, factor in sizes])
-    return [f"From its best to its worst level, on average over the others, accuracy moves in points with {parts}."]
+    parts = listed([f"{factor} {points(size)}" for size, factor in sizes])
+    return [
+        f"Between the best and the worst level of a factor, averaged over the others, accuracy differs by these points: {parts}."
+    ]
 
 
 def lost_runs(found: Row) -> list[str]:
-    """Runs without accuracy, which no average includes."""
+    """Return sentences on runs without accuracy, which no average includes."""
     out, waiting = [], 0
     for choice, statuses in sorted(found["outcomes"].items()):
         bad = [f"{n} {s}" for s, n in sorted(statuses.items()) if s not in ("done", "planned", "running")]
@@ -125,23 +127,23 @@ def lost_runs(found: Row) -> list[str]:
             out.append(
                 f"{choice}: {listed(bad)} of {count(sum(statuses.values()), 'run')}; no average above includes them."
             )
-    return [*out, *([f"{count(waiting, 'run')} of cells had not ended when this was written."] if waiting else [])]
+    return [*out, *([f"{count(waiting, 'run')} of cells had not finished when this was written."] if waiting else [])]
 
 
 def twins(found: Row) -> list[str]:
-    """Choices that have another's quality."""
+    """Return sentences on choices with the quality of another."""
     return [
-        f"{one} has the quality of {other} by construction: masks change costs and what the server sees."
+        f"{one} has the same quality as {other} by construction: masks change only costs and what the server sees."
         for one, other in sorted(found["twins"].items())
     ]
 
 
 def margin(lead: Row) -> str:
-    """A difference in points of accuracy, with its interval."""
+    """Return a difference in points of accuracy, with its interval."""
     interval = interval_text(lead["low"], lead["high"], points)
     return f"{points(lead['value'])} points{f' ({interval})' if interval else ''}"
 
 
 def points(value: float) -> str:
-    """A share in points: 0.0789 -> '7.9'."""
+    """Return a share in points: 0.0789 -> '7.9'."""
     return f"{100 * value:.1f}"

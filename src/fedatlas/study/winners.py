@@ -1,7 +1,7 @@
-"""Which choice is best in which setting, by how much, and what cannot be told apart.
+"""The best choice in each setting, its lead, and what cannot be told apart.
 
-Differences are those between means over paired seeds; all of a study have intervals together (a simulated max-|t| over settings and pairs,
-as in `study.effects`). A choice that has another's quality by construction (masks) is left out: they are one here.
+Differences are between means over paired seeds; the intervals of a study hold simultaneously (a simulated max-|t| over settings and
+pairs, as in `study.effects`). A choice with another's quality by construction (masks) is left out, since both count as one here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DRAWS = 2000
 
 
 class Lead(NamedTuple):
-    """By how much one choice is above another in a setting, with its interval (None with one seed)."""
+    """The lead of one choice over another in a setting, with its interval (None with one seed)."""
 
     choice: str
     over: str
@@ -30,7 +30,7 @@ class Lead(NamedTuple):
 
     @property
     def told_apart(self) -> bool:
-        """Whether the interval says which is better."""
+        """Return whether the interval shows which is better."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
@@ -47,7 +47,7 @@ class SettingStanding(NamedTuple):
         return [best, *(other for other in rest if not self.lead(best, other).told_apart)]
 
     def lead(self, choice: str, over: str) -> Lead:
-        """The difference of a pair, either way round."""
+        """Return the difference of a pair, in either order."""
         for one in self.leads:
             if (one.choice, one.over) == (choice, over):
                 return one
@@ -60,7 +60,7 @@ class SettingStanding(NamedTuple):
 def standings(
     study: Measurements, response: str = "accuracy", *, seed: int = 0, level: float = 0.95, draws: int = DRAWS
 ) -> dict[Setting, SettingStanding]:
-    """setting -> how its choices stand; settings in which nothing came to its end are left out."""
+    """Return setting -> the standing of its choices; settings without a finished run are left out."""
     names = study.choice_names()
     kept = [j for j, name in enumerate(names) if study.twins.get(name) not in names]
     values, chosen = study.by_cell(response)[:, kept], [names[j] for j in kept]
@@ -68,7 +68,7 @@ def standings(
     stream, freedom = numpy_stream(seed, "standings"), max(noise.df, 1)
     root = root_of(noise.covariance) if chosen else np.zeros((0, 0))
     seen = stream.standard_normal((draws, freedom, len(chosen))) @ root.T
-    estimated = np.einsum("dfj,dfk->djk", seen, seen) / freedom  # the covariance as so few seeds would estimate it
+    estimated = np.einsum("dfj,dfk->djk", seen, seen) / freedom  # the covariance as estimated from so few seeds
     compared, largest = [], np.zeros(draws)
     for here in there:
         pairs = list(itertools.combinations(np.flatnonzero(here.any(axis=1)).tolist(), 2))
@@ -102,7 +102,7 @@ def _lead(one: str, other: str, means: dict[str, float], margin: float | None) -
 def better_and_worse(
     found: Mapping[Setting, SettingStanding], choice: str, reference: str
 ) -> tuple[int, int, list[float]]:
-    """In how many settings a choice is told apart above and below a reference, and all its differences from it."""
+    """Return in how many settings a choice is clearly above and clearly below a reference, and all its differences from it."""
     pairs = [s.lead(choice, reference) for s in found.values() if choice in s.means and reference in s.means]
     apart = [pair for pair in pairs if pair.told_apart]
     return sum(p.value > 0 for p in apart), sum(p.value < 0 for p in apart), [p.value for p in pairs]

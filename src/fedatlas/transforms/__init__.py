@@ -1,4 +1,4 @@
-"""The transforms by name: one short file each, one line here. `fedatlas list transforms` prints this table."""
+"""The transforms by name: one short file and one line here for each. `fedatlas list transforms` prints this table."""
 
 from collections.abc import Callable, Mapping
 

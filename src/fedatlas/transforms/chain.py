@@ -1,4 +1,4 @@
-"""Several transforms as one: on the client first to last, on the server last to first."""
+"""Several transforms as one: applied first to last on the client, last to first on the server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fedatlas.rng import torch_stream
 
 
 def chain(*transforms: Transform) -> Transform:
-    """encode_1, ..., encode_n on the client; decode_n, ..., decode_1 and finalize_n, ..., finalize_1 on the server.
+    """Return encode_1, ..., encode_n on the client; decode_n, ..., decode_1 and finalize_n, ..., finalize_1 on the server.
 
-    Each sees the float trees that the one before it left: after topk the values it chose. Error feedback remembers what its own
+    Each sees the float trees left by the previous one, such as the values that topk chose. Error feedback remembers what its own
     transform left out, not what later ones round away.
     """
 
@@ -19,7 +19,7 @@ def chain(*transforms: Transform) -> Transform:
         memory: dict[str, State] = {}
         for i, transform in enumerate(transforms):
             memory[str(i)] = transform.memory_init(update) if transform.memory_init else {}
-            update, _ = transform.encode(update, memory[str(i)], torch_stream(0, "transform"))  # for its shapes only
+            update, _ = transform.encode(update, memory[str(i)], torch_stream(0, "transform"))  # only for its shapes
         return memory
 
     def encode(update: Update, memory: State, rng: torch.Generator) -> tuple[Update, State]:

@@ -1,12 +1,12 @@
-"""An update as a change of what both ends know, and back: the one place where compression and ``[[privacy]]`` form and undo it.
+"""An update as a change from a base known to both ends, and back: the only place where compression and ``[[privacy]]`` do this.
 
-Both ends know the origin of some parts of an update (`Sealing.base`: the model it was trained from). Such a part is formed as its change in
-float64, rounded to the run's precision, acted on, and added to its base again; other parts are acted on as they are. Integers
-(counters of batch norm) have no change and stay with the base.
+Both ends know the base of some parts of an update (`Sealing.base`: the model it was trained from). Such a part becomes its change
+in float64, rounded to the run's precision, is transformed, and is added to its base again; other parts are transformed unchanged.
+Integers (counters of batch norm) have no change and stay with the base.
 
-`seal` and `unseal` are what a transform makes of an update that the server opens alone: a part that comes back as a tree (clipped, or
-left as it was) travels as an ordinary part of the update, anything else is opened on the server by ``decode``. Statistics of
-batch norm, and layers that stay with the client (`Sealing.beside`), pass untouched.
+`seal` and `unseal` apply a transform to an update that the server opens by itself. A part that comes back as a tree (clipped, or
+unchanged) travels as an ordinary part of the update; anything else is opened on the server by ``decode``. Statistics of
+batch norm, and layers that stay with the client (`Sealing.beside`), pass unchanged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fedatlas.errors import DivergedError, ProtocolError
 from fedatlas.tree import Tree
 
 BUFFERS = "buffers"  # never transformed (C9)
-BESIDE = "beside"  # where a model's tensors of `Sealing.beside` travel
+BESIDE = "beside"  # part that carries a model's tensors in `Sealing.beside`
 
 
 def bases(
     task: Task | Question, message: Message, update: Mapping[str, Any], *, chain: bool = False
 ) -> dict[str, Tree]:
-    """Return by part what both ends know it is a change of: `Sealing.base`, and the buffers that came with the message.
+    """Return, by part, the base known to both ends: `Sealing.base`, and the buffers that came with the message.
 
-    In a ``chain`` buffers are those of the client before, which the server does not know.
+    In a ``chain`` the buffers are those of the previous client, which the server does not know.
     """
     if not isinstance(task, Task):
         return {}
@@ -49,7 +49,7 @@ def change(update: Update, base: Mapping[str, Tree]) -> dict[str, Any]:
 
 
 def restore(changes: Update, base: Mapping[str, Tree], *, exact: bool = False) -> dict[str, Any]:
-    """Return the parts added to their base, in its precision or, ``exact``, in float64. ValueError where names differ."""
+    """Return the parts added to their base, in its precision or, if ``exact``, in float64. ValueError if names differ."""
     out = dict(changes)
     for part, known in base.items():
         if isinstance(value := changes.get(part), Tree):
@@ -66,14 +66,14 @@ def _in(x: torch.Tensor, base: torch.Tensor, exact: bool) -> torch.Tensor:
 def encoded(
     transform: Transform, task: Task, parts: Update, memory: State, rng: torch.Generator
 ) -> tuple[Update, State]:
-    """Return the encoded parts and the new memory; memory is made at the first use, but for parts that a state tracks."""
+    """Return the encoded parts and the new memory; memory is created at the first use, except for parts that a state tracks."""
     if not memory and transform.memory_init is not None:
         memory = transform.memory_init({name: x for name, x in parts.items() if name not in task.sealing.tracked})
     return transform.encode(parts, memory, rng)
 
 
 def decoded(transform: Transform | None, sent: Update) -> Update:
-    """Return the update as the server decodes it, where it can."""
+    """Return the update as the server decodes it, if it can be decoded."""
     if transform is None or transform.decode is None:
         return sent
     return {**sent, **transform.decode({name: x for name, x in sent.items() if name not in {BUFFERS, BESIDE}})}
@@ -82,7 +82,7 @@ def decoded(transform: Transform | None, sent: Update) -> Update:
 def seal(
     transform: Transform, task: Task, message: Message, update: Update, memory: State, rng: torch.Generator
 ) -> tuple[Update, State]:
-    """Return the update as it is sent, and the new memory. DivergedError where a change is not finite."""
+    """Return the update as it is sent, and the new memory. DivergedError if a change is not finite."""
     update, beside = _parted(task, message, update)
     base = _known(task, message, update)
     parts = change(update, base)
@@ -94,7 +94,7 @@ def seal(
 
 
 def unseal(transform: Transform | None, task: Task, message: Message, sent: Update) -> Update:
-    """Return the update as the server sees it. The client calls it, too, where its state follows what the server sees."""
+    """Return the update as the server sees it. Also called by a client whose state follows what the server sees."""
     if transform is None:
         return sent
     seen = decoded(transform, sent)
@@ -107,7 +107,7 @@ def unseal(transform: Transform | None, task: Task, message: Message, sent: Upda
 
 
 def _parted(task: Task, message: Message, update: Update) -> tuple[Update, Update]:
-    """Return what a transform acts on, and what passes beside it."""
+    """Return the parts that a transform acts on, and those that bypass it."""
     acted = {name: value for name, value in update.items() if name != BUFFERS}
     beside: dict[str, Any] = {BUFFERS: update[BUFFERS]} if BUFFERS in update else {}
     names, model = task.sealing.beside(message), update.get("model", {})
@@ -118,16 +118,16 @@ def _parted(task: Task, message: Message, update: Update) -> tuple[Update, Updat
 
 
 def _joined(message: Message, seen: Update) -> Update:
-    """Return the update with a whole model again, its tensors in the order of the model that was told."""
+    """Return the update with a complete model, its tensors in the order of the model that was sent."""
     model = {**seen["model"], **seen[BESIDE]}
     whole = Tree({name: model[name] for name in message["model"] if name in model})
     return {**{name: value for name, value in seen.items() if name != BESIDE}, "model": whole}
 
 
 def _known(task: Task, message: Message, update: Update) -> Mapping[str, Tree]:
-    """Return what the parts are changes of. ProtocolError for a model of unknown origin: a whole model cannot be thinned out."""
+    """Return the bases of the parts. ProtocolError for a model without a base: a whole model cannot be thinned out."""
     base = task.sealing.base(message, update)
     odd = [name for name, x in base.items() if any(x[i].shape != update[name][i].shape for i in x)]
     if odd or (update.get("model") and "model" not in base):
-        raise ProtocolError("a client returned a model that is no change of one it was told: remove [compression].")
+        raise ProtocolError("a client returned a model that is not a change of one it received: remove [compression].")
     return base

@@ -7,8 +7,8 @@ x    change of a part of the update, one vector  M      ``norm``
     x <- x min(1, M / ||x||)
 
 Source: Sun, Kairouz, Suresh, McMahan 2019. B7, without its noise: no privacy is claimed. The norm is
-Euclidean, over the trainable tensors of one part together (the model; SCAFFOLD's control beside it by itself). A
-vector within M is not touched, not by a bit. B7's M is the median of the norms that the server received this round;
+Euclidean, over the trainable tensors of one part together (the model; SCAFFOLD's control separately). A
+vector within M is left bit-identical. B7's M is the median of the norms that the server received this round;
 here it is a number, since a client that clips itself cannot know the others' norms.
 """
 
@@ -29,7 +29,7 @@ Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 def clip(*, norm: Length) -> Transform:
     """x <- x min(1, M / ||x||).
 
-    norm: M, the greatest Euclidean length of a part of an update (of the model's: in units of weights).
+    norm: M, the greatest Euclidean length of a part of an update (for the model: in units of weights).
     """
 
     def clipped(path: str, x: Tree) -> Tree:

@@ -1,9 +1,9 @@
 """Half precision on the wire: every number of an update's change as a float16.
 
-    x <- float16(x), held within +-65,504
+    x <- float16(x), clipped to +-65,504
 
 Relative error at most 2^-11 for 6.1e-5 <= |x| <= 65,504, absolute error at most 3e-8 below. Wire 16 d bits. The change
-is rounded, not the model: a change is small beside the weight it is added to. What is lost is not kept.
+is rounded, not the model: a change is small compared with its weight. The rounding error is not kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helpers shared by transforms: walking through an update, a tree as one vector and back, small numbers as bits."""
+"""Helpers shared by transforms: traversal of an update, a tree as one vector and back, small numbers as bits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedatlas.tree import Tree
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 WORD = 32  # bits of the widest code
-PIECE = 1 << 20  # codes turned to bits at once: a multiple of 8, so that each piece ends with a whole byte
+PIECE = 1 << 20  # codes converted to bits at once: a multiple of 8, so that each piece ends with a whole byte
 
 
 def each_tree(value: Mapping[str, Any], act: Callable[[str, Tree], Any], path: str = "") -> dict[str, Any]:
-    """``value`` with ``act(path, tree)`` in place of every tree of floats that is not empty; all else as it is."""
+    """Return ``value`` with every non-empty tree of floats replaced by ``act(path, tree)``; all else unchanged."""
     out: dict[str, Any] = {}
     for key, item in value.items():
         here = f"{path}/{key}" if path else key
@@ -31,7 +31,7 @@ def each_tree(value: Mapping[str, Any], act: Callable[[str, Tree], Any], path: s
 
 
 def opened(value: Any, kind: str, act: Callable[[Mapping[str, Any]], Tree]) -> Any:
-    """``value`` with ``act(content)`` in place of everything that was sealed as ``{kind: content}``."""
+    """Return ``value`` with everything sealed as ``{kind: content}`` replaced by ``act(content)``."""
     if isinstance(value, Tree) or not isinstance(value, Mapping):
         return value
     if value.keys() == {kind}:
@@ -40,25 +40,25 @@ def opened(value: Any, kind: str, act: Callable[[Mapping[str, Any]], Tree]) -> A
 
 
 def layout(tree: Tree) -> dict[str, Any]:
-    """Return what `restored` needs besides the vector: names, shapes, and the one precision of a sealed part."""
+    """Return what `restored` needs in addition to the vector: names, shapes, and the common precision of a sealed part."""
     dtype = str(tree.flatten().dtype).removeprefix("torch.")
     return {"shapes": {name: list(x.shape) for name, x in tree.items()}, "dtype": dtype}
 
 
 def restored(vector: Tensor, content: Mapping[str, Any]) -> Tree:
-    """The tree whose `layout` is in ``content``, from its numbers one after another."""
+    """Return the tree whose `layout` is in ``content``, from its numbers in sequence."""
     dtype = DTYPES[content["dtype"]]
     blank = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in content["shapes"].items()}
     return Tree(blank).unflatten(vector)
 
 
 def count(content: Mapping[str, Any]) -> int:
-    """d: how many numbers a sealed part stands for."""
+    """Return d: the number of values that a sealed part represents."""
     return sum(int(np.prod(shape)) for shape in content["shapes"].values())
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Whole numbers 0 <= code < 2^bits as one string of bits, the highest first: uint8, (ceil(n bits / 8),)."""
+    """Pack whole numbers 0 <= code < 2^bits into one string of bits, the highest first: uint8, (ceil(n bits / 8),)."""
     words = codes.numpy().astype(">u4").view(np.uint8).reshape(-1, WORD // 8)
     pieces = [words[at : at + PIECE] for at in range(0, len(words), PIECE)]
     strings = [np.packbits(np.unpackbits(piece, axis=1)[:, WORD - bits :]) for piece in pieces]
@@ -66,9 +66,11 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
-    """The ``n`` whole numbers behind `pack`, int64; TransportError where there are too few bits."""
+    """Return the ``n`` whole numbers packed by `pack`, int64; TransportError if the number of bytes is wrong."""
     if packed.numel() != -(-n * bits // 8):
-        raise TransportError(f"a sealed update has {packed.numel()} bytes of codes, {-(-n * bits // 8)} are needed.")
+        raise TransportError(
+            f"a sealed update has {packed.numel()} bytes of codes, but {-(-n * bits // 8)} are needed."
+        )
     out = np.empty(n, dtype=np.int64)
     for at in range(0, n, PIECE):
         m = min(PIECE, n - at)

@@ -7,11 +7,11 @@ l    floor(s |v_i| / ||v||)                         d      coordinates of a part
 
     Q(v_i) = ||v|| sgn(v_i) (l + 1 with probability s |v_i| / ||v|| - l, else l) / s
 
-E[Q(v)] = v, and per bucket of b coordinates E||Q(v) - v||^2 <= min(b / s^2, sqrt(b) / s) ||v||^2. Wire, besides heads:
-d (ceil(log2(s + 1)) + 1) + 32 ceil(d / 512) bits: levels and signs packed bit by bit, a float32 length a bucket. Source:
+E[Q(v)] = v, and per bucket of b coordinates E||Q(v) - v||^2 <= min(b / s^2, sqrt(b) / s) ||v||^2. Wire, without headers:
+d (ceil(log2(s + 1)) + 1) + 32 ceil(d / 512) bits: levels and signs packed bit by bit, a float32 length per bucket. Source:
 Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017 (its Elias coding is left out). B15. The length is
-rounded up to float32, so that no coordinate is above it and the mean stays exact. Draws come from the stream (seed,
-"compression", round, client, task), one number a coordinate.
+rounded up to float32, so that no coordinate exceeds it and the mean stays exact. Draws come from the stream (seed,
+"compression", round, client, task), one number per coordinate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Levels = Annotated[int, Field(ge=1, le=65535)]
 
 
 def qsgd(*, levels: Levels = 15) -> Transform:
-    """Q(v_i) = ||v|| sgn(v_i) l_i / s with l_i drawn so that E[Q(v)] = v; 5 bits a coordinate at s = 15.
+    """Q(v_i) = ||v|| sgn(v_i) l_i / s with l_i drawn so that E[Q(v)] = v; 5 bits per coordinate at s = 15.
 
     levels: s, steps from 0 to the length of a bucket of 512 coordinates; a coordinate costs ceil(log2(s + 1)) + 1 bits.
     """
@@ -65,7 +65,7 @@ def qsgd(*, levels: Levels = 15) -> Transform:
 
 
 def bucket_norms(v: Tensor) -> Tensor:
-    """||v|| of every 512 coordinates, rounded up to float32."""
+    """Return ||v|| of every 512 coordinates, rounded up to float32."""
     padded = torch.nn.functional.pad(v, (0, -len(v) % BUCKET))
     exact = padded.reshape(-1, BUCKET).norm(dim=1)
     norms = exact.float()
@@ -73,5 +73,5 @@ def bucket_norms(v: Tensor) -> Tensor:
 
 
 def spread(norms: Tensor, d: int) -> Tensor:
-    """Each coordinate's bucket length, float64 (d,)."""
+    """Return each coordinate's bucket length, float64 (d,)."""
     return norms.double().repeat_interleave(BUCKET)[:d]

@@ -1,4 +1,4 @@
-"""Top-k with error feedback: only the largest coordinates are sent, the rest is remembered and sent later.
+"""Top-k with error feedback: only the largest coordinates are sent; the rest is remembered and sent later.
 
 =====  =====================================================  =====  ========================================
 Delta  change of a part of the update this round, one vector  d      its coordinates
@@ -8,7 +8,7 @@ e      what was not sent yet, kept with the client; 0 first   k      ceil(share 
     e <- e + Delta;   s = the k coordinates of e largest by |e_i|, 0 elsewhere;   e <- e - s
 
 so that everything sent plus what is remembered is the sum of all changes, and ||x - s(x)||^2 <= (1 - k/d) ||x||^2. Among
-equals the first coordinates go. Wire, besides heads: k (32 + ceil(log2 d)) bits: values in the run's precision (64 bits in
+equals the first coordinates are sent. Wire, without headers: k (32 + ceil(log2 d)) bits: values in the run's precision (64 bits in
 a float64 run), places packed bit by bit. Sources: Stich, Cordonnier, Jaggi 2018; Karimireddy, Rebjock, Stich, Jaggi 2019.
 B14. A part that follows a state of the client (SCAFFOLD's control) has no memory: its next change holds
 what was left out of the last.
@@ -33,7 +33,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def topk(*, share: Share = 0.01) -> Transform:
-    """The share of coordinates that is largest in size is sent; the rest stays in memory for later rounds.
+    """Only the share of coordinates largest in size is sent; the rest stays in memory for later rounds.
 
     share: k / d, the share of the coordinates of each part of an update that is sent; at least one is.
     """
@@ -52,7 +52,7 @@ def topk(*, share: Share = 0.01) -> Transform:
             if path in memory:
                 if len(memory[path]) != len(e):
                     raise ProtocolError(
-                        "topk remembers an update of another size: models that change their shape cannot be compressed by it."
+                        "topk remembers an update of another size: it cannot compress models that change their shape."
                     )
                 e = e + memory[path].double()
             places = largest(e, max(1, math.ceil(share * len(e) - 1e-9)))
@@ -69,7 +69,7 @@ def topk(*, share: Share = 0.01) -> Transform:
         d, values = count(content), content["values"][""]
         places = unpack(content["places"], (d - 1).bit_length(), len(values))
         if len(places) and int(places.max()) >= d:
-            raise TransportError(f"a sealed update names place {int(places.max())} of {d}.")
+            raise TransportError(f"a sealed update names place {int(places.max())}, but has only {d} places.")
         return restored(torch.zeros(d, dtype=values.dtype).index_put((places,), values), content)
 
     def decode(sealed: Update) -> Update:
@@ -80,7 +80,7 @@ def topk(*, share: Share = 0.01) -> Transform:
 
 
 def largest(e: Tensor, k: int) -> Tensor:
-    """Places of the k coordinates largest in size, ascending; among equals the first."""
+    """Return the indices of the k coordinates largest in size, ascending; among equals the first."""
     size = e.abs()
     edge = size.kthvalue(len(e) - k + 1).values
     chosen = size > edge

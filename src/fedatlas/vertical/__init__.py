@@ -1,11 +1,11 @@
-"""Parties that hold different columns of the same rows: private alignment, and models trained between them.
+"""Parties that hold different columns of the same rows: private alignment, and models that they train together.
 
-parties.py    what a party holds, and what the alignment left in its state
-ids.py        ids as texts that can be compared; what is wrong with them
+parties.py    the data of a party, and the aligned rows in its state
+ids.py        ids as texts that can be compared, and how they differ
 psi.py        points of a group in place of ids
 align.py      private set intersection, as questions and generators
-split.py      which aligned rows train, which judge
-judging.py    what the active party says of its model
+split.py      the split of aligned rows into training, validation and test
+judging.py    the active party's figures of its model
 scheme.py     the record of a scheme
 boosting/     SecureBoost
 """
@@ -16,7 +16,7 @@ from fedatlas.vertical.boosting import SECUREBOOST
 from fedatlas.vertical.scheme import Scheme
 
 SCHEMES: Mapping[str, Scheme] = {"secureboost": SECUREBOOST}
-"""What ``[algorithm]`` can name where parties hold columns."""
+"""Schemes that ``[algorithm]`` can name if parties hold columns."""
 
 LATER = ("hybrid", "split", "federated_forest", "private_ridge")
 """Schemes that are not in this version."""

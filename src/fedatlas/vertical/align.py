@@ -1,16 +1,19 @@
-"""Which rows all parties have (V2, D12): private set intersection as questions to the parties and generators over the link.
+"""Find the rows that all parties have (V2, D12) by private set intersection.
 
-Two parties, both ways: each masks its ids by an exponent of its own, in a secret order; the other raises them to its own exponent and
-sends them back; whose points are equal then are the same ids. A party learns which of its rows the other has, and how many it has.
+Between two parties it runs both ways. Each masks its ids with a secret exponent, in a secret order; the other raises the
+points to its exponent and sends them back. Equal points are then equal ids. A party learns which of its rows the other
+has, and how many rows the other has.
 
     a: H(a)^x --> b: H(a)^xy --> a          b: H(b)^y --> a: H(b)^yx --> b
 
-Three to eight: every party's set goes round all of them, each raises and shuffles it. The coordinator left of the link, which has no
-exponent, compares what comes out and sends back, through the same parties in turn, which of them are in all sets. A party learns which of
-its rows *all* others have; the coordinator learns the sizes of all overlaps, and no id.
+Among three to eight parties, every party's set passes through all of them, and each raises and shuffles it. The
+coordinator, which has no exponent, compares the results and returns, through the same parties in turn, which points are
+in all sets. A party learns which of its rows *all* others have; the coordinator learns the sizes of all overlaps, but no
+id.
 
-All are taken to follow the protocol and to be curious. Exponents and orders live in the session of the set-up, in memory alone. What stays
-is ``state["align"]["order"]``: the party's own row at each place, sorted by `ids.ordered`.
+All parties are assumed to follow the protocol and to be curious. Exponents and orders exist only in memory, in the
+session of the set-up. What remains is ``state["align"]["order"]``: the party's own row at each aligned place, sorted by
+`ids.ordered`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import numpy as np
 from fedatlas.algorithm import Ask, Question, RoundGenerator, State, Update
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.vertical import psi
-from fedatlas.vertical.ids import LITTLE, Look, difference, fingerprint, look_of, ordered
+from fedatlas.vertical.ids import LITTLE, Look, difference, digest_of_ids, look_of, ordered
 from fedatlas.vertical.parties import Columns, Whole, each, tensor, to_all
 
 MASK, REMASK, PASS, BACK, MATCH, SAME, LOOK = (
@@ -36,11 +39,11 @@ MASK, REMASK, PASS, BACK, MATCH, SAME, LOOK = (
     "compare ids",
     "look of ids",
 )
-MOST = 8  # parties that can be matched
+MOST = 8  # largest number of parties that can be matched
 
 
 class Align(NamedTuple):
-    """How rows are matched."""
+    """The method of matching rows."""
 
     name: Literal["psi", "none"] = "psi"
     group: psi.Group = "ed25519"
@@ -53,12 +56,12 @@ Answered = tuple[Update, State, Any]
 
 
 def with_ids(data: Columns) -> Whole:
-    """The party's rows that have an id."""
+    """Return the numbers of the party's rows that have an id."""
     return np.array([i for i, one in enumerate(data.ids) if one], dtype=np.int64)
 
 
 def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Own ids, masked, in a secret order."""
+    """Return the party's own ids, masked, in a secret order."""
     rows, key = with_ids(data), psi.exponent(message["group"])
     rows = rows[psi.shuffle(len(rows))]
     points = psi.hashed([data.ids[i] for i in rows], message["group"], data.workers)
@@ -67,14 +70,14 @@ def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 def _remask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Of two: the other's ids under both exponents, in its order; they are remembered to be compared with."""
+    """Return, for two parties, the other's ids under both exponents, in its order; they are kept for comparison."""
     held = session["psi"]
     points = psi.raised(message["points"], held["key"], held["group"], data.workers)
     return {"points": points}, state, {**session, "psi": {**held, "theirs": frozenset(psi.keys_of(points))}}
 
 
 def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Of several: the set of party ``of`` under one more exponent, in one more secret order."""
+    """Return, for several parties, the set of party ``of`` under one more exponent, in another secret order."""
     held = session["psi"]
     points = psi.raised(message["points"], held["key"], held["group"], data.workers)
     order = psi.shuffle(len(points))
@@ -83,7 +86,7 @@ def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Which of the set of party ``of`` are in all, in the order in which it came here."""
+    """Return which points of party ``of`` are in all sets, in the order in which its set arrived here."""
     order = session["psi"]["orders"][message["of"]]
     flags = np.zeros(len(order), bool)
     flags[order] = message["in_all"].numpy()
@@ -91,7 +94,7 @@ def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 def _match(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The party's rows that are in all sets, in the order that all parties give them."""
+    """Store the party's rows that are in all sets, in the order common to all parties, and return their number."""
     held = session["psi"]
     if "points" in message:
         mine = psi.keys_of(message["points"])
@@ -100,24 +103,27 @@ def _match(model: Any, data: Columns, message: Any, state: State, session: Any) 
         found = message["in_all"].numpy()
     if len(found) != len(held["rows"]):
         raise ProtocolError(
-            f"party '{data.name}' got {len(found)} answers for its {len(held['rows'])} ids: they are not whole."
+            f"party '{data.name}' got {len(found)} answers for its {len(held['rows'])} ids: some are missing or added."
         )
     return {"matched": int(found.sum())}, placed(data, state, held["rows"][found]), session
 
 
 def placed(data: Columns, state: State, rows: Whole) -> State:
-    """The state with these own rows as the aligned ones."""
+    """Return the state with these own rows as the aligned ones."""
     at = ordered([data.ids[i] for i in rows], data.seed)
     return {**state, "align": {"order": tensor(rows[at])}}
 
 
 def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Without matching: a digest of all ids in the file's order; all rows are aligned."""
+    """Align all rows without matching, and return a digest of all ids in the file's order.
+
+    DataError if a row has no id.
+    """
     if len(rows := with_ids(data)) < len(data.ids):
         raise DataError(
-            f"party '{data.name}' has {len(data.ids) - len(rows)} rows without an id: align.name = 'none' needs one in every row."
+            f"party '{data.name}' has {len(data.ids) - len(rows)} rows without an id, but align.name = 'none' needs one in every row."
         )
-    return {"digest": fingerprint(data.ids, data.seed), "rows": len(rows)}, placed(data, state, rows), session
+    return {"digest": digest_of_ids(data.ids, data.seed), "rows": len(rows)}, placed(data, state, rows), session
 
 
 def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -139,9 +145,9 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def align(how: Align, server: State) -> RoundGenerator:
-    """The alignment of all parties: the server's state with ``align``: ids by party, how many all have, and any two of them.
+    """Align all parties; the server's state gets ``align``: ids by party, and rows that all and that each pair have.
 
-    DataError where no row is common to all, with what differs between the ids.
+    DataError if no row is common to all, with what differs between the ids.
     """
     names = server["names"]
     if len(names) > MOST:
@@ -165,7 +171,7 @@ def _intersected(how: Align, names: Sequence[str]) -> Any:
     sets = {k: masked[k]["points"] for k in everybody}
     ids = {names[k]: len(sets[k]) for k in everybody}
     if len(names) == 1:
-        raise DataError("one party alone has nobody to be matched with.")
+        raise DataError("a single party has nobody to be matched with.")
     if len(names) == 2:
         twice = yield from each(Ask((0, 1), REMASK, {0: {"points": sets[1]}, 1: {"points": sets[0]}}, "each"), names)
         sent = {0: {"points": twice[1]["points"]}, 1: {"points": twice[0]["points"]}}
@@ -188,10 +194,10 @@ def _intersected(how: Align, names: Sequence[str]) -> Any:
 
 
 def _round(names: Sequence[str], sets: Mapping[int, Any]) -> Any:
-    """All sets, masked by all parties."""
+    """Pass every set through all parties, and return the sets masked by all."""
     P = len(names)
     for step in range(1, P):
-        at = {(k + step) % P: k for k in range(P)}  # who has whose set
+        at = {(k + step) % P: k for k in range(P)}  # party -> the owner of the set that it has
         asked = {j: {"of": str(k), "points": sets[k]} for j, k in at.items()}
         heard = yield from each(Ask(tuple(range(P)), PASS, asked, "each"), names)
         sets = {k: heard[j]["points"] for j, k in at.items()}
@@ -199,7 +205,7 @@ def _round(names: Sequence[str], sets: Mapping[int, Any]) -> Any:
 
 
 def _returned(names: Sequence[str], flags: Mapping[int, Any]) -> Any:
-    """What the parties say once each has its own flags, in its own order."""
+    """Return each party's flags to it, in its own order, and return the parties' replies."""
     P = len(names)
     held = {k: tensor(flags[k]) for k in range(P)}
     for step in reversed(range(1, P)):
@@ -215,7 +221,7 @@ def _compared(names: Sequence[str]) -> Any:
     if other := [k for k in heard if heard[k]["digest"] != heard[0]["digest"]]:
         raise DataError(
             f"align.name = 'none': '{names[0]}' and '{names[other[0]]}' do not hold the same ids in the same order: "
-            "take align.name = 'psi'."
+            "use align.name = 'psi'."
         )
     rows = int(heard[0]["rows"])
     return {"ids": dict.fromkeys(names, rows), "rows": rows, "common": {" + ".join(names): rows}}

@@ -1,7 +1,8 @@
-"""Ids as texts that can be compared, and what may be said of them where they do not match.
+"""Ids as texts that can be compared, and what parties may reveal about them if they do not match.
 
-An id is the file's text with the blanks at its ends cut, an integer in decimal; nothing else is normalised: "007" and 7 are two ids.
-Where little overlaps, a party says of its ids no more than a `Look`: how long they are, how many have leading zeros, digits alone, letters.
+An id is the file's text without blanks at its ends, an integer in decimal. Nothing else is normalised: "007" and 7 are
+different ids. If the tables overlap little, a party reveals only a `Look` of its ids: their lengths, and how many have
+leading zeros, only digits, or letters.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ import numpy as np
 
 from fedatlas.vertical.parties import Whole
 
-LITTLE = 0.5  # share of the smallest party's ids below which parties say how their ids look
+LITTLE = 0.5  # share of the smallest party's ids below which parties reveal how their ids look
 
 
 class Look(NamedTuple):
-    """How a party's ids look, in figures that name none of them."""
+    """Figures about a party's ids that name none of them."""
 
     ids: int
-    digits: float  # share of those that hold digits alone
-    zeros: float  # share of those that begin with a zero and go on
+    digits: float  # share of those that hold only digits
+    zeros: float  # share of those longer than a character that begin with a zero
     letters: float  # share of those that hold a letter
     shortest: int  # characters
     longest: int
 
 
 def look_of(ids: Sequence[str]) -> Look:
-    """The figures of some ids; of none, all are 0."""
+    """Return the figures of some ids; all are 0 without ids."""
     n = max(len(ids), 1)
     lengths = [len(one) for one in ids] or [0]
     return Look(
@@ -44,33 +45,36 @@ def look_of(ids: Sequence[str]) -> Look:
 
 
 def difference(looks: Mapping[str, Look]) -> str:
-    """What differs most between the ids of several parties, as a sentence; how they look where nothing stands out."""
+    """Say what differs most between the ids of several parties; if nothing stands out, give their lengths."""
     of = {
         "leading zeros": {name: one.zeros for name, one in looks.items()},
         "letters": {name: one.letters for name, one in looks.items()},
-        "digits alone": {name: one.digits for name, one in looks.items()},
+        "only digits": {name: one.digits for name, one in looks.items()},
     }
     what, shares = max(of.items(), key=lambda pair: max(pair[1].values()) - min(pair[1].values()))
     most, least = max(shares, key=lambda name: shares[name]), min(shares, key=lambda name: shares[name])
     if shares[most] - shares[least] >= 0.25:
         few = "none" if shares[least] == 0 else f"{shares[least]:.0%}"
-        verb = "are" if what == "digits alone" else "have"
+        verb = "are" if what == "only digits" else "have"
         return (
             f"{shares[most]:.0%} of the ids of '{most}' {verb} {what}, of those of '{least}' {few}: "
-            "an id is compared as the text that the file holds, so write both alike"
+            "ids are compared as the text in the file, so write both in the same way"
         )
     said = ", ".join(f"'{name}' {one.shortest} to {one.longest}" for name, one in looks.items())
     return f"their ids have these numbers of characters: {said}; do they name the same things?"
 
 
 def ordered(ids: Sequence[str], seed: int) -> Whole:
-    """Places (n,) that sort ids by HMAC-SHA256 under the run's seed: one order for all parties, whatever that of their files (V2)."""
+    """Return the positions (n,) that sort ids by HMAC-SHA256 under the run's seed (V2).
+
+    The order is the same for all parties, regardless of the order of their files.
+    """
     key = str(seed).encode()
     tags = [hmac.digest(key, one.encode(), "sha256") for one in ids]
     return np.array(sorted(range(len(ids)), key=tags.__getitem__), dtype=np.int64)
 
 
-def fingerprint(ids: Sequence[str], seed: int) -> str:
+def digest_of_ids(ids: Sequence[str], seed: int) -> str:
     """A digest of all ids in their order: equal for two parties that hold the same ones in the same order."""
     key = str(seed).encode()
     return hmac.digest(key, b"\x1f".join(hashlib.sha256(one.encode()).digest() for one in ids), "sha256").hex()

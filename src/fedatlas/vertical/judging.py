@@ -1,4 +1,4 @@
-"""What the active party says of the model: figures of the rows that nobody trained on, made where labels and margins are."""
+"""The active party's figures of the model on rows that were not used for training; only it has labels and margins."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedatlas.vertical.parties import Columns, aligned, each, places
 
 JUDGE = "judge"
 Outputs = Callable[[State], Floats]
-"""State of the active party -> (N,) log-odds of class 1, or numbers in the label's unit."""
+"""Function from the active party's state to (N,) log-odds of class 1, or numbers in the label's unit."""
 
 
 def probabilities(margins: Floats) -> Floats:
-    """Of class 1, from log-odds."""
+    """Return the probabilities of class 1 from log-odds."""
     out: Floats = np.where(margins >= 0, 1, np.exp(np.minimum(margins, 0))) / (1 + np.exp(-np.abs(margins)))
     return out
 
@@ -48,7 +48,7 @@ class Judged:
 
     @property
     def scores(self) -> Floats:
-        """(n,) what the headline figure is the mean of: right or not, or the squared error in the label's unit."""
+        """(n,) scores whose mean gives the headline figure: 1 if right, else 0; or squared errors in the label unit."""
         return (self.predicted == self.y).astype(np.float64) if self.task == "classes" else (self.out - self.y) ** 2
 
     @property
@@ -57,7 +57,7 @@ class Judged:
         return (self.out > 0).astype(np.float64) if self.task == "classes" else self.out
 
     def figures(self) -> dict[str, Any]:
-        """The quality fields of a row of metrics.jsonl; of two classes with the area under the curve."""
+        """Return the quality fields of a row of metrics.jsonl; for classes also the area under the ROC curve."""
         if self.task == "numbers":
             return dict(quality.number_figures(quality.number_sums(self.out, self.y, self.losses, self.weight)))
         y = self.y.astype(np.int64)
@@ -68,7 +68,7 @@ class Judged:
         return {**found, "auc": quality.auc(self.out, y, self.weight)}
 
     def weighted(self) -> Weighted:
-        """The figures that are given intervals."""
+        """Return the function that computes the figures with intervals on bootstrap samples."""
         loss = resampling.of_mean("loss", self.losses, self.weight)
         if self.task == "numbers":
             root = resampling.of_mean("rmse", self.scores, self.weight, root=True)
@@ -83,7 +83,7 @@ class Judged:
 
 
 def question(outputs: Outputs) -> Mapping[str, Question]:
-    """The question by which a model is judged."""
+    """Return the question by which a model is judged."""
 
     def judge(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
         found = Judged(data, state, outputs(state), message["on"])
@@ -96,7 +96,7 @@ def question(outputs: Outputs) -> Mapping[str, Question]:
 
 
 def judged(server: State, on: str = "test", intervals: bool = False) -> RoundGenerator:
-    """The server's state with ``quality``: figures of the rows that "test" or are "held" out, and ``intervals`` of them."""
+    """Add ``quality`` to the server's state: figures of the "test" or "held" out rows, and their ``intervals``."""
     active = server["active"]
     ask = Ask((active,), JUDGE, {active: {"on": on, "intervals": intervals}}, "each")
     heard = (yield from each(ask, server["names"]))[active]

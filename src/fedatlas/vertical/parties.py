@@ -1,8 +1,8 @@
-"""What a party holds, and where the alignment left its rows.
+"""The data that a party holds, and its rows after alignment.
 
-The active party holds the label; all others are passive. A generator addresses both through the link and holds nothing of either.
-After the alignment all parties speak of a row by its place 0, ..., N-1, the same at every party; ``order`` says which of its own rows
-stands there.
+The active party holds the label; all others are passive. A generator addresses both through the link and holds none of
+their data. After the alignment all parties refer to a row by its place 0, ..., N-1, which is the same at every party;
+``order`` gives the party's own row at each place.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ Whole = NDArray[np.int64]
 
 
 class Columns(NamedTuple):
-    """What one party holds: its own rows in the order of its file, and nobody else's."""
+    """The data of one party: its own rows in the order of its file."""
 
-    party: int  # its place in [[parties]]
+    party: int  # its index in [[parties]]
     name: str
-    active: int  # the place of the party that holds the label
+    active: int  # the index of the party that holds the label
     parties: tuple[str, ...]  # the names of all
     ids: tuple[str, ...]
     x: Floats  # (rows, columns), NaN = missing
     names: tuple[str, ...]  # of the columns
     y: Floats | None = None  # (rows,) at the active party: 0 or 1, or numbers in the label's unit
-    weight: Floats | None = None  # (rows,) at the active party; None: all rows count alike
+    weight: Floats | None = None  # (rows,) at the active party; None: all rows count equally
     task: str = ""  # "classes" or "numbers" at the active party
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
 
 
 class PartyLeft(ProtocolError):
-    """A party did not answer: what was begun comes to nothing, what was finished before holds."""
+    """A party did not answer: the round is lost, and earlier rounds are kept."""
 
 
 def order(state: State) -> Whole:
-    """(N,) the party's own row at each aligned place; -1 where it has none."""
+    """Return (N,), the party's own row at each aligned place; -1 if it has none."""
     found: Whole = state["align"]["order"].numpy()
     return found
 
 
 def places(state: State, which: str) -> Whole:
-    """The places, ascending, of the rows that "train", that are "held" out to stop by, or that "test"."""
+    """Return the places, ascending, of the "train", "held" (validation) or "test" rows."""
     found: Whole = state["split"][which].numpy()
     return found
 
 
 def aligned(data: Columns, state: State) -> Columns:
-    """The party's columns in the order of the places; a row that it does not have is missing in all of them."""
+    """Return the party's columns in the order of the places; all values of a row that it does not have are missing."""
     rows = order(state)
     x = data.x[rows]
     if (rows < 0).any():
@@ -66,7 +66,7 @@ def aligned(data: Columns, state: State) -> Columns:
 
 
 def each(ask: Ask, names: Sequence[str]) -> Generator[Ask, Replies, Mapping[int, Update]]:
-    """The replies by party; PartyLeft where one of those asked did not answer."""
+    """Return the replies by party; PartyLeft if one of those asked did not answer."""
     replies = yield ask
     for k in ask.to:
         if k not in replies.each:
@@ -75,10 +75,10 @@ def each(ask: Ask, names: Sequence[str]) -> Generator[Ask, Replies, Mapping[int,
 
 
 def to_all(parties: Sequence[int], what: str, message: Mapping[str, Any] | None = None) -> Ask:
-    """The same question to several parties."""
+    """Ask several parties the same question."""
     return Ask(tuple(parties), what, dict.fromkeys(parties, message or {}), "each")
 
 
 def tensor(values: Any) -> torch.Tensor:
-    """An array as the codec carries it."""
+    """Return an array as a tensor for the codec."""
     return torch.from_numpy(np.ascontiguousarray(values))

@@ -1,15 +1,16 @@
-"""Points of a group in place of ids: who knows no exponent cannot tell whose id a point stands for, and two exponents commute.
+"""Mask ids as points of a group: without the exponent nobody can tell the id of a point, and two exponents commute.
 
     H(id)^a^b = H(id)^b^a
 
 ``ed25519``: H is libsodium's map of 32 uniform bytes (BLAKE2b of the id) to the subgroup of prime order, in which deciding whether two
-points have the same exponent is as hard as Diffie-Hellman's decision problem. ``x25519`` is about twice as fast and takes the hash for an
-x coordinate: whether that lies on the curve or on its twist survives every exponent, so that each masked id tells one bit.
-PyNaCl (``pip install "fedatlas[he]"``) is imported when it is used; libsodium refuses points outside of the subgroup, and lets go of
-Python's lock, so that threads share the work.
+points have the same exponent is as hard as the decisional Diffie-Hellman problem. ``x25519`` is about twice as fast and
+uses the hash as an x coordinate: whether it lies on the curve or on its twist survives every exponent, so each masked id
+reveals one bit.
+PyNaCl (``pip install "fedatlas[he]"``) is imported when it is used. libsodium refuses points outside the subgroup, and
+releases Python's lock, so that threads share the work.
 
-Source: Meadows, S&P 1986; Huberman, Franklin, Hogg, EC 1999; the group: RFC 7748, Bernstein et al. 2011. Secure against parties that
-follow the protocol and are curious.
+Secure against parties that are curious but follow the protocol. Source: Meadows, S&P 1986; Huberman, Franklin, Hogg,
+EC 1999; the group: RFC 7748, Bernstein et al. 2011.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from fedatlas.errors import DataError, ProtocolError
 
 Group = Literal["ed25519", "x25519"]
 BYTES = 32
-STRETCH = 2000  # points that a thread takes at once
+STRETCH = 2000  # points that a thread processes at once
 DOMAIN = b"fedatlas alignment 1"
 
 
 def sodium() -> Any:
-    """PyNaCl's bindings; DataError where they are not installed."""
+    """Return PyNaCl's bindings; DataError if they are not installed."""
     try:
         import nacl.bindings
     except ImportError:
@@ -42,7 +43,7 @@ def sodium() -> Any:
 
 
 def exponent(group: Group) -> bytes:
-    """A fresh secret exponent."""
+    """Return a fresh secret exponent."""
     if group == "x25519":
         return secret.random_bytes(BYTES)
     found: bytes = sodium().crypto_core_ed25519_scalar_reduce(secret.random_bytes(2 * BYTES))
@@ -50,7 +51,7 @@ def exponent(group: Group) -> bytes:
 
 
 def hashed(ids: Sequence[str], group: Group, workers: int = 1) -> Tensor:
-    """(n, 32) uint8: the point of each id."""
+    """Return (n, 32) uint8, the point of each id."""
     lift = sodium().crypto_core_ed25519_from_uniform if group == "ed25519" else bytes
 
     def point(one: str) -> bytes:
@@ -61,7 +62,7 @@ def hashed(ids: Sequence[str], group: Group, workers: int = 1) -> Tensor:
 
 
 def raised(points: Any, key: bytes, group: Group, workers: int = 1) -> Tensor:
-    """(n, 32) uint8: each point to the power of the exponent; ProtocolError for what is no point of the group."""
+    """Return (n, 32) uint8, each point raised to the exponent; ProtocolError for bytes that are not a point."""
     rows = _rows(points)
     power = sodium().crypto_scalarmult_ed25519_noclamp if group == "ed25519" else sodium().crypto_scalarmult
 
@@ -72,23 +73,23 @@ def raised(points: Any, key: bytes, group: Group, workers: int = 1) -> Tensor:
     try:
         return _each(one, rows, workers)
     except RuntimeError:
-        raise ProtocolError("a masked id is no point of the group: it is broken or forged.") from None
+        raise ProtocolError("a masked id is not a point of the group: it is broken or forged.") from None
 
 
 def _rows(points: Any) -> list[bytes]:
     if not isinstance(points, Tensor) or points.dtype != torch.uint8 or points.ndim != 2 or points.shape[1] != BYTES:
-        raise ProtocolError("a message holds no masked ids where some were due: (n, 32) bytes.")
+        raise ProtocolError("a message does not hold masked ids, which are (n, 32) bytes.")
     return keys_of(points)
 
 
 def keys_of(points: Tensor) -> list[bytes]:
-    """Each point as bytes, to look it up by."""
+    """Return each point as bytes, for look-ups."""
     data = points.contiguous().numpy().tobytes()
     return [data[at : at + BYTES] for at in range(0, len(data), BYTES)]
 
 
 def _each(make: Callable[[Any], bytes], items: Sequence[Any], workers: int) -> Tensor:
-    """``make`` of every item, by threads, as (n, 32)."""
+    """Apply ``make`` to every item, in threads, and return (n, 32)."""
     stretches = [items[at : at + STRETCH] for at in range(0, len(items), STRETCH)]
 
     def some(stretch: Sequence[Any]) -> bytes:
@@ -103,6 +104,6 @@ def _each(make: Callable[[Any], bytes], items: Sequence[Any], workers: int) -> T
 
 
 def shuffle(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A secret order of so many things: by fresh keys from the operating system, 16 bytes each, which no two share."""
+    """Return a secret order of ``count`` items: they are sorted by fresh 16-byte keys from the operating system."""
     keys = np.frombuffer(secret.random_bytes(16 * count), np.dtype("V16"))
     return np.array(sorted(range(count), key=lambda i: keys[i].tobytes()), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""A scheme: how a model is trained between parties that hold different columns of the same rows.
+"""A scheme: how parties that hold different columns of the same rows train a model.
 
-One record of pure functions says all that a run, its baselines, its preview, prediction, deployment and the catalogue need to know of it.
-Alignment (`align`), the split of the rows (`split`) and judging (`judging`) are the same for all schemes.
+One record of pure functions holds all that a run, its baselines, its preview, prediction, deployment and the catalogue
+need. Alignment (`align`), the split of the rows (`split`) and judging (`judging`) are the same for all schemes.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ class Words(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What is trained to see what a round costs."""
+    """The training by which the cost of a round is estimated."""
 
     rows: tuple[int, ...] = (20_000,)  # of one round each; of two the cost is the straight line through both
     number: int = 1  # of the round that is tried: the first that costs as much as most
 
 
 def in_the_clear(how: How) -> str:
-    """Why real parties may not run a scheme whose labels show."""
-    return "what crosses shows the labels, which is allowed only in a simulation"
+    """Return why real parties may not run a scheme that reveals labels."""
+    return "its messages reveal the labels, which is allowed only in a simulation"
 
 
 class Scheme(NamedTuple):
-    """What a scheme does. ``how``: its settings; ``server``: what is known left of the link; ``state``: what a party keeps."""
+    """The functions of a scheme. ``how``: its settings; ``server``: the coordinator's state; ``state``: a party's."""
 
     name: str
     words: Words
     build: Callable[..., How]  # from the keys of ``[algorithm]``
     rounds: str  # the key of ``[algorithm]`` that says how many rounds there are
     questions: Callable[[How], Mapping[str, Question]]
-    begin: Callable[[How, State], RoundGenerator]  # behind alignment and split
+    begin: Callable[[How, State], RoundGenerator]  # after alignment and split
     step: Callable[[How, State, int], RoundGenerator]  # one round
-    end: Callable[[How, State], RoundGenerator]  # what is found out of the finished model
+    end: Callable[[How, State], RoundGenerator]  # computes facts about the finished model
     outputs: Callable[[State], Floats]  # (N,) of the active party: log-odds of class 1, or numbers in the label's unit
     brought: Callable[
         [State], Mapping[str, Sequence[float]]
@@ -76,20 +76,20 @@ class Scheme(NamedTuple):
     ]  # "table": a party's part; "model": that of all, from the active party, elsewhere None; "own": its private results
     load: Callable[[Columns, Mapping[str, Any]], State]  # from "table" and "model" as exported, to predict
     predict: Callable[[How, State], RoundGenerator]  # afterwards the active party's state has outputs
-    keys: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # which "table" and "model" hold at least
+    keys: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # keys that "table" and "model" must have
     counts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> ``figures`` of a row
     facts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> entries of summary.json (`RunSummary`)
     said: Callable[[How], str] = str  # the settings in a line
     tasks: tuple[str, ...] = ("classes", "numbers")  # kinds of label that it learns; others are refused before round 0
     later: tuple[str, ...] = ()  # keys of other implementations that are not in this version
-    mechanisms: Mapping[str, tuple[str, ...]] = {}  # of ``[[privacy]]`` -> the keys that have a meaning here
+    mechanisms: Mapping[str, tuple[str, ...]] = {}  # of ``[[privacy]]`` -> the keys that apply here
     under: Callable[[How, Any], How] = lambda how, mechanism: how  # the settings under a mechanism
-    clear: Callable[[How], How] = lambda how: how  # the settings without any
-    protected: Callable[[How], bool] = lambda how: False  # whether what crosses hides the labels
-    refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" where they may
+    clear: Callable[[How], How] = lambda how: how  # the settings without a mechanism
+    protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
+    refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
     trial: Callable[[How], Trial] = lambda how: Trial()
 
 
 def questions(scheme: Scheme, how: How) -> dict[str, Question]:
-    """Everything that a party of a run can be asked."""
+    """Return every question that a party of a run can be asked."""
     return {**align.QUESTIONS, **split.QUESTIONS, **scheme.questions(how), **judging.question(scheme.outputs)}

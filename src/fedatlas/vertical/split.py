@@ -1,4 +1,4 @@
-"""Which aligned rows train, which are held out to stop by, which test: the active party draws, and tells the others the places."""
+"""Split aligned rows into training, validation and test: the active party draws, and tells the others the places."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ PARTS = ("train", "held", "test")
 
 
 def parted(y: Any, task: str, shares: Mapping[str, float], seed: int) -> dict[str, Whole]:
-    """part -> places, ascending; of classes each part has its share of every class. ``shares``: of "held" and of "test"."""
+    """Map each part to its places, ascending. ``shares``: those of "held" and "test".
+
+    With classes, each part gets its share of every class.
+    """
     stream = numpy_stream(seed, "split")
     out: dict[str, list[Whole]] = {part: [] for part in PARTS}
     groups = [np.flatnonzero(y == value) for value in np.unique(y)] if task == "classes" else [np.arange(len(y))]
@@ -37,11 +40,11 @@ def _split(model: Any, data: Columns, message: Any, state: State, session: Any) 
     shares = {"test": message["test"], "held": message["held"]}
     found = parted(own.y, data.task, shares, data.seed)
     if not len(found["train"]) or not len(found["test"]) or (shares["held"] and not len(found["held"])):
-        raise DataError(f"{len(own.y)} common rows are too few to train on and to test with.")
+        raise DataError(f"{len(own.y)} common rows are too few to train, validate and test.")
     if data.task == "classes" and len(np.unique(own.y[found["train"]])) < 2:
-        raise DataError("all common rows to train on are of one class: there is nothing to learn.")
+        raise DataError("all common training rows have the same class: there is nothing to learn.")
     if own.weight is not None and not own.weight[found["train"]].any():
-        raise DataError("all common rows to train on weigh 0: there is nothing to learn.")
+        raise DataError("all common training rows have weight 0: there is nothing to learn.")
     places = {part: tensor(rows) for part, rows in found.items()}
     counts = {part: len(rows) for part, rows in found.items()}
     return {"places": places, "rows": counts}, {**state, "split": places}, session
@@ -58,7 +61,7 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def split(server: State, test: float, held: float = 0.0) -> RoundGenerator:
-    """The server's state with ``rows``: how many train, are held out, test. DataError where these rows cannot be parted so."""
+    """Split the rows; the server's state gets ``rows``, the size of each part. DataError if there are too few rows."""
     names, active = server["names"], server["active"]
     heard = yield from each(Ask((active,), SPLIT, {active: {"test": test, "held": held}}, "each"), names)
     others = tuple(k for k in range(len(names)) if k != active)

@@ -10,16 +10,14 @@ from fedatlas.privacy.secagg.keys import FEWEST, KEY, Place, Secret
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.privacy.secagg.shamir import WIDTH
 
-PHASES = ("keys", "shares", "received", "masked", "agree", "unmask")
-
 
 class Session(NamedTuple):
     """A client's part of one session. Positions are places in the cohort, from 0.
 
-    done: the last of ``PHASES`` that is behind it. keys: what everybody advertised, a position each. members: positions of those
-    who are still in. held: position -> this client's shares of that client's private mask key and seed. fewest: clients below which
-    it takes part in no sum. head: digest of what all are told; heavy: by part the positions whose weight counts there. survivors:
-    positions in the sum, as it signed. What is no longer needed is empty.
+    done: what is behind it, the last of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what everybody advertised,
+    a position each. members: positions of those who are still in. held: position -> this client's shares of that client's private
+    mask key and seed. fewest: clients below which it takes part in no sum. head: digest of what all are told; heavy: by part the
+    positions whose weight counts there. survivors: positions in the sum, as it signed. What is no longer needed is empty.
     """
 
     place: Place

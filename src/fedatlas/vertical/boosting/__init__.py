@@ -1,15 +1,15 @@
-"""SecureBoost: gradient-boosted trees between parties that hold different columns of the same rows (V2, V3 (1) to (3)).
+"""SecureBoost: gradient-boosted trees over parties that hold different columns of the same rows (V2, V3 (1) to (3)).
 
 settings.py    the keys of the experiment file
-gains.py       gradients in fixed point, what a split gains, which one wins
+gains.py       gradients in fixed point, gains of splits, the best split
 bins.py        a party's columns cut into bins, and the splits that it offers
 histogram.py   sums by bin in the clear
-sealed.py      the same on ciphertexts: packing, sisters by subtraction, several sums in a plaintext
-nodes.py       which row stands where in the tree that is grown
-records.py     what a party keeps of the trees
-passive.py     what a party without the label is asked
-active.py      what the party with the label is asked
-inference.py   prediction between parties
+sealed.py      the same on ciphertexts: packing, subtraction of siblings, several sums in a plaintext
+nodes.py       the node of each row in the tree that is grown
+records.py     the parts of the trees that a party keeps
+passive.py     answers of a party without the label
+active.py      answers of the party with the label
+inference.py   prediction by several parties
 files.py       a model as plain values, and back
 protocol.py    the rounds, left of the link
 words.py       texts about the scheme

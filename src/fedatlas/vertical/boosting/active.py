@@ -1,7 +1,7 @@
-"""What the party with the label is asked while a tree grows: gradients, the best split of each node, the leaves.
+"""The answers of the party with the label while a tree grows: gradients, the best split of each node, the leaves.
 
-Labels, margins, gradients, the secret key, opened sums and the skeleton never leave it. What it tells others are gradients
-(encrypted, or in a simulation in the clear), which of their candidates won, and which rows its own splits send left.
+Labels, margins, the secret key, opened sums and the trees' structure never leave it. It tells others the gradients
+(encrypted, or in the clear in a simulation), which of their candidates won, and which rows its own splits send left.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fedatlas.vertical.boosting.passive import Answered, cut, divided, offered, 
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
 
-KEY = "key"  # in what a session keeps over rounds, in memory alone
+KEY = "key"  # key of a session's memory that lasts over rounds and is never written
 
 
 def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Its own bins, the start of all margins, and how many candidates each other party announced."""
+    """Cut the party's own columns into bins, start all margins, and note how many candidates the others announced."""
     _, state, _ = cut(how, model, data, message, state, session)
     own, train = aligned(data, state), places(state, "train")
     assert own.y is not None
@@ -44,12 +44,12 @@ def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
 
 
 def unit(boost: records.Boost) -> gains.Unit:
-    """What margins mean."""
+    """Return the unit of margins."""
     return gains.Unit(boost["task"], *boost["unit"].tolist())
 
 
 def keys(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """A key pair, where this process has none yet: it is never written, and no tree depends on it."""
+    """Make a key pair if this process has none yet; it is never written, and no tree depends on it."""
     kept = dict(session_of(session).get("run", {}))
     if KEY not in kept:
         kept[KEY] = paillier.holder(paillier.generate(how.key_bits, testing=how.testing))
@@ -57,7 +57,7 @@ def keys(how: SecureBoost, model: Any, data: Columns, message: Any, state: State
 
 
 def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Gradients of the rows that the tree is grown on, as the others are told them."""
+    """Return the gradients of the tree's rows as the others get them: encrypted, or in the clear."""
     own, boost, tree = aligned(data, state), state["boost"], message["tree"]
     assert own.y is not None
     train = places(state, "train")
@@ -85,7 +85,7 @@ def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
 
 
 def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Opens the others' sums and takes the best split of each open node; divides the rows where it is its own."""
+    """Open the others' sums and choose the best split of each open node; divide the rows if the split is its own."""
     now = _settled(session["boost"], message)
     others, opened = _opened(how, data, state, now, message["sums"], session)
     choices = {}
@@ -113,7 +113,7 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
 
 
 def _settled(now: Mapping[str, Any], message: Any) -> dict[str, Any]:
-    """With what the owners of the last level's splits said of them."""
+    """Return the session's tree after the replies of the owners of the last level's splits."""
     nodes = dict(now["tree_nodes"])
     for party, numbers in message["records"].items():
         for v, record in zip(now["asked"][int(party)], numbers, strict=True):
@@ -122,12 +122,12 @@ def _settled(now: Mapping[str, Any], message: Any) -> dict[str, Any]:
 
 
 def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
-    """(3,) the sums of a node."""
+    """Return (3,), the sums of a node: g, h and rows."""
     return np.array([now["fixed"].g[spot].sum(), now["fixed"].h[spot].sum(), len(spot)], np.int64)
 
 
 def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], sums: Any, session: Any) -> Any:
-    """({party: {node: (k, 3) left sums}}, counts). ProtocolError, in a sentence that names the party, for what are no such sums."""
+    """Return ({party: {node: (k, 3) left sums}}, counts). ProtocolError, naming the party, for a malformed reply."""
     found: dict[int, dict[int, Whole]] = {}
     decryptions = 0
     form = sealed.fields(len(now["rows"]), how) if how.encrypted and sums else None
@@ -136,11 +136,11 @@ def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any
         announced, candidates = state["boost"]["announced"][party], int(said["candidates"])
         if candidates > announced or (how.columns == 1 and candidates != announced):
             raise ProtocolError(
-                f"party '{name}' answered with {candidates} sums a node where {announced} were due, from its bins."
+                f"party '{name}' answered with {candidates} sums per node, but its bins give {announced}."
             )
         if len(said["left"]) != len(now["open"]):
             raise ProtocolError(
-                f"party '{name}' answered for {len(said['left'])} nodes where {len(now['open'])} were open."
+                f"party '{name}' answered for {len(said['left'])} nodes, but {len(now['open'])} were open."
             )
         try:
             if form is not None:
@@ -158,7 +158,7 @@ def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any
 
 
 def _possible(left: Whole, whole: Whole, name: str, how: SecureBoost) -> Whole:
-    """The same sums; ProtocolError where no rows of the node have them."""
+    """Return the same sums; ProtocolError if no rows of the node can have them."""
     g, h, count = left.T
     top = 1 << how.precision
     wrong = (count < 0) | (count > whole[2]) | (h < 0) | (h > whole[1]) | (np.abs(g) > count * top)
@@ -170,7 +170,10 @@ def _possible(left: Whole, whole: Whole, name: str, how: SecureBoost) -> Whole:
 
 
 def _own_splits(data: Columns, state: State, now: Mapping[str, Any], choices: Mapping[int, Any]) -> Any:
-    """(the session, what all are told of its own splits, its state): own nodes are divided, those of others are asked for."""
+    """Divide the party's own nodes, and note which nodes the others have to divide.
+
+    Returns the session, the splits to tell everybody, and the party's state.
+    """
     nodes, asked = dict(now["tree_nodes"]), dict[int, list[int]]()
     for v, (best, *_) in choices.items():
         nodes[v] = (best.party, -1, best.gain)
@@ -185,7 +188,7 @@ def _own_splits(data: Columns, state: State, now: Mapping[str, Any], choices: Ma
 
 
 def _next(how: SecureBoost, choices: Mapping[int, Any]) -> list[int]:
-    """The nodes that may be split further: above the depth, with rows for two leaves."""
+    """Return the nodes that may be split further: not too deep, and with enough rows for two leaves."""
     found = []
     for v, (_, left, right) in choices.items():
         for child, rows in ((2 * v, left), (2 * v + 1, right)):
@@ -195,7 +198,7 @@ def _next(how: SecureBoost, choices: Mapping[int, Any]) -> list[int]:
 
 
 def leaves(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Values of the leaves, new margins of all rows, one more tree; says how many nodes each party has."""
+    """Set the values of the leaves, update all margins and store the tree; return how many nodes each party has."""
     now, boost = _settled(session["boost"], message), state["boost"]
     split, tree = now["tree_nodes"], now["tree"] - 1
     order = sorted({1, *(c for v in split for c in (2 * v, 2 * v + 1))})

@@ -1,8 +1,8 @@
-"""A party's columns cut into bins, once, on its training rows; and the splits that it can offer a node.
+"""Cut a party's columns into bins, once, on its training rows, and list the splits that it can offer a node.
 
-A column with no more different values than bins is cut between all of them, another one at quantiles. Bin b holds the values above cut
-b - 1 and up to cut b; behind the last bin of values stands one of missing values. A candidate is (column, bin, where missing values go),
-in this order: to the left are the bins up to it.
+A column with no more different values than bins is cut between all of them, any other at quantiles. Bin b holds the
+values above cut b - 1 and up to cut b; after the last of them comes a bin of missing values. A candidate is (column, bin,
+direction of missing values), in this order; bins up to its bin go left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedatlas.vertical.parties import Floats, Whole
 
 
 class Grid(NamedTuple):
-    """How some columns of a party stand in a histogram, one bin after another, and the candidates they make."""
+    """The layout of some of a party's columns in a histogram, one bin after another, and their candidates."""
 
     columns: Whole  # which of the party's columns
     first: Whole  # place of each one's first bin
@@ -31,7 +31,7 @@ class Grid(NamedTuple):
 
 
 def cuts_of(x: Floats, bins: int) -> Floats:
-    """Where a column (rows,) is cut: at most ``bins`` - 1 places, ascending."""
+    """Return where to cut a column (rows,): at most ``bins`` - 1 values, ascending."""
     values = np.sort(x[~np.isnan(x)])
     different = np.unique(values)
     if len(different) <= bins:
@@ -44,7 +44,7 @@ def cuts_of(x: Floats, bins: int) -> Floats:
 
 
 def numbered(x: Floats, cuts: Sequence[Floats]) -> NDArray[np.int32]:
-    """(rows, columns) the bin of each value; missing values stand in the last one."""
+    """Return (rows, columns), the bin of each value; missing values are in the last one."""
     out = np.empty(x.shape, np.int32)
     for f, one in enumerate(cuts):
         out[:, f] = np.where(np.isnan(x[:, f]), len(one) + 1, np.searchsorted(one, x[:, f], side="left"))
@@ -52,10 +52,10 @@ def numbered(x: Floats, cuts: Sequence[Floats]) -> NDArray[np.int32]:
 
 
 def grid(columns: Sequence[int], cuts: Sequence[Floats], holes: NDArray[np.bool_]) -> Grid:
-    """The candidates of some columns; ``holes``: which of all columns lack values among the training rows.
+    """Return the candidates of some columns; ``holes``: which of all columns have missing values in training rows.
 
-    A column that lacks none has one candidate a cut: both directions would be equal, and of equals left is first. Another one has two, and
-    one more that parts what is there from what is missing.
+    A column without missing values has one candidate per cut, since both directions would be equal. A column with
+    missing values has two per cut, and one more that separates known from missing values.
     """
     first, at, hole, column, cut, left, adds = 0, [], [], [], [], [], []
     firsts = []
@@ -79,6 +79,6 @@ def grid(columns: Sequence[int], cuts: Sequence[Floats], holes: NDArray[np.bool_
 
 
 def spots(bins: NDArray[np.int32], found: Grid) -> Whole:
-    """(rows, columns of the grid) the place of each row's bins in the histogram."""
+    """Return (rows, columns of the grid), the position of each row's bins in the histogram."""
     places: Whole = bins[:, found.columns].astype(np.int64) + found.first
     return places

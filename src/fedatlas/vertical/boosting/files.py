@@ -1,4 +1,4 @@
-"""A model between parties as plain values for files: each party's own splits, and of the active party the skeleton. And back."""
+"""Convert a model to plain values for files, and back: each party's own splits, and the active party's skeleton."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedatlas.vertical.parties import Columns, Floats, tensor
 
 
 def outputs(state: State) -> Floats:
-    """(N,) of the active party's state: log-odds of the second class, or numbers in the label's unit."""
+    """Return (N,), outputs in the active party's state: log-odds of the second class, or numbers in the label unit."""
     boost = state["boost"]
     start, scale = boost["unit"].tolist()
     margin: Floats = boost["margin"].numpy()
@@ -23,9 +23,9 @@ def outputs(state: State) -> Floats:
 
 
 def export(data: Columns, state: State) -> dict[str, Any]:
-    """{"table": the party's own splits, "model": the skeleton, None elsewhere, "own": what the party is told besides}.
+    """Return {"table": the party's own splits, "model": the skeleton, or None, "own": what the party gets besides}.
 
-    A threshold of None: every value goes left, holes right.
+    A threshold of None means that every known value goes left and missing values go right.
     """
     boost = state["boost"]
     lines = {name: one.tolist() for name, one in boost["table"].items()}
@@ -60,7 +60,7 @@ def _skeleton(data: Columns, boost: records.Boost) -> dict[str, Any]:
 
 
 def loaded(data: Columns, exported: Mapping[str, Any]) -> State:
-    """The party's state for prediction on new rows. DataError where its table lacks a column that a split asks for."""
+    """Return the party's state for prediction on new rows. DataError if its table lacks a column that a split uses."""
     found = exported["table"]["records"]
     if lacking := sorted({one["column"] for one in found} - {*data.names}):
         raise DataError(f"the table of '{data.name}' has no column '{lacking[0]}', which the model was trained on.")

@@ -1,11 +1,11 @@
-"""Gradients in fixed point, and what a split gains: one float64 function of whole sums (V2).
+"""Gradients in fixed point, and the gain of a split, a float64 function of integer sums (V2).
 
     squared    g = yhat - y, h = 1        on the standardised target
     logistic   g = p - y, h = p (1 - p)   p = 1 / (1 + exp(-margin))
 
-Once a tree g and h, times the weights of the rows, are divided by the power of two above their largest size and rounded to 2^-precision;
-from then on there are whole numbers only, which add up alike in any order and under encryption. A sum is a row of three: of g, of h, and
-how many rows.
+Once per tree, g and h, times the weights of the rows, are divided by the power of two above their largest size and
+rounded to 2^-precision. From then on all numbers are integers, whose sums are the same in any order and under
+encryption. A sum has three parts: g, h, and the number of rows.
 
     gain = 1/2 [T(G_L)^2/(H_L + l2) + T(G_R)^2/(H_R + l2) - T(G)^2/(H + l2)] - min_gain
     T(G) = sign(G) max(|G| - l1, 0),  leaf = -T(G)/(H + l2)
@@ -26,7 +26,7 @@ from fedatlas.vertical.parties import Floats, Whole
 
 
 class Fixed(NamedTuple):
-    """Gradients of some rows as whole numbers: g stands for g 2^(g_power - precision), h likewise."""
+    """Gradients of some rows as integers: g represents g 2^(g_power - precision), and h likewise."""
 
     g: Whole  # (rows,), at most 2^precision in size
     h: Whole  # (rows,), from 0 to 2^precision
@@ -35,7 +35,7 @@ class Fixed(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What margins mean: classes have log-odds; a number is start + scale margin."""
+    """The unit of margins: log-odds for classes; for a number, start + scale margin."""
 
     task: str  # "classes" or "numbers"
     start: float = 0.0
@@ -43,7 +43,7 @@ class Unit(NamedTuple):
 
 
 def unit_of(y: Floats, weight: Floats | None, task: str) -> Unit:
-    """The target's weighted mean and standard deviation over the training rows; classes stay as they are."""
+    """Return the unit: for numbers the target's weighted mean and standard deviation over the training rows."""
     if task == "classes":
         return Unit(task)
     mean = float(np.average(y, weights=weight))
@@ -52,7 +52,7 @@ def unit_of(y: Floats, weight: Floats | None, task: str) -> Unit:
 
 
 def gradients(y: Floats, margin: Floats, weight: Floats | None, unit: Unit) -> tuple[Floats, Floats]:
-    """g and h of each row at these margins, times its weight."""
+    """Return g and h of each row at these margins, times its weight."""
     if unit.task == "classes":
         with np.errstate(over="ignore"):  # exp of a large number is infinity, and p is 0
             p = 1 / (1 + np.exp(-margin))
@@ -63,7 +63,7 @@ def gradients(y: Floats, margin: Floats, weight: Floats | None, unit: Unit) -> t
 
 
 def fixed(g: Floats, h: Floats, precision: int) -> Fixed:
-    """Both rounded. DataError where their sums would run over 63 bits."""
+    """Round g and h to fixed point. DataError if their sums could exceed 63 bits."""
     if len(g) << precision >= 1 << 62:
         raise DataError(
             f"sums of {len(g):,} rows at {precision} bits do not fit into 63 bits: lower algorithm.precision."
@@ -76,26 +76,29 @@ def fixed(g: Floats, h: Floats, precision: int) -> Fixed:
 
 
 def real(sums: Whole, found: Fixed, precision: int) -> tuple[Floats, Floats]:
-    """(G, H) that rows of sums (..., 3) stand for."""
+    """Return (G, H), the real values of integer sums (..., 3)."""
     g = np.ldexp(sums[..., 0].astype(np.float64), found.g_power - precision)
     return g, np.ldexp(sums[..., 1].astype(np.float64), found.h_power - precision)
 
 
 def pulled(G: Floats, l1: float) -> Floats:
-    """T(G): nearer to 0 by l1."""
+    """Return T(G), which is G moved towards 0 by l1."""
     moved: Floats = np.sign(G) * np.maximum(np.abs(G) - l1, 0)
     return moved
 
 
 def worth(G: Floats, H: Floats, how: SecureBoost) -> Floats:
-    """T(G)^2 / (H + l2); 0 where nothing can be divided by."""
+    """Return T(G)^2 / (H + l2); 0 if the divisor is not positive."""
     pull, over = pulled(G, how.l1), H + how.l2
     found: Floats = np.where(over > 0, pull * pull / np.where(over > 0, over, 1), 0)
     return found
 
 
 def gains(left: Whole, whole: Whole, found: Fixed, how: SecureBoost) -> Floats:
-    """(k,) what each candidate with these left sums (k, 3) gains in a node with these sums (3,); -inf where a side is too small."""
+    """Return (k,), the gain of each candidate with left sums (k, 3) in a node with sums (3,).
+
+    -inf for a candidate with fewer than ``min_leaf`` rows on a side.
+    """
     right = whole - left
     both = worth(*real(left, found, how.precision), how) + worth(*real(right, found, how.precision), how)
     gained = 0.5 * (both - worth(*real(whole, found, how.precision), how)) - how.min_gain
@@ -104,14 +107,14 @@ def gains(left: Whole, whole: Whole, found: Fixed, how: SecureBoost) -> Floats:
 
 
 def leaf(whole: Whole, found: Fixed, how: SecureBoost) -> float:
-    """What a leaf with these sums adds to a margin, learning rate included."""
+    """Return what a leaf with these sums adds to a margin, learning rate included."""
     G, H = real(whole, found, how.precision)
     over = float(H) + how.l2
     return 0.0 - float(pulled(G, how.l1)) / over * how.learning_rate if over > 0 else 0.0
 
 
 class Choice(NamedTuple):
-    """The best split of a node: whose it is, and which of that party's candidates gain as much."""
+    """The best split of a node: its party, its gain, and the candidates of that party with this gain."""
 
     party: int
     gain: float
@@ -119,7 +122,10 @@ class Choice(NamedTuple):
 
 
 def chosen(gained: Mapping[int, Floats]) -> Choice | None:
-    """The best of all parties' candidates; of equal gains that of the party listed first (V2). None: no split gains anything."""
+    """Return the best of all parties' candidates, or None if no split gains anything.
+
+    Of equal gains, that of the party listed first is chosen (V2).
+    """
     best: Choice | None = None
     for party in sorted(gained):
         top = float(gained[party].max(initial=-np.inf))

@@ -10,11 +10,11 @@ from fedatlas.errors import ProtocolError
 from fedatlas.vertical.boosting.bins import Grid
 from fedatlas.vertical.parties import Whole, tensor
 
-EXACT = 1 << 53  # float64 adds whole numbers exactly below
+EXACT = 1 << 53  # float64 adds integers exactly below this
 
 
 def summed(spots: Whole, g: Whole, h: Whole, width: int) -> Whole:
-    """(width, 3) by place the sums of g, h and 1 over rows whose places are (rows, columns)."""
+    """Return (width, 3), the sums of g, h and 1 at each position; ``spots`` (rows, columns): positions of the rows."""
     flat, columns = spots.ravel(), spots.shape[1]
     out = np.zeros((width, 3), np.int64)
     for i, each in enumerate((g, h)):
@@ -27,36 +27,36 @@ def summed(spots: Whole, g: Whole, h: Whole, width: int) -> Whole:
 
 
 def left_sums(histogram: Whole, found: Grid) -> Whole:
-    """(k, 3) what each candidate sends left."""
+    """Return (k, 3), the sums of the rows that each candidate sends left."""
     running = np.cumsum(histogram, axis=0)
-    before = running[found.first] - histogram[found.first]  # of each column, all that stands in front of it
+    before = running[found.first] - histogram[found.first]  # for each column, the sum of all bins before it
     of = np.searchsorted(found.columns, found.column)
     return running[found.at] - before[of] + histogram[found.hole] * found.adds[:, None]
 
 
 class Clear(NamedTuple):
-    """Sums of gradients that are known. What a passive party does with them `sealed.Cipher` does with ciphertexts."""
+    """Sums of gradients in the clear; `sealed.Cipher` does the same with ciphertexts."""
 
     g: Whole  # of the rows that the tree is grown on
     h: Whole
 
     def histogram(self, members: Whole, spots: Whole, width: int) -> Whole:
-        """The sums of some of the rows, whose bins are (members, columns)."""
+        """Return the sums over some of the rows, whose bins are (members, columns)."""
         return summed(spots, self.g[members], self.h[members], width)
 
     def sister(self, parent: Whole, child: Whole) -> Whole:
-        """What the parent has more than the child."""
+        """Return the other child's sums: the parent's minus those of the child."""
         return parent - child
 
     def returned(self, histogram: Whole, found: Grid, order: Whole) -> Any:
-        """The left sums of all candidates in this order, as they leave."""
+        """Return the left sums of all candidates in this order, as they are sent."""
         return tensor(left_sums(histogram, found)[order])
 
 
 def received(plain: Any, candidates: int) -> Whole:
-    """(candidates, 3) what came; ProtocolError where it is something else."""
+    """Return the received sums (candidates, 3); ProtocolError if the message is not of this form."""
     shape = getattr(plain, "shape", None)
     if shape is None or tuple(shape) != (candidates, 3) or "int64" not in str(plain.dtype):
-        raise ProtocolError(f"{candidates} sums were due, and a message of {0 if not shape else shape[0]} came")
+        raise ProtocolError(f"{candidates} sums were expected, but the message has {0 if not shape else shape[0]}")
     found: Whole = plain.numpy()
     return found

@@ -1,8 +1,8 @@
-"""Prediction between parties: the active party walks every tree, and asks the owner of a foreign node which rows it sends left.
+"""Prediction by several parties: the active party walks every tree, and asks other nodes' owners which rows go left.
 
-All trees are walked at once, so that there are as many questions as foreign nodes lie one below the other. An owner learns which
-rows come by at its nodes; nobody learns another's threshold, and the owner of a split no prediction. A row that its owner lacks goes
-where missing values go.
+All trees are walked at once, so the number of questions is that of other parties' nodes on the longest path. An owner
+learns which rows reach its nodes. Nobody learns another party's threshold, and owners learn no prediction. A row that an
+owner lacks goes where missing values go.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, te
 
 
 def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The active party: goes on where answers came in, until only foreign nodes stand in the way; at the end new margins."""
+    """Walk on at the active party until only other parties' nodes are left; at the end set the margins."""
     boost, own = state["boost"], aligned(data, state)
     skeleton = {name: one.numpy() for name, one in boost["nodes"].items()}
     roots = np.flatnonzero(np.diff(skeleton["tree"], prepend=-1))
@@ -55,7 +55,7 @@ def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State
 def _onwards(
     at: Whole, skeleton: Mapping[str, Any], root: int, party: int, x: Floats, table: Any
 ) -> list[tuple[int, Whole]]:
-    """Moves the rows of a tree (N,) through the party's own nodes; (node, rows) of the foreign ones where they stand now."""
+    """Move a tree's rows (N,) through the party's own nodes; return (node, rows) of the others' nodes reached."""
     todo, foreign = np.unique(at).tolist(), []
     while todo:
         node = todo.pop()
@@ -74,7 +74,7 @@ def _onwards(
 
 def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, answers: Any, name: str) -> None:
     if len(answers) != len(asked):
-        raise ProtocolError(f"party '{name}' answered for {len(answers)} nodes where it was asked about {len(asked)}.")
+        raise ProtocolError(f"party '{name}' answered for {len(answers)} nodes, but it was asked about {len(asked)}.")
     for (node, rows), packed in zip(asked, answers, strict=True):
         tree = int(skeleton["tree"][node])
         root = roots[tree]
@@ -83,13 +83,13 @@ def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, 
 
 
 def way(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The owner of nodes: which of these rows they send left."""
+    """Return, at the owner of some nodes, which of the rows they send left."""
     table, x = state["boost"]["table"], aligned(data, state).x
     answers = []
     for record, rows in zip(message["records"].tolist(), message["rows"], strict=True):
         if not 0 <= record < len(table["tree"]):
             raise ProtocolError(
-                f"party '{data.name}' is asked for split {record}, which is not in its file: are these files of one run?"
+                f"party '{data.name}' was asked for split {record}, which is not in its file: use the files of a single run."
             )
         answers.append(bits(records.ways(table, record, x[rows.numpy()])))
     return {"left": answers}, state, session

@@ -1,7 +1,7 @@
-"""Which rows stand at which node of the tree that is grown: the root is 1, the children of v are 2 v and 2 v + 1.
+"""The node of each row in the tree that is grown: the root is 1, the children of v are 2 v and 2 v + 1.
 
-All rows walk, those that are held out and those that test, too. Told is, of each node that was split, which of its rows in ascending order
-of their places go left: one bit a row.
+All rows move through the tree, validation and test rows included. For each node that was split, parties are told which
+of its rows go left: one bit per row, in ascending order of their places.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Told = Mapping[str, Any]
 
 
 def bits(left: NDArray[np.bool_]) -> Any:
-    """Which rows go left, eight a byte."""
+    """Pack which rows go left, eight rows per byte."""
     return tensor(np.packbits(left))
 
 
 def unpacked(packed: Any, count: int) -> NDArray[np.bool_]:
-    """The opposite; ProtocolError where it is about another number of rows."""
+    """Unpack which of ``count`` rows go left; ProtocolError if the length does not match."""
     if len(packed) != -(-count // 8):
         raise ProtocolError(
-            f"a split of {count} rows was told in {len(packed)} bytes: another set of rows was divided."
+            f"a split of {count} rows arrived in {len(packed)} bytes: a different set of rows was divided."
         )
     return np.unpackbits(packed.numpy(), count=count).astype(bool)
 
 
 def moved(at: Whole, told: Iterable[Told]) -> Whole:
-    """Where the rows stand after these splits."""
+    """Return the node of each row after these splits."""
     after = at.copy()
     for one in told:
         for v, packed in zip(one["nodes"], one["left"], strict=True):
@@ -44,11 +44,11 @@ def moved(at: Whole, told: Iterable[Told]) -> Whole:
 
 
 def smaller(at: Whole, parent: int) -> int:
-    """The child of a node with fewer of these rows; of equals the left one."""
+    """Return the child of a node that has fewer of these rows; the left one if they have as many."""
     left, right = (int(np.count_nonzero(at == child)) for child in (2 * parent, 2 * parent + 1))
     return 2 * parent if left <= right else 2 * parent + 1
 
 
 def parents(nodes: Sequence[int]) -> list[int]:
-    """The nodes that these hang on, ascending."""
+    """Return the parents of these nodes, ascending."""
     return sorted({v // 2 for v in nodes})

@@ -1,4 +1,4 @@
-"""What a party without the label is asked while a tree grows: sums of its bins, and to divide the rows of a node that it won."""
+"""The answers of a party without the label while a tree grows: sums of its bins, and the rows of nodes that it won."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answered = tuple[Update, State, Any]
 
 
 def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Bins of the party's columns, on the training rows alone; says how many candidates they make."""
+    """Cut the party's columns into bins, using only training rows, and return how many candidates they give."""
     x = aligned(data, state).x[places(state, "train")]
     cuts = [cuts_of(column, how.bins) for column in x.T]
     holes: NDArray[np.bool_] = np.asarray(np.isnan(x).any(axis=0))
@@ -39,7 +39,7 @@ def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State,
 
 
 def offered(how: SecureBoost, data: Columns, state: State, tree: int) -> tuple[Grid, Whole]:
-    """What the party offers a tree: its candidates, and (N, columns) where its rows stand in the histogram."""
+    """Return the party's candidates for a tree, and (N, columns), the positions of its rows in the histogram."""
     boost, own = state["boost"], aligned(data, state)
     cuts, columns = records.column_cuts(boost), range(len(data.names))
     if how.columns < 1 and columns:
@@ -52,7 +52,7 @@ def offered(how: SecureBoost, data: Columns, state: State, tree: int) -> tuple[G
 
 
 def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The left sums of all candidates of the open nodes, in a secret order."""
+    """Return the left sums of all candidates of the open nodes, in a secret order."""
     if "gradients" in message:
         now = _begun(how, data, message, state)
     else:
@@ -66,7 +66,7 @@ def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
 
 
 def session_of(session: Any) -> dict[str, Any]:
-    """What a session holds so far."""
+    """Return a copy of the session's content so far."""
     return dict(session or {})
 
 
@@ -86,7 +86,7 @@ def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[
 
 
 def _level(how: SecureBoost, now: Mapping[str, Any], asked: Sequence[int]) -> dict[int, Any]:
-    """The histograms of some nodes. Of two sisters the smaller is summed up, the other one is what is left of the parent."""
+    """Return the histograms of some nodes. Of two siblings the smaller is summed; the other is the parent minus it."""
     sums, rows, before = now["sums"], now["rows"], now["held"]
     at, width = now["at"][rows], now["grid"].width
 
@@ -109,7 +109,7 @@ def _level(how: SecureBoost, now: Mapping[str, Any], asked: Sequence[int]) -> di
 
 
 def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> dict[str, int]:
-    """What crossed and what it took: powers are those that blind what leaves, and those that gather sums."""
+    """Count the ciphertexts sent and the work for them; exponentiations are those that blind or gather sums."""
     if not how.encrypted:
         return {}
     sent = sum(len(batch["ciphertexts"]) for one in left for batch in one)
@@ -118,7 +118,7 @@ def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> d
 
 
 def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """New records in the party's own table, and which rows of each node they send left."""
+    """Add the chosen splits to the party's own table, and return which rows of each node they send left."""
     now = session["boost"]
     wanted = [
         _first(now["orders"].get(v), ties, data.name) for v, ties in zip(message["nodes"], message["ties"], strict=True)
@@ -129,7 +129,10 @@ def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
 
 
 def _first(order: Whole | None, ties: Any, name: str) -> int:
-    """The candidate that is meant by places in a secret order."""
+    """Return the first candidate among those named by their positions in the secret order.
+
+    ProtocolError if the party never offered them.
+    """
     if order is None or not len(ties) or not (int(ties.min()) >= 0 and int(ties.max()) < len(order)):
         raise ProtocolError(f"party '{name}' was asked for a split that it never offered.")
     return records.first_of(order[ties.numpy()])
@@ -138,7 +141,7 @@ def _first(order: Whole | None, ties: Any, name: str) -> int:
 def divided(
     data: Columns, state: State, now: Mapping[str, Any], nodes: Sequence[int], wanted: Sequence[int]
 ) -> tuple[dict[str, Any], list[int], State]:
-    """(what others are told, the new records' numbers, the party's state) of nodes that are split by these candidates."""
+    """Split nodes by these candidates; return what others are told, the new records' numbers and the party's state."""
     after, numbers = records.with_splits(state, now["grid"], wanted, now["tree"] - 1)
     x, table = aligned(data, state).x, after["boost"]["table"]
     left = [bits(records.ways(table, r, x[now["at"] == v])) for v, r in zip(nodes, numbers, strict=True)]

@@ -1,8 +1,9 @@
-"""SecureBoost as rounds: generators that ask the parties, and hold no label, gradient, key, opened sum, threshold or row.
+"""SecureBoost as rounds: generators that ask the parties and hold no label, clear gradient, key, threshold or row.
 
-A tree:   gradients (active) -> [ histogram (passive) -> open (active) -> split (passive owners) ] a level -> leaves (active)
+A tree:   gradients (active) -> per level [ histogram (passive) -> open (active) -> split (passive owners) ] -> leaves (active)
 
-What a party tells another passes as it is: the generator sees whom it asks, how many nodes are open, and counts of ciphertexts.
+Messages between parties are passed on unchanged. The generator uses only whom it asks, the open nodes, and counts of
+ciphertexts.
 Source: Cheng et al., IEEE Intelligent Systems 36(6), 2021 (V2); Chen et al., arXiv 2110.10927 (V3 (1) to (3)).
 """
 
@@ -31,7 +32,7 @@ OPEN, SPLIT, LEAVES, SHARE, IMPORTANCE, WALK, WAY = (
 
 
 def questions(how: SecureBoost) -> Mapping[str, Question]:
-    """What parties are asked."""
+    """Return the questions to the parties."""
     asked = {
         BINS: (passive.cut, ("candidates",)),
         START: (label_holder.start, ("started",)),
@@ -50,7 +51,7 @@ def questions(how: SecureBoost) -> Mapping[str, Question]:
 
 
 def begin(how: SecureBoost, server: State) -> RoundGenerator:
-    """Bins at every party, and the start of all margins; behind the alignment and the split of the rows."""
+    """Cut bins at every party and start all margins, after alignment and split of the rows."""
     names, active = server["names"], server["active"]
     others = _others(server)
     found = (yield from each(to_all(others, BINS), names)) if others else {}
@@ -60,7 +61,7 @@ def begin(how: SecureBoost, server: State) -> RoundGenerator:
 
 
 def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
-    """Tree ``number`` (from 1): the server's state with its counts and how many nodes each party has in it."""
+    """Grow tree ``number`` (from 1); the server's state gets its counts and the number of each party's nodes in it."""
     names, active = server["names"], server["active"]
     others = () if number <= how.complete_secure else _others(server)
     counts = dict.fromkeys(("ciphertexts", "exponentiations", "encryptions", "decryptions"), 0) if how.encrypted else {}
@@ -97,7 +98,7 @@ def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
 
 
 def _divided(wanted: Mapping[str, Any], names: Any) -> Generator[Ask, Replies, Mapping[int, Update]]:
-    """What the owners of this level's splits say: to all how the rows part, to the active party the numbers of their records."""
+    """Ask the owners of this level's splits for the division of the rows and the numbers of their records."""
     owners = tuple(int(k) for k in wanted)
     if not owners:
         return {}
@@ -105,7 +106,7 @@ def _divided(wanted: Mapping[str, Any], names: Any) -> Generator[Ask, Replies, M
 
 
 def _of(party: int, what: str, message: Any, server: State, counts: dict[str, int]) -> Generator[Ask, Replies, Update]:
-    """One party's reply."""
+    """Ask one party, add its counts and return its reply."""
     heard = yield from each(Ask((party,), what, {party: message}, "each"), server["names"])
     _add(counts, heard)
     return heard[party]
@@ -122,7 +123,7 @@ def _others(server: State) -> tuple[int, ...]:
 
 
 def infer(how: SecureBoost, server: State) -> RoundGenerator:
-    """Margins of all aligned rows by a model that was loaded; they stand in the active party's state."""
+    """Compute the margins of all aligned rows with a loaded model; they end in the active party's state."""
     names, active = server["names"], server["active"]
     answers: dict[str, Any] = {}
     while True:
@@ -136,7 +137,7 @@ def infer(how: SecureBoost, server: State) -> RoundGenerator:
 
 
 def importance(how: SecureBoost, server: State) -> RoundGenerator:
-    """By party what each of its columns gained in all trees, by the column's place: names stay where they are."""
+    """Compute each party's gain by column over all trees; columns are given by position, and names are not sent."""
     names, active = server["names"], server["active"]
     heard = yield from each(Ask((active,), SHARE, {active: {}}, "each"), names)
     told = heard[active]["gains"]
@@ -147,7 +148,7 @@ def importance(how: SecureBoost, server: State) -> RoundGenerator:
 
 
 def share(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> passive.Answered:
-    """The active party: what each record of each party gained."""
+    """Return, at the active party, the gain of each record of each party."""
     nodes = {name: one.numpy() for name, one in state["boost"]["nodes"].items()}
     told = {}
     for k in range(len(data.parties)):
@@ -159,7 +160,7 @@ def share(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
 def own_gains(
     how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any
 ) -> passive.Answered:
-    """A party: what its splits gained, kept beside them, and the sum by column."""
+    """Store, at a party, the gain of each of its splits, and return the sum by column."""
     boost, told = state["boost"], message["gains"]
     table = {name: one.clone() for name, one in boost["table"].items()}
     table["gain"][told["records"]] = told["gains"]

@@ -1,7 +1,7 @@
-"""What a party keeps of the trees: its own columns' bins, its own splits; the active party the skeleton and the leaves, too.
+"""The parts of the trees that a party keeps: its bins and splits, and at the active party the skeleton and leaves.
 
-A node names (party, record); the record is a line of that party's table, which never leaves it: column, threshold, where missing values go.
-All of it is tensors in the party's state under "boost".
+A node names (party, record). The record is a line of that party's table, which never leaves the party: column,
+threshold, direction of missing values. All of it is stored as tensors under "boost" in the party's state.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from fedatlas.vertical.parties import Floats, Whole, tensor
 Boost = Mapping[str, Any]
 
 TABLE = {"tree": np.int64, "column": np.int64, "cut": np.float64, "left": np.bool_, "gain": np.float64}
-"""Of each split of a party: its tree (from 0), column, threshold, whether missing values go left, what it gained (nan: not told)."""
+"""Each split of a party: its tree (from 0), column, threshold, whether missing values go left, gain (NaN: not told)."""
 
 SKELETON = {
     "tree": np.int64,
     "party": np.int64,  # -1: a leaf
     "record": np.int64,
-    "left": np.int64,  # place of the child within its tree
+    "left": np.int64,  # index of the child within its tree
     "right": np.int64,
     "gain": np.float64,
     "value": np.float64,  # of a leaf
-    "rows": np.int64,  # training rows of the tree
+    "rows": np.int64,  # rows of the node, among those that the tree was grown on
 }
-"""Of each node of all trees."""
+"""Fields of each node of all trees."""
 
 
 def empty(form: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """No lines yet."""
+    """Return a table of this form without lines."""
     return {name: tensor(np.empty(0, kind)) for name, kind in form.items()}
 
 
 def appended(
     lines: Mapping[str, torch.Tensor], more: Sequence[Mapping[str, Any]], form: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """With further lines below."""
+    """Return a table with further lines appended."""
     new = {name: np.array([one[name] for one in more], kind) for name, kind in form.items()}
     return {name: torch.cat([lines[name], tensor(new[name])]) for name in form}
 
 
 def column_cuts(boost: Boost) -> list[Floats]:
-    """By column where it is cut."""
+    """Return the cuts of each column."""
     ends = np.cumsum(boost["lengths"].numpy())
     return np.split(boost["cuts"].numpy(), ends[:-1]) if len(ends) else []
 
 
 def ways(table: Mapping[str, torch.Tensor], record: int, x: Floats) -> NDArray[np.bool_]:
-    """(rows,) which rows of x (rows, columns) a split sends left."""
+    """Return (rows,), which rows of x (rows, columns) a split sends left."""
     values = x[:, int(table["column"][record])]
     found: NDArray[np.bool_] = np.where(
         np.isnan(values), bool(table["left"][record]), values <= float(table["cut"][record])
@@ -64,7 +64,7 @@ def ways(table: Mapping[str, torch.Tensor], record: int, x: Floats) -> NDArray[n
 
 
 def with_splits(state: State, found: Grid, candidates: Sequence[int], tree: int) -> tuple[State, list[int]]:
-    """The party's state with these candidates as new records, and their numbers."""
+    """Return the party's state with these candidates as new records, and the records' numbers."""
     table = state["boost"]["table"]
     line = {"tree": tree, "gain": np.nan}
     more = [{**line, "column": found.column[i], "cut": found.cut[i], "left": found.left[i]} for i in candidates]
@@ -74,11 +74,11 @@ def with_splits(state: State, found: Grid, candidates: Sequence[int], tree: int)
 
 
 def by_column(table: Mapping[str, torch.Tensor], columns: int) -> Floats:
-    """(columns,) what a party's splits on each of its columns gained."""
+    """Return (columns,), the total gain of a party's splits on each of its columns."""
     found: Floats = np.bincount(table["column"].numpy(), np.nan_to_num(table["gain"].numpy()), columns).astype(float)
     return found
 
 
 def first_of(ties: Sequence[int] | Whole) -> int:
-    """Of candidates that gain as much the one that stands first by column, bin, direction (V2)."""
+    """Return, of candidates with equal gain, the first by column, bin and direction (V2)."""
     return int(np.min(ties))

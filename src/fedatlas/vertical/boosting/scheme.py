@@ -20,17 +20,17 @@ FEW = 200  # rows of a trial on ciphertexts
 
 
 def under(how: SecureBoost, lock: Mechanism) -> SecureBoost:
-    """Gradients leave the active party under Paillier's key."""
+    """Return the settings under Paillier, with which gradients leave the active party encrypted."""
     return how._replace(**{key: lock.keys[key] for key in lock.limits.columns})
 
 
 def clear(how: SecureBoost) -> SecureBoost:
-    """The same trees without encryption."""
+    """Return the settings of the same trees without encryption."""
     return how._replace(key_bits=0)
 
 
 def said(how: SecureBoost) -> str:
-    """Trees, depth and what crosses."""
+    """Return a line with the number of trees, their depth and the protection of gradients."""
     seen = (
         f"g and h under Paillier, {how.key_bits} bits"
         if how.encrypted
@@ -40,41 +40,41 @@ def said(how: SecureBoost) -> str:
 
 
 def refusal(how: SecureBoost) -> str:
-    """Gradients in the clear show the labels."""
+    """Return why real parties may not run these settings: gradients in the clear reveal the labels; "" if encrypted."""
     locks = " or ".join(f"'{name}'" for name in for_columns())
     return (
         ""
         if how.encrypted
-        else f"gradients in the clear tell every label, which is allowed only in a simulation: add [[privacy]] with name = {locks}."
+        else f"gradients in the clear reveal every label, which is allowed only in a simulation: add [[privacy]] with name = {locks}."
     )
 
 
 def counts(server: State) -> Mapping[str, Any]:
-    """Work with ciphertexts of the last tree."""
+    """Return counts of the work with ciphertexts for the last tree."""
     return dict(server.get("boost", {}).get("counts", {}))
 
 
 def facts(server: State) -> Mapping[str, Any]:
-    """Nodes of each tree by owner, and work with ciphertexts of all trees."""
+    """Return the nodes of each tree by owner, and counts of the work with ciphertexts for all trees."""
     total = server["boost"].get("total", {})
     named = {name: total.get(name, 0) for name in ("ciphertexts", "exponentiations")}
     return {"trees": server["boost"]["nodes"], **named, "counts": total}
 
 
 def brought(server: State) -> Mapping[str, Sequence[float]]:
-    """Gain of all splits on each column, by party."""
+    """Return each party's gain by column, over all trees."""
     found: Mapping[str, Sequence[float]] = server["boost"]["importance"]
     return found
 
 
 def own(data: Columns, state: State) -> Sequence[float]:
-    """Gain of a party's own splits, by column."""
+    """Return the gain of a party's own splits by column."""
     found: list[float] = by_column(state["boost"]["table"], len(data.names)).tolist()
     return found
 
 
 def trial(how: SecureBoost) -> Trial:
-    """The first tree that all parties take part in; ciphertexts cost a straight line in the rows."""
+    """Return the trial: the first tree with all parties. The cost of ciphertexts is a straight line in the rows."""
     found = Trial(number=how.complete_secure + 1)
     return found._replace(rows=(FEW, 2 * FEW)) if how.encrypted else found
 

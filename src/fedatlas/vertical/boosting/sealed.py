@@ -1,12 +1,12 @@
-"""Histograms of ciphertexts: what V2 encrypts, and what SecureBoost+ saves (V3 (1) to (3)).
+"""Histograms of ciphertexts, as in V2, with the savings of SecureBoost+ (V3 (1) to (3)).
 
-A row is one plaintext, three fields one above the other, each wide enough for the sum over all rows (``pack``; else g stands in a
-ciphertext of its own). G is made positive by 2^precision a row, the largest size that it can have:
+A row is one plaintext of three fields, each wide enough for the sum over all rows (``pack``; without it g has a separate
+ciphertext). g is made positive by adding 2^precision, the largest size that it can have:
 
     h | g + 2^precision | 1        bits of n 2^precision + 1 | bits of 2 n 2^precision + 1 | bits of n + 1
 
-Sums of several candidates stand in one plaintext one above the other before they are returned (``compress``), and are blinded by fresh
-encryptions of 0: equal sums do not look alike to whoever carries them. All of them are added up under the public key alone.
+Sums of several candidates are gathered in one plaintext before they are returned (``compress``), and blinded by fresh
+encryptions of 0, so that the carrier cannot recognise equal sums. Adding them needs only the public key.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Whole
 
 Sealed = tuple[paillier.Batch, ...]
-"""The ciphertexts of some sums: one batch where fields are packed, else that of g and that of h with the count."""
+"""The ciphertexts of some sums: one batch if fields are packed, else one of g and one of h with the count."""
 
 
 class Fields(NamedTuple):
-    """How sums over at most ``rows`` rows stand in plaintexts."""
+    """The layout of sums in plaintexts."""
 
-    widths: tuple[tuple[int, ...], ...]  # by batch, bits of its fields, the lowest first
-    each: tuple[int, ...]  # by batch, how many candidates stand in a plaintext
+    widths: tuple[tuple[int, ...], ...]  # for each batch, bits of its fields, the lowest first
+    each: tuple[int, ...]  # for each batch, how many candidates share a plaintext
     offset: int  # added to every g
 
     def batches(self, candidates: int) -> list[int]:
-        """Ciphertexts in each batch of so many sums."""
+        """Return how many ciphertexts each batch has for so many sums."""
         return [-(-candidates // each) for each in self.each]
 
 
 def fields(rows: int, how: SecureBoost) -> Fields:
-    """The layout. PrivacyError where the key is too short for one sum."""
+    """Return the layout of sums over at most ``rows`` rows. PrivacyError if the key is too short for one sum."""
     offset = 1 << how.precision
     g, h, count = ((most - 1).bit_length() + 1 for most in (2 * rows * offset, rows * offset, rows + 1))
     widths = ((h, g, count),) if how.pack else ((g,), (h, count))
     slots = [sum(some) for some in widths]
     if max(slots) > how.key_bits - 2:
         raise PrivacyError(
-            f"sums of {rows:,} rows need {max(slots)} bits, a key of {how.key_bits} has room for {how.key_bits - 2}: "
-            "lower algorithm.precision or take a longer key."
+            f"sums of {rows:,} rows need {max(slots)} bits, but a key of {how.key_bits} has room for {how.key_bits - 2}: "
+            "lower algorithm.precision or use a longer key."
         )
     return Fields(widths, tuple((how.key_bits - 2) // slot if how.compress else 1 for slot in slots), offset)
 
 
 def sealed(found: Fixed, form: Fields, keys: paillier.Holder, workers: int) -> Sealed:
-    """Each row's gradient, curvature and count, encrypted by the key holder."""
+    """Return each row's gradient, curvature and count, encrypted by the key holder."""
     g, h = (found.g + form.offset).tolist(), found.h.tolist()
     rows: list[list[tuple[int, ...]]] = [[(b, a, 1) for a, b in zip(g, h, strict=True)]]
     if len(form.widths) == 2:
@@ -64,7 +64,7 @@ def sealed(found: Fixed, form: Fields, keys: paillier.Holder, workers: int) -> S
 
 
 class Cipher(NamedTuple):
-    """Sums of gradients that a passive party cannot read. What it does with them `histogram.Clear` does in the clear."""
+    """Sums of gradients that a passive party cannot read; `histogram.Clear` does the same in the clear."""
 
     public: paillier.PublicKey
     rows: Sealed  # those that the tree is grown on
@@ -72,7 +72,7 @@ class Cipher(NamedTuple):
     workers: int = 1
 
     def histogram(self, members: Whole, spots: Whole, width: int) -> Sealed:
-        """By place the sum of some of the rows, whose bins are (members, columns)."""
+        """Return, at each position, the sum over some of the rows, whose bins are (members, columns)."""
         at: list[Sequence[int]] = [()] * width
         for column in spots.T:
             order = np.argsort(column, kind="stable")
@@ -82,12 +82,12 @@ class Cipher(NamedTuple):
         return tuple(paillier.subsets(self.public, batch, at, workers=self.workers) for batch in self.rows)
 
     def sister(self, parent: Sealed, child: Sealed) -> Sealed:
-        """What the parent has more than the child."""
+        """Return the other child's sums: the parent's minus those of the child."""
         pairs = zip(parent, child, strict=True)
         return tuple(paillier.subtract(self.public, a, b, workers=self.workers) for a, b in pairs)
 
     def returned(self, histogram: Sealed, found: Grid, order: Whole) -> Any:
-        """The left sums of all candidates in this order, as they leave: several in a ciphertext, blinded."""
+        """Return the left sums of all candidates in this order, as they are sent: gathered and blinded."""
         out = []
         for batch, widths, each in zip(histogram, self.form.widths, self.form.each, strict=True):
             sums = self._left(batch, found).at(order)
@@ -108,9 +108,12 @@ class Cipher(NamedTuple):
 
 
 def opened(keys: paillier.Holder, plain: Any, form: Fields, candidates: int, workers: int) -> Whole:
-    """(candidates, 3) the sums of g, of h and of rows. ProtocolError where they are not so many, not of this key, or no such sums."""
+    """Return (candidates, 3), the opened sums of g, h and rows.
+
+    ProtocolError if there are more or fewer, if they belong to another key, or if they cannot be such sums.
+    """
     if not isinstance(plain, list) or len(plain) != len(form.widths):
-        raise ProtocolError("a message holds no ciphertexts where sums were due")
+        raise ProtocolError("the message holds no ciphertexts of sums")
     columns: list[list[int]] = []
     for one, widths, each, count in zip(plain, form.widths, form.each, form.batches(candidates), strict=True):
         batch = paillier.received(keys.public, one, count)
@@ -121,6 +124,6 @@ def opened(keys: paillier.Holder, plain: Any, form: Fields, candidates: int, wor
         columns += [list(field) for field in zip(*rows, strict=True)] or [[] for _ in widths]
     h, g, count_of = columns if len(form.widths) == 1 else (columns[1], columns[0], columns[2])
     if max((x for field in columns for x in field), default=0) >= 1 << 63:
-        raise ProtocolError("an opened sum is larger than its summands can be: it is not of this layout, or forged.")
+        raise ProtocolError("an opened sum is larger than its summands can be: it has another layout, or is forged.")
     counts = np.array(count_of, np.int64)
     return np.stack([np.array(g, np.int64) - counts * form.offset, np.array(h, np.int64), counts], axis=1)

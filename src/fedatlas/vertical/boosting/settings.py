@@ -16,7 +16,7 @@ Bits = Annotated[int, Field(ge=8, le=40)]
 
 
 class SecureBoost(NamedTuple):
-    """How trees are grown between parties."""
+    """Settings by which the parties grow trees."""
 
     trees: int
     depth: int
@@ -33,7 +33,7 @@ class SecureBoost(NamedTuple):
     pack: bool
     subtract: bool
     compress: bool
-    key_bits: int = 0  # of Paillier's key; 0: gradients are told in the clear, which a simulation alone may do
+    key_bits: int = 0  # of Paillier's key; 0: gradients are sent in the clear, which only a simulation may do
 
     @property
     def encrypted(self) -> bool:
@@ -64,22 +64,22 @@ def secureboost(
     subtract: bool = True,
     compress: bool = True,
 ) -> SecureBoost:
-    """Gradient-boosted trees over columns of several parties, of which one knows labels (SecureBoost, with SecureBoost+'s ciphertexts).
+    """Gradient-boosted trees over columns of several parties, one of which has the label (SecureBoost, SecureBoost+).
 
-    trees: how many are grown, one a row of metrics.jsonl.
-    depth: splits one below the other at most.
-    bins: a column is cut into so many at most, at quantiles of its training rows.
-    precision: bits behind the point of gradients and curvatures, in the clear too.
+    trees: number of trees, one per row of metrics.jsonl.
+    depth: largest number of splits on a path.
+    bins: largest number of bins of a column, cut at quantiles of its training rows.
+    precision: bits after the point of gradients and curvatures, also in the clear.
     learning_rate: nu, by which every leaf's value is multiplied.
     l1: alpha, subtracted from the size of a leaf's sum of gradients.
     l2: lambda, added to a leaf's sum of curvatures.
-    min_gain: gamma, what a split has to gain at least.
-    min_leaf: training rows on either side of a split at least.
-    subsample: share of the training rows that a tree is grown on, drawn anew for each.
-    columns: share of its columns that each party offers a tree, drawn anew for each.
-    complete_secure: the first so many trees use the active party's columns only, as their leaves tell most of the labels.
-    pack: gradient, curvature and count of a row in one ciphertext; off: in two.
-    subtract: of two sisters the smaller node is summed up, the other is what their parent has more.
-    compress: several sums in one ciphertext before they are returned.
+    min_gain: gamma, the least gain of a split.
+    min_leaf: least number of training rows on each side of a split.
+    subsample: share of the training rows that a tree is grown on, drawn for each tree.
+    columns: share of its columns that each party offers a tree, drawn for each tree.
+    complete_secure: number of first trees that use only the active party's columns, as their leaves reveal most of the labels.
+    pack: put gradient, curvature and count of a row in one ciphertext; off: in two.
+    subtract: sum the smaller of two sibling nodes, and compute the other by subtraction from their parent.
+    compress: gather several sums in one ciphertext before they are returned.
     """
     return SecureBoost(**locals())

@@ -101,7 +101,7 @@ def test_by_numbers_the_answer_has_files_that_run(known: Path, tmp_path: Path):
         text = Path(entry["experiment"]).read_text()
         config = parse(tomllib.loads(text))
         assert config.rounds == entry["rounds"]
-        assert "put your own there" in text
+        assert "replace them with your own" in text
         assert all(table.parameters().get("noise", "os") == "os" for table in config.privacy)
         keys = {
             "choice",
@@ -171,8 +171,8 @@ def test_the_command_says_none_with_exit_code_1_and_the_nearest_miss(
 
 
 WRONG = [
-    ({"at_most": {"joules": 5}}, "at_most.joules is not in this version"),
-    ({"at_most": {"seconds": 5}}, "numbers alone do not tell it"),
+    ({"at_most": {"joules": 5}}, "at_most.joules is not supported in this version"),
+    ({"at_most": {"seconds": 5}}, "numbers are not enough to predict it"),
     ({"weights": {"accuracy": 0}}, "all 0"),
     ({"at_least": {"accuracy": 0.9}, "at_most": {"accuracy": 0.8}}, "exclude each other"),
     ({"study": "smal"}, "smal"),
@@ -236,7 +236,7 @@ def test_of_an_unfinished_study_whole_settings_are_kept(known: Path, tmp_path: P
     assert kept.about["runs"] == {"done": 14}  # 2 baselines, 3 choices by 2 rates and 2 seeds
     for key in frame.run_key:
         table.release(key, "It was stopped.")
-    with pytest.raises(DataError, match=r"come to its end"):
+    with pytest.raises(DataError, match=r"has finished"):
         save(table, None, tmp_path / "kept")
 
 
