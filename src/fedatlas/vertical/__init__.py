@@ -1,6 +1,7 @@
 """Parties that hold different columns of the same rows: private alignment, and models trained between them.
 
 parties.py    what a party holds, and what the alignment left in its state
+letters.py    what parties tell each other through the coordinator
 ids.py        ids as texts that can be compared; what is wrong with them
 psi.py        points of a group in place of ids
 align.py      private set intersection, as questions and generators

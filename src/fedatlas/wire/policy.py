@@ -22,6 +22,9 @@ min_rows = 10                           # no answer before round 1 and no judgin
 # names = ["yes", "no"]                 # only these classes and categories are told; cells with others count as missing
 # label = "outcome"                     # the run's data.label must be this; weight, drop and categories can be pinned, too
 # secure_aggregation = true             # no run whose server sees this node's update alone
+row_order = "secret"                    # the order of rows matched with other parties' columns: "secret" from the server | "seed"
+# max_ids = 100000                      # another party may ask about at most so many ids
+# max_ratio = 10                        # and about at most so many for each id of this node
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
 
@@ -40,6 +43,8 @@ class Asked(NamedTuple):
     counts_labels: bool = False
     data: Mapping[str, Any] = {}  # the table [data]
     members: tuple[str, ...] = ()  # names of the nodes of this ask, where they are known
+    ids: int = 0  # of another party that this ask is about
+    own_ids: int = 0  # of this node, where parties hold columns
 
 
 class Policy(NamedTuple):
@@ -58,6 +63,9 @@ class Policy(NamedTuple):
     drop: tuple[str, ...] | None = None
     categories: tuple[str, ...] | None = None
     secure_aggregation: bool = False
+    row_order: Literal["secret", "seed"] = "secret"
+    max_ids: Whole | None = None
+    max_ratio: Annotated[float, Bound(least=1e-9)] | None = None
     label_counts: Literal["masked", "plain", "no"] = "masked"
 
     @classmethod
@@ -85,6 +93,8 @@ class Policy(NamedTuple):
             _named("operator", asked.operator, self.operators),
             _most("local epochs", asked.epochs, self.local_epochs),
             _most("rounds", asked.rounds, self.rounds),
+            _most("ids of another party", asked.ids, self.max_ids),
+            _most("another party's ids for each own id", asked.ids / max(asked.own_ids, 1), self.max_ratio),
         ]
         said.append(self._cohort(asked))
         said += [self._pinned(key, asked.data.get(key)) for key in PINNED]
@@ -133,6 +143,9 @@ WORDS = {
     "drop": "a list of names",
     "categories": "a list of names",
     "secure_aggregation": "true or false",
+    "row_order": '"secret" or "seed"',
+    "max_ids": "a whole number above 0",
+    "max_ratio": "a number above 0",
     "label_counts": '"masked", "plain" or "no"',
 }
 
