@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -55,15 +54,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("columns")
     tables(folder)
     with deployment(folder, NAMES, experiment(folder, 1), "nodes") as made:
-        for name in NAMES:
-            ordered_by(made, name, "seed")
         yield made
-
-
-def ordered_by(two: Deployment, name: str, word: str) -> None:
-    """The order of rows as the node's policy says: that of a simulation by the "seed"."""
-    policy = two.bundles[name] / "policy.toml"
-    policy.write_text(re.sub('row_order = "[a-z]*"', f'row_order = "{word}"', policy.read_text()))
 
 
 def alike(two: Deployment, run_name: str, there: Path, here: Path) -> None:

@@ -28,6 +28,13 @@ row_order = "secret"                    # the order of rows matched with other p
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
 
+TRIAL = (
+    ('label_counts = "masked"', 'label_counts = "plain"'),
+    ("min_rows = 10", "min_rows = 1"),
+    ('row_order = "secret"', 'row_order = "seed"'),
+)
+"""What a trial on one machine writes otherwise: its rows are not secret, its offices may be small, and it ends as a simulation does."""
+
 Whole = Annotated[int, Bound(least=1)]
 
 
@@ -43,6 +50,7 @@ class Asked(NamedTuple):
     counts_labels: bool = False
     data: Mapping[str, Any] = {}  # the table [data]
     members: tuple[str, ...] = ()  # names of the nodes of this ask, where they are known
+    columns: bool = False  # whether nodes hold columns; two of them are enough then
     ids: int = 0  # of another party that this ask is about
     own_ids: int = 0  # of this node, where parties hold columns
 
@@ -86,6 +94,14 @@ class Policy(NamedTuple):
         policy: Policy = record(cls, given, "policy")
         return policy
 
+    @staticmethod
+    def write_for_trial(path: Path) -> None:
+        """Write the policy of a node in a trial on one machine."""
+        text = TEMPLATE
+        for usual, trial in TRIAL:
+            text = text.replace(usual, trial)
+        path.write_text(text, encoding="utf-8")
+
     def check(self, asked: Asked) -> None:
         """PrivacyError, whose sentence the operator sees, for what this node takes no part in."""
         said = [
@@ -112,7 +128,7 @@ class Policy(NamedTuple):
         counted = asked.cohort
         if self.members is not None and asked.members:
             counted = len({*asked.members} & {*self.members})
-        least = max(self.min_cohort, 3) if asked.masked and asked.cohort else self.min_cohort
+        least = max(self.min_cohort, 3) if asked.masked and asked.cohort and not asked.columns else self.min_cohort
         if not asked.cohort or counted >= least:
             return ""
         named = "" if self.members is None else " of its members"
