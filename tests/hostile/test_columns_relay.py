@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from agreements import Agreements
-from fedatlas.deployment.trainer import Trainer
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.federation.signed_letters import SignedLetters
@@ -39,7 +37,9 @@ def own_points(relay: Relay, request: Request) -> Any:
     return {"points": psi.raised(points, psi.exponent("ed25519"), "ed25519")}
 
 
-def own_set(sender: str, step: int = 1) -> Any:
+def own_set(sender: str) -> Any:
+    """The same in a party's name."""
+
     def lie(relay: Relay, request: Request) -> Request:
         return instead(
             request, IDS, lambda one: relay.forged(request, sender, IDS, own_points(relay, request), one["step"])
@@ -233,3 +233,126 @@ def check(ended: Ended, title: str) -> None:
     assert ended.relay.lies[title].said in answer.why
     state = ended.result.state  # type: ignore[attr-defined]
     assert (state.status, state.why) == ("finished", "")
+
+
+def test_no_party_answers_in_the_clear(tmp_path: Path) -> None:
+    """The experiment says whether gradients are encrypted, and a node works that out, whoever signed it."""
+    made = Agreements(tmp_path, ["bank", "shop"])
+    config = {**experiment(made.names), "privacy": []}
+    for name, path in write_tables(tmp_path, made.names).items():
+        node = made.trainer(name, path)
+        (answer,) = node.serve(written(FactsQuestion("r", made.signed("r", config))))
+        said = messages.read(answer, messages.FROM_TRAINER)
+        assert "gradients in the clear tell every label" in said.why
+        assert node.kept[1] is None
+
+
+# ------------------------------------------------------------------------------------------------- the order of rows
+
+
+def aligned_ids(ended: Ended, name: str) -> list[str]:
+    kept, data = ended.align(name)
+    return [data.ids[i] for i in kept["order"].numpy()]
+
+
+@pytest.mark.parametrize("how", ["two", "three"])
+def test_the_order_of_rows_is_one_that_only_the_parties_know(how: str, request: pytest.FixtureRequest) -> None:
+    """Among all that went through the relay, in any form, its key is not; under the seed, which the relay knows, it is another."""
+    ended: Ended = request.getfixturevalue(how)
+    names = ended.made.names
+    keys = {bytes(ended.align(name)[0]["key"].numpy().tobytes()) for name in names}
+    (key,) = keys
+    assert len(key) == 32
+    assert key not in ended.relay.bytes
+    orders = [aligned_ids(ended, name) for name in names]
+    assert len(orders[0]) == COMMON
+    assert all(one == orders[0] for one in orders)
+    known = sorted(orders[0])
+    assert orders[0] == [known[i] for i in ordered(known, key)]
+    assert orders[0] != [known[i] for i in ordered(known, seed_key(ended.align("bank")[1].seed))]
+
+
+def test_a_party_that_wants_a_secret_order_takes_no_order_of_the_seed(tmp_path: Path) -> None:
+    made = Ended(tmp_path, ["bank", "shop"], {})
+    made.policy("bank", 'row_order = "seed"\n')
+    state = made.run().state
+    assert state.status == "failed"
+    assert (
+        "'bank' orders the rows by the seed, which the coordinator knows, and 'shop' wants a secret order" in state.why
+    )
+
+
+# --------------------------------------------------------------------------------------------- how many are asked about
+
+
+@pytest.mark.parametrize("names", [["bank", "shop"], ["bank", "shop", "phone"]])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("max_ids = 49", "ids of another party = 50, more than 49"),
+        ("max_ratio = 0.9", "another party's ids for each own id = 1, more than 0.9"),
+    ],
+)
+def test_a_party_sees_how_many_ids_it_is_asked_about_before_it_answers(
+    tmp_path: Path, names: Sequence[str], line: str, said: str
+) -> None:
+    made = Ended(tmp_path, names, {})
+    made.policy("shop", f"{line}\n")
+    state = made.run().state
+    assert state.status == "failed"
+    assert said in state.why
+    assert {request.what for request in made.relay.requests} == {align.ORDER, align.MASK} | {
+        align.REMASK if len(names) == 2 else align.PASS
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- letters
+
+
+def letters_between(count: int) -> list[SignedLetters]:
+    keys = [identity() for _ in range(count)]
+    public = {k: key for k, (_, key) in enumerate(keys)}
+    names = [f"p{k}" for k in range(count)]
+    return [SignedLetters(k, names, "d" * 32, private, public) for k, (private, _) in enumerate(keys)]
+
+
+def request_to(client: int, letters: Sequence[Any], round: int = 1, attempt: int = 0) -> Request:
+    return Request("r", round, attempt, 0, client, "match", {LETTERS: list(letters)}, 1.0, 3, 90, "each")
+
+
+def written_by(sender: SignedLetters, to: Sequence[int], *, secret: bool = False) -> Any:
+    plain = {"from": sender.number, "to": list(to), "topic": "ids", "step": 1, "secret": secret, "content": {"n": 7}}
+    return sender.sealed(request_to(sender.number, []), {LETTERS: [plain]})[LETTERS][0]
+
+
+def test_a_letter_is_for_its_run_round_attempt_and_receivers() -> None:
+    a, b, c = letters_between(3)
+    one = written_by(a, [1])
+    assert b.opened(request_to(1, [one])).message[LETTERS][0]["content"] == {"n": 7}
+    for other in (request_to(1, [one], round=2), request_to(1, [one], attempt=1)):
+        with pytest.raises(ProtocolError, match=OTHER):
+            b.opened(other)
+    with pytest.raises(ProtocolError, match="for another party"):
+        c.opened(request_to(2, [{**one, "to": [2]}]))
+    elsewhere = SignedLetters(1, b.names, "e" * 32, b.private, b.identities)
+    with pytest.raises(ProtocolError, match=OTHER):
+        elsewhere.opened(request_to(1, [one]))
+
+
+def test_a_secret_letter_is_read_by_its_receivers_alone() -> None:
+    a, b, c = letters_between(3)
+    one = written_by(a, [1], secret=True)
+    assert b.opened(request_to(1, [one])).message[LETTERS][0]["content"] == {"n": 7}
+    mine = SignedLetters(1, b.names, b.run, c.private, b.identities)  # who has the letter, and not the key
+    with pytest.raises(ProtocolError, match="cannot be opened"):
+        mine.opened(request_to(1, [one]))
+
+
+@pytest.mark.parametrize("field", ["from", "text", "signature"])
+@pytest.mark.parametrize("value", [None, 5, True, "x", [], {}, torch.zeros(3), torch.zeros(0, dtype=torch.uint8)])
+def test_what_is_no_letter_is_refused_in_one_sentence(field: str, value: Any) -> None:
+    a, b, _ = letters_between(3)
+    for odd in ({**written_by(a, [1]), field: value}, value):
+        with pytest.raises(ProtocolError) as caught:
+            b.opened(request_to(1, [odd]))
+        assert "\n" not in str(caught.value)

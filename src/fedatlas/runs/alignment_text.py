@@ -52,6 +52,7 @@ def expectations(found: dict[str, Any]) -> list[str]:
 
 LEARNT = {
     2: "Each party learnt which of its rows the other has, and how many ids the other has; no id crossed in the clear.",
-    3: "Each party learnt which of its rows all others have; the coordinator learnt the sizes of all overlaps, no id.",
+    3: "Each party learnt which of its rows all others have; the party with the label and the coordinator learnt the sizes of all "
+    "overlaps, no id.",
 }
 """Number of parties (3: or more) -> who learns what of a matching."""

@@ -89,7 +89,9 @@ class Scheme(NamedTuple):
     protected: Callable[[How], bool] = lambda how: False  # whether what crosses hides the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" where they may
     trial: Callable[[How], Trial] = lambda how: Trial()
-    due: Callable[[str, int], Due] = lambda part, number: {}  # what real parties are asked: "begin", "step" number, "end"
+    due: Callable[[str, int], Due] = (
+        lambda part, number: {}
+    )  # what real parties are asked: "begin", "step" number, "end"
 
 
 def questions(scheme: Scheme, how: How) -> dict[str, Question]:
@@ -113,7 +115,8 @@ def due(scheme: Scheme, rows: Rows, number: int, rounds: int) -> Due:
     """
     found: dict[str, Any] = dict(judging.due("held" if rows.held else "test", last=number > 1))
     if not number:
-        found |= align.due(rows.matching, rows.parties) | split.due(rows.test, rows.held) | scheme.due("begin", 0)
+        for asked in (align.due(rows.matching, rows.parties), split.due(rows.test, rows.held), scheme.due("begin", 0)):
+            found |= asked
     if 1 <= number <= rounds:
         found |= scheme.due("step", number)
     if 1 < number <= rounds + 1:
