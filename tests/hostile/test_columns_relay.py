@@ -28,6 +28,7 @@ from lying_relay import COMMON, Lie, Relay, experiment, instead, with_letters, w
 from nodes_in_process import run_here
 
 ALTERED, OTHER, WORDS = "is not signed by it", "another run, round or attempt", "in other words"
+ALONE = "asked alone and as it is, at most 3 times a round"
 DUE, NONE = "does not ask this party for", "and one was due"
 
 
@@ -125,6 +126,10 @@ def in_words(**told: Any) -> Any:
     return lambda relay, request: request._replace(message={**request.message, **told})
 
 
+def with_fields(**fields: Any) -> Any:
+    return lambda relay, request: request._replace(**fields)
+
+
 def asking(what: str, round: int = 0, **told: Any) -> Any:
     """Another question in place of the true one, with its letters, in a round from this one on."""
     message = lambda request: {**told, LETTERS: request.message[LETTERS]}  # noqa: E731
@@ -148,6 +153,9 @@ TWO: Mapping[str, Lie] = {
     "how ids look where most were found": Lie("bank", "split rows", asking(align.LOOK), "says nothing of its ids"),
     "figures of one row": Lie("bank", "split rows", in_words(test=0.001), WORDS),
     "figures of training rows": Lie("bank", "judge", in_words(on="train"), WORDS),
+    "sums that go on to another party": Lie("shop", "histogram", with_fields(peer=True), ALONE),
+    "sums in a sum": Lie("shop", "histogram", with_fields(reduce="mean"), ALONE),
+    "sums under a word": Lie("shop", "histogram", with_fields(word={"key": torch.ones(2)}), ALONE),
     "alignment in a later round": Lie("bank", "gradients", asking(align.ORDER), DUE),
     "gains before the end": Lie("bank", "gradients", asking("share gains"), DUE),
     "ways of rows while trees grow": Lie("shop", "histogram", asking("way", step=1), DUE),
@@ -245,6 +253,14 @@ def test_no_party_answers_in_the_clear(tmp_path: Path) -> None:
         said = messages.read(answer, messages.FROM_TRAINER)
         assert "gradients in the clear tell every label" in said.why
         assert node.kept[1] is None
+
+
+def test_a_round_is_begun_three_times_at_most(tmp_path: Path) -> None:
+    """Each time another order of sums leaves."""
+    lie = Lie("shop", "histogram", with_fields(attempt=3), ALONE)
+    made = Ended(tmp_path, ["bank", "shop"], {"once more": lie})
+    made.run()
+    assert ALONE in made.relay.heard["once more"].why
 
 
 # ------------------------------------------------------------------------------------------------- the order of rows

@@ -93,7 +93,9 @@ class Relay:
 
     def _told(self, name: str, asked: TaskRequest, lie: Request) -> Any:
         body = codec.encode(lie.plain())
-        (answer,) = self.trainers[name].serve(written(asked._replace(body=body, digest=digest_of(body))))
+        (answer,) = self.trainers[name].serve(
+            written(asked._replace(body=body, digest=digest_of(body), place=lie.ask[1:]))
+        )
         return messages.read(answer, messages.FROM_TRAINER)
 
     def forged(self, request: Request, sender: str, topic: str, content: Any, step: int = 0) -> dict[str, Any]:

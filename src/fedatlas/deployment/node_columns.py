@@ -16,6 +16,7 @@ from fedatlas.deployment.node_rows import RowCounts
 from fedatlas.deployment.node_state import NodeState, same_rows
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.columns_federation import party_half
+from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
 from fedatlas.federation.signed_letters import SignedLetters
 from fedatlas.machine import cores
@@ -41,6 +42,9 @@ def own_table(config: ExperimentConfig, name: str, data: Path) -> PartyTable:
     table = read_party(file._replace(path=str(data)), config.data.missing == "drop")
     refuse_labels(config, [table])
     return table
+
+
+USUAL = Request._fields.index("single")  # the fields from here on have no meaning where parties hold columns
 
 
 class ColumnsFacts(NamedTuple):
@@ -113,6 +117,9 @@ class NodeColumnsRun:
 
     def _check_due(self, request: Request) -> None:
         """ProtocolError unless the experiment asks this of this party in this round, with these words beside the letters."""
+        usual = request.reduce == "each" and request._replace(single=False) == Request(*request[:USUAL])
+        if not usual or request.attempt >= ATTEMPTS:
+            raise ProtocolError(f"a party with columns is asked alone and as it is, at most {ATTEMPTS} times a round.")
         config = self.whole.config
         asks = due(self.whole.of_columns(), rows_asked(config), request.round, config.rounds)
         role = "active" if self.number == self.data.active else "passive"
