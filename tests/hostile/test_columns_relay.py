@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.secagg.keys import identity
 from fedatlas.vertical import align, psi
 from fedatlas.vertical.align import IDS
-from fedatlas.vertical.ids import ordered, seed_key
+from fedatlas.vertical.ids import fingerprint, ordered, seed_key
 from fedatlas.vertical.letters import LETTERS
 from fedatlas.wire import messages
 from fedatlas.wire.messages import FactsQuestion, Refusal, written
@@ -200,8 +201,8 @@ class Ended:
     def policy(self, name: str, text: str) -> None:
         (self.made.paths[name] / "policy.toml").write_text(text)
 
-    def run(self) -> Any:
-        signed = self.made.signed("r", experiment(self.made.names))
+    def run(self, **tables: Any) -> Any:
+        signed = self.made.signed("r", experiment(self.made.names, **tables))
         return run_here(self.made, self.trainers, signed, self.relay)
 
     def align(self, name: str) -> Any:
@@ -296,6 +297,23 @@ def test_a_party_that_wants_a_secret_order_takes_no_order_of_the_seed(tmp_path: 
     assert (
         "'bank' orders the rows by the seed, which the coordinator knows, and 'shop' wants a secret order" in state.why
     )
+
+
+def test_parties_that_match_nothing_compare_digests_that_the_relay_cannot_guess_at(tmp_path: Path) -> None:
+    """It may know the whole list of ids: without the key no digest of it can be checked."""
+    made = Ended(tmp_path, ["bank", "shop"], {})
+    ids = [f"id-{i:03d}" for i in range(COMMON)]
+    for name, path in made.paths.items():
+        table = pd.read_csv(path).set_index("id").loc[ids].reset_index()
+        table.to_csv(path, index=False)
+        made.trainers[name] = made.made.trainer(name, path)
+    made.relay.trainers = made.trainers
+    state = made.run(align={"name": "none"}).state
+    assert (state.status, state.why) == ("finished", "")
+    assert aligned_ids(made, "bank") == aligned_ids(made, "shop")
+    key = made.align("bank")[0]["key"].numpy().tobytes()
+    for told in (fingerprint(ids, key), fingerprint(ids, seed_key(0))):
+        assert told.encode() not in made.relay.bytes
 
 
 # --------------------------------------------------------------------------------------------- how many are asked about

@@ -3,16 +3,17 @@
     on the way   {from, to, topic, step, text, signature}       text: the codec's bytes of all that a letter says
     signed       text = {of: [run's digest, round, attempt], from, to, topic, step, secret, content}
 
-The signature is Ed25519 by the sender's identity, and what stands beside the text only tells the relay where to bring it. A secret letter
-holds one box for each receiver: X25519 from a fresh key to the receiver's identity, as `crypto_box_seal` of libsodium.
+The signature is Ed25519 by the sender's identity over the BLAKE2b digest of the text; what stands beside the text only tells the relay
+where to bring it. A secret letter holds one box for each receiver: X25519 from a fresh key to the receiver's identity, as
+`crypto_box_seal` of libsodium.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedatlas.errors import FedatlasError, ProtocolError
@@ -56,8 +57,8 @@ class SignedLetters:
         content = plain["content"]
         if plain["secret"]:
             content = {str(k): self._box(k, content) for k in plain["to"]}
-        text = bytes(codec.encode({**plain, "of": self._place(request), "content": content}))
-        signature = Ed25519PrivateKey.from_private_bytes(self.private).sign(PURPOSE + text)
+        text = codec.encode({**plain, "of": self._place(request), "content": content})
+        signature = Ed25519PrivateKey.from_private_bytes(self.private).sign(_signable(text))
         about = {name: plain[name] for name in ("from", "to", "topic", "step")}
         return {**about, "text": _tensor(text), "signature": _tensor(signature)}
 
@@ -65,13 +66,13 @@ class SignedLetters:
         sender = came.get("from") if isinstance(came, Mapping) else None
         if type(sender) is not int or sender not in self.identities:
             raise ProtocolError("a letter names no party of this run as its sender.")
-        text, name = _bytes(came.get("text")), self.names[sender]
-        if not self._holds(sender, text, _bytes(came.get("signature"))):
+        text, name = _view(came.get("text")), self.names[sender]
+        if not self._holds(sender, text, bytes(_view(came.get("signature")))):
             raise ProtocolError(
                 f"a letter in the name of '{name}' is not signed by it: it was altered, or is another's."
             )
         try:
-            plain = codec.decode(bytearray(text))
+            plain = codec.decode(text)
             right = (plain["of"], plain["from"]) == (self._place(request), sender) and self.number in plain["to"]
             box = plain["content"][str(self.number)] if right and plain["secret"] else None
         except (FedatlasError, LookupError, TypeError):
@@ -82,12 +83,12 @@ class SignedLetters:
             )
         return plain if box is None else {**plain, "content": self._unboxed(name, box)}
 
-    def _holds(self, sender: int, text: bytes, signature: bytes) -> bool:
+    def _holds(self, sender: int, text: memoryview, signature: bytes) -> bool:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         try:
-            Ed25519PublicKey.from_public_bytes(self.identities[sender]).verify(signature, PURPOSE + text)
+            Ed25519PublicKey.from_public_bytes(self.identities[sender]).verify(signature, _signable(text))
         except (InvalidSignature, ValueError):
             return False
         return len(signature) == SIGNATURE
@@ -106,17 +107,21 @@ class SignedLetters:
             sodium().crypto_sign_ed25519_sk_to_curve25519(private),
         )
         try:
-            return codec.decode(bytearray(sodium().crypto_box_seal_open(_bytes(box), *keys)))
+            return codec.decode(bytearray(sodium().crypto_box_seal_open(bytes(_view(box)), *keys)))
         except Exception:  # noqa: BLE001  # PyNaCl has an error of its own
             raise ProtocolError(f"a secret letter of '{name}' cannot be opened.") from None
 
 
-def _tensor(data: bytes) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
+def _signable(text: bytearray | memoryview) -> bytes:
+    return PURPOSE + hashlib.blake2b(text).digest()
 
 
-def _bytes(value: Any) -> bytes:
+def _tensor(data: bytes | bytearray) -> torch.Tensor:
+    return torch.frombuffer(data if isinstance(data, bytearray) else bytearray(data), dtype=torch.uint8)
+
+
+def _view(value: Any) -> memoryview:
     """The bytes of a tensor that came. ProtocolError for anything else."""
     if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.ndim != 1:
         raise ProtocolError("a letter has no text or no signature where these were due.")
-    return bytes(value.contiguous().numpy().tobytes())
+    return memoryview(value.contiguous().numpy())
