@@ -44,7 +44,8 @@ def own_table(config: ExperimentConfig, name: str, data: Path) -> PartyTable:
     return table
 
 
-USUAL = Request._fields.index("single")  # the fields from here on have no meaning where parties hold columns
+USUAL = {**Request._field_defaults, "reduce": "each", "single": True}
+"""Fields of a request that say nothing where parties hold columns."""
 
 
 class ColumnsFacts(NamedTuple):
@@ -117,7 +118,7 @@ class NodeColumnsRun:
 
     def _check_due(self, request: Request) -> None:
         """ProtocolError unless the experiment asks this of this party in this round, with these words beside the letters."""
-        usual = request.reduce == "each" and request._replace(single=False) == Request(*request[:USUAL])
+        usual = all(getattr(request, name) == value for name, value in USUAL.items())
         if not usual or request.attempt >= ATTEMPTS:
             raise ProtocolError(f"a party with columns is asked alone and as it is, at most {ATTEMPTS} times a round.")
         config = self.whole.config

@@ -124,4 +124,4 @@ def _view(value: Any) -> memoryview:
     """The bytes of a tensor that came. ProtocolError for anything else."""
     if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.ndim != 1:
         raise ProtocolError("a letter has no text or no signature where these were due.")
-    return memoryview(value.contiguous().numpy())
+    return value.contiguous().numpy().data
