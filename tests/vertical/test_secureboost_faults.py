@@ -17,7 +17,7 @@ from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.vertical import boosting
+from fedatlas.vertical import boosting, letters
 from fedatlas.vertical.boosting import active, gains, inference, nodes, passive, records
 from fedatlas.vertical.boosting.settings import secureboost
 from fedatlas.vertical.parties import PartyLeft, tensor
@@ -117,13 +117,22 @@ def test_sums_leave_in_an_order_of_their_own() -> None:
         wire = Wire()
         trained(table(), OWNERS, HOW._replace(trees=1), observers=[wire])
         reply = next(codec.decode(data) for what, data in wire.frames if what == "histogram" and b'"sums"' in data)
-        seen.append(reply["sums"]["left"][0].numpy())
+        seen.append(sums_in(reply)["left"][0].numpy())
     first, second = seen
     assert not np.array_equal(first, second)
     assert sorted(map(tuple, first.tolist())) == sorted(map(tuple, second.tolist()))
 
 
 # ------------------------------------------------------------------------------------------------ wrong answers
+
+
+def sums_in(reply: Any) -> Any:
+    """What a passive party's letter says."""
+    return reply["letters"][0]["content"]
+
+
+def with_sums(reply: Any, sums: Any) -> Any:
+    return {**reply, "letters": [{**reply["letters"][0], "content": sums}]}
 
 
 def misled(how: boosting.SecureBoost, change: Callable[[Any], Any]) -> None:
@@ -133,9 +142,9 @@ def misled(how: boosting.SecureBoost, change: Callable[[Any], Any]) -> None:
 
     def answer(*given: Any) -> Any:
         reply, state, session = honest(*given)
-        return {**reply, "sums": change(dict(reply["sums"]))}, state, session
+        return with_sums(reply, change(dict(sums_in(reply)))), state, session
 
-    asked["histogram"] = Question(answer, stateful=True, shows=("sums", "counts"))
+    asked["histogram"] = Question(answer, stateful=True, shows=("counts", "letters"))
     parties = parties_of(table(), OWNERS)
     held = columns_federation(parties, asked, states_of(parties, np.arange(60)))
     server = held.drive(boosting.begin(how, {"names": ["p0", "p1"], "active": 0}), RoundStart(1, 0.0))
@@ -224,9 +233,9 @@ def test_garbage_under_the_right_key_is_no_sum() -> None:
     def answer(how: Any, data: Any, message: Any, state: Any, session: Any) -> Any:
         reply, state, session = honest(how, data, message, state, session)
         found.append(session["boost"]["sums"].public)
-        return {**reply, "sums": forged(dict(reply["sums"]))}, state, session
+        return with_sums(reply, forged(dict(sums_in(reply)))), state, session
 
-    asked["histogram"] = Question(answer, stateful=True, shows=("sums", "counts"))
+    asked["histogram"] = Question(answer, stateful=True, shows=("counts", "letters"))
     parties = parties_of(table(), OWNERS)
     held = columns_federation(parties, asked, states_of(parties, np.arange(60)))
     server = held.drive(boosting.begin(SEALED, {"names": ["p0", "p1"], "active": 0}), RoundStart(1, 0.0))
@@ -246,7 +255,8 @@ def test_a_split_that_was_never_offered_is_refused() -> None:
 
 def test_a_record_of_another_run_is_refused() -> None:
     done = trained(table(), OWNERS, HOW)
-    message = {"records": tensor(np.array([99])), "rows": [tensor(np.arange(3))]}
+    asked = {"records": tensor(np.array([99])), "rows": [tensor(np.arange(3))]}
+    message = {"step": 1, "letters": [letters.letter(done.parties[0], [1], inference.ASKED, asked, 1)]}
     with pytest.raises(ProtocolError, match="party 'p1' was asked for split 99, which is not in its file"):
         inference.way(HOW, None, done.parties[1], message, done.state(1), None)
 

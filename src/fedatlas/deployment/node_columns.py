@@ -14,18 +14,24 @@ from fedatlas.data.party_tables import PartyTable, read_party
 from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.deployment.node_rows import RowCounts
 from fedatlas.deployment.node_state import NodeState, same_rows
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.columns_federation import party_half
+from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
+from fedatlas.federation.signed_letters import SignedLetters
 from fedatlas.machine import cores
+from fedatlas.privacy.secagg.keys import Secret
 from fedatlas.record.fingerprint import fingerprint, of_tables
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
-from fedatlas.setup.consortium import columns_of, files_of, refuse_labels
-from fedatlas.wire.bundle import Bundle
+from fedatlas.setup.consortium import columns_of, files_of, refuse_labels, rows_asked
+from fedatlas.vertical.align import asked_about, with_ids
+from fedatlas.vertical.letters import LETTERS
+from fedatlas.vertical.scheme import due
+from fedatlas.wire.bundle import IDENTITY, POLICY, Bundle
 from fedatlas.wire.messages import Count
-from fedatlas.wire.policy import Asked
+from fedatlas.wire.policy import Asked, Policy
 
 
 def own_table(config: ExperimentConfig, name: str, data: Path) -> PartyTable:
@@ -36,6 +42,10 @@ def own_table(config: ExperimentConfig, name: str, data: Path) -> PartyTable:
     table = read_party(file._replace(path=str(data)), config.data.missing == "drop")
     refuse_labels(config, [table])
     return table
+
+
+USUAL = {**Request._field_defaults, "reduce": "each", "single": True}
+"""Fields of a request that say nothing where parties hold columns."""
 
 
 class ColumnsFacts(NamedTuple):
@@ -72,6 +82,16 @@ def active_of(config: ExperimentConfig) -> int:
     return next(k for k, one in enumerate(config.parties) if one.label)
 
 
+def letters_of(bundle: Bundle, agreed: AgreedRun, digest: str) -> SignedLetters:
+    """Return what this node signs its letters with, and opens those of others. ConfigError where its key is gone."""
+    path = bundle.path / IDENTITY
+    if not path.exists():
+        raise ConfigError(f"'{path}' is gone: copy the bundle again.")
+    known = agreed.agreement
+    identities = dict(enumerate(map(bytes.fromhex, known.identities)))
+    return SignedLetters(agreed.number, known.names, digest, Secret(path.read_bytes()), identities)
+
+
 class NodeColumnsRun:
     """One run at a node that holds columns."""
 
@@ -84,12 +104,33 @@ class NodeColumnsRun:
         self.state = NodeState(bundle.path / "state" / agreed.agreement.run, self.number)
         config, asked, names = self.whole.config, self.whole.algorithm, agreed.agreement.names
         workers = config.engine.workers or cores()
-        self.data = columns_of(self.number, table, active_of(config), names, config.seed, workers)
-        self.half = party_half(asked.name, asked.tasks, self.data, self.state.party)
+        data = columns_of(self.number, table, active_of(config), names, config.seed, workers)
+        self.data = data._replace(row_order=Policy.read(bundle.path / POLICY).row_order)
+        letters = letters_of(bundle, agreed, digest)
+        self.half = party_half(asked.name, asked.tasks, self.data, self.state.party, letters)
 
-    def asked(self, request: Request) -> Asked:  # noqa: ARG002
-        """A request as the policy sees it: all nodes are asked."""
-        return self.agreed.asked()
+    def asked(self, request: Request) -> Asked:
+        """A request as the policy sees it: all nodes are asked. ProtocolError for what the experiment does not ask this party now."""
+        self._check_due(request)
+        opened, session = self.half.opened(request), self.half.sessions.get(self.number)
+        ids = asked_about(self.data, request.what, opened.message, session)
+        return self.agreed.asked(ids=ids, own_ids=len(with_ids(self.data)))
+
+    def _check_due(self, request: Request) -> None:
+        """ProtocolError unless the experiment asks this of this party in this round, with these words beside the letters."""
+        usual = all(getattr(request, name) == value for name, value in USUAL.items())
+        if not usual or request.attempt >= ATTEMPTS:
+            raise ProtocolError(f"a party with columns is asked alone and as it is, at most {ATTEMPTS} times a round.")
+        config = self.whole.config
+        asks = due(self.whole.of_columns(), rows_asked(config), request.round, config.rounds)
+        role = "active" if self.number == self.data.active else "passive"
+        who, told = asks.get(request.what, ("nobody", ()))
+        if who not in {role, "all"}:
+            raise ProtocolError(
+                f"the experiment does not ask this party for '{request.what}' in round {request.round}."
+            )
+        if {name: one for name, one in request.message.items() if name != LETTERS} not in told:
+            raise ProtocolError(f"the experiment asks for '{request.what}' in other words.")
 
     def add_own_part(self, folder: Path) -> None:
         """Write the node's part of the model, with its columns by their names, and its report."""

@@ -11,8 +11,9 @@ from fedatlas.algorithm import Algorithm, Question, State, Task, Work
 from fedatlas.engine.job import Bench, Job, LocalOptions, Result
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess
-from fedatlas.federation.link import Observer
-from fedatlas.federation.party import PartyHalf
+from fedatlas.federation.link import Observer, Request
+from fedatlas.federation.party import Answer, PartyHalf
+from fedatlas.federation.signed_letters import SignedLetters
 from fedatlas.vertical.parties import Columns
 
 
@@ -74,10 +75,36 @@ def sizes_of(parties: Sequence[Columns]) -> dict[int, int]:
     return {each.party: len(each.x) for each in parties}
 
 
-def party_half(name: str, questions: Mapping[str, Task | Question], own: Columns, state: PartyState) -> PartyHalf:
+class LettersHalf(PartyHalf):
+    """The half of one party. Between real parties it opens the letters of what it is asked, and signs those of what it answers."""
+
+    letters: SignedLetters | None = None
+
+    def opened(self, request: Request) -> Request:
+        """Return a request with its letters as questions take them. ProtocolError for a letter that is not what it says."""
+        return request if self.letters is None else self.letters.opened(request)
+
+    def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
+        """As `PartyHalf.answer`."""
+        for request, answer in zip(requests, super().answer([*map(self.opened, requests)]), strict=True):
+            if self.letters is not None:
+                update = self.letters.sealed(request, answer.reply.update)
+                answer = answer._replace(reply=answer.reply._replace(update=update))
+            yield answer
+
+
+def party_half(
+    name: str,
+    questions: Mapping[str, Task | Question],
+    own: Columns,
+    state: PartyState,
+    letters: SignedLetters | None = None,
+) -> LettersHalf:
     """The half of one party alone, for a process of its own: it finds no other party's columns."""
     bench = bench_of(name, questions, {own.party: own})
-    return PartyHalf(bench, ColumnExecutor(bench), state, {own.party: len(own.x)}, own.seed, Memory())
+    half = LettersHalf(bench, ColumnExecutor(bench), state, {own.party: len(own.x)}, own.seed, Memory())
+    half.letters = letters
+    return half
 
 
 def columns_federation(

@@ -197,8 +197,10 @@ def stacked_bars(
 
 COLUMN_PHASES = {
     "mask ids": "masking ids",
+    "order rows": "drawing the order of rows",
     "mask again": "masking the other's ids",
     "pass on": "masking the others' ids",
+    "compare sets": "comparing masked ids",
     "pass back": "returning the answers",
     "match": "finding the common rows",
     "split rows": "drawing test rows",

@@ -51,7 +51,8 @@ def expectations(found: dict[str, Any]) -> list[str]:
 
 
 LEARNT = {
-    2: "Each party learnt which of its rows the other has, and how many ids the other has; no id was sent in the clear.",
-    3: "Each party learnt which of its rows all others have; the coordinator learnt the sizes of all overlaps, but no id.",
+    2: "Each party learnt which of its rows the other has, and how many ids the other has; no id crossed in the clear.",
+    3: "Each party learnt which of its rows all others have; the party with the label and the coordinator learnt the sizes of all "
+    "overlaps, no id.",
 }
 """Number of parties (3: or more) -> what each role learns from a matching."""

@@ -20,6 +20,7 @@ from fedatlas.rng import numpy_stream
 from fedatlas.setup.checked import Checked
 from fedatlas.vertical.align import Align
 from fedatlas.vertical.parties import Columns
+from fedatlas.vertical.scheme import Rows
 
 
 class Consortium(NamedTuple):
@@ -62,13 +63,13 @@ class Consortium(NamedTuple):
 
     @property
     def test(self) -> float:
-        """Share of the aligned rows that are test rows."""
-        return self.config.data.test if isinstance(self.config.data.test, float) else OWN_FRACTION
+        """Share of the aligned rows that test."""
+        return rows_asked(self.config).test
 
     @property
     def held(self) -> float:
-        """Share of the aligned rows that are held out for validation."""
-        return self.config.evaluation.validation if self.config.evaluation.on == "validation" else 0.0
+        """Share of the aligned rows that are held out to stop by."""
+        return rows_asked(self.config).held
 
 
 def consortium(whole: Checked) -> Consortium:
@@ -95,6 +96,13 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
 def align_of(config: ExperimentConfig) -> Align:
     """Return the method of matching rows."""
     return Align(config.align.name, config.align.group) if config.align is not None else Align()
+
+
+def rows_asked(config: ExperimentConfig) -> Rows:
+    """How the experiment matches and parts rows. Its parties are those of ``[[parties]]``."""
+    test = config.data.test if isinstance(config.data.test, float) else OWN_FRACTION
+    held = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
+    return Rows(align_of(config), len(config.parties), test, held)
 
 
 def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], seed: int, workers: int = 1) -> Columns:

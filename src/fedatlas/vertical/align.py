@@ -6,14 +6,14 @@ has, and how many rows the other has.
 
     a: H(a)^x --> b: H(a)^xy --> a          b: H(b)^y --> a: H(b)^yx --> b
 
-Among three to eight parties, every party's set passes through all of them, and each raises and shuffles it. The
-coordinator, which has no exponent, compares the results and returns, through the same parties in turn, which points are
-in all sets. A party learns which of its rows *all* others have; the coordinator learns the sizes of all overlaps, but no
-id.
+Three to eight: every party's set goes round all of them, each raises and shuffles it. The active party compares what comes out and sends
+back, through the same parties in turn, which of them are in all sets. A party learns which of its rows *all* others have; the active party
+and the coordinator learn the sizes of all overlaps, and no id.
 
-All parties are assumed to follow the protocol and to be curious. Exponents and orders exist only in memory, in the
-session of the set-up. What remains is ``state["align"]["order"]``: the party's own row at each aligned place, sorted by
-`ids.ordered`.
+Sets and answers are letters: the number of a letter is how many exponents are on its points, which says whose set it is, who has it now,
+and who has it next. So the coordinator can neither add a set nor send one another way. Parties are taken to follow the protocol and to be
+curious. Exponents and orders live in the session of the set-up, in memory alone. What stays is ``state["align"]``: ``order``, the party's
+own row at each place, and ``key``, under which `ids.ordered` sorts them; the active party makes it and tells the others.
 """
 
 from __future__ import annotations
@@ -24,22 +24,27 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedatlas.algorithm import Ask, Question, RoundGenerator, State, Update
+from fedatlas import secret
+from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.vertical import psi
-from fedatlas.vertical.ids import LITTLE, Look, difference, digest_of_ids, look_of, ordered
-from fedatlas.vertical.parties import Columns, Whole, each, tensor, to_all
+from fedatlas.vertical.ids import LITTLE, Look, difference, digest_of_ids, look_of, ordered, seed_key
+from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, others, taken
+from fedatlas.vertical.parties import Columns, Whole, order, tensor
 
-MASK, REMASK, PASS, BACK, MATCH, SAME, LOOK = (
+ORDER, MASK, REMASK, PASS, COMPARE, BACK, MATCH, SAME, LOOK = (
+    "order rows",
     "mask ids",
     "mask again",
     "pass on",
+    "compare sets",
     "pass back",
     "match",
     "compare ids",
     "look of ids",
 )
-MOST = 8  # largest number of parties that can be matched
+IDS, FLAGS, KEY, DIGEST = "ids", "in all", "row order", "digest of ids"  # topics of letters
+MOST = 8  # parties that can be matched
 
 
 class Align(NamedTuple):
@@ -60,85 +65,188 @@ def with_ids(data: Columns) -> Whole:
     return np.array([i for i, one in enumerate(data.ids) if one], dtype=np.int64)
 
 
+def _order(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """The active party: the key of the rows' order, for all parties and nobody else."""
+    if session and KEY in session:
+        raise ProtocolError("the order of the rows is drawn already.")
+    key = secret.random_bytes(32) if data.row_order == "secret" else seed_key(data.seed)
+    told = letter(data, others(data), KEY, {"key": tensor(np.frombuffer(key, np.uint8).copy())}, secret=True)
+    return {"drawn": True, LETTERS: [told]}, state, {**(session or {}), KEY: key}
+
+
+def _key(data: Columns, message: Any, session: Any) -> bytes:
+    """The key of the rows' order. ProtocolError where it is not as secret as this party wants it."""
+    if data.party == data.active and KEY in (session or {}):
+        return bytes(session[KEY])
+    key = taken(data, message, data.active, KEY)["key"].numpy().tobytes()
+    if data.row_order == "secret" and (len(key) != 32 or key == seed_key(data.seed)):
+        raise ProtocolError(
+            f"'{data.parties[data.active]}' orders the rows by the seed, which the coordinator knows, and '{data.name}' wants "
+            "a secret order: set the same row_order in all policies."
+        )
+    return bytes(key)
+
+
 def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return the party's own ids, masked, in a secret order."""
+    """Own ids, masked, in a secret order; they go to the next party."""
+    if session and "psi" in session:
+        raise ProtocolError("the ids are masked already.")
     rows, key = with_ids(data), psi.exponent(message["group"])
     rows = rows[psi.shuffle(len(rows))]
     points = psi.hashed([data.ids[i] for i in rows], message["group"], data.workers)
-    held = {"group": message["group"], "key": key, "rows": rows, "orders": {}}
-    return {"points": psi.raised(points, key, message["group"], data.workers)}, state, {**(session or {}), "psi": held}
+    held = {"group": message["group"], "key": key, "rows": rows, "orders": [], "back": 0}
+    told = letter(data, [_next(data)], IDS, {"points": psi.raised(points, key, message["group"], data.workers)}, 1)
+    return {"ids": len(rows), LETTERS: [told]}, state, {**(session or {}), "psi": held}
+
+
+def _next(data: Columns, by: int = 1) -> int:
+    """The party so many places further on."""
+    return (data.party + by) % len(data.parties)
+
+
+def _held(session: Any) -> dict[str, Any]:
+    """What a matching under way keeps."""
+    if not session or "psi" not in session:
+        raise ProtocolError("no matching is under way.")
+    return dict(session["psi"])
 
 
 def _remask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return, for two parties, the other's ids under both exponents, in its order; they are kept for comparison."""
-    held = session["psi"]
-    points = psi.raised(message["points"], held["key"], held["group"], data.workers)
-    return {"points": points}, state, {**session, "psi": {**held, "theirs": frozenset(psi.keys_of(points))}}
+    """Of two: the other's ids under both exponents, in its order; they are remembered to be compared with."""
+    held, other = _held(session), _next(data)
+    points = psi.raised(taken(data, message, other, IDS, 1)["points"], held["key"], held["group"], data.workers)
+    told = letter(data, [other], IDS, {"points": points}, 2)
+    return {LETTERS: [told]}, state, {**session, "psi": {**held, "theirs": frozenset(psi.keys_of(points))}}
+
+
+def asked_about(data: Columns, what: str, message: Any, session: Any) -> int:
+    """How many ids of another party an ask is about."""
+    if what not in {REMASK, PASS}:
+        return 0
+    step = 1 if what == REMASK else len(_held(session)["orders"]) + 1
+    return len(psi.points_of(taken(data, message, _next(data, -1), IDS, step)["points"]))
 
 
 def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return, for several parties, the set of party ``of`` under one more exponent, in another secret order."""
-    held = session["psi"]
-    points = psi.raised(message["points"], held["key"], held["group"], data.workers)
-    order = psi.shuffle(len(points))
-    orders = {**held["orders"], message["of"]: order}
-    return {"points": tensor(points.numpy()[order])}, state, {**session, "psi": {**held, "orders": orders}}
+    """Of several: another's set under one more exponent, in one more secret order; at the end of its way it is compared."""
+    held, P = _held(session), len(data.parties)
+    step = len(held["orders"]) + 1
+    if step >= P:
+        raise ProtocolError("all sets have passed here already.")
+    came = taken(data, message, _next(data, -1), IDS, step)["points"]
+    points = psi.raised(came, held["key"], held["group"], data.workers)
+    shuffled = psi.shuffle(len(points))
+    to = data.active if step == P - 1 else _next(data)
+    told = letter(data, [to], IDS, {"points": tensor(points.numpy()[shuffled])}, step + 1)
+    return {LETTERS: [told]}, state, {**session, "psi": {**held, "orders": [*held["orders"], shuffled]}}
+
+
+def _compare(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """The active party, of several: which points of each set are in all sets, and how many any two have in common."""
+    P, names = len(data.parties), data.parties
+    last = [(k - 1) % P for k in range(P)]  # who has a party's set at the end of its way
+    keys = [psi.points_of(taken(data, message, last[k], IDS, P)["points"]) for k in range(P)]
+    members = [frozenset(one) for one in keys]
+    of_all = frozenset.intersection(*members)
+    flags = [tensor(np.array([one in of_all for one in found], dtype=bool)) for found in keys]
+    told = [letter(data, [last[k]], FLAGS, {"in_all": flags[k]}, P - 1) for k in range(P)]
+    common = {f"{names[a]} + {names[b]}": len(members[a] & members[b]) for a, b in combinations(range(P), 2)}
+    return {"common": common, LETTERS: told}, state, session
 
 
 def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return which points of party ``of`` are in all sets, in the order in which its set arrived here."""
-    order = session["psi"]["orders"][message["of"]]
-    flags = np.zeros(len(order), bool)
-    flags[order] = message["in_all"].numpy()
-    return {"in_all": tensor(flags)}, state, session
+    """Which of another's set are in all, in the order in which it came here."""
+    held, P = _held(session), len(data.parties)
+    step = P - 1 - held["back"]
+    if not 0 < step <= len(held["orders"]):
+        raise ProtocolError("no answer is on its way back here.")
+    shuffled = held["orders"][step - 1]
+    flags = np.zeros(len(shuffled), bool)
+    came = _flags(data, message, step, len(shuffled))
+    flags[shuffled] = came
+    told = letter(data, [_next(data, -1)], FLAGS, {"in_all": tensor(flags)}, step - 1)
+    return {LETTERS: [told]}, state, {**session, "psi": {**held, "back": held["back"] + 1}}
+
+
+def _flags(data: Columns, message: Any, step: int, count: int) -> Any:
+    """(count,) which are in all sets, as the party says that had the set after this one."""
+    sender = data.active if step == len(data.parties) - 1 else _next(data)
+    return _whole(data, taken(data, message, sender, FLAGS, step)["in_all"].numpy(), count)
+
+
+def _whole(data: Columns, found: Any, count: int) -> Any:
+    if len(found) != count:
+        raise ProtocolError(f"party '{data.name}' got {len(found)} answers for {count} ids: they are not whole.")
+    return found
 
 
 def _match(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Store the party's rows that are in all sets, in the order common to all parties, and return their number."""
-    held = session["psi"]
-    if "points" in message:
-        mine = psi.keys_of(message["points"])
-        found = np.array([one in held["theirs"] for one in mine], dtype=bool)
+    """The party's rows that are in all sets, in the order that all parties give them."""
+    held = _held(session)
+    rows, theirs = held["rows"], held.get("theirs")
+    if len(data.parties) == 2:
+        mine = psi.points_of(taken(data, message, _next(data), IDS, 2)["points"])
+        if theirs is None:
+            raise ProtocolError("the other party's ids did not come here.")
+        found = _whole(data, np.array([one in theirs for one in mine], dtype=bool), len(rows))
     else:
-        found = message["in_all"].numpy()
-    if len(found) != len(held["rows"]):
-        raise ProtocolError(
-            f"party '{data.name}' got {len(found)} answers for its {len(held['rows'])} ids: some are missing or added."
-        )
-    return {"matched": int(found.sum())}, placed(data, state, held["rows"][found]), session
+        found = _flags(data, message, 0, len(rows))
+    return {"matched": int(found.sum())}, placed(data, state, rows[found], _key(data, message, session)), session
 
 
-def placed(data: Columns, state: State, rows: Whole) -> State:
-    """Return the state with these own rows as the aligned ones."""
-    at = ordered([data.ids[i] for i in rows], data.seed)
-    return {**state, "align": {"order": tensor(rows[at])}}
+def placed(data: Columns, state: State, rows: Whole, key: bytes) -> State:
+    """The state with these own rows as the aligned ones."""
+    at = ordered([data.ids[i] for i in rows], key)
+    kept = tensor(np.frombuffer(key, np.uint8).copy())
+    return {**state, "align": {"order": tensor(rows[at]), "key": kept}}
 
 
 def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Align all rows without matching, and return a digest of all ids in the file's order.
-
-    DataError if a row has no id.
-    """
+    """Without matching: all rows are aligned, and the active party compares digests of all ids in the files' order."""
     if len(rows := with_ids(data)) < len(data.ids):
         raise DataError(
             f"party '{data.name}' has {len(data.ids) - len(rows)} rows without an id, but align.name = 'none' needs one in every row."
         )
-    return {"digest": digest_of_ids(data.ids, data.seed), "rows": len(rows)}, placed(data, state, rows), session
+    key = _key(data, message, session)
+    digest, reply = digest_of_ids(data.ids, key), {"rows": len(rows)}
+    if data.party == data.active:
+        odd = [k for k in others(data) if taken(data, message, k, DIGEST)["digest"] != digest]
+        return {**reply, "odd": odd}, placed(data, state, rows, key), session
+    told = letter(data, [data.active], DIGEST, {"digest": digest}, secret=True)
+    return {**reply, LETTERS: [told]}, placed(data, state, rows, key), session
 
 
 def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    return {"look": [*look_of([data.ids[i] for i in with_ids(data)])]}, state, session
+    """How the ids look, which is said only where few of them were found at the others."""
+    own = [data.ids[i] for i in with_ids(data)]
+    if 0 < LITTLE * len(own) <= len(order(state)):
+        raise ProtocolError(f"party '{data.name}' says nothing of its ids: most of them were found.")
+    return {"look": [*look_of(own)]}, state, session
 
 
 QUESTIONS: Mapping[str, Question] = {
-    MASK: Question(_mask, shows=("points",)),
-    REMASK: Question(_remask, shows=("points",)),
-    PASS: Question(_pass, shows=("points",)),
-    BACK: Question(_back, shows=("in_all",)),
+    ORDER: Question(_order, shows=("drawn", LETTERS)),
+    MASK: Question(_mask, shows=("ids", LETTERS)),
+    REMASK: Question(_remask, shows=(LETTERS,)),
+    PASS: Question(_pass, shows=(LETTERS,)),
+    COMPARE: Question(_compare, shows=("common", LETTERS)),
+    BACK: Question(_back, shows=(LETTERS,)),
     MATCH: Question(_match, shows=("matched",), stateful=True),
-    SAME: Question(_same, shows=("digest", "rows"), stateful=True),
-    LOOK: Question(_look, shows=("look",)),
+    SAME: Question(_same, shows=("rows", "odd", LETTERS), stateful=True),
+    LOOK: Question(_look, shows=("look",), stateful=True),
 }
+
+
+def due(how: Align, parties: int) -> Due:
+    """What parties may be asked."""
+    nothing: Sequence[Mapping[str, Any]] = ({},)
+    found: dict[str, Any] = {ORDER: ("active", nothing), LOOK: ("all", nothing)}
+    if how.name == "none":
+        return {**found, SAME: ("all", nothing)}
+    found |= {MASK: ("all", ({"group": how.group},)), MATCH: ("all", nothing)}
+    if parties == 2:
+        return {**found, REMASK: ("all", nothing)}
+    return {**found, PASS: ("all", nothing), COMPARE: ("active", nothing), BACK: ("all", nothing)}
 
 
 # ------------------------------------------------------------------------------------------------ left of the link
@@ -149,14 +257,18 @@ def align(how: Align, server: State) -> RoundGenerator:
 
     DataError if no row is common to all, with what differs between the ids.
     """
-    names = server["names"]
+    names, active = server["names"], server["active"]
     if len(names) > MOST:
         raise DataError(f"{len(names)} parties: at most {MOST} can be matched.")
-    found = yield from (_compared(names) if how.name == "none" else _intersected(how, names))
+    if len(names) == 1 and how.name != "none":
+        raise DataError("one party alone has nobody to be matched with.")
+    mail = Mail(names)
+    yield from mail.ask((active,), ORDER)
+    found = yield from (_compared(mail, active) if how.name == "none" else _intersected(mail, how, active))
     smallest = min(found["ids"].values())
     notices: list[str] = []
     if found["rows"] < LITTLE * smallest or not found["rows"]:
-        told = yield from each(to_all(range(len(names)), LOOK), names)
+        told = yield from mail.ask(range(len(names)), LOOK)
         said = difference({names[k]: Look(*told[k]["look"]) for k in told})
         if not found["rows"]:
             raise DataError(f"no id is in the tables of all parties: {said}.")
@@ -165,63 +277,37 @@ def align(how: Align, server: State) -> RoundGenerator:
     return {**server, "align": {**found, "notices": notices}}
 
 
-def _intersected(how: Align, names: Sequence[str]) -> Any:
-    everybody = range(len(names))
-    masked = yield from each(to_all(everybody, MASK, {"group": how.group}), names)
-    sets = {k: masked[k]["points"] for k in everybody}
-    ids = {names[k]: len(sets[k]) for k in everybody}
-    if len(names) == 1:
-        raise DataError("a single party has nobody to be matched with.")
+def _intersected(mail: Mail, how: Align, active: int) -> Any:
+    names, everybody = mail.names, range(len(mail.names))
+    masked = yield from mail.ask(everybody, MASK, group=how.group)
+    ids = {names[k]: int(masked[k]["ids"]) for k in everybody}
+    common: dict[str, int] = {}
     if len(names) == 2:
-        twice = yield from each(Ask((0, 1), REMASK, {0: {"points": sets[1]}, 1: {"points": sets[0]}}, "each"), names)
-        sent = {0: {"points": twice[1]["points"]}, 1: {"points": twice[0]["points"]}}
-        heard = yield from each(Ask((0, 1), MATCH, sent, "each"), names)
-        common = {" + ".join(names): int(heard[0]["matched"])}
+        yield from mail.ask(everybody, REMASK, IDS)
     else:
-        sets = yield from _round(names, sets)
-        keys = {k: psi.keys_of(sets[k]) for k in everybody}
-        members = {k: frozenset(keys[k]) for k in everybody}
-        of_all = frozenset.intersection(*members.values())
-        flags = {k: np.array([one in of_all for one in keys[k]], dtype=bool) for k in everybody}
-        heard = yield from _returned(names, flags)
-        common = {f"{names[a]} + {names[b]}": len(members[a] & members[b]) for a, b in combinations(everybody, 2)}
+        for _ in range(len(names) - 1):
+            yield from mail.ask(everybody, PASS, IDS)
+        common = dict((yield from mail.ask((active,), COMPARE, IDS))[active]["common"])
+        for _ in range(len(names) - 1):
+            yield from mail.ask(everybody, BACK, FLAGS)
+    heard = yield from mail.ask(everybody, MATCH, IDS, FLAGS, KEY)
     matched = {int(heard[k]["matched"]) for k in everybody}
     if len(matched) != 1:
         raise ProtocolError(
             "the parties count different numbers of common rows: one of them does not follow the protocol."
         )
-    return {"ids": ids, "rows": matched.pop(), "common": common}
+    rows = matched.pop()
+    return {"ids": ids, "rows": rows, "common": common or {" + ".join(names): rows}}
 
 
-def _round(names: Sequence[str], sets: Mapping[int, Any]) -> Any:
-    """Pass every set through all parties, and return the sets masked by all."""
-    P = len(names)
-    for step in range(1, P):
-        at = {(k + step) % P: k for k in range(P)}  # party -> the owner of the set that it has
-        asked = {j: {"of": str(k), "points": sets[k]} for j, k in at.items()}
-        heard = yield from each(Ask(tuple(range(P)), PASS, asked, "each"), names)
-        sets = {k: heard[j]["points"] for j, k in at.items()}
-    return sets
-
-
-def _returned(names: Sequence[str], flags: Mapping[int, Any]) -> Any:
-    """Return each party's flags to it, in its own order, and return the parties' replies."""
-    P = len(names)
-    held = {k: tensor(flags[k]) for k in range(P)}
-    for step in reversed(range(1, P)):
-        at = {(k + step) % P: k for k in range(P)}
-        asked = {j: {"of": str(k), "in_all": held[k]} for j, k in at.items()}
-        heard = yield from each(Ask(tuple(range(P)), BACK, asked, "each"), names)
-        held = {k: heard[j]["in_all"] for j, k in at.items()}
-    return (yield from each(Ask(tuple(range(P)), MATCH, {k: {"in_all": held[k]} for k in held}, "each"), names))
-
-
-def _compared(names: Sequence[str]) -> Any:
-    heard = yield from each(to_all(range(len(names)), SAME), names)
-    if other := [k for k in heard if heard[k]["digest"] != heard[0]["digest"]]:
+def _compared(mail: Mail, active: int) -> Any:
+    names = mail.names
+    yield from mail.ask([k for k in range(len(names)) if k != active], SAME, KEY)
+    said = (yield from mail.ask((active,), SAME, DIGEST))[active]
+    if odd := said["odd"]:
         raise DataError(
-            f"align.name = 'none': '{names[0]}' and '{names[other[0]]}' do not hold the same ids in the same order: "
-            "use align.name = 'psi'."
+            f"align.name = 'none': '{names[active]}' and '{names[odd[0]]}' do not hold the same ids in the same order: "
+            "take align.name = 'psi'."
         )
-    rows = int(heard[0]["rows"])
+    rows = int(said["rows"])
     return {"ids": dict.fromkeys(names, rows), "rows": rows, "common": {" + ".join(names): rows}}

@@ -64,17 +64,17 @@ def difference(looks: Mapping[str, Look]) -> str:
     return f"their ids have these numbers of characters: {said}; do they name the same things?"
 
 
-def ordered(ids: Sequence[str], seed: int) -> Whole:
-    """Return the positions (n,) that sort ids by HMAC-SHA256 under the run's seed (V2).
+def seed_key(seed: int) -> bytes:
+    """The key of the rows' order in a simulation, which whoever knows the experiment knows, too."""
+    return str(seed).encode()
 
-    The order is the same for all parties, regardless of the order of their files.
-    """
-    key = str(seed).encode()
+
+def ordered(ids: Sequence[str], key: bytes) -> Whole:
+    """Places (n,) that sort ids by HMAC-SHA256 under a key: one order for all parties that have it, whatever that of their files (V2)."""
     tags = [hmac.digest(key, one.encode(), "sha256") for one in ids]
     return np.array(sorted(range(len(ids)), key=tags.__getitem__), dtype=np.int64)
 
 
-def digest_of_ids(ids: Sequence[str], seed: int) -> str:
+def digest_of_ids(ids: Sequence[str], key: bytes) -> str:
     """A digest of all ids in their order: equal for two parties that hold the same ones in the same order."""
-    key = str(seed).encode()
     return hmac.digest(key, b"\x1f".join(hashlib.sha256(one.encode()).digest() for one in ids), "sha256").hex()

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 
 from fedatlas.algorithm import Ask, Question, RoundGenerator, State
+from fedatlas.errors import ProtocolError
 from fedatlas.metrics import quality, resampling
 from fedatlas.metrics.intervals import bootstrap
 from fedatlas.metrics.quality import Floats
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.vertical.align import Answered
+from fedatlas.vertical.letters import Due
 from fedatlas.vertical.parties import Columns, aligned, each, places
 
 JUDGE = "judge"
+JUDGED_ON = ("test", "held")
 Outputs = Callable[[State], Floats]
 """Function from the active party's state to (N,) log-odds of class 1, or numbers in the label's unit."""
 
@@ -86,6 +89,8 @@ def question(outputs: Outputs) -> Mapping[str, Question]:
     """Return the question by which a model is judged."""
 
     def judge(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+        if message["on"] not in JUDGED_ON:
+            raise ProtocolError("a model is judged on rows that test or that are held out, and on no others.")
         found = Judged(data, state, outputs(state), message["on"])
         ends = {}
         if message["intervals"]:
@@ -93,6 +98,13 @@ def question(outputs: Outputs) -> Mapping[str, Question]:
         return {"figures": found.figures(), "intervals": ends}, state, session
 
     return {JUDGE: Question(judge, shows=("figures", "intervals"), stateful=True)}
+
+
+def due(on: str, *, last: bool) -> Due:
+    """Which figures may be asked for; ``last``: also those of a finished model."""
+    told = [{"on": on, "intervals": False}]
+    told += [{"on": one, "intervals": True} for one in dict.fromkeys((on, "test"))] if last else []
+    return {JUDGE: ("active", told)}
 
 
 def judged(server: State, on: str = "test", intervals: bool = False) -> RoundGenerator:

@@ -8,7 +8,7 @@ their data. After the alignment all parties refer to a row by its place 0, ..., 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class Columns(NamedTuple):
     task: str = ""  # "classes" or "numbers" at the active party
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
+    row_order: Literal["seed", "secret"] = "seed"  # what the key of the rows' order is made from
 
 
 class PartyLeft(ProtocolError):

@@ -62,8 +62,8 @@ def hashed(ids: Sequence[str], group: Group, workers: int = 1) -> Tensor:
 
 
 def raised(points: Any, key: bytes, group: Group, workers: int = 1) -> Tensor:
-    """Return (n, 32) uint8, each point raised to the exponent; ProtocolError for bytes that are not a point."""
-    rows = _rows(points)
+    """(n, 32) uint8: each point to the power of the exponent; ProtocolError for what is no point of the group."""
+    rows = points_of(points)
     power = sodium().crypto_scalarmult_ed25519_noclamp if group == "ed25519" else sodium().crypto_scalarmult
 
     def one(point: bytes) -> bytes:
@@ -76,7 +76,8 @@ def raised(points: Any, key: bytes, group: Group, workers: int = 1) -> Tensor:
         raise ProtocolError("a masked id is not a point of the group: it is broken or forged.") from None
 
 
-def _rows(points: Any) -> list[bytes]:
+def points_of(points: Any) -> list[bytes]:
+    """Masked ids of a message, each as bytes. ProtocolError for anything else than (n, 32) uint8."""
     if not isinstance(points, Tensor) or points.dtype != torch.uint8 or points.ndim != 2 or points.shape[1] != BYTES:
         raise ProtocolError("a message does not hold masked ids, which are (n, 32) bytes.")
     return keys_of(points)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.vertical import align, judging, split
+from fedatlas.vertical.letters import Due
 from fedatlas.vertical.parties import Columns, Floats
 
 How = Any
@@ -88,8 +89,36 @@ class Scheme(NamedTuple):
     protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
     trial: Callable[[How], Trial] = lambda how: Trial()
+    due: Callable[[str, int], Due] = (
+        lambda part, number: {}
+    )  # what real parties are asked: "begin", "step" number, "end"
 
 
 def questions(scheme: Scheme, how: How) -> dict[str, Question]:
     """Return every question that a party of a run can be asked."""
     return {**align.QUESTIONS, **split.QUESTIONS, **scheme.questions(how), **judging.question(scheme.outputs)}
+
+
+class Rows(NamedTuple):
+    """How an experiment matches and parts its rows."""
+
+    matching: align.Align
+    parties: int
+    test: float  # shares of the common rows
+    held: float
+
+
+def due(scheme: Scheme, rows: Rows, number: int, rounds: int) -> Due:
+    """What a party may be asked in round ``number`` of so many, as the experiment says.
+
+    Which of these come, and in which order, follows from letters; a run may end before its last round, and is asked its end in the next.
+    """
+    found: dict[str, Any] = dict(judging.due("held" if rows.held else "test", last=number > 1))
+    if not number:
+        for asked in (align.due(rows.matching, rows.parties), split.due(rows.test, rows.held), scheme.due("begin", 0)):
+            found |= asked
+    if 1 <= number <= rounds:
+        found |= scheme.due("step", number)
+    if 1 < number <= rounds + 1:
+        found |= scheme.due("end", number)
+    return found

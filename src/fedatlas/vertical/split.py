@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.algorithm import Ask, Question, RoundGenerator, State
+from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.errors import DataError
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.align import Answered
-from fedatlas.vertical.parties import Columns, Whole, aligned, each, tensor
+from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, others, taken
+from fedatlas.vertical.parties import Columns, Whole, aligned, tensor
 
 SPLIT, PLACES = "split rows", "told rows"
 PARTS = ("train", "held", "test")
@@ -47,25 +48,29 @@ def _split(model: Any, data: Columns, message: Any, state: State, session: Any) 
         raise DataError("all common training rows have weight 0: there is nothing to learn.")
     places = {part: tensor(rows) for part, rows in found.items()}
     counts = {part: len(rows) for part, rows in found.items()}
-    return {"places": places, "rows": counts}, {**state, "split": places}, session
+    told = letter(data, others(data), PLACES, {"places": places})
+    return {"rows": counts, LETTERS: [told]}, {**state, "split": places}, session
 
 
 def _told(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    return {}, {**state, "split": dict(message["places"])}, session
+    found = taken(data, message, data.active, PLACES)["places"]
+    return {}, {**state, "split": {part: found[part] for part in PARTS}}, session
 
 
 QUESTIONS: Mapping[str, Question] = {
-    SPLIT: Question(_split, shows=("places", "rows"), stateful=True),
+    SPLIT: Question(_split, shows=("rows", LETTERS), stateful=True),
     PLACES: Question(_told, shows=("told",), stateful=True),
 }
 
 
+def due(test: float, held: float) -> Due:
+    """What parties may be asked."""
+    return {SPLIT: ("active", ({"test": test, "held": held},)), PLACES: ("passive", ({},))}
+
+
 def split(server: State, test: float, held: float = 0.0) -> RoundGenerator:
-    """Split the rows; the server's state gets ``rows``, the size of each part. DataError if there are too few rows."""
-    names, active = server["names"], server["active"]
-    heard = yield from each(Ask((active,), SPLIT, {active: {"test": test, "held": held}}, "each"), names)
-    others = tuple(k for k in range(len(names)) if k != active)
-    if others:
-        told = {"places": heard[active]["places"]}
-        yield from each(Ask(others, PLACES, dict.fromkeys(others, told), "each"), names)
+    """The server's state with ``rows``: how many train, are held out, test. DataError where these rows cannot be parted so."""
+    active, mail = server["active"], Mail(server["names"])
+    heard = yield from mail.ask((active,), SPLIT, test=test, held=held)
+    yield from mail.ask([k for k in range(len(mail.names)) if k != active], PLACES, PLACES)
     return {**server, "rows": dict(heard[active]["rows"])}

@@ -23,12 +23,19 @@ min_rows = 10                           # no answer before round 1 and no judgin
 # label = "outcome"                     # the run's data.label must be this; weight, drop and categories can be pinned, too
 # threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
 # secure_aggregation = true             # no run whose server sees this node's update alone
+row_order = "secret"                    # the order of rows matched with other parties' columns: "secret" from the server | "seed"
+# max_ids = 100000                      # another party may ask about at most so many ids
+# max_ratio = 10                        # and about at most so many for each id of this node
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
                                         # (hwfedavg and nwfedavg need "plain": masks do not hide a score of labels)
 """
 
-TRIAL = (('label_counts = "masked"', 'label_counts = "plain"'), ("min_rows = 10", "min_rows = 1"))
-"""What a trial on one machine writes otherwise: its rows are not secret, and its offices may be small."""
+TRIAL = (
+    ('label_counts = "masked"', 'label_counts = "plain"'),
+    ("min_rows = 10", "min_rows = 1"),
+    ('row_order = "secret"', 'row_order = "seed"'),
+)
+"""What a trial on one machine writes otherwise: its rows are not secret, its offices may be small, and it ends as a simulation does."""
 
 Whole = Annotated[int, Bound(least=1)]
 
@@ -46,6 +53,9 @@ class Asked(NamedTuple):
     data: Mapping[str, Any] = {}  # the table [data]
     members: tuple[str, ...] = ()  # names of the nodes of this ask, where they are known
     alone: bool = False  # whether the server looks at this answer by itself, masks or not
+    columns: bool = False  # whether nodes hold columns; two of them are enough then
+    ids: int = 0  # of another party that this ask is about
+    own_ids: int = 0  # of this node, where parties hold columns
 
 
 class Policy(NamedTuple):
@@ -65,6 +75,9 @@ class Policy(NamedTuple):
     categories: tuple[str, ...] | None = None
     threshold: Annotated[float, Bound(least=0)] = 0.0
     secure_aggregation: bool = False
+    row_order: Literal["secret", "seed"] = "secret"
+    max_ids: Whole | None = None
+    max_ratio: Annotated[float, Bound(least=1e-9)] | None = None
     label_counts: Literal["masked", "plain", "no"] = "masked"
 
     @classmethod
@@ -100,6 +113,8 @@ class Policy(NamedTuple):
             _named("operator", asked.operator, self.operators),
             _most("local epochs", asked.epochs, self.local_epochs),
             _most("rounds", asked.rounds, self.rounds),
+            _most("ids of another party", asked.ids, self.max_ids),
+            _most("another party's ids for each own id", asked.ids / max(asked.own_ids, 1), self.max_ratio),
         ]
         said.append(self._cohort(asked))
         said += [self._pinned(key, asked.data.get(key)) for key in PINNED]
@@ -121,7 +136,7 @@ class Policy(NamedTuple):
         counted = asked.cohort
         if self.members is not None and asked.members:
             counted = len({*asked.members} & {*self.members})
-        least = max(self.min_cohort, 3) if asked.masked and asked.cohort else self.min_cohort
+        least = max(self.min_cohort, 3) if asked.masked and asked.cohort and not asked.columns else self.min_cohort
         if not asked.cohort or counted >= least:
             return ""
         named = "" if self.members is None else " of its members"
@@ -153,6 +168,9 @@ WORDS = {
     "categories": "a list of names",
     "threshold": "a number of 0 or more",
     "secure_aggregation": "true or false",
+    "row_order": '"secret" or "seed"',
+    "max_ids": "a whole number above 0",
+    "max_ratio": "a number above 0",
     "label_counts": '"masked", "plain" or "no"',
 }
 

@@ -18,8 +18,22 @@ from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import gains, records, sealed
 from fedatlas.vertical.boosting.histogram import left_sums, received, summed
 from fedatlas.vertical.boosting.nodes import moved
-from fedatlas.vertical.boosting.passive import Answered, cut, divided, offered, session_of
+from fedatlas.vertical.boosting.passive import (
+    BINS,
+    GRADIENTS,
+    LEVEL,
+    SPLIT,
+    SUMS,
+    WANTED,
+    Answered,
+    cut,
+    divided,
+    offered,
+    session_of,
+    under_way,
+)
 from fedatlas.vertical.boosting.settings import SecureBoost
+from fedatlas.vertical.letters import LETTERS, letter, others, taken
 from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
 
 KEY = "key"  # key of a session's memory that lasts over rounds and is never written
@@ -37,7 +51,7 @@ def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
         "margin": tensor(np.zeros(len(own.y))),
         "task": unit.task,
         "unit": tensor(np.array([unit.start, unit.scale])),
-        "announced": {k: int(n) for k, n in message["candidates"].items()},
+        "announced": {str(k): int(taken(data, message, k, BINS)["candidates"]) for k in others(data)},
         "nodes": records.empty(records.SKELETON),
     }
     return {"started": True}, {**state, "boost": boost}, session
@@ -60,6 +74,8 @@ def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
     """Return the gradients of the tree's rows as the others get them: encrypted, or in the clear."""
     own, boost, tree = aligned(data, state), state["boost"], message["tree"]
     assert own.y is not None
+    if "boost" in session_of(session):
+        raise ProtocolError("a tree is under way already.")
     train = places(state, "train")
     rows = train
     if how.subsample < 1:
@@ -70,24 +86,33 @@ def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
     fixed = gains.fixed(g, h, how.precision)
     found, spots = offered(how, data, state, tree)
     now = {"tree": tree, "grid": found, "spots": spots, "rows": rows, "fixed": fixed}
-    now |= {"at": np.ones(len(own.y), np.int64), "open": [1], "asked": {}, "tree_nodes": {}}
-    told: dict[str, Any] = {"rows": tensor(rows) if how.subsample < 1 else None}
-    counts = {}
-    if message["told"] and how.encrypted:
+    now |= {"at": np.ones(len(own.y), np.int64), "open": [1], "asked": {}, "tree_nodes": {}, "level": 0}
+    told: dict[str, Any] = {"tree": tree, "rows": tensor(rows) if how.subsample < 1 else None}
+    counts, to = {}, asked_for_sums(how, data, tree)
+    if to and how.encrypted:
         holder, form = session["run"][KEY], sealed.fields(len(rows), how)
         batches = sealed.sealed(fixed, form, holder, data.workers)
         told |= {"public": holder.public.plain(), "ciphertexts": [one.plain() for one in batches]}
         made = len(rows) * len(batches)
-        counts = {"ciphertexts": made * message["told"], "encryptions": made, "exponentiations": made}
-    elif message["told"]:
+        counts = {"ciphertexts": made * len(to), "encryptions": made, "exponentiations": made}
+    elif to:
         told |= {"g": tensor(fixed.g), "h": tensor(fixed.h)}
-    return {"gradients": told, "counts": counts}, state, {**session_of(session), "boost": now}
+    sent = [letter(data, to, GRADIENTS, told)] if to else []
+    return {LETTERS: sent, "counts": counts}, state, {**session_of(session), "boost": now}
+
+
+def asked_for_sums(how: SecureBoost, data: Columns, tree: int) -> tuple[int, ...]:
+    """The parties that are told gradients of a tree: none while the first trees are grown from own columns alone."""
+    return () if tree <= how.complete_secure else others(data)
 
 
 def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Open the others' sums and choose the best split of each open node; divide the rows if the split is its own."""
-    now = _settled(session["boost"], message)
-    others, opened = _opened(how, data, state, now, message["sums"], session)
+    """Opens the others' sums and takes the best split of each open node; divides the rows where it is its own."""
+    before = under_way(session)
+    if not before["open"]:
+        raise ProtocolError("no node of the tree is open.")
+    now = {**_settled(data, before, message), "level": before["level"] + 1}
+    sums_of, opened = _opened(how, data, state, now, message, session)
     choices = {}
     for v in now["open"]:
         members = now["rows"][now["at"][now["rows"]] == v]
@@ -96,29 +121,32 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
         own = left_sums(
             summed(now["spots"][members], now["fixed"].g[spot], now["fixed"].h[spot], now["grid"].width), now["grid"]
         )
-        sums = {data.party: own, **{k: _possible(one[v], whole, data.parties[k], how) for k, one in others.items()}}
+        sums = {data.party: own, **{k: _possible(one[v], whole, data.parties[k], how) for k, one in sums_of.items()}}
         best = gains.chosen({k: gains.gains(left, whole, now["fixed"], how) for k, left in sums.items()})
         if best is not None:
             counts = sums[best.party][best.ties, 2]  # candidates that gain as much may divide otherwise
             choices[v] = (best, counts.max(), whole[2] - counts.min())
     now, told, after = _own_splits(data, state, now, choices)
-    told["open"] = _next(how, choices)
-    now = {**now, "open": told["open"]}
-    asked = {
-        str(k): {"nodes": nodes, "ties": [tensor(choices[v][0].ties) for v in nodes]}
-        for k, nodes in sorted(now["asked"].items())
-    }
-    reply = {"told": told, "to": asked, "open": len(told["open"]), "counts": opened}
+    now = {**now, "open": _next(how, choices)}
+    said = {"told": told, "open": now["open"], "owners": sorted(now["asked"])}
+    to = asked_for_sums(how, data, now["tree"])
+    sent = [letter(data, to, LEVEL, said, now["level"])] if to else []
+    for k, nodes in sorted(now["asked"].items()):
+        wanted = {"nodes": nodes, "ties": [tensor(choices[v][0].ties) for v in nodes]}
+        sent.append(letter(data, [k], WANTED, wanted, now["level"]))
+    reply = {LETTERS: sent, "owners": said["owners"], "open": len(now["open"]), "counts": opened}
     return reply, after, {**session, "boost": now}
 
 
-def _settled(now: Mapping[str, Any], message: Any) -> dict[str, Any]:
-    """Return the session's tree after the replies of the owners of the last level's splits."""
-    nodes = dict(now["tree_nodes"])
-    for party, numbers in message["records"].items():
-        for v, record in zip(now["asked"][int(party)], numbers, strict=True):
+def _settled(data: Columns, now: Mapping[str, Any], message: Any) -> dict[str, Any]:
+    """With what the owners of the last level's splits said of them."""
+    nodes, told = dict(now["tree_nodes"]), []
+    for k, asked in now["asked"].items():
+        said = taken(data, message, k, SPLIT, now["level"])
+        told.append(said["told"])
+        for v, record in zip(asked, said["records"], strict=True):
             nodes[v] = (*nodes[v][:1], int(record), *nodes[v][2:])
-    return {**now, "at": moved(now["at"], message["told"]), "tree_nodes": nodes, "asked": {}}
+    return {**now, "at": moved(now["at"], told), "tree_nodes": nodes, "asked": {}}
 
 
 def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
@@ -126,14 +154,15 @@ def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
     return np.array([now["fixed"].g[spot].sum(), now["fixed"].h[spot].sum(), len(spot)], np.int64)
 
 
-def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], sums: Any, session: Any) -> Any:
-    """Return ({party: {node: (k, 3) left sums}}, counts). ProtocolError, naming the party, for a malformed reply."""
+def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], message: Any, session: Any) -> Any:
+    """({party: {node: (k, 3) left sums}}, counts). ProtocolError, in a sentence that names the party, for what are no such sums."""
     found: dict[int, dict[int, Whole]] = {}
     decryptions = 0
-    form = sealed.fields(len(now["rows"]), how) if how.encrypted and sums else None
-    for party, said in sums.items():
-        k, name = int(party), data.parties[int(party)]
-        announced, candidates = state["boost"]["announced"][party], int(said["candidates"])
+    asked = asked_for_sums(how, data, now["tree"])
+    form = sealed.fields(len(now["rows"]), how) if how.encrypted and asked else None
+    for k in asked:
+        said, name = taken(data, message, k, SUMS, now["level"]), data.parties[k]
+        announced, candidates = state["boost"]["announced"][str(k)], int(said["candidates"])
         if candidates > announced or (how.columns == 1 and candidates != announced):
             raise ProtocolError(
                 f"party '{name}' answered with {candidates} sums per node, but its bins give {announced}."
@@ -198,8 +227,11 @@ def _next(how: SecureBoost, choices: Mapping[int, Any]) -> list[int]:
 
 
 def leaves(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Set the values of the leaves, update all margins and store the tree; return how many nodes each party has."""
-    now, boost = _settled(session["boost"], message), state["boost"]
+    """Values of the leaves, new margins of all rows, one more tree; says how many nodes each party has."""
+    before, boost = under_way(session), state["boost"]
+    if before["open"] or not before["level"]:
+        raise ProtocolError("the tree is not grown to its end.")
+    now = _settled(data, before, message)
     split, tree = now["tree_nodes"], now["tree"] - 1
     order = sorted({1, *(c for v in split for c in (2 * v, 2 * v + 1))})
     place = {v: i for i, v in enumerate(order)}
@@ -221,4 +253,5 @@ def leaves(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
     nodes = records.appended(boost["nodes"], lines, records.SKELETON)
     owners = {name: sum(party == k for party, *_ in split.values()) for k, name in enumerate(data.parties)}
     after = {**state, "boost": {**boost, "margin": tensor(margin), "nodes": nodes}}
-    return {"nodes": {**owners, "leaves": len(order) - len(split)}}, after, session
+    done = {name: one for name, one in session.items() if name != "boost"}
+    return {"nodes": {**owners, "leaves": len(order) - len(split)}}, after, done

@@ -18,7 +18,11 @@ from fedatlas.vertical.boosting import records
 from fedatlas.vertical.boosting.nodes import bits, unpacked
 from fedatlas.vertical.boosting.passive import Answered, session_of
 from fedatlas.vertical.boosting.settings import SecureBoost
+from fedatlas.vertical.letters import LETTERS, letter, taken
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, tensor
+
+ASKED, ANSWERED = "rows at nodes", "ways"
+"""Topics of letters; their number is that of the walk, from 1."""
 
 
 def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -28,28 +32,27 @@ def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State
     roots = np.flatnonzero(np.diff(skeleton["tree"], prepend=-1))
     now = session_of(session).get("walk")
     if now is None:
-        now = {"at": np.repeat(roots[:, None], len(order(state)), axis=1), "asked": {}}
-    at = now["at"].copy()
-    for party, answers in message["answers"].items():
-        _answered(at, skeleton, roots, now["asked"][party], answers, data.parties[int(party)])
-    asked: dict[str, list[tuple[int, Whole]]] = {}
+        now = {"at": np.repeat(roots[:, None], len(order(state)), axis=1), "asked": {}, "step": 0}
+    at, step = now["at"].copy(), now["step"]
+    for party, some in now["asked"].items():
+        answers = taken(data, message, party, ANSWERED, step)["left"]
+        _answered(at, skeleton, roots, some, answers, data.parties[party])
+    asked: dict[int, list[tuple[int, Whole]]] = {}
     for tree in range(len(roots)):
         for node, rows in _onwards(at[tree], skeleton, roots[tree], data.party, own.x, boost["table"]):
-            asked.setdefault(str(skeleton["party"][node]), []).append((node, rows))
-    to = {
-        party: {
-            "records": tensor(np.array([skeleton["record"][node] for node, _ in some], np.int64)),
-            "rows": [tensor(rows.astype(np.int32)) for _, rows in some],
-        }
-        for party, some in asked.items()
-    }
-    session = {**session_of(session), "walk": {"at": at, "asked": asked}}
-    if not to:
+            asked.setdefault(int(skeleton["party"][node]), []).append((node, rows))
+    sent = []
+    for party, some in asked.items():
+        numbers = tensor(np.array([skeleton["record"][node] for node, _ in some], np.int64))
+        places = [tensor(rows.astype(np.int32)) for _, rows in some]
+        sent.append(letter(data, [party], ASKED, {"records": numbers, "rows": places}, step + 1))
+    session = {**session_of(session), "walk": {"at": at, "asked": asked, "step": step + 1}}
+    if not asked:
         margin = np.zeros(at.shape[1])
         for each in at:  # tree after tree, as they were grown
             margin += skeleton["value"][each]
         state = {**state, "boost": {**boost, "margin": tensor(margin)}}
-    return {"to": to}, state, session
+    return {"owners": sorted(asked), LETTERS: sent}, state, session
 
 
 def _onwards(
@@ -85,11 +88,11 @@ def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, 
 def way(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Return, at the owner of some nodes, which of the rows they send left."""
     table, x = state["boost"]["table"], aligned(data, state).x
-    answers = []
-    for record, rows in zip(message["records"].tolist(), message["rows"], strict=True):
+    said, answers = taken(data, message, data.active, ASKED, message["step"]), []
+    for record, rows in zip(said["records"].tolist(), said["rows"], strict=True):
         if not 0 <= record < len(table["tree"]):
             raise ProtocolError(
                 f"party '{data.name}' was asked for split {record}, which is not in its file: use the files of a single run."
             )
         answers.append(bits(records.ways(table, record, x[rows.numpy()])))
-    return {"left": answers}, state, session
+    return {LETTERS: [letter(data, [data.active], ANSWERED, {"left": answers}, message["step"])]}, state, session

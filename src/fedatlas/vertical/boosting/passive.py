@@ -17,10 +17,13 @@ from fedatlas.vertical.boosting.bins import Grid, cuts_of, grid, numbered, spots
 from fedatlas.vertical.boosting.histogram import Clear
 from fedatlas.vertical.boosting.nodes import bits, moved, parents, smaller
 from fedatlas.vertical.boosting.settings import SecureBoost
+from fedatlas.vertical.letters import LETTERS, letter, others, taken
 from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
 
 Answered = tuple[Update, State, Any]
+BINS, GRADIENTS, SUMS, LEVEL, WANTED, SPLIT = "bins", "gradients", "sums", "level", "wanted", "split"
+"""Topics of letters; from SUMS on their number is the level of the tree, from 1."""
 
 
 def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -35,7 +38,8 @@ def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State,
         "table": records.empty(records.TABLE),
     }
     whole = grid(range(len(cuts)), cuts, holes)
-    return {"candidates": len(whole.at)}, {**state, "boost": boost}, session
+    told = letter(data, [data.active], BINS, {"candidates": len(whole.at)})
+    return {LETTERS: [told]}, {**state, "boost": boost}, session
 
 
 def offered(how: SecureBoost, data: Columns, state: State, tree: int) -> tuple[Grid, Whole]:
@@ -52,17 +56,27 @@ def offered(how: SecureBoost, data: Columns, state: State, tree: int) -> tuple[G
 
 
 def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return the left sums of all candidates of the open nodes, in a secret order."""
-    if "gradients" in message:
-        now = _begun(how, data, message, state)
+    """The left sums of all candidates of the open nodes, in a secret order."""
+    if "boost" in session_of(session):
+        now, asked = _onwards(data, message, session["boost"])
     else:
-        now = {**session["boost"], "at": moved(session["boost"]["at"], message["told"])}
-    asked, sums, found = message["open"], now["sums"], now["grid"]
+        now, asked = _begun(how, data, message, state), [1]
+    sums, found = now["sums"], now["grid"]
     held = _level(how, now, asked)
     orders = {v: shuffle(len(found.at)) for v in asked}
     left = [sums.returned(held[v], found, orders[v]) for v in asked]
-    reply = {"sums": {"candidates": len(found.at), "left": left}, "counts": _counted(how, now, left)}
-    return reply, state, {**session_of(session), "boost": {**now, "held": held, "orders": orders}}
+    told = letter(data, [data.active], SUMS, {"candidates": len(found.at), "left": left}, now["level"])
+    now = {**now, "held": held, "orders": orders}
+    return {LETTERS: [told], "counts": _counted(how, now, left)}, state, {**session_of(session), "boost": now}
+
+
+def _onwards(data: Columns, message: Any, now: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """(the session on the next level, its open nodes): with what the active party and the owners of splits said of the last one."""
+    level = now["level"]
+    said = taken(data, message, data.active, LEVEL, level)
+    theirs = [taken(data, message, k, SPLIT, level)["told"] for k in said["owners"] if k != data.party]
+    at = moved(now["at"], [said["told"], *theirs])
+    return {**now, "at": at, "level": level + 1, "divided": False}, list(said["open"])
 
 
 def session_of(session: Any) -> dict[str, Any]:
@@ -70,9 +84,17 @@ def session_of(session: Any) -> dict[str, Any]:
     return dict(session or {})
 
 
+def under_way(session: Any) -> dict[str, Any]:
+    """The tree that is grown. ProtocolError where there is none."""
+    if "boost" not in session_of(session):
+        raise ProtocolError("no tree is under way.")
+    return dict(session["boost"])
+
+
 def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[str, Any]:
-    found, at_bins = offered(how, data, state, message["tree"])
-    told = message["gradients"]
+    told = taken(data, message, data.active, GRADIENTS)
+    tree = told["tree"]
+    found, at_bins = offered(how, data, state, tree)
     rows = told["rows"].numpy() if told["rows"] is not None else places(state, "train")
     sums: Any
     if how.encrypted:
@@ -82,7 +104,8 @@ def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[
     else:
         sums = Clear(told["g"].numpy(), told["h"].numpy())
     at = np.ones(len(at_bins), np.int64)
-    return {"tree": message["tree"], "grid": found, "spots": at_bins, "rows": rows, "sums": sums, "at": at, "held": {}}
+    now = {"tree": tree, "level": 1, "divided": False, "grid": found, "spots": at_bins}
+    return {**now, "rows": rows, "sums": sums, "at": at, "held": {}}
 
 
 def _level(how: SecureBoost, now: Mapping[str, Any], asked: Sequence[int]) -> dict[int, Any]:
@@ -118,14 +141,20 @@ def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> d
 
 
 def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Add the chosen splits to the party's own table, and return which rows of each node they send left."""
-    now = session["boost"]
+    """New records in the party's own table, and which rows of each node they send left."""
+    now = under_way(session)
+    said = taken(data, message, data.active, WANTED, now["level"])
+    if now["divided"]:
+        raise ProtocolError("the nodes of this level are divided already.")
     wanted = [
-        _first(now["orders"].get(v), ties, data.name) for v, ties in zip(message["nodes"], message["ties"], strict=True)
+        _first(now["orders"].get(v), ties, data.name) for v, ties in zip(said["nodes"], said["ties"], strict=True)
     ]
-    told, numbers, after = divided(data, state, now, message["nodes"], wanted)
+    told, numbers, after = divided(data, state, now, said["nodes"], wanted)
+    to = [k for k in others(data) if k != data.active]
+    sent = [letter(data, to, SPLIT, {"told": told}, now["level"])] if to else []
+    sent.append(letter(data, [data.active], SPLIT, {"told": told, "records": numbers}, now["level"]))
     at = moved(now["at"], [told])
-    return {"told": told, "records": numbers}, after, {**session, "boost": {**now, "at": at}}
+    return {LETTERS: sent}, after, {**session, "boost": {**now, "at": at, "divided": True}}
 
 
 def _first(order: Whole | None, ties: Any, name: str) -> int:

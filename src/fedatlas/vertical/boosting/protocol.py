@@ -2,22 +2,23 @@
 
 A tree:   gradients (active) -> per level [ histogram (passive) -> open (active) -> split (passive owners) ] -> leaves (active)
 
-Messages between parties are passed on unchanged. The generator uses only whom it asks, the open nodes, and counts of
-ciphertexts.
+What a party tells another are letters: the generator reads whom they are for, who owns the nodes that part, how many are open, and counts
+of ciphertexts.
 Source: Cheng et al., IEEE Intelligent Systems 36(6), 2021 (V2); Chen et al., arXiv 2110.10927 (V3 (1) to (3)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fedatlas.algorithm import Ask, Question, Replies, RoundGenerator, State, Update
+from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.vertical.boosting import active as label_holder
 from fedatlas.vertical.boosting import inference, passive, records
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.parties import Columns, each, tensor, to_all
+from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, taken
+from fedatlas.vertical.parties import Columns, tensor
 
 BINS, START, KEYS, GRADIENTS, HISTOGRAM = "bins", "start", "keys", "gradients", "histogram"
 OPEN, SPLIT, LEAVES, SHARE, IMPORTANCE, WALK, WAY = (
@@ -29,87 +30,70 @@ OPEN, SPLIT, LEAVES, SHARE, IMPORTANCE, WALK, WAY = (
     "walk",
     "way",
 )
+GAINS = "gains"  # topic of a letter
 
 
 def questions(how: SecureBoost) -> Mapping[str, Question]:
     """Return the questions to the parties."""
     asked = {
-        BINS: (passive.cut, ("candidates",)),
+        BINS: (passive.cut, (LETTERS,)),
         START: (label_holder.start, ("started",)),
         KEYS: (label_holder.keys, ("bits",)),
-        GRADIENTS: (label_holder.gradients, ("gradients", "counts")),
-        HISTOGRAM: (passive.histogram, ("sums", "counts")),
-        OPEN: (label_holder.choose, ("told", "to", "open", "counts")),
-        SPLIT: (passive.split, ("told", "records")),
+        GRADIENTS: (label_holder.gradients, ("counts", LETTERS)),
+        HISTOGRAM: (passive.histogram, ("counts", LETTERS)),
+        OPEN: (label_holder.choose, ("owners", "open", "counts", LETTERS)),
+        SPLIT: (passive.split, (LETTERS,)),
         LEAVES: (label_holder.leaves, ("nodes",)),
-        SHARE: (share, ("gains",)),
+        SHARE: (share, (LETTERS,)),
         IMPORTANCE: (own_gains, ("by_column",)),
-        WALK: (inference.walk, ("to",)),
-        WAY: (inference.way, ("left",)),
+        WALK: (inference.walk, ("owners", LETTERS)),
+        WAY: (inference.way, (LETTERS,)),
     }
     return {name: Question(partial(answer, how), stateful=True, shows=shows) for name, (answer, shows) in asked.items()}
 
 
+def due(part: str, number: int) -> Due:
+    """What parties of a run are asked: in its "begin", in a "step", which is tree ``number``, and at its "end"."""
+    nothing: Sequence[Mapping[str, Any]] = ({},)
+    if part == "begin":
+        return {BINS: ("passive", nothing), START: ("active", nothing)}
+    if part == "end":
+        return {SHARE: ("active", nothing), IMPORTANCE: ("all", nothing)}
+    found: dict[str, Any] = dict.fromkeys((KEYS, OPEN, LEAVES), ("active", nothing))
+    found |= dict.fromkeys((HISTOGRAM, SPLIT), ("passive", nothing))
+    return {**found, GRADIENTS: ("active", ({"tree": number},))}
+
+
 def begin(how: SecureBoost, server: State) -> RoundGenerator:
-    """Cut bins at every party and start all margins, after alignment and split of the rows."""
-    names, active = server["names"], server["active"]
-    others = _others(server)
-    found = (yield from each(to_all(others, BINS), names)) if others else {}
-    candidates = {str(k): int(found[k]["candidates"]) for k in others}
-    yield from each(Ask((active,), START, {active: {"candidates": candidates}}, "each"), names)
+    """Bins at every party, and the start of all margins; behind the alignment and the split of the rows."""
+    mail = Mail(server["names"])
+    yield from mail.ask(_others(server), BINS)
+    yield from mail.ask((server["active"],), START, passive.BINS)
     return {**server, "boost": {"counts": {}, "total": {}, "nodes": []}}
 
 
 def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
-    """Grow tree ``number`` (from 1); the server's state gets its counts and the number of each party's nodes in it."""
-    names, active = server["names"], server["active"]
+    """Tree ``number`` (from 1): the server's state with its counts and how many nodes each party has in it."""
+    mail, active = Mail(server["names"]), server["active"]
     others = () if number <= how.complete_secure else _others(server)
     counts = dict.fromkeys(("ciphertexts", "exponentiations", "encryptions", "decryptions"), 0) if how.encrypted else {}
     if how.encrypted and others:
-        yield from each(Ask((active,), KEYS, {active: {}}, "each"), names)
-    made = yield from _of(active, GRADIENTS, {"tree": number, "told": len(others)}, server, counts)
-    first = {"tree": number, "gradients": made["gradients"], "open": [1]}
-    messages: dict[int, Any] = dict.fromkeys(others, first)
-    split: dict[str, Any] = {"told": [], "records": {}}
-    while True:
-        sums = {}
-        if others:
-            heard = yield from each(Ask(others, HISTOGRAM, messages, "each"), names)
-            sums = {str(k): heard[k]["sums"] for k in others}
-            _add(counts, heard)
-        said = yield from _of(active, OPEN, {**split, "sums": sums}, server, counts)
-        found = yield from _divided(said["to"], names)
-        split = {
-            "told": [one["told"] for one in found.values()],
-            "records": {str(k): one["records"] for k, one in found.items()},
-        }
-        if not said["open"]:
-            break
-        for k in others:
-            theirs = [one["told"] for owner, one in found.items() if owner != k]
-            messages[k] = {"told": [said["told"], *theirs], "open": said["told"]["open"]}
-    done = yield from _of(active, LEAVES, split, server, counts)
+        yield from mail.ask((active,), KEYS)
+    _add(counts, (yield from mail.ask((active,), GRADIENTS, tree=number)))
+    goes_on = True
+    while goes_on:
+        _add(counts, (yield from mail.ask(others, HISTOGRAM, passive.GRADIENTS, passive.LEVEL, passive.SPLIT)))
+        said = yield from mail.ask((active,), OPEN, passive.SUMS, passive.SPLIT)
+        _add(counts, said)
+        goes_on = bool(said[active]["open"])
+        yield from mail.ask([int(k) for k in said[active]["owners"]], SPLIT, passive.WANTED)
+    done = (yield from mail.ask((active,), LEAVES, passive.SPLIT))[active]
     boost = server["boost"]
     total = {name: boost["total"].get(name, 0) + n for name, n in counts.items()}
     return {
         **server,
         "boost": {**boost, "counts": counts, "total": total, "nodes": [*boost["nodes"], dict(done["nodes"])]},
     }
-
-
-def _divided(wanted: Mapping[str, Any], names: Any) -> Generator[Ask, Replies, Mapping[int, Update]]:
-    """Ask the owners of this level's splits for the division of the rows and the numbers of their records."""
-    owners = tuple(int(k) for k in wanted)
-    if not owners:
-        return {}
-    return (yield from each(Ask(owners, SPLIT, {k: wanted[str(k)] for k in owners}, "each"), names))
-
-
-def _of(party: int, what: str, message: Any, server: State, counts: dict[str, int]) -> Generator[Ask, Replies, Update]:
-    """Ask one party, add its counts and return its reply."""
-    heard = yield from each(Ask((party,), what, {party: message}, "each"), server["names"])
-    _add(counts, heard)
-    return heard[party]
 
 
 def _add(counts: dict[str, int], heard: Mapping[int, Update]) -> None:
@@ -123,26 +107,22 @@ def _others(server: State) -> tuple[int, ...]:
 
 
 def infer(how: SecureBoost, server: State) -> RoundGenerator:
-    """Compute the margins of all aligned rows with a loaded model; they end in the active party's state."""
-    names, active = server["names"], server["active"]
-    answers: dict[str, Any] = {}
+    """Margins of all aligned rows by a model that was loaded; they stand in the active party's state."""
+    mail, active, step = Mail(server["names"]), server["active"], 0
     while True:
-        heard = yield from each(Ask((active,), WALK, {active: {"answers": answers}}, "each"), names)
-        wanted = heard[active]["to"]
-        if not wanted:
+        owners = (yield from mail.ask((active,), WALK, inference.ANSWERED))[active]["owners"]
+        if not owners:
             return server
-        owners = tuple(int(k) for k in wanted)
-        replies = yield from each(Ask(owners, WAY, {k: wanted[str(k)] for k in owners}, "each"), names)
-        answers = {str(k): replies[k]["left"] for k in owners}
+        step += 1
+        yield from mail.ask([int(k) for k in owners], WAY, inference.ASKED, step=step)
 
 
 def importance(how: SecureBoost, server: State) -> RoundGenerator:
-    """Compute each party's gain by column over all trees; columns are given by position, and names are not sent."""
-    names, active = server["names"], server["active"]
-    heard = yield from each(Ask((active,), SHARE, {active: {}}, "each"), names)
-    told = heard[active]["gains"]
-    everybody = tuple(range(len(names)))
-    found = yield from each(Ask(everybody, IMPORTANCE, {k: {"gains": told[str(k)]} for k in everybody}, "each"), names)
+    """By party what each of its columns gained in all trees, by the column's place: names stay where they are."""
+    mail, names = Mail(server["names"]), server["names"]
+    yield from mail.ask((server["active"],), SHARE)
+    everybody = range(len(names))
+    found = yield from mail.ask(everybody, IMPORTANCE, GAINS)
     by_party = {names[k]: found[k]["by_column"].tolist() for k in everybody}
     return {**server, "boost": {**server["boost"], "importance": by_party}}
 
@@ -150,18 +130,19 @@ def importance(how: SecureBoost, server: State) -> RoundGenerator:
 def share(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> passive.Answered:
     """Return, at the active party, the gain of each record of each party."""
     nodes = {name: one.numpy() for name, one in state["boost"]["nodes"].items()}
-    told = {}
+    told = []
     for k in range(len(data.parties)):
         mine = nodes["party"] == k
-        told[str(k)] = {"records": tensor(nodes["record"][mine]), "gains": tensor(nodes["gain"][mine])}
-    return {"gains": told}, state, session
+        own = {"records": tensor(nodes["record"][mine]), "gains": tensor(nodes["gain"][mine])}
+        told.append(letter(data, [k], GAINS, own))
+    return {LETTERS: told}, state, session
 
 
 def own_gains(
     how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any
 ) -> passive.Answered:
-    """Store, at a party, the gain of each of its splits, and return the sum by column."""
-    boost, told = state["boost"], message["gains"]
+    """A party: what its splits gained, kept beside them, and the sum by column."""
+    boost, told = state["boost"], taken(data, message, data.active, GAINS)
     table = {name: one.clone() for name, one in boost["table"].items()}
     table["gain"][told["records"]] = told["gains"]
     return (

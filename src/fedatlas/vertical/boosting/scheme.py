@@ -9,7 +9,7 @@ from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import for_columns
 from fedatlas.vertical.boosting.files import export, loaded, outputs
-from fedatlas.vertical.boosting.protocol import begin, grow, importance, infer, questions
+from fedatlas.vertical.boosting.protocol import begin, due, grow, importance, infer, questions
 from fedatlas.vertical.boosting.records import by_column
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import WORDS
@@ -92,6 +92,7 @@ SECUREBOOST = Scheme(
     said=said,
     refusal=refusal,
     questions=questions,
+    due=due,
     begin=begin,
     step=grow,
     end=importance,
