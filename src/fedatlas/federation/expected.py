@@ -182,7 +182,8 @@ class Expected:
             raise ProtocolError(FORM.format(algorithm.name))
         if self._hidden(one) != (request.word is not None):
             raise ProtocolError(CLEAR if self._hidden(one) else FORM.format(algorithm.name))
-        if request.word is not None and not isinstance(request.word.get(CHAIN), bool):
+        chain = None if request.word is None else request.word.get(CHAIN)
+        if request.word is not None and not (chain is False or (chain is True and algorithm.groups is not None)):
             raise ProtocolError(FORM.format(algorithm.name))
         if not self._allowed(one, request.budget):
             raise ProtocolError(BUDGET)

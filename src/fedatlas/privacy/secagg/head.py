@@ -92,6 +92,7 @@ def head_of(value: Any, clients: int) -> Head:
         columns = [told, budgets, *(x for _, x in weights.values())]
         good = bool(weights) and all(len(x) in {1, clients} for x in columns) and {len(row) for row in told} == {KEY}
         good = good and all(map(math.isfinite, (found.lr, *(w for _, x in weights.values() for w in x))))
+        good = good and digest_of(found.plain()) == digest_of(value)  # each field of its own type, and no other
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         good = False
     if not good:

@@ -21,6 +21,7 @@ from fedatlas.aggregation.reducers import Reduced, Reducer
 from fedatlas.algorithm import Ask, Message, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.ask_protocol import (
+    CHAIN,
     SEND,
     SESSION,
     WORK,
@@ -239,8 +240,9 @@ def check_word(word: Mapping[str, Any], session: Mapping[str, Any]) -> None:
     """ProtocolError where the word that a client is to seal by is not its line of the table that all get."""
     place = _place(session)
     line = head_of(_told(word).get("head"), len(place.cohort)).line(place.cohort.index(session["client"]))
-    own = [word[name] for name in ("clients", "mean", "sums", "weights")]
-    if own != [len(place.cohort), *(line[name] for name in ("mean", "sums", "weights"))]:
+    own = {name: x for name, x in word.items() if name not in {SESSION, CHAIN}}
+    due = {name: line[name] for name in ("mean", "sums", "weights")} | {"clients": len(place.cohort), SEND: True}
+    if digest_of(own) != digest_of(due):
         raise ProtocolError(OTHERWISE.format(session["client"]))
 
 
@@ -248,7 +250,7 @@ def masked(
     how: SecureSum, update: Update, doing: Doing, word: Mapping[str, Any], session: Any
 ) -> tuple[Update, Any, Update]:
     """Return the masked update, the session afterwards, the update as its decoded numbers are. ``update``: changes, noise included."""
-    if word[SEND]:
+    if word[SEND] is not False:  # a simulated client that leaves works, and sends nothing
         check_task(doing.what, session)
         check_word(word, session)
     rows, m, me = doing.rows, word["clients"], session["client"]
