@@ -27,6 +27,7 @@ class Answer(NamedTuple):
     reply: Reply
     work: Work
     lost: bool = False  # the work came to no numbers
+    failed: str = ""  # why its change is zero, which noise covers
 
 
 class Secrets(Protocol):
@@ -67,7 +68,7 @@ class PartyHalf:
                 check_shown(request, result, self.bench)
                 self._keep(request, result)
             reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
-            yield Answer(reply, result.work, result.lost)
+            yield Answer(reply, result.work, result.lost, result.failed)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -64,6 +64,25 @@ def protect(
     if how.protocol is not None:
         parts, session, seen = how.protocol.seal(parts, doing, word, session)
     return Protected(parts, memory, session, in_precision(restore(seen, base), update))
+
+
+def covered(how: Protection | None, word: Mapping[str, Any] | None) -> bool:
+    """Whether noise covers a client's change, so that one that fails is a change of zero and not an end of the run that names it."""
+    return how is not None and how.noising is not None and word is not None
+
+
+class Sparing(Protocol):
+    """What decides whether a client that failed is left out of a round (`engine.job.Bench`)."""
+
+    @property
+    def spares(self) -> bool: ...
+    @property
+    def protection(self) -> Protection | None: ...
+
+
+def left_out(bench: Sparing, word: Mapping[str, Any] | None, error: Exception) -> bool:
+    """Return whether a client that failed sends nothing. Where noise covers it, one that diverged stays, with a change of zero."""
+    return bench.spares and not (isinstance(error, DivergedError) and covered(bench.protection, word))
 
 
 def check_finite(update: Mapping[str, Any], client: int) -> None:
