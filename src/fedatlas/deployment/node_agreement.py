@@ -8,6 +8,7 @@ A node that is asked anything of a run looks here first. A second agreement on a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedatlas.config import parse
@@ -55,8 +56,8 @@ class AgreedRun(NamedTuple):
 class NodeAgreements:
     """The agreements of one node."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundle = bundle
+    def __init__(self, bundle: Bundle, accepted: Callable[[AgreedRun], None] = lambda agreed: None) -> None:
+        self.bundle, self.accepted = bundle, accepted  # accepted: told of each agreement once, before it is pinned
         self.known: dict[str, AgreedRun] = {}
 
     def accept(self, run: str, signed: Signed) -> AgreedRun:
@@ -64,7 +65,7 @@ class NodeAgreements:
         agreed = self.known.get(run)
         if agreed is None or agreed.signed != signed:
             agreed = self._checked(run, signed)
-            self._pin(run, signed)
+            self._pin(run, agreed)
             self.known = {run: agreed}
         self.stands(agreed)
         return agreed
@@ -88,10 +89,11 @@ class NodeAgreements:
             raise ProtocolError("the agreement is refused: its experiment is not written out with all defaults.")
         return AgreedRun(signed, found, whole, number)
 
-    def _pin(self, run: str, signed: Signed) -> None:
+    def _pin(self, run: str, agreed: AgreedRun) -> None:
         path = self.bundle.path / "state" / run / PIN
-        digest = run_digest(signed)
+        digest = run_digest(agreed.signed)
         if not path.exists():
+            self.accepted(agreed)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {"digest": digest})
         elif json.loads(path.read_text(encoding="utf-8"))["digest"] != digest:

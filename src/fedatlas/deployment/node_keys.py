@@ -16,6 +16,7 @@ from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import OPENED, noted, whole_lines
 from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.protection import MADE
 from fedatlas.wire.bundle import IDENTITY, Bundle, Member
 
 
@@ -60,7 +61,7 @@ class NodeKeys:
 
     def session(self, client: int) -> Any:  # noqa: ARG002
         """Return the state that the questions of a round begin with."""
-        return self.begins(self.record)
+        return {**self.begins(self.record), MADE: {}}
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
         """Write down the sums that this node helped to open, before its reply leaves."""

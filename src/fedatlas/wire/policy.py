@@ -22,6 +22,7 @@ min_rows = 10                           # no answer before round 1 and no judgin
 # names = ["yes", "no"]                 # only these classes and categories are told; cells with others count as missing
 # label = "outcome"                     # the run's data.label must be this; weight, drop and categories can be pinned, too
 # secure_aggregation = true             # no run whose server sees this node's update alone
+# repeat = true                         # an answer may be opened again in the sum of other nodes, which shows the difference
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
 
@@ -59,6 +60,7 @@ class Policy(NamedTuple):
     categories: tuple[str, ...] | None = None
     secure_aggregation: bool = False
     label_counts: Literal["masked", "plain", "no"] = "masked"
+    repeat: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Policy:
@@ -134,6 +136,7 @@ WORDS = {
     "categories": "a list of names",
     "secure_aggregation": "true or false",
     "label_counts": '"masked", "plain" or "no"',
+    "repeat": "true or false",
 }
 
 
