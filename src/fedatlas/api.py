@@ -137,12 +137,11 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
     config = folder.config()
     values, own = config.plain(), rounds_key(config)
     for text in overrides:
-        key = text.partition("=")[0].strip()
-        if key in {"rounds", own}:
-            key, text = "rounds", text.replace("rounds", own, 1)
+        given, equals, value = text.partition("=")
+        key = "rounds" if given.strip() in {"rounds", own} else given.strip()
         if key != "rounds":
             raise ConfigError(f"'{text}': a run that is resumed keeps its configuration; only rounds=N may change.")
-        override(values, text)
+        override(values, f"{own}{equals}{value}")
     if config.local.schedule.name == "cosine" and config.local.schedule.rounds is None:
         raise ConfigError("rounds: the cosine schedule depends on the number of rounds, so it cannot change now.")
     if mechanism := bound_to_rounds(config.privacy):

@@ -81,7 +81,9 @@ def add(
 
     path = bundle.add(folder, name, "operator" if operator else "node")
     typer.echo(f"{path}  for {name}: hand it over on a way that nobody else reads")
-    typer.echo(f"{folder / bundle.AUTHORITY / 'members.json'}  copy it into the bundle of the server and of each node")
+    typer.echo(
+        f"{folder / bundle.AUTHORITY / 'members.json'}  copy it into the bundles of the server, of each node and of each operator"
+    )
 
 
 @app.command()

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from fedatlas.deployment.node_columns import ColumnsFacts
 from fedatlas.deployment.node_rows import RowsFacts
-from fedatlas.deployment.terms import ColumnsTerms, RowsTerms, Sums, SumTerms
+from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms
 from fedatlas.deployment.trainer import Trainer
 from fedatlas.errors import ProtocolError, TransportError
 from fedatlas.federation.link import Reply, Request
 from fedatlas.wire import messages
+from fedatlas.wire.agreement import Agreement
 from fedatlas.wire.bundle import Bundle, init
 from fedatlas.wire.fields import Bound, record
 from fedatlas.wire.frames import Assembler, Body, RawMessage, frames, parsed
@@ -39,8 +40,8 @@ TABLES = {
     "TO_OPERATOR": messages.TO_OPERATOR,
 }
 KINDS = [(way, kind) for way, table in TABLES.items() for kind in table]
-BODIES = (RowsFacts, ColumnsFacts, SumTerms, Sums, RowsTerms, ColumnsTerms, Request, Reply)
-SCHEMA = (2, "1de1b4810de1")
+BODIES = (RowsFacts, ColumnsFacts, Agreement, SumTerms, Sums, RowsSetup, Request, Reply)
+SCHEMA = (3, "e4c7ead6a46d")
 """PROTOCOL, and the digest of the messages and bodies that it stands for. A change of one raises the number; both are then written here."""
 
 site = pytest.fixture(lambda tmp_path: (yield from listening(tmp_path)))
@@ -199,12 +200,12 @@ def test_a_node_refuses_a_message_that_it_cannot_read(tmp_path: Path):
         Bundle.open(init(tmp_path / "some", ["north"], "localhost")["north"], "node"), tmp_path / "no.csv"
     )
     for message, why in [
-        (RawMessage({"kind": "train", "run": "r"}), "the message 'train' is not one of protocol 2."),
+        (RawMessage({"kind": "train", "run": "r"}), f"the message 'train' is not one of protocol {PROTOCOL}."),
         (
             RawMessage({"kind": "commit", "run": "r", "verdicts": [[1, 1]]}),
             "'commit.verdicts.0.1' is not true or false",
         ),
-        (RawMessage({"kind": "begin", "run": "r"}, b"\0" * 64), "these bytes are not a whole message"),
+        (RawMessage({"kind": "begin", "run": "r"}, b"\0" * 64), "the field 'begin.agreement' is missing"),
     ]:
         (said,) = trainer.serve(message)
         refused = read(said, messages.FROM_TRAINER)
@@ -217,7 +218,11 @@ def test_a_node_refuses_a_message_that_it_cannot_read(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("protocol", "said"),
-    [({"protocol": 1}, "protocol 1"), ({}, "no protocol number"), ({"protocol": "2"}, "no protocol")],
+    [
+        ({"protocol": PROTOCOL - 1}, f"protocol {PROTOCOL - 1}"),
+        ({}, "no protocol number"),
+        ({"protocol": str(PROTOCOL)}, "no protocol number"),
+    ],
 )
 def test_the_server_refuses_a_node_of_another_protocol(site: Site, protocol: dict[str, Any], said: str):
     hello = RawMessage({"kind": "hello", "instance": "1", "version": VERSION, "ready": True, **protocol})
@@ -242,7 +247,7 @@ def speaking(bundle: Bundle, code: str, logged: list[str]) -> Speaker:
     return speaker
 
 
-@pytest.mark.parametrize(("theirs", "said"), [(7, "protocol 7"), (None, "no protocol number")])
+@pytest.mark.parametrize(("theirs", "said"), [(PROTOCOL + 1, f"protocol {PROTOCOL + 1}"), (None, "no protocol number")])
 def test_a_node_refuses_a_server_of_another_protocol(
     site: Site, monkeypatch: pytest.MonkeyPatch, theirs: int | None, said: str
 ):
@@ -299,6 +304,7 @@ NEW = """
 import sys
 from typing import NamedTuple
 from fedatlas.wire import messages
+from fedatlas.wire.agreement import Agreement
 from fedatlas.wire.frames import read, write
 from fedatlas.wire.messages import MessageKind, RunName, TrainerReady, written
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from agreements import Agreements
 from fedatlas import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
 from fedatlas.deployment.node_rows import RowsFacts
 from fedatlas.deployment.refusals import refuse, undeployable
 from fedatlas.deployment.terms import SumTerms, encoded
-from fedatlas.deployment.trainer import Trainer, cohort_of
+from fedatlas.deployment.trainer import cohort_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
@@ -23,10 +24,11 @@ from fedatlas.models.dense import mlp
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.mechanisms import secagg
 from fedatlas.privacy.secagg import secure_sum
+from fedatlas.privacy.secagg.keys import Secret, place_of
+from fedatlas.privacy.secagg.session import Session, carried
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.registry import PLUGINS
 from fedatlas.setup.resolution import resolve
-from fedatlas.wire.bundle import Bundle, init
 from fedatlas.wire.messages import FactsQuestion, SumQuestion, written
 from fedatlas.wire.policy import TEMPLATE, Asked, Policy
 
@@ -45,6 +47,14 @@ ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
         ({"secure_aggregation": True}, {}, "a run without secure aggregation"),
         ({}, {"counts_labels": True}, "an ask for label counts, which label_counts = 'masked' forbids here"),
         ({"label_counts": "no"}, {"counts_labels": True, "masked": True}, "label_counts = 'no'"),
+        ({}, {"cohort": 2, "masked": True}, "a round of 2 nodes, fewer than 3, which a secure sum needs"),
+        (
+            {"members": ("a", "b"), "min_cohort": 2},
+            {"members": ("a", "c", "d")},
+            "a round of 1 nodes of its members, fewer than min_cohort = 2",
+        ),
+        ({"label": "y"}, {"data": {"label": "x"}}, "data.label, which is not the one that label pins"),
+        ({"drop": ("a", "b")}, {"data": {"drop": ["a"]}}, "data.drop, which is not the one that drop pins"),
     ],
 )
 def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[str, Any], why: str):
@@ -57,25 +67,29 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
 @pytest.mark.parametrize(
     ("what", "message", "cohort"),
     [
-        (secure_sum.KEYS, {"cohort": torch.tensor([0, 2, 3])}, 3),
-        (secure_sum.UNMASK, {"survivors": torch.tensor([True, False, True, True, True])}, 4),
-        ("train", {}, 9),
+        (secure_sum.KEYS, {"cohort": torch.tensor([0, 2, 3])}, (0, 2, 3)),
+        (secure_sum.UNMASK, {"survivors": torch.tensor([True, False, True, True, True])}, (0, 4, 6, 8)),
+        ("train", {}, None),
     ],
 )
-def test_of_how_many_a_masked_sum_is_the_node_sees_for_itself(what: str, message: dict[str, Any], cohort: int):
+def test_of_whom_a_masked_sum_is_the_node_sees_for_itself(what: str, message: dict[str, Any], cohort: Any):
     request = Request("run", 1, 0, 0, 0, what, message, 0.1, 9, 100, "mean")
-    assert cohort_of(request, 9, Protection((secagg(),), 5, 1, 1.0, 0)) == cohort
+    place = place_of("some", "run", 1, 0, "train", (0, 2, 4, 6, 8))
+    session = {"secagg": carried(Session(place, bytes(32), 0, "masked", Secret(), Secret(), Secret(bytes(32))))}
+    assert cohort_of(request, Protection((secagg(),), 5, 1, 1.0, 0), session) == cohort
 
 
 @pytest.mark.parametrize("kind", ["facts", "learn"])
 def test_a_question_before_round_1_is_checked_too(tmp_path: Path, kind: str):
     """Before anything is read: the file of rows is not there."""
-    path = init(tmp_path / "some", ["north", "south"], "localhost")["north"]
-    (path / "policy.toml").write_text('operators = ["chief"]')
-    who = parse({}).plain(), "operator", ("north", "south")
-    body = encoded(SumTerms(FACTS, {}))
-    asked = {"facts": FactsQuestion("r", *who), "learn": SumQuestion("r", "moments", 0, *who, body)}[kind]
-    (said,) = Trainer(Bundle.open(path, "node"), tmp_path / "rows.csv").serve(written(asked))
+    made = Agreements(tmp_path, ["north", "south"])
+    (made.paths["north"] / "policy.toml").write_text('operators = ["chief"]')
+    signed = made.signed("r")
+    asked = {
+        "facts": FactsQuestion("r", signed),
+        "learn": SumQuestion("r", signed, 0, encoded(SumTerms(FACTS, ()))),
+    }[kind]
+    (said,) = made.trainer("north", tmp_path / "rows.csv").serve(written(asked))
     assert said.head["why"] == "its policy.toml refuses the operator 'operator' (operators = ['chief'])"
 
 

@@ -13,7 +13,7 @@ from fedatlas.registry import Positive, Whole
 from fedatlas.vertical.align import Answered
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import Columns, Floats, aligned, each, places, tensor, to_all
-from fedatlas.vertical.scheme import Scheme, Words
+from fedatlas.vertical.scheme import Learnt, Scheme, Words
 
 LEFT, FIT, PART, ADD, SIZE = "left over", "fit a part", "say a part", "add parts", "size of coefficients"
 
@@ -99,6 +99,18 @@ def questions(how: Fits) -> Mapping[str, Question]:
     }
 
 
+def learns(protected: bool) -> Sequence[Learnt]:
+    """A part is all that leaves a party; the coordinator adds them up and sends the active party the sum."""
+    rows = "how large its own part is"
+    return (
+        Learnt(
+            "fits", "what is left of every training row's label", "the sum of the parts", "every part, and what is left"
+        ),
+        Learnt("prediction", "which rows are asked about", "the sum of the parts", "every part"),
+        Learnt("importance", rows, rows, "the size of every coefficient"),
+    )
+
+
 def begin(how: Fits, server: State) -> RoundGenerator:
     active = server["active"]
     said = yield from each(Ask((active,), LEFT, {active: {}}, "each"), server["names"])
@@ -153,7 +165,15 @@ def load(data: Columns, exported: Mapping[str, Any]) -> State:
 
 ADDITIVE = Scheme(
     name="additive",
-    words=Words("fit", "linear parts", "its columns and coefficients", "its part of each row's prediction"),
+    words=Words(
+        round="fit",
+        model="linear parts",
+        keeps="its columns and coefficients",
+        leaves="its part of each row's prediction; what is left of the labels",
+        clear="what is left of the labels crossed as it is, and shows them.",
+        learns=learns,
+        gain="How large a column's coefficient is, in absolute value, of scaled columns",
+    ),
     build=additive,
     rounds="fits",
     questions=questions,

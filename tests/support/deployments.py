@@ -21,6 +21,7 @@ from fedatlas.deployment.trial import free_port
 from fedatlas.deployment.trial_rows import deal
 from fedatlas.wire.bundle import Bundle, init
 from fedatlas.wire.messages import StopRun
+from fedatlas.wire.policy import Policy
 
 NAMES = ["north", "south", "west"]
 EXPERIMENT: Mapping[str, Any] = {
@@ -54,8 +55,7 @@ class Deployment:
         self.bundles = init(folder / "federation", self.names, "localhost", free_port())
         deal(parse(given), self.names, folder, judge)
         for name in self.names:
-            policy = self.bundles[name] / "policy.toml"
-            policy.write_text(policy.read_text().replace('label_counts = "masked"', 'label_counts = "plain"'))
+            Policy.write_for_trial(self.bundles[name] / "policy.toml")
         self.rows = {name: folder / f"{'test' if name == 'server' else name}.rows" for name in ("server", *self.names)}
         self.rows |= {one["name"]: Path(one["path"]) for one in given.get("parties", ())}
         self.lies: dict[str, str] = {}  # node -> how its trainer lies

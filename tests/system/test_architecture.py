@@ -87,7 +87,7 @@ ROOMS: dict[str, set[str]] = {
     "setup": SETUP,
     "record": RECORD,
     "course": COURSE,
-    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy"},
+    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "vertical"},
     "runs": RUNS,
     "prediction": COURSE | {"course"},
     "leakage": COURSE,

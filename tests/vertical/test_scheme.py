@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,20 @@ import pandas as pd
 import pytest
 
 import fedatlas
-from additive import ADDITIVE
+from additive import ADDITIVE, Fits, additive
 from fedatlas import api, catalogue
+from fedatlas.config import parse
 from fedatlas.deployment.refusals import deployable
 from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import RunFolder
+from fedatlas.registry import Whole
+from fedatlas.runs.alignment_text import expectations
 from fedatlas.vertical import SCHEMES
 from test_vertical_run import IDS, plain_rows, tables
 
 ROUNDS = 6
-ALL = ("additive", "secureboost")
+ALL = {**SCHEMES, "additive": ADDITIVE}
+"""Every scheme, and the one that nobody but these tests knows."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +37,7 @@ def experiment(name: str, folder: Path, rounds: int = ROUNDS) -> fedatlas.Experi
     return fedatlas.Experiment.of(parties=parties, algorithm={"name": name, SCHEMES[name].rounds: rounds})
 
 
-def test_every_scheme_is_tried() -> None:
-    assert set(ALL) == set(SCHEMES)
-
-
-@pytest.mark.parametrize("task", ["classes", "numbers"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("name", "task"), [(name, task) for name, one in ALL.items() for task in one.tasks])
 def test_a_scheme_is_run_compared_reported_and_predicted_with(name: str, task: str, tmp_path: Path) -> None:
     held, scheme = tables(tmp_path, task=task), SCHEMES[name]
     done = api.run(experiment(name, tmp_path), out=tmp_path / "run")
@@ -54,6 +54,9 @@ def test_a_scheme_is_run_compared_reported_and_predicted_with(name: str, task: s
     assert done.summary["importance"]["shop"]["spent"] > 0
     page = (done.path / "report.html").read_text()
     assert "Who brought what" in page
+    cells = [cell for row in scheme.words.learns(False) for cell in row]
+    for said in (scheme.words.clear, scheme.words.gain, f"of each {scheme.words.round}", *cells):
+        assert said in unescape(page)
     assert (done.path / "report-shop.html").exists()
     found = fedatlas.predict(done.path, {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")})
     label = held["bank"].set_index("customer")["default"]
@@ -77,6 +80,7 @@ def test_it_is_resumed_looked_at_before_listed_and_refused_in_the_clear_between_
     assert plain_rows(short.path) == plain_rows(whole.path)
     before = fedatlas.dry_run(experiment(name, tmp_path))
     assert before["bytes_per_tree"] > 0
+    assert any(line.startswith(f"One {scheme.words.round}, in the clear,") for line in expectations(before))
     (row,) = [row for row in catalogue.rows("algorithms") if row["name"] == name]
     assert row["leaves_client"] == scheme.words.leaves
     how = scheme.build()
@@ -84,3 +88,41 @@ def test_it_is_resumed_looked_at_before_listed_and_refused_in_the_clear_between_
     with pytest.raises(ConfigError) as refused:
         deployable(experiment(name, tmp_path).config, ("bank", "shop"))
     assert str(refused.value) == scheme.refusal(how)
+
+
+def test_the_report_of_a_scheme_says_nothing_of_trees_that_it_does_not_grow(tmp_path: Path) -> None:
+    tables(tmp_path)
+    done = api.run(experiment("additive", tmp_path, 2), out=tmp_path / "run", baselines=False)
+    for page in ("report.html", "report-shop.html"):
+        text = (done.path / page).read_text()
+        for word in ("of each tree", "every tree", "splits on a column", "every node", "complete_secure", "paillier"):
+            assert word not in text
+
+
+def test_a_label_that_a_scheme_does_not_learn_is_refused_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(SCHEMES, "additive", ADDITIVE._replace(tasks=("classes",)))  # type: ignore[arg-type]
+    tables(tmp_path, task="numbers")
+    for act in (lambda one: api.run(one, out=tmp_path / "run"), fedatlas.dry_run):
+        with pytest.raises(ConfigError, match="learns a label of classes, and the label of 'bank' is of numbers"):
+            act(experiment("additive", tmp_path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_scheme_may_call_its_number_of_rounds_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def build(*, rounds: Whole = 8) -> Fits:
+        return additive(fits=rounds)
+
+    monkeypatch.setitem(SCHEMES, "additive", ADDITIVE._replace(build=build, rounds="rounds"))  # type: ignore[arg-type]
+    tables(tmp_path)
+    path = api.run(experiment("additive", tmp_path, 2), out=tmp_path / "run", baselines=False).path
+    for rounds, key in ((3, "rounds"), (4, "algorithm.rounds")):
+        api.resume(path, [f"{key}={rounds}"], baselines=False)
+        assert len(RunFolder(path).rows()) == rounds + 1
+
+
+def test_a_mechanism_that_a_scheme_without_any_does_not_know_is_refused(tmp_path: Path) -> None:
+    values = experiment("additive", tmp_path).config.plain() | {"privacy": [{"name": "paillier"}]}
+    with pytest.raises(ConfigError, match="'additive' runs only in the clear: remove the table"):
+        parse(values)

@@ -221,7 +221,7 @@ def test_predictions_are_those_of_the_run_and_rows_that_a_party_lacks_are_counte
     folder, path, _ = done
     found = predict(path, {"bank": str(folder / "bank.csv"), "shop": str(folder / "shop.csv")})
     assert found.lacking == {"shop": 30}
-    assert found.notices == ("30 of 360 rows are not at 'shop': they take the missing direction at its nodes.",)
+    assert found.notices == ("30 of 360 rows are not at 'shop': its columns are missing there.",)
     assert found.bytes > 0
     assert list(found.table.columns) == ["customer", "prediction", "p_no", "p_yes"]
     label = pd.read_csv(folder / "bank.csv").set_index("customer")["default"]
@@ -395,7 +395,7 @@ def test_a_dry_run_says_what_matching_and_trees_would_cost_and_leaves_nothing(do
     preview.show(found)
     said = capsys.readouterr().out
     assert "bank: 360 ids, which holds the label." in said
-    assert "A tree, in the clear, would send about" in said
+    assert "One tree, in the clear, would send about" in said
     assert sorted(p.name for p in folder.iterdir()) == before
 
 

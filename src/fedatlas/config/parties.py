@@ -198,8 +198,9 @@ def _check_mechanisms(config: Any) -> None:
     for one in config.privacy:
         if one.name not in scheme.mechanisms:
             able = ", ".join(f"'{name}'" for name in scheme.mechanisms)
+            instead = f"is protected by {able}" if able else "runs only in the clear: remove the table"
             raise ConfigError(
-                f"[[privacy]] '{one.name}' is for updates of clients that hold rows; '{scheme.name}' is protected by {able}."
+                f"[[privacy]] '{one.name}' is for updates of clients that hold rows; '{scheme.name}' {instead}."
             )
         for key in one.parameters():
             if key not in scheme.mechanisms[one.name]:

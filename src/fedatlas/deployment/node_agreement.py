@@ -65,10 +65,19 @@ class NodeAgreements:
         agreed = self.known.get(run)
         if agreed is None or agreed.signed != signed:
             agreed = self._checked(run, signed)
-            self._pin(run, agreed)
             self.known = {run: agreed}
         self.stands(agreed)
         return agreed
+
+    def pin(self, agreed: AgreedRun) -> None:
+        """Keep an agreement before anything is said under it. ProtocolError where another one was kept for a run of this name."""
+        path, digest = self.bundle.path / "state" / agreed.agreement.run / PIN, run_digest(agreed.signed)
+        if not path.exists():
+            self.accepted(agreed)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"digest": digest})
+        elif json.loads(path.read_text(encoding="utf-8"))["digest"] != digest:
+            raise ProtocolError("the agreement is refused: this node accepted another one on a run of this name.")
 
     def stands(self, agreed: AgreedRun) -> None:
         """ProtocolError where an agreement has expired, or its operator is revoked by now."""
@@ -88,16 +97,6 @@ class NodeAgreements:
         if whole.config.plain() != found.config:
             raise ProtocolError("the agreement is refused: its experiment is not written out with all defaults.")
         return AgreedRun(signed, found, whole, number)
-
-    def _pin(self, run: str, agreed: AgreedRun) -> None:
-        path = self.bundle.path / "state" / run / PIN
-        digest = run_digest(agreed.signed)
-        if not path.exists():
-            self.accepted(agreed)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"digest": digest})
-        elif json.loads(path.read_text(encoding="utf-8"))["digest"] != digest:
-            raise ProtocolError("the agreement is refused: this node accepted another one on a run of this name.")
 
 
 def own_identity(bundle: Bundle) -> str:
@@ -124,13 +123,13 @@ def check_facts(about: RowsFacts, own: RowsFacts) -> None:
 
 def check_setup(setup: RowsSetup, agreed: AgreedRun, own: RowsFacts) -> None:
     """ProtocolError where what round 0 settled does not fit this node's rows or the experiment."""
-    rows, clients, plan = own.rows.train, len(agreed.agreement.names), agreed.whole.config.engine
+    rows, clients = own.rows.train, len(agreed.agreement.names)
     check_facts(setup.about, own)
     numbers = {*setup.holders, *setup.judging}
     inside = numbers <= {*range(clients)} and (not rows or agreed.number in setup.holders)
     if not (inside and rows <= setup.most <= setup.examples):
         raise ProtocolError("the numbers of rows do not fit this node's own.")
-    if (setup.plan.engine, setup.plan.precision, setup.plan.device) != (plan.name, plan.precision, "cpu"):
-        raise ProtocolError("the plan of work is not that of the experiment.")
+    if any(not 0 < size <= setup.most for size in setup.worth):
+        raise ProtocolError("a batch of that size is larger than the largest node.")
     if setup.judging and agreed.whole.config.data.test_file:
         raise ProtocolError("the experiment does not let nodes judge.")

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedatlas import summaries
+from fedatlas import machine, summaries
 from fedatlas.data.dataset import Dataset, HeldRows, Partition, Split
 from fedatlas.deployment.node_rows import RowsFacts, dataset_of, two_rows
+from fedatlas.engine.executors import Plan
 from fedatlas.errors import ProtocolError
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
 from fedatlas.setup.checked import Checked
@@ -126,6 +127,13 @@ def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], lea
     counts = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
     partition = Partition(counts, info={"names": list(sizes)}, counted=True)
     return assemble(holdings(whole, dataset, partition, of_one(-1, len(sizes)), learn))
+
+
+def plan_of(whole: Checked) -> Plan:
+    """Return how each node trains: the same step everywhere, so that bits are equal; cores as this machine has them."""
+    e, why = whole.config.engine, "each node trains in its own process"
+    step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
+    return Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
 
 
 def node_setup(

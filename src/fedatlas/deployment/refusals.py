@@ -82,6 +82,8 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
         yield "model.init names a file of this machine, which nodes do not have: remove it."
     if config.data.test_file:
         yield "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
+    if config.data.name == "file" and config.data.limit:
+        yield "data.limit takes a part of the rows, and a node trains on all of its own: remove it."
     if config.data.name == "file" and config.data.options().get("client"):
         yield "data.client says who owns a row, and each node owns its own: remove it."
     if config.data.constants is not None:

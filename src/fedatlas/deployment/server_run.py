@@ -37,7 +37,6 @@ from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.streams_host import rows_host
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
-from fedatlas.engine.executors import Plan
 from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
 from fedatlas.federation.secrets import append
@@ -201,7 +200,7 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
     course: Course
     if isinstance(federation, Setup):
         host = rows_host(federation, link, answers.guard(federation), answers.judging)
-        course = Simulation(federation, folder, resume=resume, parties=Parties(answers.plan, host))
+        course = Simulation(federation, folder, resume=resume, parties=Parties(node_setup.plan_of(whole), host))
     else:
         course = Growing(federation, folder, resume=resume, host=columns_host(federation, link))
     progress = EventProgress(job, link)
@@ -228,9 +227,6 @@ class InitialAnswers:
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
         self.body = b""  # what round 0 settled, as all nodes are told it
-        e, why = whole.config.engine, "each node trains in its own process"
-        step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
-        self.plan = Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
 
     def keep(self) -> None:
         """Write them down."""
@@ -322,7 +318,6 @@ class InitialAnswers:
         return RowsSetup(
             about,
             tuple(self.totals),
-            self.plan,
             tuple(sorted(worth.sizes)),
             worth.most,
             sum(sizes.values()),

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from fedatlas.deployment.node_rows import RowsFacts
 from fedatlas.deployment.node_setup import LearntSum
-from fedatlas.engine.executors import Plan
 from fedatlas.errors import FedatlasError, ProtocolError, first_line
 from fedatlas.wire import codec
 from fedatlas.wire.fields import plain, record
@@ -36,7 +35,6 @@ class RowsSetup(NamedTuple):
 
     about: RowsFacts
     totals: tuple[LearntSum, ...]
-    plan: Plan
     worth: tuple[Count, ...]  # batch sizes that get a program, which follow from all nodes' rows
     most: Count  # rows of the largest node
     examples: Count  # training rows of all nodes

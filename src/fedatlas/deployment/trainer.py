@@ -104,7 +104,7 @@ class NodeRowsRun:
         keys = NodeKeys.of(bundle, agreed, digest, self.setup.bench.protection, folder)
         sizes = {self.number: len(splits["train"].y)}
         worth = Worth(frozenset(setup.worth), setup.most)
-        executor = make_executor(setup.plan, self.setup.bench, sizes.values(), worth)
+        executor = make_executor(node_setup.plan_of(agreed.whole), self.setup.bench, sizes.values(), worth)
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys)
 
     def asked(self, request: Request) -> Asked:
@@ -231,6 +231,8 @@ class Trainer:
 
     def _open(self, run: str, kept: KeptRun) -> NodeRowsRun | NodeColumnsRun:
         agreed = self.agreements.accept(run, kept.agreement)
+        self.policy().check(agreed.asked())
+        self.agreements.pin(agreed)
         held, digest = self.held(agreed.whole.config), run_digest(kept.agreement, kept.setup)
         if agreed.whole.columns:
             self.run = NodeColumnsRun(self.bundle, agreed, digest, kept.rows, held)
@@ -254,6 +256,7 @@ class Trainer:
         """The run of a question before round 1, where the policy lets it pass."""
         agreed = self.agreements.accept(asked.run, asked.agreement)
         self.policy().check(agreed.asked())
+        self.agreements.pin(agreed)
         return agreed
 
     def _facts(self, asked: FactsQuestion) -> NodeFacts:

@@ -22,7 +22,8 @@ from typing import Any
 
 from fedatlas.deployment.operator_client import Say, check_out, fetch, silent, submit, to_stderr, watch
 from fedatlas.errors import ConfigError, FedatlasError
-from fedatlas.wire.bundle import Bundle, init
+from fedatlas.wire.bundle import POLICY, Bundle, init
+from fedatlas.wire.policy import Policy
 
 START = 120.0  # seconds that the server may take to be there
 
@@ -136,11 +137,11 @@ def trial(
     try:
         with federation(folder, names, judge, tables) as (processes, bundles):
             say(
-                f"{len(names)} nodes and a server start on this machine; nodes allow plain label counts here (label_counts = 'plain')."
+                f"{len(names)} nodes and a server start on this machine; nodes allow plain label counts and answers from a single row here "
+                "(label_counts = 'plain', min_rows = 1)."
             )
             for name in names:
-                plain = bundles[name] / "policy.toml"
-                plain.write_text(plain.read_text().replace('label_counts = "masked"', 'label_counts = "plain"'))
+                Policy.write_for_trial(bundles[name] / POLICY)
             _, said = dealing.communicate()
             if dealing.returncode:
                 words = said.strip().splitlines()[-1:] or ["the rows could not be dealt."]

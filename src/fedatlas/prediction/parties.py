@@ -81,7 +81,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
     assert state is not None
     sent += federation.cost.bytes_up + federation.cost.bytes_down
     said = tuple(
-        f"{n:,} of {len(at):,} rows are not at '{name}': they take the missing direction at its nodes."
+        f"{n:,} of {len(at):,} rows are not at '{name}': its columns are missing there."
         for name, n in lacking.items()
         if n
     )

@@ -95,6 +95,9 @@ def begins_early(algorithm: Algorithm) -> str:
 HIDING = first(no_sum, shows_models, declared("masks"))
 """Why an algorithm has no sum that could be masked or encrypted."""
 
+CHANGES = first(no_sum, declared("compression.clip"), adds_beside, asks_questions)
+"""Why clients' updates are not all changes of a model, which a mechanism without noise could take as one vector (`privacy/clipping.py`)."""
+
 CLIENT_LEVEL = first(
     no_sum,
     hands_on,

@@ -20,7 +20,7 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
     found = subject.summary.get("gain")
     if not found:
         hint = Markup(
-            "This run has nothing to compare with: <code>{}</code> grows the same trees without each party."
+            "This run has nothing to compare with: <code>{}</code> trains the same without each party."
         ).format(RUN)
         return [notice(hint)]
     figure = found["figure"]

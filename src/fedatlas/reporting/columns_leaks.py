@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedatlas.reporting.blocks import Block, Table, Text, notice
 from fedatlas.reporting.entries import Plain, Subject
+from fedatlas.vertical import SCHEMES
 from fedatlas.wording import csv_text
 
 
@@ -17,59 +18,23 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
     ]
     text = csv_text(("step", "passive", "active", "coordinator"), rows)
     table = Table("leaks", "Who learns what", head, rows, text)
+    words = SCHEMES[s["algorithm"]].words
     intro = (
-        "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends a column, a threshold or an "
-        "id in the clear. This is what is learnt all the same."
+        "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends an id in the clear. A party "
+        f"keeps {words.keeps}. This is what is learnt all the same."
     )
     out: list[Block] = [Text(intro), table]
     if not s["protected"]:
-        out.append(
-            notice(
-                "This run was in the clear: the gradients that the other parties were sent show the label of every training row. Only a "
-                "simulation may do that."
-            )
-        )
-    out.append(
-        Text(
-            "The purer the leaves of the first trees, the more the rows at a node say of the labels: complete_secure = 1 grows the first "
-            "tree from the label holder's own columns."
-        )
-    )
-    return out
+        out.append(notice(f"This run was in the clear: {words.clear} Only a simulation may do that."))
+    return [*out, Text(words.caution)] if words.caution else out
 
 
 def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
     """(step, what a passive party learns, what the active party learns, what the coordinator learns)."""
-    shown = "g and h of every training row, and with them the labels"
-    if s["protected"]:
-        shown = "nothing of g and h, which are encrypted"
     return [
         *aligning(s),
         ("split", "which common rows train, stop and test", "it draws them", "how many there are"),
-        (
-            "histograms",
-            shown,
-            "the sums of g and h at every node by bin of the others' columns, in an order that hides column and bin",
-            "how many candidates there are",
-        ),
-        (
-            "splits",
-            "which rows are at every node; of its own splits column and threshold",
-            "which rows are at every node, and whose split it is",
-            "who owns how many nodes",
-        ),
-        (
-            "prediction",
-            "which of the asked rows reach its nodes, and whether it has them",
-            "the way that each row takes at others' nodes",
-            "how many rows are asked about",
-        ),
-        (
-            "importance",
-            "the gain of its own nodes",
-            "the gain of every node",
-            "the gain of each column, by its place in its table",
-        ),
+        *SCHEMES[s["algorithm"]].words.learns(s["protected"]),
     ]
 
 

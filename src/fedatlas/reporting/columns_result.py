@@ -11,11 +11,12 @@ from functools import partial
 
 from fedatlas.reporting.blocks import Block, Cell, Cells, Figure, Key, Keys, Table, Text, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
-from fedatlas.reporting.entries import PARTY, Entry, Subject
+from fedatlas.reporting.entries import PARTY, Entry, Plain, Subject
+from fedatlas.vertical import SCHEMES
 from fedatlas.wording import NAMES, capital, count, csv_text, interval_text
 
 COLUMNS = 30  # columns whose importance is drawn
-USES = {"train": "to grow trees on", "held": "held out to stop by", "test": "to test on"}
+USES = {"train": "to train on", "held": "held out to stop by", "test": "to test on"}
 
 
 def columns_title(entries: Sequence[Entry]) -> str:
@@ -49,11 +50,8 @@ def result_blocks(subject: Subject) -> list[Block]:
         low, high = ends.get(key, (None, None))
         note = f"95% interval {interval_text(low, high)}" if low is not None else ""
         cards.append(Key(capital(NAMES[key]), subject.printed(f"final.{key}"), note))
-    hidden = (
-        "Gradients crossed encrypted, under a Paillier key of the party that holds the label."
-        if s["protected"]
-        else "This was a simulation in the clear: gradients crossed as they are, and betray the labels. [[privacy]] paillier encrypts them."
-    )
+    words = SCHEMES[s["algorithm"]].words
+    hidden = words.hidden if s["protected"] else f"This was a simulation in the clear: {words.clear}"
     names = " and ".join(one["name"] for one in s["parties"])
     first = (
         f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
@@ -71,26 +69,21 @@ def importance_blocks(subject: Subject) -> list[Block]:
     if subject.page == PARTY:
         importance = {subject.party: importance[subject.party]}
     total = sum(sum(own.values()) for own in importance.values()) or 1.0
-    nodes = {name: sum(one.get(name, 0) for one in s.get("trees", ())) for name in importance}
-    rows = [
-        [name, f"{sum(own.values()) / total:.1%}", str(nodes[name]), str(len(own))] for name, own in importance.items()
-    ]
+    rows = [[name, f"{sum(own.values()) / total:.1%}", str(len(own))] for name, own in importance.items()]
     each = [(name, column, v) for name, own in importance.items() for column, v in own.items()]
     text = csv_text(("party", "column", "gain"), each)
-    head = ["party", "share of the gain", "nodes", "columns used"]
-    table = Table("importance-table", "Gain by party", head, rows, text)
+    head = ["party", "share of the gain", "columns used"]
+    table = Table("importance-table", "Gain by party", *with_nodes(s, head, rows), text)
     if not each:
-        return [Text("No column was of use: every tree is a single leaf."), table]
+        return [Text("No column was of use."), table]
     more = f" The {COLUMNS} that gained most of {len(each)}." if len(each) > COLUMNS else ""
-    if subject.page == PARTY:
-        first: Block = Text(f"It owns {count(sum(nodes.values()), 'node')} of the trees.")
-        how = "How much of what its own splits gained a column brought, over all trees."
-    else:
-        first = table
-        how = (
-            "How much of the loss's fall the splits on a column brought, over all trees; the colour says whose column it is. A simulation "
-            "knows every column's name; parties apart know of another's columns their places alone."
-        )
+    how = SCHEMES[s["algorithm"]].words.gain
+    how += (
+        "; of its own columns."
+        if subject.page == PARTY
+        else "; the colour says whose column it is. A simulation knows every column's name; parties apart know only the places of "
+        "another's columns."
+    )
     shown = sorted(((v, name, column) for name, column, v in each), reverse=True)[:COLUMNS]
     stacks = [
         Bars(
@@ -104,7 +97,15 @@ def importance_blocks(subject: Subject) -> list[Block]:
     axis = Axis("share of the gain", lambda v: f"{v:.0%}")
     names = [column for _, _, column in shown]
     draw = partial(bars, names=names, title="column", y=axis, stacks=stacks, label="Gain by column")
-    return [first, Figure("importance-columns", "Gain by column", how + more, draw, text)]
+    return [table, Figure("importance-columns", "Gain by column", how + more, draw, text)]
+
+
+def with_nodes(s: Plain, head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows) with how many nodes each party owns, where the model is trees."""
+    if "trees" not in s:
+        return head, rows
+    nodes = [str(sum(one.get(name, 0) for one in s["trees"])) for name, *_ in rows]
+    return [*head[:2], "nodes", *head[2:]], [[*row[:2], n, *row[2:]] for row, n in zip(rows, nodes, strict=True)]
 
 
 def parties_blocks(subject: Subject) -> list[Block]:

@@ -1,4 +1,4 @@
-"""Costs: bytes by direction, seconds by phase, arithmetic, memory; in all, and by round or by tree."""
+"""Costs: bytes by direction, seconds by phase, arithmetic, memory; in all, and by round."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fedatlas.privacy.mechanism import PHASES as PROTECTED
 from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Table, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import Plain, Subject, value_at
+from fedatlas.vertical import SCHEMES
 from fedatlas.wording import (
     NOT_TOLD,
     byte_unit,
@@ -125,7 +126,7 @@ def _visits(row: Plain) -> int:
 
 
 class CostUnit(NamedTuple):
-    """A round or a tree, as the cost_figures of its cost speak of it."""
+    """A round, or what a scheme on columns makes in one, as the cost_figures of its cost speak of it."""
 
     thing: str
     each: str  # in titles
@@ -192,7 +193,7 @@ def stacked_bars(
 
 # ---------------------------------------------------------------------- parties that hold columns
 
-TREE_PHASES = {
+COLUMN_PHASES = {
     "mask ids": "masking ids",
     "mask again": "masking the other's ids",
     "pass on": "masking the others' ids",
@@ -200,29 +201,23 @@ TREE_PHASES = {
     "match": "finding the common rows",
     "split rows": "drawing test rows",
     "told rows": "telling the others the test rows",
-    "bins": "cutting columns into bins",
-    "start": "beginning",
-    "keys": "making the key",
-    "gradients": "forming g and h, and encrypting them",
-    "histogram": "adding up histograms",
-    "open": "opening sums and choosing splits",
-    "split": "splitting nodes",
-    "leaves": "settling leaves",
     "judge": "judging",
 }
 SENT = {"bytes_up": "sent by parties", "bytes_down": "sent to parties"}
-TREE = CostUnit("tree", "of each tree", SENT, lambda phase: TREE_PHASES.get(phase, phase), 5)
 
 
 def columns_cost_blocks(subject: Subject) -> list[Block]:
     """Bytes and seconds by phase, of a run of parties that hold columns."""
     s, first = subject.summary, subject.rows[0]
+    words = SCHEMES[s["algorithm"]].words
+    phases = {**COLUMN_PHASES, **words.phases}
+    unit = CostUnit(words.round, f"of each {words.round}", SENT, lambda phase: phases.get(phase, phase), 5)
     spent = s["cost"]["seconds_by_phase"]
     lines = [
         *([name, subject.printed(f"cost.{key}", bytes_text)] for key, name in SENT.items()),
         ["of these, alignment and set-up", bytes_text(first["bytes_up"] + first["bytes_down"])],
         ["time", subject.printed("cost.seconds", seconds_text)],
-        *([f"of which {TREE_PHASES.get(p, p)}", seconds_text(v)] for p, v in spent.items()),
+        *([f"of which {phases.get(p, p)}", seconds_text(v)] for p, v in spent.items()),
         *([name, f"{n:,}"] for name, n in s.get("counts", {}).items() if n),
     ]
     text = csv_text(("phase", "seconds"), list(spent.items()))
@@ -231,4 +226,4 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
         "Bytes are the size of the messages, each counted on its way to the coordinator and on its way from it. Seconds were measured on "
         "one machine that played all parties, one after another."
     )
-    return [Text(said), table, Figures(cost_figures(subject, TREE)[::-1])]
+    return [Text(said), table, Figures(cost_figures(subject, unit)[::-1])]

@@ -42,12 +42,12 @@ def expectations(found: dict[str, Any]) -> list[str]:
     notices = [line for line in lines if line.startswith("Notice")]
     head = [line.removesuffix(" Nothing was sent.") for line in lines if not line.startswith("Notice")]
     kind = "encrypted" if found["protected"] else "in the clear"
-    tree = (
-        f"A tree, {kind}, would send about {bytes_text(found['bytes_per_tree'])} and take {seconds_text(found['seconds_per_tree'])}, "
-        f"if all {found['rows_at_most']:,} rows of the smallest table were common; {found['trees']} of them with the matching "
-        f"{bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
+    cost = f"{bytes_text(found['bytes_per_tree'])} and take {seconds_text(found['seconds_per_tree'])}"
+    one = (
+        f"One {found['round']}, {kind}, would send about {cost}, if all {found['rows_at_most']:,} rows of the smallest table were common; "
+        f"{found['trees']} of them with the matching {bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
     )
-    return [*head, tree, *notices, "Nothing was matched or trained."]
+    return [*head, one, *notices, "Nothing was matched or trained."]
 
 
 LEARNT = {

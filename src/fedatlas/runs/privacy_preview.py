@@ -91,10 +91,13 @@ def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
     if more > NOTICED * whole:
         exchanged = found["seconds_by_phase"].get(KEYS, 0.0)
         each = f" and {seconds_text(exchanged)} in each" if exchanged else ""
-        keys = f"; keys take about {seconds_text(found['seconds_keys'])} before round 1{each}"
+        made_in = found["seconds_keys"]
+        keys = f"; keys take about {seconds_text(made_in)} before round 1{each}" if made_in else ""
         rest = f"{whole / (whole - more):.3g} times the bytes without it" if whole > more else "all that is sent"
         said_of = f"with {count(found['parties'], 'client')} a round, {bytes_text(more)} of them its own"
         out.append(f"Under {names} this is {rest} ({said_of}){keys}.")
+    else:
+        out.append(f"Under {names} this is as many bytes as without it, to within {NOTICED:.1%}.")
     if found["secret_cohort"]:
         out.append(
             "How many take part stays secret: bytes are those to be expected, and the run will not tell its own."

@@ -79,8 +79,14 @@ def consortium(whole: Checked) -> Consortium:
 
 
 def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1) -> Consortium:
-    """The parties with these tables."""
+    """The parties with these tables. ConfigError where the scheme does not learn such a label."""
     active = next(k for k, one in enumerate(tables) if one.y is not None)
+    scheme, task = whole.of_columns(), tables[active].task
+    if task not in scheme.tasks:
+        raise ConfigError(
+            f"algorithm.name = '{scheme.name}' learns a label of {' or '.join(scheme.tasks)}, and the label of "
+            f"'{tables[active].name}' is of {task}: choose another scheme or another label."
+        )
     names, seed = tuple(one.name for one in tables), whole.config.seed
     parties = tuple(columns_of(k, one, active, names, seed, workers) for k, one in enumerate(tables))
     return Consortium(whole, tuple(tables), parties, tuple(said_of(tables)))

@@ -17,13 +17,30 @@ How = Any
 """The settings of a scheme, as its `Scheme.build` returns them."""
 
 
-class Words(NamedTuple):
-    """Texts about a scheme."""
+class Learnt(NamedTuple):
+    """What the parties learn of each other in one step of a scheme: a row of the report's table."""
 
-    round: str  # what one round makes
+    step: str
+    passive: str  # a party without the label
+    active: str  # the party with it
+    coordinator: str
+
+
+class Words(NamedTuple):
+    """Texts about a scheme, in lists, the dry run and the report."""
+
+    round: str  # what one round makes; several have an s behind it
     model: str  # what the rounds make together, in summary.json
-    keeps: str  # what stays with the parties
+    keeps: str  # what stays with a party: "A party keeps ..."
     leaves: str  # what leaves them
+    clear: str  # what crossed as it is, and what it shows: sentences behind "This run was in the clear:"
+    learns: Callable[
+        [bool], Sequence[Learnt]
+    ]  # whether labels are hidden -> who learns what, behind alignment and split
+    gain: str  # what `Scheme.brought` counts: "How much ...", without a full stop
+    hidden: str = ""  # the sentence of a run that hides the labels
+    caution: str = ""  # what else the reader of that table should know
+    phases: Mapping[str, str] = {}  # question -> what is done, where its name does not say it
 
 
 class Trial(NamedTuple):
@@ -56,13 +73,14 @@ class Scheme(NamedTuple):
     own: Callable[[Columns, State], Sequence[float]]  # the same of one party, from its own state
     export: Callable[
         [Columns, State], Mapping[str, Any]
-    ]  # "table": a party's part, "model": that of all or None, "own"
+    ]  # "table": a party's part; "model": that of all, from the active party, elsewhere None; "own": its private results
     load: Callable[[Columns, Mapping[str, Any]], State]  # from "table" and "model" as exported, to predict
     predict: Callable[[How, State], RoundGenerator]  # afterwards the active party's state has outputs
     keys: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # which "table" and "model" hold at least
     counts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> ``figures`` of a row
     facts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> entries of summary.json (`RunSummary`)
     said: Callable[[How], str] = str  # the settings in a line
+    tasks: tuple[str, ...] = ("classes", "numbers")  # kinds of label that it learns; others are refused before round 0
     later: tuple[str, ...] = ()  # keys of other implementations that are not in this version
     mechanisms: Mapping[str, tuple[str, ...]] = {}  # of ``[[privacy]]`` -> the keys that have a meaning here
     under: Callable[[How, Any], How] = lambda how, mechanism: how  # the settings under a mechanism

@@ -26,6 +26,9 @@ min_rows = 10                           # no answer before round 1 and no judgin
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
 """
 
+TRIAL = (('label_counts = "masked"', 'label_counts = "plain"'), ("min_rows = 10", "min_rows = 1"))
+"""What a trial on one machine writes otherwise: its rows are not secret, and its offices may be small."""
+
 Whole = Annotated[int, Bound(least=1)]
 
 
@@ -79,6 +82,14 @@ class Policy(NamedTuple):
                 raise ConfigError(f"'{path}': {key} = {value!r} is not {WORDS[key]}.") from None
         policy: Policy = record(cls, given, "policy")
         return policy
+
+    @staticmethod
+    def write_for_trial(path: Path) -> None:
+        """Write the policy of a node in a trial on one machine."""
+        text = TEMPLATE
+        for usual, trial in TRIAL:
+            text = text.replace(usual, trial)
+        path.write_text(text, encoding="utf-8")
 
     def check(self, asked: Asked) -> None:
         """PrivacyError, whose sentence the operator sees, for what this node takes no part in."""

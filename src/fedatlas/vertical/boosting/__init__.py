@@ -12,6 +12,7 @@ active.py      what the party with the label is asked
 inference.py   prediction between parties
 files.py       a model as plain values, and back
 protocol.py    the rounds, left of the link
+words.py       texts about the scheme
 scheme.py      the record of the scheme
 """
 

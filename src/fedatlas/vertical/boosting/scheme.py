@@ -12,8 +12,9 @@ from fedatlas.vertical.boosting.files import export, loaded, outputs
 from fedatlas.vertical.boosting.protocol import begin, grow, importance, infer, questions
 from fedatlas.vertical.boosting.records import by_column
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
+from fedatlas.vertical.boosting.words import WORDS
 from fedatlas.vertical.parties import Columns
-from fedatlas.vertical.scheme import Scheme, Trial, Words
+from fedatlas.vertical.scheme import Scheme, Trial
 
 FEW = 200  # rows of a trial on ciphertexts
 
@@ -80,12 +81,7 @@ def trial(how: SecureBoost) -> Trial:
 
 SECUREBOOST = Scheme(
     name="secureboost",
-    words=Words(
-        round="tree",
-        model="trees",
-        keeps="its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
-        leaves="g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
-    ),
+    words=WORDS,
     build=secureboost,
     rounds="trees",
     later=("goss", "mode", "multi_output", "softmax_hess", "square_scale"),

@@ -1,0 +1,61 @@
+"""A deployed run without processes or sockets: the server's program and the nodes' own, message by message, in one thread.
+
+What crosses are the bytes that would cross: each message is written, framed, put together again and read by its receiver.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agreements import Agreements
+from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
+from fedatlas.deployment.trainer import Trainer
+from fedatlas.wire import messages
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.frames import Assembler, RawMessage, frames
+from fedatlas.wire.messages import NodeHello, Signed, written
+
+Tap = Callable[[str, RawMessage], RawMessage | None]
+"""(name of the node, a message to it) -> what it gets instead; None: it gets nothing."""
+
+
+def crossed(message: RawMessage) -> RawMessage:
+    """A message as its receiver gets it."""
+    assembler, found = Assembler(), None
+    for frame in frames(message):
+        found = assembler.feed(frame)
+    assert found is not None
+    return found
+
+
+class LocalListener:
+    """In place of `wire.listener.Listener`: a node answers at once."""
+
+    def __init__(self, trainers: Mapping[str, Trainer], tap: Tap) -> None:
+        self.trainers, self.tap = trainers, tap
+        self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        for name, trainer in trainers.items():
+            ready = trainer.ready()
+            self.events.put((name, NodeHello(messages.PROTOCOL, name, "", True, ready.runs)))
+
+    def send(self, name: str, message: Any) -> bool:
+        told = self.tap(name, crossed(written(message)))
+        for said in self.trainers[name].serve(told) if told is not None else ():
+            self.events.put((name, messages.read(crossed(said), messages.FROM_NODE, messages.FROM_TRAINER)))
+        return True
+
+
+def run_here(
+    made: Agreements, trainers: Mapping[str, Trainer], signed: Signed, tap: Tap = lambda name, message: message,
+    test: Path | None = None,
+) -> SubmittedRun:  # fmt: skip
+    """Run an agreement to its end; return the run, whose state says how it ended."""
+    bundle = Bundle.open(made.paths["server"], "server")
+    listener: Any = LocalListener(trainers, tap)
+    run = SubmittedRun.create(bundle.path / "runs" / "r", SubmissionState(signed, 0.0, "queued", "", None))
+    run_submitted(run, ServerContext(bundle, Nodes(listener), test))
+    return run
