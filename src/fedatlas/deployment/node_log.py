@@ -59,13 +59,8 @@ class NodeLog:
 
 def about(kind: str, asked: Any) -> Mapping[str, Any]:
     """What a message is about."""
-    return {
-        "run": asked.run,
-        "what": kind,
-        "place": getattr(asked, "place", None),
-        "index": getattr(asked, "index", None),
-        "digest": getattr(asked, "digest", None),
-    }
+    fields = asked._asdict()
+    return {"what": kind, **{name: fields[name] for name in ("run", "place", "index", "digest") if name in fields}}
 
 
 def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dict[str, Any]:
