@@ -51,7 +51,10 @@ def replaced(number: int, change: Callable[[str], str]) -> Callable[[list[str]],
 
 
 ALTERED: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
-    "another number of rows": (replaced(3, lambda line: line.replace("\"rows\": 40", "\"rows\": 41")), "line 5 does not follow"),
+    "another number of rows": (
+        replaced(3, lambda line: line.replace('"rows": 40', '"rows": 41')),
+        "line 5 does not follow",
+    ),
     "no JSON any more": (replaced(1, lambda line: line[:-2]), "line 3 does not follow"),
     "one removed": (lambda lines: [*lines[:2], *lines[3:]], "line 3 does not follow"),
     "the first removed": (lambda lines: lines[1:], "line 1 does not follow"),
@@ -196,7 +199,7 @@ def test_the_command_shows_verifies_and_says_it(tmp_path: Path, monkeypatch: Any
     code, out, _ = command(monkeypatch, capfd, str(tmp_path), "--json", "--known", head)
     found = json.loads(out)
     assert (code, found["problem"], found["head"], len(found["lines"])) == (0, "", head, 5)
-    path.write_text(path.read_text().replace("\"rows\": 40", "\"rows\": 41"))
+    path.write_text(path.read_text().replace('"rows": 40', '"rows": 41'))
     code, _, err = command(monkeypatch, capfd, str(tmp_path))
     assert code == 1
     assert "the audit log was altered or damaged: line 5 does not follow" in err
