@@ -19,7 +19,6 @@ from fedatlas import secret
 from fedatlas.errors import DataError, PrivacyError
 from fedatlas.federation.secrets import append
 from fedatlas.privacy.protection import MADE
-from fedatlas.privacy.secagg.keys import Secret
 from fedatlas.wire.certificates import write_secret
 
 ANSWERS, KEY = "opened.jsonl", "opened.key"
@@ -65,10 +64,10 @@ class OpenedAnswers:
     def _keyed(self, digest: str) -> str:
         return hmac.new(self._key(), digest.encode(), hashlib.sha256).hexdigest()
 
-    def _key(self) -> Secret:
+    def _key(self) -> bytes:
         path = self.folder / KEY
         if not path.exists():
             if self.known:
                 raise DataError(f"'{KEY}' is gone: put it back, or remove '{ANSWERS}' and lose what it protects.")
             write_secret(path, secret.key())
-        return Secret(path.read_bytes())
+        return path.read_bytes()
