@@ -49,6 +49,7 @@ class AgreedRun(NamedTuple):
             masked,
             data=self.agreement.config.get("data", {}),
             members=names,
+            columns=self.whole.columns,
         )
         return known._replace(**more)
 

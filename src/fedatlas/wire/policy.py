@@ -44,6 +44,7 @@ class Asked(NamedTuple):
     counts_labels: bool = False
     data: Mapping[str, Any] = {}  # the table [data]
     members: tuple[str, ...] = ()  # names of the nodes of this ask, where they are known
+    columns: bool = False  # whether the nodes hold columns
 
 
 class Policy(NamedTuple):
@@ -115,7 +116,8 @@ class Policy(NamedTuple):
         counted = asked.cohort
         if self.members is not None and asked.members:
             counted = len({*asked.members} & {*self.members})
-        least = max(self.min_cohort, 3) if asked.masked and asked.cohort else self.min_cohort
+        summed = asked.masked and not asked.columns  # two parties that hold columns add up ciphertexts
+        least = max(self.min_cohort, 3) if summed else self.min_cohort
         if not asked.cohort or counted >= least:
             return ""
         named = "" if self.members is None else " of its members"
