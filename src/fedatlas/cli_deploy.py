@@ -225,6 +225,30 @@ def stop(
 
 
 @app.command()
+def audit(
+    bundle: Annotated[Path, typer.Argument(help="The node's bundle.")],
+    known: Annotated[
+        str, typer.Option("--known", help="A digest that an earlier call showed: it must be in the log.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Verify a node's audit log, show it, and say what has left this site. Exit code 1 where it was altered."""
+    from fedatlas.deployment import audit as log
+
+    found = log.verified(bundle, known)
+    left = log.left_text(found.lines)
+    if as_json:
+        lines = [line.said for line in found.lines]
+        emit({"lines": lines, "torn": found.torn, "problem": found.problem, "head": found.head, "left": left})
+    else:
+        for text in (*log.table(found.lines), "", left, f"Digest of the last line: {found.head} (note it elsewhere)."):
+            typer.echo(text)
+    if found.problem:
+        sys.stderr.write(f"fedatlas: the audit log was altered or damaged: {found.problem}.\n")
+        raise typer.Exit(1)
+
+
+@app.command()
 def trial(
     arguments: File = None,
     nodes: Annotated[int, typer.Option(help="How many nodes.", min=1)] = 3,

@@ -196,9 +196,9 @@ def test_figures_that_tell_who_came_are_not_told_in_the_terminal(done: dict[str,
     assert "None" not in text
 
 
-NOBODY_S = {"secagg": {"weights", "steps"}, "paillier": {"steps"}, "nbafl": {"train_loss", "steps"}}
-NOBODY_S["seeded"] = {"weights", "steps", "train_loss"}
-NOBODY_S["central_dp"] = {*NOBODY_S["seeded"], "clients", "selected", "flops"}
+NOBODY_S = {"secagg": {"weights", "steps"}, "paillier": {"steps"}, "nbafl": {"train_loss", "steps", "flops"}}
+NOBODY_S["seeded"] = {"weights", "steps", "train_loss", "flops"}
+NOBODY_S["central_dp"] = {*NOBODY_S["seeded"], "clients", "selected"}
 NOBODY_S["central_dp"] |= {"bytes_up", "bytes_down", "bytes_peer", "bytes_privacy"}
 
 

@@ -278,7 +278,8 @@ class Simulation:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
         if self.protection is not None:
             row, own = parted(self.protection, row)
-            self.keeper.folder.append_line(OWN_VIEW, own)
+            failed = {str(k): why for k, why in self.federation.view.failed.items()}
+            self.keeper.folder.append_line(OWN_VIEW, {**own, **({"failed": failed} if failed else {})})
         return cast(RoundRow, row)
 
     def _private(self, row: Mapping[str, Any], cost: Cost) -> dict[str, Any]:

@@ -8,6 +8,7 @@ A node that is asked anything of a run looks here first. A second agreement on a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedatlas.config import parse
@@ -56,8 +57,8 @@ class AgreedRun(NamedTuple):
 class NodeAgreements:
     """The agreements of one node."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundle = bundle
+    def __init__(self, bundle: Bundle, accepted: Callable[[AgreedRun], None] = lambda agreed: None) -> None:
+        self.bundle, self.accepted = bundle, accepted  # accepted: told of each agreement once, before it is pinned
         self.known: dict[str, AgreedRun] = {}
 
     def accept(self, run: str, signed: Signed) -> AgreedRun:
@@ -73,6 +74,7 @@ class NodeAgreements:
         """Keep an agreement before anything is said under it. ProtocolError where another one was kept for a run of this name."""
         path, digest = self.bundle.path / "state" / agreed.agreement.run / PIN, run_digest(agreed.signed)
         if not path.exists():
+            self.accepted(agreed)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {"digest": digest})
         elif json.loads(path.read_text(encoding="utf-8"))["digest"] != digest:

@@ -16,6 +16,7 @@ from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import BEGUN, OPENED, noted, whole_lines
 from fedatlas.privacy.mechanism import Insists, Protection
+from fedatlas.privacy.protection import MADE
 from fedatlas.wire.bundle import IDENTITY, POLICY, Bundle, Member
 from fedatlas.wire.policy import Policy
 
@@ -76,7 +77,7 @@ class NodeKeys:
         insists = Insists(
             policy.min_cohort, policy.threshold, alike=True
         )  # no deployed algorithm gives clients models of their own
-        return {**self.begins(self.record, insists), BEGUN: self.begun}
+        return {**self.begins(self.record, insists), BEGUN: self.begun, MADE: {}}
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002
         """Write down the sums that this node helped to open, and the sessions that it began, before its reply leaves."""

@@ -27,8 +27,10 @@ from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
+from fedatlas.deployment.node_log import NodeLog, left_of
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
 from fedatlas.deployment.node_state import NodeState, StoredReply, same_rows
+from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import Worth
@@ -165,7 +167,10 @@ class Trainer:
     """A node's training process: it answers one message after another."""
 
     def __init__(self, bundle: Bundle, data: Path) -> None:
-        self.bundle, self.data, self.agreements = bundle, data, NodeAgreements(bundle)
+        self.bundle, self.data = bundle, data
+        self.log = NodeLog(bundle.path)
+        self.agreements = NodeAgreements(bundle, self.log.agreed)
+        self.opened = OpenedAnswers(bundle.path)
         self.run: NodeRowsRun | NodeColumnsRun | None = None  # one run at a time
         self.kept: tuple[str, Any] = "", None  # the rows, or the table, that were read last
         self.answers: dict[type, Callable[[Any], Any]] = {
@@ -186,13 +191,20 @@ class Trainer:
         """Yield the answer to a message, if it has one. A refusal says why, in words of the agreement and the policy."""
         try:
             asked = read(message, TO_NODE)
+            self.log.asked(message.kind, asked)
             if (answer := self.answers[type(asked)](asked)) is not None:
+                self.log.answered(message.kind, asked)
                 yield written(answer)
         except FedatlasError as error:
-            yield written(refusal(message, str(error), dropped=isinstance(error, Dropped)))
+            yield self._refused(message, str(error), dropped=isinstance(error, Dropped))
         except Exception:  # noqa: BLE001  # whatever a message leads to ends with it
             sys.stderr.write(f"fedatlas: {traceback.format_exc()}")
-            yield written(refusal(message, "it failed (the node's own log says why)"))
+            yield self._refused(message, "it failed (the node's own log says why)")
+
+    def _refused(self, message: RawMessage, why: str, *, dropped: bool = False) -> RawMessage:
+        said = refusal(message, why, dropped=dropped)
+        self.log.refused(said)
+        return written(said)
 
     def policy(self) -> Policy:
         """Read the policy as the file is now."""
@@ -253,6 +265,7 @@ class Trainer:
 
     def _facts(self, asked: FactsQuestion) -> NodeFacts:
         held = self.held(self._agreed(asked).whole.config)
+        self.log.leaves(left="facts")
         return NodeFacts(asked.run, plain(held.facts if isinstance(held, NodeRows) else facts_of(held)))
 
     def _sums(self, asked: SumQuestion) -> SumAnswer:
@@ -260,6 +273,8 @@ class Trainer:
         kept = FirstAnswers(self._folder(asked.run))
         if (answer := kept.known(asked.index, digest)) is None:
             answer = kept.keep(asked.index, self._first(agreed, asked.index, terms, digest))
+        else:
+            self.log.leaves(again=True)
         return SumAnswer(asked.run, asked.index, answer.few, answer.body)
 
     def _first(self, agreed: AgreedRun, index: int, terms: SumTerms, digest: str) -> FirstAnswer:
@@ -273,6 +288,8 @@ class Trainer:
             body = b"" if due is None or few else encoded(Sums(node_setup.answered(*due, splits["train"])))
         if due is None or index != len(terms.totals):
             raise ProtocolError("no question of this number is due.")
+        if not few:
+            self.log.leaves(what=due[0].name, left="sums", protected="alone", rows=held.facts.rows.train)
         return FirstAnswer(digest, few, body)
 
     def _start(self, asked: RunStart) -> RunStarted:
@@ -299,25 +316,38 @@ class Trainer:
         request = _request(running, asked)
         if asked.place[0] > running.state.round:  # else its state says why not
             running.half.compare(request)  # before a request of another round ends the one under way
-        kept = running.state.known(asked.place, asked.digest) or self._done(running, asked, request)
+        if (kept := running.state.known(asked.place, asked.digest)) is None:
+            kept = self._done(running, asked, request)
+        else:
+            self.log.leaves(again=True)
         return TaskReply(asked.run, asked.place, asked.digest, running.state.round, kept.work, kept.body)
 
     def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest, request: Request) -> StoredReply:
-        self._check_policy(running, request)
+        asks = self._check_policy(running, request)
         if running.private and running.state.broken == asked.place[:2]:
             raise Dropped("ended in the middle of the round, and its keys of this round with it")
+        self.log.leaves(**left_of(running, request, asks, counts=asks.counts_labels))
+        self._check_opening(running, request, asks)
         answer = self._answer(running, request)
         if answer.lost:
             raise DivergedError("training produced NaN or infinity; nothing was sent.")
         work = (*answer.work[:4], None if running.private else answer.work.loss)
         return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()))
 
-    def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> None:
-        policy = self.policy()
-        policy.check(running.asked(request))
+    def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Asked:
+        policy, asks = self.policy(), running.asked(request)
+        policy.check(asks)
         few = isinstance(running, NodeRowsRun) and request.what == JUDGE and running.judged < policy.min_rows
         if few and not running.private:
             raise PrivacyError("its policy.toml refuses to judge on fewer test rows than min_rows")
+        return asks
+
+    def _check_opening(self, running: NodeRowsRun | NodeColumnsRun, request: Request, asks: Asked) -> None:
+        """Before shares leave: in whose sum this node's answer is opened, and whether it was opened in another."""
+        how = None if isinstance(running, NodeColumnsRun) else running.setup.bench.protection
+        if how is not None and how.phases.get(request.what) == OPENING:
+            session = running.half.sessions.get(running.number)
+            self.opened.opening(session, asks.members, repeat=self.policy().repeat)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
         """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""

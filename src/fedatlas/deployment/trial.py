@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedatlas.deployment.audit import HEAD, LOG
 from fedatlas.deployment.operator_client import Say, check_out, fetch, silent, submit, to_stderr, watch
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.wire.bundle import POLICY, Bundle, init
@@ -154,6 +155,8 @@ def trial(
             for name in names:
                 if (folder_there := bundles[name] / "runs" / run).is_dir():
                     shutil.copytree(folder_there, out / "nodes" / name)
+                    for file in (LOG, HEAD):
+                        shutil.copy(bundles[name] / file, out / "nodes" / name)
             if processes.given_up and ended["status"] == "failed":
                 name, why = next(iter(processes.given_up.items()))
                 raise FedatlasError(f"{name}: {why}")

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
+import torch
+
 from fedatlas.engine.device import placing
+from fedatlas.engine.failing import guarded, quiet, rehearsed
 from fedatlas.engine.fast import FastRunner, inputs_of, resized, spec_of
 from fedatlas.engine.job import (
     Bench,
@@ -23,7 +26,7 @@ from fedatlas.engine.job import (
 from fedatlas.engine.loop import timed
 from fedatlas.engine.stacked import StackedProgram, derive_stacked
 from fedatlas.engine.step import NotTraceable
-from fedatlas.engine.together import Member, train_together
+from fedatlas.engine.together import Member, Trained, train_together
 
 
 class StackedExecutor:
@@ -56,16 +59,40 @@ class StackedExecutor:
             yield from (timed(self.run_job, self.bench, job) for job in jobs)
             return
         started = time.perf_counter()
-        self.run_job.warm(bench, jobs[0])
-        first = prepare(bench, jobs[0])
-        sort = self.run_job.sort_of(bench, jobs[0])
-        programs = self.programs_for(sort, jobs[0], first)
-        others = (prepare(self.bench.of(job), job) for job in jobs[1:])  # a malicious client has its own source of rows
-        ready = [first, *others] if programs else [first]
-        inputs = [inputs_of(one) for one in ready]
-        if not programs or len(jobs) < 2 or not all(p.fits(inputs) for p in programs.values()):
+        try:
+            stack = self.trained(bench, jobs)
+        except Exception:
+            if not quiet(self.bench, jobs[0]):
+                raise
+            stack = None  # each by itself, where the one that fails changes nothing
+        if stack is None:
             yield from (timed(self.run_job, self.bench, job) for job in jobs)
             return
+        each = (time.perf_counter() - started) / len(jobs)
+        for job, (one, done) in zip(jobs, stack, strict=True):
+            began = time.perf_counter()
+            result = guarded(partial(ended, one, done), self.bench, job)
+            yield result._replace(seconds=each + time.perf_counter() - began)
+
+    def trained(self, bench: Bench, jobs: Sequence[Job]) -> list[tuple[Prepared | Exception, Trained]] | None:
+        """Return each job as it was prepared and as its work ended, in one stack; None if they cannot share one."""
+        lead = jobs[0]
+        if quiet(self.bench, lead):  # programs must not depend on whether the first one fails
+            lead = next(job for job in jobs if isinstance(prepared(self.bench, job), Prepared))
+        self.run_job.warm(self.bench, lead)
+        sort = self.run_job.sort_of(bench, lead)
+        programs = self.programs_for(sort, lead)
+        if not programs or len(jobs) < 2:
+            return None
+        # a malicious client has its own source of rows
+        found = [prepared(self.bench, job) for job in jobs]
+        good = next(one for one in found if isinstance(one, Prepared))
+        ready = [
+            one if isinstance(one, Prepared) else in_place(good, job) for one, job in zip(found, jobs, strict=True)
+        ]
+        inputs = [inputs_of(one) for one in ready]
+        if not all(p.fits(inputs) for p in programs.values()):
+            return None
         bench.network.module.train()
         members = [
             Member(
@@ -73,27 +100,22 @@ class StackedExecutor:
             )
             for one, given in zip(ready, inputs, strict=True)
         ]
-        ends = train_together(programs, partial(self.run_job.step_of, sort, True), members)
-        each = (time.perf_counter() - started) / len(jobs)
-        for job, one, done in zip(jobs, ready, ends, strict=True):
-            began = time.perf_counter()
-            result = result_of(bench, job, one, *done)
-            yield result._replace(seconds=each + time.perf_counter() - began)
+        return [*zip(found, train_together(programs, partial(self.run_job.step_of, sort, True), members), strict=True)]
 
-    def programs_for(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
+    def programs_for(self, sort: str, job: Job) -> dict[int, StackedProgram] | None:
         """Return the stacked programs of a sort of job by batch size; None, or an empty mapping, if it cannot be stacked."""
         if training_of(self.bench.of(job), job).reshapes:
             return None
         if sort not in self.programs:
-            self.programs[sort] = self.derived(sort, job, ready)
+            self.programs[sort] = self.derived(sort, job)
         return self.programs[sort]
 
-    def derived(self, sort: str, job: Job, ready: Prepared) -> dict[int, StackedProgram] | None:
-        batch, bench = self.run_job.examples.get(sort), self.bench.of(job)
+    def derived(self, sort: str, job: Job) -> dict[int, StackedProgram] | None:
+        batch, bench = self.run_job.examples.get(sort), rehearsed(self.bench, job).of(job)
         task = training_of(bench, job)
         if batch is None or task.options.patience is not None:
             return None  # clients that stop early, each at its own time, run one by one
-        spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(ready)
+        spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(prepare(bench, job))
         sizes = self.run_job.derived[sort]
         try:
             with placing(bench.device):
@@ -101,3 +123,25 @@ class StackedExecutor:
                 return {size: derive_stacked(spec, resized(batch, size), inputs, apart) for size in sizes}
         except NotTraceable:
             return None
+
+
+def prepared(bench: Bench, job: Job) -> Prepared | Exception:
+    """Return a job made ready; where noise covers it, what made it fail."""
+    try:
+        return prepare(bench.of(job), job)
+    except Exception as error:
+        if not quiet(bench, job):
+            raise
+        return error
+
+
+def in_place(good: Prepared, job: Job) -> Prepared:
+    """Return work of as many rows in place of a job that cannot be made ready, so that the others' bits are those that they would be."""
+    return good._replace(rows=good.rows.take(torch.arange(int(job.facts.n_k)) % good.rows.n))
+
+
+def ended(ready: Prepared | Exception, done: Trained, bench: Bench, job: Job) -> Result:
+    """Return the result of a job that was prepared and trained."""
+    if isinstance(ready, Exception):
+        raise ready
+    return result_of(bench.of(job), job, ready, *done)

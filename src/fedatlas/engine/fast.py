@@ -15,6 +15,7 @@ from fedatlas.algorithm import Batch
 from fedatlas.data.batches import Values, examples_of
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
+from fedatlas.engine.failing import rehearsed
 from fedatlas.engine.job import (
     Bench,
     Job,
@@ -133,7 +134,7 @@ class FastRunner:
 
     def warm(self, bench: Bench, job: Job) -> bool:
         """Derive the programs of a task from one of its jobs; return True if there was something to derive."""
-        bench = bench.of(job)
+        bench = rehearsed(bench, job).of(job)
         if question_of(bench, job) is not None or training_of(bench, job).options.steps == 0:
             return False
         sort = self.sort_of(bench, job)

@@ -36,7 +36,7 @@ from fedatlas.engine.step import moved
 from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.layers import Layer
 from fedatlas.privacy.mechanism import Doing, Protection
-from fedatlas.privacy.protection import Protected, protect
+from fedatlas.privacy.protection import Protected, left_out, protect
 from fedatlas.rng import torch_stream
 from fedatlas.transforms.change import seal, unseal
 from fedatlas.tree import Tensors, Tree
@@ -91,6 +91,7 @@ class Result(NamedTuple):
     bare: int = 0  # bytes of the update before sealing
     session: Any = None  # for later questions in this round
     lost: bool = False  # training gave NaN or infinity; nothing is sent (`Bench.spares`)
+    failed: str = ""  # why its change is zero, where noise covers that (`engine.failing`)
 
 
 class Executor(Protocol):
@@ -396,7 +397,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
             sent, memory = seal(bench.transform, task, job.message, update, memory, compression_stream(job))
             seen = unseal(bench.transform, task, job.message, sent) if task.settle is not None else update
     except (DivergedError, PrivacyError) as error:
-        if not bench.spares or (isinstance(error, PrivacyError) and job.order is None):
+        if not left_out(bench, job.word, error) or (isinstance(error, PrivacyError) and job.order is None):
             raise  # for an honest client, a value outside the range of masks is an error of the range
         return Result(job.client, {}, prepared.state, work, memory=job.memory, session=job.session, lost=True)
     if task.settle is not None:
@@ -417,9 +418,10 @@ def result_of(
     result = finish(bench, job, ready, params, buffers, work)
     if not result.work.steps or math.isfinite(result.work.loss):
         return result
-    if bench.spares:
+    error = DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
+    if left_out(bench, job.word, error):
         return result._replace(update={}, lost=True)
-    raise DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
+    raise error
 
 
 def attack_stream(job: Job) -> torch.Generator:

@@ -29,6 +29,7 @@ import torch
 from fedatlas import errors
 from fedatlas.algorithm import Work
 from fedatlas.data.batches import examples_of
+from fedatlas.engine.failing import quiet, warmed
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import timed
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, first_line
@@ -90,7 +91,7 @@ class PoolExecutor:
 
     def _run_chunk(self, jobs: list[Job]) -> Iterator[Result]:
         warm = getattr(self.run_job, "warm", None)
-        if warm is not None and sum(warm(self.bench, job) for job in jobs):
+        if warm is not None and sum(warmed(warm, self.bench, job) for job in jobs):
             self.close()
         layout = lay_out(jobs)
         room = max(length for _, length in layout.messages) + max(length for _, length in layout.states) + ROOM
@@ -144,9 +145,8 @@ class PoolExecutor:
         code = worker.process.exitcode
         why = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         memory = " (killed, perhaps for lack of memory; try fewer engine.workers)" if code == -9 else ""
-        return ProtocolError(
-            f"the worker that trained client {job.client} died with {why}{memory}; continue the run with --resume."
-        )
+        whose = "a worker" if quiet(self.bench, job) else f"the worker that trained client {job.client}"
+        return ProtocolError(f"{whose} died with {why}{memory}; continue the run with --resume.")
 
     def _take(self, slot: int, answer: int | bytes) -> Result:
         """Return the result in a slot. Its update is a view that lives until the next chunk; its state is a copy."""

@@ -24,6 +24,7 @@ class View:
 
     def __init__(self) -> None:
         self.work: dict[int, Work] = {}  # by client, all that it did
+        self.failed: dict[int, str] = {}  # why the change of a client is zero, which noise covers
         self.examples = 0  # that went through local steps
         self.passes = 0.0  # forward passes of one example, a backward one counted as two (C13)
         self.passes_of: dict[str, float] = {}  # the same by architecture; "" where there is one for all

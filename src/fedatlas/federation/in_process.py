@@ -63,6 +63,8 @@ class InProcess(Host):
         self.party.orders = now.start.orders
         for request, answer in zip(staying, self.party.answer(staying), strict=True):
             self.view.add(request, answer.work, self.bench)
+            if answer.failed:
+                self.view.failed[request.client] = answer.failed
             if answer.lost and request.word is not None:  # under masks there is nothing that the server could leave out
                 continue
             yield answer.reply

@@ -28,6 +28,7 @@ class Answer(NamedTuple):
     reply: Reply
     work: Work
     lost: bool = False  # the work came to no numbers
+    failed: str = ""  # why its change is zero, which noise covers
 
 
 class Secrets(Protocol):
@@ -79,7 +80,7 @@ class PartyHalf:
                 check_shown(request, result, self.bench)
                 self._keep(request, result)
             reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
-            yield Answer(reply, result.work, result.lost)
+            yield Answer(reply, result.work, result.lost, result.failed)
 
     def compare(self, request: Request) -> None:
         """ProtocolError for a request that this party would not answer. Nothing begins by it."""

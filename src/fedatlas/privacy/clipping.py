@@ -43,8 +43,11 @@ def clipped(update: Update, bound: float, order: Literal[1, 2] = 2) -> Update:
     """
     x = vector(update)
     length = float(torch.linalg.vector_norm(x, order))
-    if math.isinf(length):  # the squares of finite numbers can overflow
-        raise PrivacyError("an update is too long to be clipped: it must be left out.")
+    if math.isinf(
+        length
+    ):  # the squares, or the sum, of finite numbers can overflow: the direction is the same in units of the largest
+        x = x / x.abs().max()
+        return changed(update, x * (bound / float(torch.linalg.vector_norm(x, order)) * MARGIN))
     return changed(update, x if length <= bound else x * (bound / length * MARGIN))
 
 

@@ -6,18 +6,23 @@ that noises whole models.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from fedatlas.aggregation.changes import leaves
 from fedatlas.algorithm import Algorithm, Message, Question, State, Task, Transform, Update
 from fedatlas.errors import DivergedError, ProtocolError
 from fedatlas.privacy.ask_protocol import CHAIN
 from fedatlas.privacy.clipping import in_precision
 from fedatlas.privacy.mechanism import Doing, Protection
 from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
+
+MADE = "made"  # in a node's session: digests of the answer that lies under the masks (`deployment.opened_answers`)
 
 
 class Protected(NamedTuple):
@@ -62,8 +67,44 @@ def protect(
         parts = {**parts, **coded}
         seen = decoded(transform, parts)
     if how.protocol is not None:
+        if isinstance(session, Mapping) and MADE in session:
+            session = {**session, MADE: made_of(parts, word)}
         parts, session, seen = how.protocol.seal(parts, doing, word, session)
     return Protected(parts, memory, session, in_precision(restore(seen, base), update))
+
+
+def covered(how: Protection | None, word: Mapping[str, Any] | None) -> bool:
+    """Whether noise covers a client's change, so that one that fails is a change of zero and not an end of the run that names it."""
+    return how is not None and how.noising is not None and word is not None
+
+
+class Sparing(Protocol):
+    """What decides whether a client that failed is left out of a round (`engine.job.Bench`)."""
+
+    @property
+    def spares(self) -> bool: ...
+    @property
+    def protection(self) -> Protection | None: ...
+
+
+def left_out(bench: Sparing, word: Mapping[str, Any] | None, error: Exception) -> bool:
+    """Return whether a client that failed sends nothing. Where noise covers it, one that diverged stays, with a change of zero."""
+    return bench.spares and not (isinstance(error, DivergedError) and covered(bench.protection, word))
+
+
+def made_of(parts: Update, word: Mapping[str, Any]) -> dict[str, str]:
+    """Return digests of an answer, noise included, and of what it weighs in a sum; "" of one of zeros, which tells nothing."""
+    found, zero = hashlib.sha256(), True
+    for path, x in leaves(parts):
+        if isinstance(x, torch.Tensor):
+            zero = zero and not bool(x.any())
+            found.update(f"{path} {x.dtype} {tuple(x.shape)}".encode())
+            found.update(x.detach().contiguous().numpy().tobytes())
+        else:
+            zero = zero and not x
+            found.update(f"{path} {x!r}".encode())
+    weights = json.dumps(word.get("weights"), sort_keys=True, default=str)
+    return {"answer": "" if zero else found.hexdigest(), "weights": hashlib.sha256(weights.encode()).hexdigest()}
 
 
 def check_finite(update: Mapping[str, Any], client: int) -> None:

@@ -26,6 +26,7 @@ min_rows = 10                           # no answer before round 1 and no judgin
 row_order = "secret"                    # the order of rows matched with other parties' columns: "secret" from the server | "seed"
 # max_ids = 100000                      # another party may ask about at most so many ids
 # max_ratio = 10                        # and about at most so many for each id of this node
+# repeat = true                         # an answer may be opened again in the sum of other nodes, which shows the difference
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
                                         # (hwfedavg and nwfedavg need "plain": masks do not hide a score of labels)
 """
@@ -79,6 +80,7 @@ class Policy(NamedTuple):
     max_ids: Whole | None = None
     max_ratio: Annotated[float, Bound(least=1e-9)] | None = None
     label_counts: Literal["masked", "plain", "no"] = "masked"
+    repeat: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Policy:
@@ -136,7 +138,8 @@ class Policy(NamedTuple):
         counted = asked.cohort
         if self.members is not None and asked.members:
             counted = len({*asked.members} & {*self.members})
-        least = max(self.min_cohort, 3) if asked.masked and asked.cohort and not asked.columns else self.min_cohort
+        summed = asked.masked and not asked.columns  # two parties that hold columns add up ciphertexts
+        least = max(self.min_cohort, 3) if summed else self.min_cohort
         if not asked.cohort or counted >= least:
             return ""
         named = "" if self.members is None else " of its members"
@@ -172,6 +175,7 @@ WORDS = {
     "max_ids": "a whole number above 0",
     "max_ratio": "a number above 0",
     "label_counts": '"masked", "plain" or "no"',
+    "repeat": "true or false",
 }
 
 

@@ -94,7 +94,7 @@ def local_dp(
         words=Words(DONE),
         phase="noise",
         noise=Noising(noise, released, lambda how: stated, for_all_rounds=True, epsilon=epsilon),
-        hides=("train_loss", "steps"),
+        hides=("train_loss", "steps", "flops"),
         limits=Limits(why_not=CLIENT_LEVEL, extras=drawn_by(noise)),
     )
 

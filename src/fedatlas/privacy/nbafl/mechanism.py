@@ -147,7 +147,7 @@ def nbafl(
         phase="noise",
         whole=True,
         noise=Noising(noise, own.released, lambda how: delta, for_all_rounds=True),
-        hides=("train_loss", "steps"),
+        hides=("train_loss", "steps", "flops"),
         figures=own.figures,
         limits=Limits(
             alone="the noise of its server is made for that of its clients and for nothing else",

@@ -1,0 +1,84 @@
+"""What a node's trainer writes into its audit log (`audit`): of each message one line when it came, one before what it leads to leaves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedatlas.deployment.audit import AGREEMENT, ANSWER, REFUSAL, REQUEST, Audit
+from fedatlas.deployment.node_agreement import AgreedRun
+from fedatlas.deployment.node_judging import JUDGE
+from fedatlas.errors import DiskError
+from fedatlas.federation.link import Request
+from fedatlas.wire.agreement import run_digest
+from fedatlas.wire.messages import Refusal
+from fedatlas.wire.policy import Asked
+
+
+class NodeLog:
+    """The log of a process that answers one message after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.audit = Audit(folder)
+        self.left: dict[str, Any] = {}  # what the answer to the message under way holds
+
+    def agreed(self, agreed: AgreedRun) -> None:
+        """Note an agreement that this node takes part in."""
+        about, whole = agreed.agreement, agreed.whole
+        self.audit.note(
+            AGREEMENT,
+            run=about.run,
+            what=whole.algorithm.name,
+            digest=run_digest(agreed.signed),
+            operator=about.operator,
+            cohort=about.names,
+            rounds=whole.config.rounds,
+            mechanisms=[one.name for one in whole.mechanisms],
+        )
+
+    def asked(self, kind: str, asked: Any) -> None:
+        """Note a message that came."""
+        self.left = {}
+        self.audit.note(REQUEST, sync=False, **about(kind, asked))
+
+    def leaves(self, **left: Any) -> None:
+        """Say what the answer holds."""
+        self.left |= left
+
+    def answered(self, kind: str, asked: Any) -> None:
+        """Note the answer, before it leaves."""
+        self.audit.note(ANSWER, sync="left" in self.left, **{**about(kind, asked), **self.left})
+
+    def refused(self, said: Refusal) -> None:
+        """Note a refusal, which leaves even where the disk is full."""
+        with contextlib.suppress(DiskError):
+            self.audit.note(REFUSAL, run=said.run, what=said.to, place=said.place, why=said.why[:1000])
+
+
+def about(kind: str, asked: Any) -> Mapping[str, Any]:
+    """What a message is about."""
+    fields = asked._asdict()
+    return {"what": kind, **{name: fields[name] for name in ("run", "place", "index", "digest") if name in fields}}
+
+
+def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dict[str, Any]:
+    """What the answer to a task holds, for whom, how protected, of how many rows and among which nodes."""
+    what, agreed = request.what[:100], running.agreed
+    if agreed.whole.columns:
+        sealed = {"protected": "sealed"} if agreed.whole.mechanisms else {}
+        return {"what": what, "left": "columns", **sealed, "rows": len(running.table.ids), "cohort": asks.members}
+    how, judging = running.setup.bench.protection, request.what == JUDGE
+    if how is not None and request.what in how.phases:
+        return {"what": what, "cohort": asks.members}  # keys and shares, which are of no rows
+    masked = request.word is not None and how is not None and how.protocol is not None
+    noise = {} if how is None or how.noising is None else {"epsilon": how.noising.epsilon or "infinite"}
+    return {
+        "what": what,
+        "left": "figures" if judging else "label counts" if counts else "updates",
+        "protected": "masked" if masked else "alone",
+        "rows": running.judged if judging else running.half.sizes[running.number],
+        "cohort": asks.members,
+        **noise,
+    }

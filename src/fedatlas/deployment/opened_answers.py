@@ -1,0 +1,73 @@
+"""What a node has helped to open, over all its runs: the same answer is not opened again in the sum of other nodes.
+
+Two sums that hold the same answers but for one node's show that node's answer. So before its shares leave, a node writes down a digest
+of the answer that lies under the masks, and who is in the sum. Only its own key (``opened.key``) tells which answer a digest is of.
+
+    opened.jsonl   {answer, weights, nodes} a line, of every sum
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedatlas import secret
+from fedatlas.errors import DataError, PrivacyError
+from fedatlas.federation.secrets import append
+from fedatlas.privacy.protection import MADE
+from fedatlas.wire.certificates import write_secret
+
+ANSWERS, KEY = "opened.jsonl", "opened.key"
+OPENING = "unmask"  # the phase in which shares leave
+
+
+class OpenedAnswers:
+    """The sums of one node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.known = folder, dict[str, tuple[str, tuple[str, ...]]]()
+        path = folder / ANSWERS
+        for text in path.read_text(encoding="utf-8").split("\n") if path.exists() else ():
+            try:
+                one = json.loads(text)
+            except ValueError:  # cut short: its shares never left
+                continue
+            self.known[one["answer"]] = one["weights"], tuple(one["nodes"])
+
+    def opening(self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool) -> None:
+        """Write down that the answer of a session is opened in the sum of these nodes.
+
+        PrivacyError where it was opened before in another sum, unless the node's policy says ``repeat``.
+        """
+        made = (session or {}).get(MADE)
+        if not made:
+            raise PrivacyError("a sum is to be opened in which this node has no answer: refused.")
+        if not made["answer"]:  # of zeros
+            return
+        answer, weights, who = self._keyed(made["answer"]), self._keyed(made["weights"]), tuple(sorted(nodes))
+        before = self.known.get(answer)
+        if before == (weights, who):
+            return
+        if before is not None and not repeat:
+            raise PrivacyError(
+                "its policy.toml refuses to open an answer again in the sum of other nodes, or with other weights, which repeat = false "
+                "forbids: take another seed."
+            )
+        if before is None:
+            append(self.folder / ANSWERS, json.dumps({"answer": answer, "weights": weights, "nodes": who}))
+            self.known[answer] = weights, who
+
+    def _keyed(self, digest: str) -> str:
+        return hmac.new(self._key(), digest.encode(), hashlib.sha256).hexdigest()
+
+    def _key(self) -> bytes:
+        path = self.folder / KEY
+        if not path.exists():
+            if self.known:
+                raise DataError(f"'{KEY}' is gone: put it back, or remove '{ANSWERS}' and lose what it protects.")
+            write_secret(path, secret.key())
+        return path.read_bytes()

@@ -1,0 +1,85 @@
+"""A client whose work fails under noise: its change is zero, and in all else it does and sends what every client does.
+
+Differential privacy promises that whoever sees the models hardly sees whether one client took part. A run that ends with its name, or
+a client that sends nothing, would tell. So a change that is not finite, a loss that is none and whatever its training raises all become a
+change of zero before clip and noise. Why, stands in the simulation's own view alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Task, Update, Work
+from fedatlas.data.batches import Rows
+from fedatlas.engine.job import Bench, Job, Result, protected, told_buffers, training_of
+from fedatlas.errors import PrivacyError, ProtocolError, first_line
+from fedatlas.privacy.protection import covered
+from fedatlas.rng import torch_stream
+from fedatlas.transforms.change import BUFFERS
+from fedatlas.tree import Tree
+
+
+def guarded(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:
+    """Return what a job comes to; where noise covers it and it fails, a change of zero."""
+    try:
+        return run_job(bench, job)
+    except (PrivacyError, ProtocolError):  # of sealing: it follows from numbers with noise, or from the server's words
+        raise
+    except Exception as error:
+        if not quiet(bench, job):
+            raise
+        return unchanged(bench.of(job), job, f"{type(error).__name__}: {first_line(error)}")
+
+
+def quiet(bench: Bench, job: Job) -> bool:
+    """Whether a job is a training that may fail without anybody noticing."""
+    return covered(bench.protection, job.word) and isinstance(bench.tasks(job.client)[job.what], Task)
+
+
+def unchanged(bench: Bench, job: Job, why: str) -> Result:
+    """Return the result of a client that changes nothing: the same parts as others send, with their noise. ``bench``: from `Bench.of`."""
+    task, message, n = training_of(bench, job), job.message, int(job.facts.n_k)
+    model, buffers = Tree(message["model"]), told_buffers(bench, message)
+    update: Update = {"model": model, **dict.fromkeys(task.sealing.tracked, model.zeros())}
+    if buffers:
+        update = {**update, BUFFERS: buffers}
+    done, sealing, bare = protected(bench, job, task, update, n)
+    work, state = Work(n, 0, 0, 0.0, math.nan), job.state
+    if task.settle is not None:
+        state = task.settle(done.seen, work, message, state, job.facts)
+    sent = Result(job.client, done.sent, state, work, memory=done.memory, sealing=sealing, bare=bare)
+    return sent._replace(session=done.session, failed=why)
+
+
+def rehearsed(bench: Bench, job: Job) -> Bench:
+    """Return the bench by which steps are derived and checked. Where noise covers a job, with rows that say nothing of its client's."""
+    if not quiet(bench, job):
+        return bench
+    rows = bench.rows
+    return bench._replace(rows=lambda party: standing_in(rows(party)))
+
+
+def standing_in(rows: Rows) -> Rows:
+    """Return rows of the same shapes and labels with drawn numbers in place of their own."""
+    stream = torch_stream(0, "stand-in")
+
+    def drawn(x: Tensor) -> Tensor:
+        made = torch.rand(x.shape, generator=stream, dtype=torch.float64)
+        return made.to(x) if x.is_floating_point() else x
+
+    weight = None if rows.weight is None else torch.ones_like(rows.weight)
+    return rows._replace(x=drawn(rows.x), y=drawn(rows.y), weight=weight)
+
+
+def warmed(warm: Callable[[Bench, Job], bool], bench: Bench, job: Job) -> bool:
+    """Return whether a job gave something to share before its work (`engine.fast`); one that fails under noise gives nothing."""
+    try:
+        return warm(bench, job)
+    except Exception:
+        if not quiet(bench, job):
+            raise
+        return False

@@ -1,0 +1,143 @@
+"""A server that has the same answers opened in two sums, which differ by one node: the difference would be that node's answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agreements import Agreements, write_rows
+from fedatlas.deployment.audit import LOG
+from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.opened_answers import ANSWERS, KEY, OpenedAnswers
+from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
+from fedatlas.errors import DataError, PrivacyError
+from fedatlas.privacy.protection import MADE, made_of
+from fedatlas.tree import Tree
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.frames import RawMessage
+from nodes_in_process import LocalListener, Tap
+
+NAMES = ("north", "south", "west", "east")
+EVERYTHING: Tap = lambda name, message: message  # noqa: E731
+
+
+class Federation:
+    """Four nodes whose programs outlive a run, and a server that may lie."""
+
+    def __init__(self, folder: Path) -> None:
+        self.made = Agreements(folder, NAMES)
+        self.rows = {name: write_rows(folder / f"{name}.csv", seed=k) for k, name in enumerate(NAMES)}
+        self.rows["test"] = write_rows(folder / "test.csv", seed=9)
+        self.restart()
+
+    def restart(self) -> None:
+        self.trainers = {name: self.made.trainer(name, self.rows[name]) for name in NAMES}
+
+    def policy(self, name: str, line: str) -> None:
+        path = self.made.paths[name] / "policy.toml"
+        path.write_text(f"{line}\n{path.read_text()}")
+
+    def run(self, name: str, tap: Tap = EVERYTHING, judge: str = "server", **tables: Any) -> SubmittedRun:
+        data = {"name": "file", "label": "y", **({"test": 0.2} if judge == "nodes" else {})}
+        config = self.made.config(**{"privacy": [{"name": "secagg"}], "rounds": 2, "data": data, **tables})
+        signed, test = self.made.signed(name, config), None if judge == "nodes" else self.rows["test"]
+        bundle, listener = Bundle.open(self.made.paths["server"], "server"), LocalListener(self.trainers, tap)
+        rules = {"on_loss": "continue", "minimum": 3, "deadline": 1.0}
+        run = SubmittedRun.create(bundle.path / "runs" / name, SubmissionState(signed, 0.0, "queued", "", rules))
+        run_submitted(run, ServerContext(bundle, Nodes(listener), test))  # type: ignore[arg-type]
+        return run
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Federation:
+    return Federation(tmp_path)
+
+
+def without_east(name: str, message: RawMessage) -> RawMessage | None:
+    """The server says that one node has left."""
+    return None if name == "east" and message.kind == "ask" else message
+
+
+@pytest.mark.parametrize("judge", ["server", "nodes"])
+def test_the_same_run_again_is_not_opened_without_one_node(four: Federation, judge: str) -> None:
+    """Round 1 is equal bit for bit, and so is the judging of the first model: both sums together would show the one left out."""
+    first = four.run("first", judge=judge)
+    assert first.state.status == "finished", first.state.why
+    known = {name: (four.made.paths[name] / ANSWERS).read_text() for name in NAMES}
+    second = four.run("second", without_east, judge=judge)
+    assert second.state.status == "failed"
+    assert second.state.why.count("repeat = false forbids: take another seed") == 3
+    assert known == {name: (four.made.paths[name] / ANSWERS).read_text() for name in NAMES}
+    for name in NAMES[:3]:  # no share has left
+        lines = [json.loads(line) for line in (four.made.paths[name] / LOG).read_text().splitlines()]
+        second_s = [line for line in lines if line.get("run") == "second" and line.get("what") == "secagg unmask"]
+        assert [line["kind"] for line in second_s] == []
+        assert lines[-1]["kind"] == "refusal"
+
+
+def test_among_the_same_nodes_it_is_opened_again_also_after_a_restart(four: Federation) -> None:
+    first = four.run("first")
+    four.restart()
+    second = four.run("second")
+    assert second.state.status == "finished", second.state.why
+    models = [run.folder / "run" / "model.safetensors" for run in (first, second)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    four.restart()
+    assert four.run("third", without_east).state.status == "failed"
+
+
+def test_another_seed_is_another_answer(four: Federation) -> None:
+    assert four.run("first").state.status == "finished"
+    assert four.run("second", without_east, seed=2).state.status == "finished"
+
+
+def test_a_policy_may_allow_it(four: Federation) -> None:
+    for name in NAMES:
+        four.policy(name, "repeat = true")
+    assert four.run("first").state.status == "finished"
+    second = four.run("second", without_east)
+    assert second.state.status == "finished", second.state.why
+
+
+# ---------------------------------------------------------------------- the record by itself
+
+
+def session(*numbers: float, weight: float = 1.0) -> dict[str, Any]:
+    """A session whose answer is these numbers."""
+    return {MADE: made_of({"model": Tree(w=torch.tensor(numbers))}, {"weights": {"": ["told", weight, weight]}})}
+
+
+def test_what_is_opened_is_told_by_the_node_s_key_alone(tmp_path: Path) -> None:
+    opened = OpenedAnswers(tmp_path)
+    opened.opening(session(1.0, 2.0), ("a", "b", "c"), repeat=False)
+    (line,) = (tmp_path / ANSWERS).read_text().splitlines()
+    assert session(1.0, 2.0)[MADE]["answer"] not in line
+    assert (tmp_path / KEY).stat().st_mode & 0o777 == 0o600
+    with pytest.raises(PrivacyError, match="repeat = false"):
+        opened.opening(session(1.0, 2.0), ("a", "b"), repeat=False)
+    with pytest.raises(PrivacyError, match="repeat = false"):  # two weightings of the same answers are two equations
+        opened.opening(session(1.0, 2.0, weight=0.5), ("a", "b", "c"), repeat=False)
+    opened.opening(session(1.0, 2.0), ("c", "b", "a"), repeat=False)
+    opened.opening(
+        session(1.0, 2.5), ("a", "b"), repeat=False
+    )  # with fresh noise in it the same work is another answer
+    opened.opening(session(0.0), ("a", "b", "c"), repeat=False)
+    opened.opening(session(0.0), ("a", "b"), repeat=False)  # zeros tell nothing
+    with pytest.raises(PrivacyError, match="in which this node has no answer"):
+        opened.opening({MADE: {}}, ("a", "b", "c"), repeat=False)
+
+
+def test_a_record_without_its_key_is_said_to_be_one(tmp_path: Path) -> None:
+    OpenedAnswers(tmp_path).opening(session(1.0), ("a", "b", "c"), repeat=False)
+    with (tmp_path / ANSWERS).open("a") as file:
+        file.write('{"answer": "cut sho')
+    again = OpenedAnswers(tmp_path)
+    with pytest.raises(PrivacyError, match="repeat = false"):
+        again.opening(session(1.0), ("a", "b"), repeat=False)
+    (tmp_path / KEY).unlink()
+    with pytest.raises(DataError, match=r"'opened\.key' is gone"):
+        again.opening(session(2.0), ("a", "b", "c"), repeat=False)
