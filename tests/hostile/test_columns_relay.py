@@ -21,7 +21,7 @@ from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.secagg.keys import identity
 from fedatlas.vertical import align, psi
 from fedatlas.vertical.align import IDS
-from fedatlas.vertical.ids import fingerprint, ordered, seed_key
+from fedatlas.vertical.ids import digest_of_ids, ordered, seed_key
 from fedatlas.vertical.letters import LETTERS
 from fedatlas.wire import messages
 from fedatlas.wire.messages import FactsQuestion, Refusal, written
@@ -312,7 +312,7 @@ def test_parties_that_match_nothing_compare_digests_that_the_relay_cannot_guess_
     assert (state.status, state.why) == ("finished", "")
     assert aligned_ids(made, "bank") == aligned_ids(made, "shop")
     key = made.align("bank")[0]["key"].numpy().tobytes()
-    for told in (fingerprint(ids, key), fingerprint(ids, seed_key(0))):
+    for told in (digest_of_ids(ids, key), digest_of_ids(ids, seed_key(0))):
         assert told.encode() not in made.relay.bytes
 
 

@@ -177,6 +177,9 @@ def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
     """
     if what == KEYS:
         return tuple(message["cohort"].tolist())
+    if what == UNMASK and session is not None:
+        own = _begun(session)
+        return tuple(own.place.cohort[v] for v in own.survivors)
     if what != AGREE:
         return None
     asked = range(len(message["survivors"])) if session is None else _place(session).cohort
