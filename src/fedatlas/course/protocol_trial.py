@@ -54,7 +54,7 @@ class Last(Observer):
 
     def opened(self, request: Request, update: Update) -> None:  # noqa: ARG002
         """Return a copy of it."""
-        self.update = codec.decode(codec.encode(dict(update)))
+        self.update = codec.decode(codec.encode(dict(update)), own=True)
 
 
 class Rehearsal(Sampled):

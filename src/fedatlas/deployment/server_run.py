@@ -224,7 +224,7 @@ class InitialAnswers:
     ) -> None:
         self.job, self.context, self.whole, self.names, self.rules = job, context, whole, names, rules
         self.path = job.folder / LEARNT
-        self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
+        self.kept = codec.decode(self.path.read_bytes(), own=True) if self.path.exists() else {"totals": []}
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
         self.body = b""  # what round 0 settled, as all nodes are told it
