@@ -82,7 +82,12 @@ ROOMS: dict[str, set[str]] = {
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "files", "vertical"},
-    "wire": {"errors", "files", "secret", "wire.heads"},  # frames, streams, certificates, policy: it knows no experiment
+    "wire": {
+        "errors",
+        "files",
+        "secret",
+        "wire.heads",
+    },  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks", "vertical"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,

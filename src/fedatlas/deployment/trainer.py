@@ -177,7 +177,9 @@ class Trainer:
     def ready(self) -> TrainerReady:
         """The first message: the last round of each run that landed here."""
         states = (self.bundle.path / "state").glob("*/state.bin")
-        return TrainerReady({path.parent.name: codec.decode(path.read_bytes(), own=True)["round"] for path in sorted(states)})
+        return TrainerReady(
+            {path.parent.name: codec.decode(path.read_bytes(), own=True)["round"] for path in sorted(states)}
+        )
 
     def serve(self, message: RawMessage) -> Iterator[RawMessage]:
         """Yield the answer to a message, if it has one. A refusal says why, in words of the agreement and the policy."""

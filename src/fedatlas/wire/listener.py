@@ -38,7 +38,10 @@ SERVICE, STREAM, OPERATE = "fedatlas.Federation", "Stream", "Operate"
 ALL = "0.0.0.0"  # noqa: S104  # nodes come from elsewhere; nobody gets in without a certificate
 THREADS = sum(SLOTS.values()) + 64  # the rest are for those who are being let in, or refused
 PATIENCE = 5.0  # seconds for a TLS handshake, for a node's hello, for an operator's question
-CALL, LONG_CALL = 60.0, 3600.0  # seconds that an operator's call may take; one that watches or fetches, which then calls again
+CALL, LONG_CALL = (
+    60.0,
+    3600.0,
+)  # seconds that an operator's call may take; one that watches or fetches, which then calls again
 HELLO = 1 << 20  # bytes of a node's message before it was let in
 ORDINARY = 64 << 20  # bytes of a message of a node that was asked for no more
 REPEAT = 60.0  # seconds until the same refusal is logged again
