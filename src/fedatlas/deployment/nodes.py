@@ -81,6 +81,8 @@ class Nodes:
             if name not in missing:
                 continue
             asked = questions[name]
+            if isinstance(said, StreamEnded) and said.broken:
+                raise refuse(name, said.why)
             if isinstance(said, NodeHello | TrainerReady) and name in self.there:
                 self.send(name, asked)
             elif address_of(said) != address_of(asked):

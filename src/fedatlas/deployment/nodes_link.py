@@ -30,7 +30,7 @@ from fedatlas.federation.secrets import append, whole_lines
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 from fedatlas.wire.agreement import digest_of
-from fedatlas.wire.listener import ORDINARY
+from fedatlas.wire.listener import ORDINARY, StreamEnded
 from fedatlas.wire.messages import (
     NodeHello,
     Place,
@@ -218,6 +218,8 @@ class _OpenAsk:
         if isinstance(said, RunStarted | NodeHello | TrainerReady):
             if k in self.due and name in self.nodes.there:
                 self._send(k)
+        elif isinstance(said, StreamEnded) and said.broken and k in self.due:
+            self._lose(k, f"its message cannot be read ({said.why.rstrip('.')})")
         elif isinstance(said, TaskReply):
             if here:
                 return self._taken(k, said)

@@ -63,9 +63,10 @@ Operate = Callable[[Caller, Any], Iterator[Any]]
 
 
 class StreamEnded(NamedTuple):
-    """A node's stream is over."""
+    """A node's stream is over. ``broken``: by bytes that are no message, or that did not fit."""
 
     why: str
+    broken: bool = False
 
 
 class ListenerDied(Exception):
@@ -82,6 +83,7 @@ class Stream:
         self.assembler = Assembler(HELLO)
         self.out: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
         self.over = ""  # why it ends
+        self.broken = False  # whether what came on it could not be read
 
     def end(self, why: str) -> None:
         """End it after what was sent."""
@@ -240,6 +242,7 @@ class Listener:
                     self._heard(stream, said, stream.assembler.total)
         except (ProtocolError, TransportError) as error:
             self.log(f"cut '{stream.caller.name}': {error}")
+            stream.broken = not stream.over
             stream.end(str(error))
         except Exception:  # noqa: BLE001  # whatever gRPC raises where a stream breaks, or foreign bytes lead to
             stream.end("its stream broke")
@@ -303,7 +306,7 @@ class Listener:
                 return
             del self.streams[name]
             self.seen[name] = time.time() - (time.monotonic() - stream.heard)
-            self._put(name, StreamEnded(stream.over))
+            self._put(name, StreamEnded(stream.over, stream.broken))
         self.log(f"'{name}' is gone: {stream.over}")
 
     def _cut(self, stream: Stream, why: str) -> None:
