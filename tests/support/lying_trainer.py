@@ -53,8 +53,7 @@ PLAIN: Mapping[str, Callable[[RawMessage], RawMessage]] = {
     "rows": in_work(0, 1 << 40),
     "examples": in_work(2, 1 << 40),
     "loss": in_work(4, torch.inf),
-    "rates": in_work(3, torch.inf),
-    "text for work": in_work(1, "many"),
+    "rates": in_work(3, 1e308),
     "seconds": lambda said: RawMessage(
         said.head, codec.encode({**codec.decode(bytearray(said.body)), "seconds": 1e308})
     ),
