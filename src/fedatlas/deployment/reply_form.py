@@ -32,11 +32,12 @@ class ReplyForms:
         self.party: PartyHalf | None = None
         self.known: dict[tuple[str, ...], Update | None] = {}
 
-    def of(self, request: Request) -> Update | None:
-        """An honest update, as it crosses; None where the example comes to none."""
+    def of(self, request: Request, opened: Callable[[Request, Update], Update]) -> Update | None:
+        """An honest update, ``opened`` as the server does; None where the example comes to none."""
         key = request.what, request.reduce, *sorted(request.message)
         if key not in self.known:
-            self.known[key] = self._made(request)
+            made = self._made(request)
+            self.known[key] = None if made is None else opened(request, made)
         return self.known[key]
 
     def _made(self, request: Request) -> Update | None:

@@ -107,11 +107,11 @@ class StreamsHost(Host):
             return not_finite(reply.update, "its reply")
         opened = self.server.opened(request, reply.update)
         model = request.message.get("model")
-        why = misshapen(opened, model if isinstance(model, Tree) else None) or not_finite(opened, "its reply")
-        form = None if why or self.forms is None else self.forms.of(request)
-        if form is None:
+        if why := misshapen(opened, model if isinstance(model, Tree) else None):
             return why
-        return unlike(self.server.opened(request, form), opened, "its reply") or misjudged(request, opened)
+        form = None if self.forms is None else self.forms.of(request, self.server.opened)
+        alike = not_finite(opened, "its reply") if form is None else unlike(form, opened, "its reply")
+        return alike or misjudged(request, opened)
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """Return what a party knows before its work."""
