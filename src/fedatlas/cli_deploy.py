@@ -118,7 +118,6 @@ def server(
     try:
         made.serve()
     except KeyboardInterrupt:
-        made.listener.stop()
         raise typer.Exit(INTERRUPTED) from None
 
 

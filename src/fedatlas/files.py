@@ -33,6 +33,15 @@ def write_bytes(path: Path, data: bytes | bytearray) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def lacks_room(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came of, says that a disk or a quota is full."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def disk_error(path: Path, error: OSError) -> DiskError:
     """Return the error for a file that could not be written."""
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}

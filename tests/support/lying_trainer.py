@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,43 @@ def tampered(said: RawMessage, change: Any) -> RawMessage:
     reply = codec.decode(bytearray(said.body))
     reply["update"] = {**reply["update"], "model": change(reply["update"]["model"])}
     return RawMessage(said.head, codec.encode(reply))
+
+
+def in_part(value: Any) -> Callable[[RawMessage], RawMessage]:
+    """Something else in the place of the first tensor of a part beside the model."""
+
+    def lie(said: RawMessage) -> RawMessage:
+        reply = codec.decode(bytearray(said.body))
+        part = next(name for name in reply["update"] if name != "model")
+        reply["update"] = {**reply["update"], part: value}
+        return RawMessage(said.head, codec.encode(reply))
+
+    return lie
+
+
+def in_work(place: int, value: Any) -> Callable[[RawMessage], RawMessage]:
+    """Something else in a reply's account of its work."""
+    return lambda said: RawMessage(
+        {**said.head, "work": [*said.head["work"][:place], value, *said.head["work"][place + 1 :]]}, said.body
+    )
+
+
+PLAIN: Mapping[str, Callable[[RawMessage], RawMessage]] = {
+    "text for tensors": in_part("none of the kind"),
+    "None for tensors": in_part(None),
+    "5 for tensors": in_part(5),
+    "inf for tensors": in_part(torch.inf),
+    "another's tensors": in_part(Tree({"x": torch.zeros(3)})),
+    "text for a model": lambda said: tampered(said, lambda model: "text"),
+    "rows": in_work(0, 1 << 40),
+    "examples": in_work(2, 1 << 40),
+    "loss": in_work(4, torch.inf),
+    "rates": in_work(3, 1e308),
+    "seconds": lambda said: RawMessage(
+        said.head, codec.encode({**codec.decode(bytearray(said.body)), "seconds": 1e308})
+    ),
+}
+"""Lies about a reply that has several parts."""
 
 
 class Lying(trainer.Trainer):
@@ -51,6 +88,8 @@ class Lying(trainer.Trainer):
         elif how == "twice":
             yield said
             yield said
+        elif how in PLAIN:
+            yield PLAIN[how](said)
         elif how == "late":
             time.sleep(12)  # longer than the deadline of the round
             yield said

@@ -73,7 +73,8 @@ ROOMS: dict[str, set[str]] = {
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
     "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
     "attacks": BASE | {"registry", "aggregation", "data", "metrics"},
-    "wire.codec": {"errors", "tree"},
+    "wire.heads": set(),
+    "wire.codec": {"errors", "tree", "wire.heads"},
     "summaries": {"errors", "wire.codec"},
     "data": RECORDS | {"registry", "summaries", "wire.codec"},
     "models": RECORDS | {"registry", "tree", "layers"},
@@ -82,7 +83,12 @@ ROOMS: dict[str, set[str]] = {
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "files", "vertical"},
-    "wire": {"errors", "files", "secret"},  # frames, streams, certificates, policy: it knows no experiment
+    "wire": {
+        "errors",
+        "files",
+        "secret",
+        "wire.heads",
+    },  # frames, streams, certificates, policy: it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks", "vertical"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,

@@ -55,7 +55,7 @@ class Last(Observer):
 
     def opened(self, request: Request, update: Update) -> None:  # noqa: ARG002
         """Keep a copy of the update."""
-        self.update = codec.decode(codec.encode(dict(update)))
+        self.update = codec.decode(codec.encode(dict(update)), own=True)
 
 
 class Rehearsal(ServerHalf):

@@ -125,7 +125,7 @@ class Recorder(Observer):
                 request, data = heard[sender]
                 frame = ViewFrame(receiver, "peer", sender, request.ask, request.what, len(data), {})
                 if any(role.sees("peer", receiver, sender) for role in self.recording.roles):
-                    self._write(frame._replace(body=codec.decode(data)))
+                    self._write(frame._replace(body=codec.decode(data, own=True)))
 
     def _write(self, frame: ViewFrame) -> None:
         roles = [one for one in self.recording.roles if one.sees(frame.direction, frame.client, frame.sender)]

@@ -20,6 +20,7 @@ from fedatlas.privacy.ask_protocol import SessionFailed
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium_of
 from fedatlas.vertical.parties import PartyLeft
+from fedatlas.wire.frames import LIMIT
 
 
 def counted(whole: Checked, facts: Sequence[ColumnsFacts]) -> Consortium:
@@ -50,6 +51,7 @@ def columns_host(held: Consortium, link: NodesLink) -> StreamsHost:
     asked = held.checked.algorithm
     algorithm = bench_of(asked.name, asked.tasks, {}).algorithm
     host = StreamsHost(link, algorithm, sizes, held.config.seed, whole=_whole)
+    link.most = LIMIT  # ciphertexts of all rows are longer than what asks for them
     host.resumes = "; submit the experiment again to begin anew"
     return host
 

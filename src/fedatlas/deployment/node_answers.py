@@ -65,5 +65,5 @@ class FirstAnswers:
 
 
 def _read(path: Path) -> FirstAnswer:
-    kept = codec.decode(path.read_bytes())
+    kept = codec.decode(path.read_bytes(), own=True)
     return FirstAnswer(kept["digest"], kept["few"], kept["body"].numpy().tobytes())

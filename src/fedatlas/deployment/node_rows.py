@@ -120,7 +120,7 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
     if path.suffix == SUFFIX:
         if not path.exists():
             raise DataError(f"there is no file '{path}'.")
-        found = codec.decode(path.read_bytes())
+        found = codec.decode(path.read_bytes(), own=True)
         return NodeRows(
             record(RowsFacts, found["about"], "about"),
             {name: Split(**split) for name, split in found["splits"].items()},

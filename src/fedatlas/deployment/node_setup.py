@@ -38,8 +38,8 @@ SUMMARIES = {
 }
 """Questions about a node's rows, by name. Rows of each class are not among them."""
 
-AskAll = Callable[[], Sequence[Numbers]]
-"""Returns the answers of the nodes to the question that is due, in their order."""
+AskAll = Callable[[Summary, Message], Sequence[Numbers]]
+"""Returns the answers of the nodes to a question, which is the one that is due, in their order."""
 
 
 class LearntSum(NamedTuple):
@@ -57,7 +57,7 @@ def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
 
     def learn(summary: Summary, message: Message) -> Learnt:
         if (total := next(known, None)) is None:
-            answers = ask_all()
+            answers = ask_all(summary, message)
             found = summary.add(answers)
             total = LearntSum(summary.name, dict(found), *in_the_clear(summary, message, answers, found))
             totals.append(total)

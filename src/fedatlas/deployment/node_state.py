@@ -45,12 +45,12 @@ class NodeState:
 
     def _load(self) -> None:
         if (self.folder / "state.bin").exists():
-            kept = codec.decode((self.folder / "state.bin").read_bytes())
+            kept = codec.decode((self.folder / "state.bin").read_bytes(), own=True)
             self.round = kept["round"]
             if kept["state"] is not None:
                 self.party.after.restore(self.client, kept["state"])
         for path in sorted((self.folder / "pending").glob("*.bin")):
-            kept = codec.decode(path.read_bytes())
+            kept = codec.decode(path.read_bytes(), own=True)
             at = tuple(kept["place"])
             if at[0] <= self.round:
                 continue

@@ -28,14 +28,14 @@ class Nodes:
         self.since: dict[str, float] = {}  # when it went
 
     def next(self, until: float | None) -> Event | None:
-        """Return the next event; None at ``until`` (`time.monotonic`)."""
+        """Return the next event; None at ``until`` (`time.monotonic`). ListenerDied where none can come any more."""
         while True:
             self.stop()
             left = STEP if until is None else min(until - time.monotonic(), STEP)
             if left <= 0:
                 return None
             try:
-                name, said = self.listener.events.get(timeout=left)
+                name, said = self.listener.next(left)
             except queue.Empty:
                 continue
             self._note(name, said)
@@ -54,9 +54,9 @@ class Nodes:
         """The reason for giving up a node; "" for one that is there, or that left a moment ago and may come back."""
         return self.gone.get(name, "") if time.monotonic() - self.since.get(name, 0.0) > GRACE else ""
 
-    def send(self, name: str, message: Any) -> bool:
-        """Send a record to a node; return whether it is on its way."""
-        return name in self.there and self.listener.send(name, message)
+    def send(self, name: str, message: Any, most: int = 0) -> bool:
+        """Send a record to a node; return whether it is on its way. ``most``: bytes of its answer, where that is a large one."""
+        return name in self.there and self.listener.send(name, message, most)
 
     def wait_for(self, names: Collection[str], seconds: float) -> None:
         """Wait until all are there. TransportError that names the nodes that are not."""
@@ -81,6 +81,8 @@ class Nodes:
             if name not in missing:
                 continue
             asked = questions[name]
+            if isinstance(said, StreamEnded) and said.broken:
+                raise refuse(name, said.why)
             if isinstance(said, NodeHello | TrainerReady) and name in self.there:
                 self.send(name, asked)
             elif address_of(said) != address_of(asked):

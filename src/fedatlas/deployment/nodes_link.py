@@ -10,7 +10,9 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import torch
 from fedatlas.algorithm import Update, Work
 from fedatlas.config.experiment import RoundConfig
 from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.reply_form import unlikely
 from fedatlas.deployment.terms import decoded
 from fedatlas.errors import FedatlasError, TransportError, first_line
 from fedatlas.federation.link import Reply, Request
@@ -27,6 +30,7 @@ from fedatlas.federation.secrets import append, whole_lines
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 from fedatlas.wire.agreement import digest_of
+from fedatlas.wire.listener import ORDINARY, StreamEnded
 from fedatlas.wire.messages import (
     NodeHello,
     Place,
@@ -44,6 +48,8 @@ from fedatlas.wire.messages import (
 
 CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
 BEGUN = -1  # in the place of an ask's number: the attempt was begun
+TOLD = 3  # times that a node may be told a run anew during one ask
+REPLY = 4  # times the bytes of its request that a reply may have, beside what any message may
 LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
 StartMessage = Callable[[int, int], RunStart]
 """(number of a node, the last round that landed) -> the message that sets it up."""
@@ -96,11 +102,13 @@ class NodesLink:
         self.run, self.names, self.nodes, self.rules = run, list(names), nodes, rules
         self.agreed = ""  # digest of the run
         self.folder, self.begin = folder, begin
+        without_torn_line(folder / ANSWERS)
         self.closed = AskJournal(folder / CLOSED)
         self.work: dict[int, Work] = {}  # of the replies of the ask under way
         self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that not everybody has acknowledged: who counted
         self.acknowledged: dict[int, int] = {}  # client -> the last round that it said has landed
-        self.check: Any = None  # (request, update) -> why a reply cannot be used, "" where it can
+        self.check: Callable[[Request, Reply, Work], str] = lambda request, reply, work: unlikely(reply, work)
+        self.most = 0  # bytes of a reply, where they do not follow from those of its request
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
         """Yield replies as they come; none of a node that is lost, refuses, or sends a reply that cannot be used."""
@@ -135,6 +143,12 @@ class NodesLink:
             file.write(json.dumps({"at": at, **line}) + "\n")
 
 
+def without_torn_line(path: Path) -> None:
+    """Cut off what a full disk or a kill left of a last line."""
+    if path.exists() and not (data := path.read_bytes()).endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
+
+
 class _OpenAsk:
     """One ask on its way."""
 
@@ -153,6 +167,7 @@ class _OpenAsk:
         self.dropped = ""  # why a round of several questions cannot be answered any further by one of them
         if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
             link.closed.close((*self.place[:2], BEGUN), ())
+        self.begun: Counter[int] = Counter()  # by node: how often it was told the run anew
         self.known = link.closed.known.get(self.place)  # driven again: exactly these replies were taken
         self.due = {*self.requests} if self.known is None else {*self.known} & {*self.requests}
         self.needed = min(link.rules.minimum, len(requests)) if self.known is None else len(self.known)
@@ -190,7 +205,8 @@ class _OpenAsk:
                 self._lose(k, why)
 
     def _send(self, k: int) -> None:
-        self.nodes.send(self.link.names[k], self.messages[k]._replace(verdicts=self.link.told(k)))
+        message = self.messages[k]._replace(verdicts=self.link.told(k))
+        self.nodes.send(self.link.names[k], message, self.link.most or ORDINARY + REPLY * len(message.body))
 
     def _heard(self, name: str, said: Any) -> Reply | None:
         k = self.number.get(name)
@@ -202,12 +218,18 @@ class _OpenAsk:
         if isinstance(said, RunStarted | NodeHello | TrainerReady):
             if k in self.due and name in self.nodes.there:
                 self._send(k)
+        elif isinstance(said, StreamEnded) and said.broken and k in self.due:
+            self._lose(k, f"its message cannot be read ({said.why.rstrip('.')})")
         elif isinstance(said, TaskReply):
             if here:
                 return self._taken(k, said)
             self._note(k, "passed over: it answers another ask")
-        elif isinstance(said, RunUnknown) and here:
-            self.nodes.send(name, self.link.begin(k, self.place[0] - 1))
+        elif isinstance(said, RunUnknown) and here and k in self.due:
+            self.begun[k] += 1
+            if self.begun[k] > TOLD:
+                self._lose(k, "it does not know the run, however often it is told")
+            else:
+                self.nodes.send(name, self.link.begin(k, self.place[0] - 1))
         elif isinstance(said, Refusal) and k in self.due and (here or said.to == "begin"):
             if said.dropped:
                 self.dropped = f"'{name}' {said.why}"
@@ -219,8 +241,9 @@ class _OpenAsk:
             self._note(k, "passed over: it has answered already" if k in self.answered else "passed over: it came late")
             return None
         try:
-            reply = read_reply(self.requests[k], self.messages[k].digest, said)
-            why = self.link.check(self.requests[k], reply.update) if self.link.check else ""
+            loss = math.nan if said.work[4] is None else said.work[4]
+            reply, work = read_reply(self.requests[k], self.messages[k].digest, said), Work(*said.work[:4], loss)
+            why = self.link.check(self.requests[k], reply, work)
         except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
             why = f"its reply cannot be read ({first_line(error)})"
         if why:
@@ -228,8 +251,7 @@ class _OpenAsk:
             return None
         self.due.discard(k)
         self.answered.add(k)
-        loss = said.work[4]
-        self.link.work[k] = Work(*said.work[:4], math.nan if loss is None else loss)
+        self.link.work[k] = work
         self._note(k, "answered", work=reply.seconds)
         return reply
 

@@ -31,8 +31,8 @@ def silent(text: str) -> None:
 
 
 def to_stderr(text: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(text + "\n")
+    """Write a line to standard error; what others said in it moves no cursor."""
+    sys.stderr.write("".join(c if c.isprintable() or c == "\n" else " " for c in text) + "\n")
 
 
 def ask_server(bundle: Bundle, asked: Any) -> Any:

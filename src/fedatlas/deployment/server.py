@@ -1,11 +1,13 @@
 """The server's program: it listens, takes submissions of operators, and runs one run after another, each to its end.
 
-It may be killed at any moment: started again, it goes on with the run that was under way. torch is imported after it listens, so that
-nodes find it at once.
+It may be killed at any moment: started again, it goes on with the run that was under way. A full disk is waited for. Whatever else it
+cannot go on with ends it, so that what watches it (systemd) starts it again. torch is imported after it listens, so that nodes find it
+at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import sys
@@ -15,11 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DiskError, FedatlasError
+from fedatlas.files import lacks_room, write_bytes
 from fedatlas.wire.agreement import verified
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.certificates import Caller
-from fedatlas.wire.listener import Listener
+from fedatlas.wire.listener import CALL, LONG_CALL, Listener, ListenerDied
 from fedatlas.wire.messages import (
     EndOfFiles,
     FetchRun,
@@ -37,10 +40,12 @@ from fedatlas.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from fedatlas.deployment.server_run import SubmittedRun
+    from fedatlas.deployment.nodes import Nodes
+    from fedatlas.deployment.server_run import ServerContext, SubmittedRun
 
 RUNS, LOG = "runs", "server.log"
 OVER = {"finished", "diverged", "failed", "stopped"}
+ROOM, AGAIN = 8 << 20, 2.0  # bytes that a full disk must have again, seconds between two looks
 POLL = 0.05  # seconds between two looks at what a watcher is told
 
 
@@ -52,40 +57,105 @@ class Server:
             raise ConfigError(f"--test {test}: no such file; name the rows to judge by.")
         self.bundle, self.test = bundle, test
         self.runs = bundle.path / RUNS
+        self.paused = ""  # why the run under way waits
+        self.unreadable: set[str] = set()  # folders of runs that were logged as such
         self.listener = Listener(bundle, self.operate, self.log, listen)
 
     def log(self, text: str) -> None:
-        """Write a line with the time, on the screen and in the bundle."""
-        line = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {text}\n"
+        """Write a line with the time, on the screen and in the bundle. What others said in it forges no line and no colours."""
+        shown = "\n    ".join("".join(c if c.isprintable() else " " for c in line) for line in text.splitlines())
+        line = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {shown}\n"
         sys.stderr.write(line)
-        with open(self.bundle.path / LOG, "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(self.bundle.path / LOG, "a", encoding="utf-8") as file:
             file.write(line)
 
     def serve(self) -> None:
-        """Run until it is ended."""
+        """Run until it is ended. Raises what it cannot go on with."""
         self.listener.start()
+        try:
+            self._serve()
+        except Exception:
+            self.log(f"the server ends: {traceback.format_exc()}")
+            raise
+        finally:
+            self.listener.stop()
+
+    def _serve(self) -> None:
         from fedatlas.deployment.nodes import Nodes
-        from fedatlas.deployment.server_run import ServerContext, run_submitted
+        from fedatlas.deployment.server_run import ServerContext
 
         nodes = Nodes(self.listener)
         context = ServerContext(self.bundle, nodes, self.test)
         while True:
             nodes.stop = lambda: None
-            if (run := self._next_run()) is None:
+            run = self._next_run()
+            if run is None:
                 nodes.next(time.monotonic() + 0.2)
                 continue
-            self.log(f"run '{run.name}' begins or goes on")
             try:
-                run_submitted(run, context)
-            except Exception as error:  # noqa: BLE001  # a fault of ours in one run must not end the others
-                run.stands("failed", f"{type(error).__name__}: {error}")
-                self.log(f"run '{run.name}' failed: {traceback.format_exc()}")
-            self.log(f"run '{run.name}': {run.state.status} {run.state.why}".rstrip())
+                self._one(run, context)
+            except (OSError, FedatlasError) as error:
+                if not lacks_room(error):
+                    raise
+                self._wait_for_room(run, nodes)
+
+    def _one(self, run: SubmittedRun, context: ServerContext) -> None:
+        """A run, to its end. A fault of ours in one run does not end the others; a full disk is the caller's."""
+        from fedatlas.deployment.server_run import run_submitted
+
+        self.log(f"run '{run.name}' begins or goes on")
+        try:
+            run_submitted(run, context)
+        except ListenerDied:
+            raise
+        except Exception as error:
+            if lacks_room(error):
+                raise
+            run.stands("failed", f"{type(error).__name__}: {error}")
+            self.log(f"run '{run.name}' failed: {traceback.format_exc()}")
+        self.log(f"run '{run.name}': {run.state.status} {run.state.why}".rstrip())
+
+    def _wait_for_room(self, run: SubmittedRun, nodes: Nodes) -> None:
+        """Wait until a file of `ROOM` bytes can be written; the run then goes on as after a restart."""
+        self.paused = f"the server's disk is full: the run waits until {ROOM >> 20} MB are free"
+        self.log(f"run '{run.name}': {self.paused}")
+        nodes.stop, since = (lambda: None), time.monotonic()
+        while not self._room():
+            until = time.monotonic() + AGAIN
+            while nodes.next(until) is not None:
+                pass
+        self.paused = ""
+        run.event({"kind": "said", "text": f"The server's disk was full for {time.monotonic() - since:.0f} s."})
+
+    def _room(self) -> bool:
+        path = self.bundle.path / "room"
+        try:
+            write_bytes(path, bytes(ROOM))
+        except DiskError as error:
+            if lacks_room(error):
+                return False
+            raise
+        path.unlink(missing_ok=True)
+        return True
 
     def _submitted(self) -> list[SubmittedRun]:
+        """The runs in their folders; one that cannot be read is passed over, and logged once."""
         from fedatlas.deployment.server_run import JOB, SubmittedRun
 
-        return [SubmittedRun(path.parent) for path in sorted(self.runs.glob(f"*/{JOB}"))]
+        found = []
+        for path in sorted(self.runs.glob(f"*/{JOB}")):
+            try:
+                found.append(SubmittedRun(path.parent))
+            except (FedatlasError, OSError, ValueError) as error:
+                if path.parent.name not in self.unreadable:
+                    self.unreadable.add(path.parent.name)
+                    self.log(f"'{path}' cannot be read: {error}")
+        return found
+
+    def _seen(self, caller: Caller) -> list[SubmittedRun]:
+        """The runs that an operator may see."""
+        every = self.bundle.operators_see == "all"
+        return [run for run in self._submitted() if every or run.agreement.operator == caller.name]
 
     def _next_run(self) -> SubmittedRun | None:
         """The run that was under way, else the first that waits."""
@@ -96,8 +166,8 @@ class Server:
                     return run
         return None
 
-    def _run(self, name: str) -> SubmittedRun:
-        for run in self._submitted():
+    def _run(self, caller: Caller, name: str) -> SubmittedRun:
+        for run in self._seen(caller):
             if run.name == name:
                 return run
         raise ConfigError(f"there is no run '{name}': 'fedatlas deploy status' lists them.")
@@ -109,18 +179,18 @@ class Server:
         if isinstance(asked, Submission):
             yield Submitted(self._submit(caller, asked))
         elif isinstance(asked, WatchRun):
-            yield from self._watch(self._run(asked.run), asked.after)
+            yield from self._watch(self._run(caller, asked.run), asked.after)
         elif isinstance(asked, FetchRun):
-            yield from self._fetch(self._run(asked.run))
+            yield from self._fetch(self._run(caller, asked.run))
         elif isinstance(asked, StopRun):
-            run = self._run(asked.run)
+            run = self._run(caller, asked.run)
             if run.state.status in OVER:
                 raise ConfigError(f"run '{run.name}' has ended already ({run.state.status}).")
             (run.folder / "stop").touch()
             self.log(f"'{caller.name}' stops '{run.name}'")
             yield Stopping(run.name, run.state.status)
         else:
-            yield self._status()
+            yield self._status(caller)
 
     def _submit(self, caller: Caller, asked: Submission) -> str:
         """Check the agreement on a run and put it into the queue."""
@@ -141,22 +211,25 @@ class Server:
         return found.run
 
     def _watch(self, run: SubmittedRun, after: int) -> Iterator[Any]:
-        """Yield events from line ``after`` on, as they come, until the run is over."""
-        from fedatlas.deployment.server_run import EVENTS
+        """Yield events from line ``after`` on, as they come, until the run is over, or the call has lasted long enough."""
+        from fedatlas.deployment.server_run import EVENTS, SubmittedRun
 
-        path, sent, quiet = run.folder / EVENTS, 0, time.monotonic()
-        at = 0
-        while True:
+        path, sent, began, paused = run.folder / EVENTS, 0, time.monotonic(), ""
+        at, quiet = 0, began
+        while time.monotonic() - began < LONG_CALL - CALL:
             for line in _lines(path, at) if path.exists() else ():
                 at += len(line)
                 sent += 1
                 if sent <= after:
                     continue
-                event = json.loads(line)
+                if (event := _event(line)) is None:
+                    continue
                 quiet = time.monotonic()
                 yield RunEvent(sent, event)
                 if event["kind"] == "status" and event["status"] in OVER:
                     return
+            if paused != (paused := self.paused) and paused and SubmittedRun(run.folder).state.status == "running":
+                yield RunEvent(max(sent, after), {"kind": "said", "text": f"{paused[0].upper()}{paused[1:]}."})
             if time.monotonic() - quiet > 1.0:
                 quiet = time.monotonic()
                 yield NoEvent()
@@ -171,7 +244,7 @@ class Server:
                 yield RunFile(name, path.read_bytes())
         yield EndOfFiles()
 
-    def _status(self) -> ServerStatus:
+    def _status(self, caller: Caller) -> ServerStatus:
         now = time.time()
         nodes = []
         for name, member in self.bundle.members().items():
@@ -180,12 +253,21 @@ class Server:
                 heard = now - (time.monotonic() - stream.heard) if stream else self.listener.seen.get(name)
                 nodes.append(NodeStatus(name, stream is not None, heard))
         runs = []
-        for run in self._submitted():
+        for run in self._seen(caller):
             s, a, rows = run.state, run.agreement, run.folder / "run" / "metrics.jsonl"
             done = max(0, len(rows.read_text().splitlines()) - 1) if rows.exists() else 0
             rounds = a.config.get("rounds")
-            runs.append(RunStatus(run.name, s.status, s.why, a.operator, a.names, s.submitted, rounds, done))
+            why = self.paused if s.status == "running" else s.why
+            runs.append(RunStatus(run.name, s.status, why, a.operator, a.names, s.submitted, rounds, done))
         return ServerStatus(self.bundle.federation, tuple(nodes), tuple(runs))
+
+
+def _event(line: bytes) -> Any:
+    """An event; None for a line that was cut short by a full disk."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def _lines(path: Path, at: int) -> list[bytes]:

@@ -9,6 +9,7 @@ runs/RUN/run/          a run's directory as of a simulation, with `answers.jsonl
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,19 +29,22 @@ from fedatlas.deployment import node_setup
 from fedatlas.deployment.columns_host import columns_host, counted
 from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_columns import ColumnsFacts
-from fedatlas.deployment.node_judging import with_judging
+from fedatlas.deployment.node_judging import judges, with_judging
 from fedatlas.deployment.node_keys import federation_of, identities_of
-from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows
+from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows, two_rows
 from fedatlas.deployment.node_setup import LearntSum
 from fedatlas.deployment.nodes import Answer, Nodes
 from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import deployable
-from fedatlas.deployment.streams_host import rows_host
+from fedatlas.deployment.reply_form import unlike
+from fedatlas.deployment.streams_host import ODD, rows_host
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.fast import worth_of
-from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, TransportError
+from fedatlas.errors import ConfigError, DiskError, FedatlasError, ProtocolError, TransportError, first_line
+from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.secrets import append
-from fedatlas.files import write_bytes, write_json
+from fedatlas.files import lacks_room, write_bytes, write_json
 from fedatlas.record.fields import RoundRow
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import start_of
@@ -50,10 +54,12 @@ from fedatlas.setup.assembly import Setup
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium
 from fedatlas.setup.privacy_refusals import fewest_of
+from fedatlas.summaries import Message, Summary
 from fedatlas.wire import codec
 from fedatlas.wire.agreement import Agreement, run_digest, standing
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.fields import plain, record
+from fedatlas.wire.frames import Body
 from fedatlas.wire.messages import (
     FactsQuestion,
     ModelStored,
@@ -67,6 +73,7 @@ from fedatlas.wire.messages import (
 )
 
 JOB, LEARNT, EVENTS, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
+WIDEST = 1 << 26  # numbers in one row
 ANSWER = 120.0  # seconds that a question before round 1 waits, beside what [round] says
 
 
@@ -105,7 +112,11 @@ class SubmittedRun:
     def create(cls, folder: Path, state: SubmissionState) -> SubmittedRun:
         """A new one."""
         folder.mkdir(parents=True)
-        write_json(folder / JOB, plain(state))
+        try:
+            write_json(folder / JOB, plain(state))
+        except DiskError:
+            folder.rmdir()  # so that it can be submitted again
+            raise
         return cls(folder)
 
     def stands(self, status: str, why: str = "") -> None:
@@ -172,6 +183,8 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
     except Stopped as error:
         job.stands("stopped", str(error))
     except FedatlasError as error:
+        if lacks_room(error):  # the run waits for room, and goes on as after a restart
+            raise
         diverged = (job.folder / RUN / "summary.json").exists()
         job.stands("diverged" if diverged else "failed", str(error))
     else:
@@ -199,7 +212,7 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
         answers.begin_all(link)
     course: Course
     if isinstance(federation, Setup):
-        host = rows_host(federation, link, answers.guard(federation), answers.judging)
+        host = rows_host(federation, link, answers.guard(federation), answers.judging, answers.example)
         course = Simulation(federation, folder, resume=resume, parties=Parties(node_setup.plan_of(whole), host))
     else:
         course = Growing(federation, folder, resume=resume, host=columns_host(federation, link))
@@ -223,8 +236,9 @@ class InitialAnswers:
     ) -> None:
         self.job, self.context, self.whole, self.names, self.rules = job, context, whole, names, rules
         self.path = job.folder / LEARNT
-        self.kept = codec.decode(self.path.read_bytes()) if self.path.exists() else {"totals": []}
+        self.kept = codec.decode(self.path.read_bytes(), own=True) if self.path.exists() else {"totals": []}
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
+        self.about: RowsFacts | None = None  # what the rows of all nodes are, once they have said so
         self.judging: list[int] | None = None  # the nodes that judge, where the server does not
         self.body = b""  # what round 0 settled, as all nodes are told it
 
@@ -242,6 +256,8 @@ class InitialAnswers:
                 found[name] = read(said[name])
             except (ProtocolError, TransportError) as error:
                 raise _refused(name, str(error)) from None
+            except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
+                raise _refused(name, f"its answer cannot be read ({first_line(error)})") from None
         return found
 
     @cached_property
@@ -252,14 +268,20 @@ class InitialAnswers:
             return {name: record(kind, one, LEARNT) for name, one in self.kept["facts"].items()}
         self.context.nodes.wait_for(self.names, self.rules.deadline)
         question = FactsQuestion(self.job.name, self.job.state.agreement)
-        return self._ask(dict.fromkeys(self.names, question), NodeFacts, lambda said: record(kind, said.facts, "facts"))
+        return self._ask(dict.fromkeys(self.names, question), NodeFacts, lambda said: read_facts(kind, said.facts))
 
     def setup(self) -> tuple[Setup, StartMessage]:
         """The set-up of the run, and the function that makes the message by which a node sets it up."""
-        test, about = self._test(agreed(self.facts))
-        sizes = {name: self.facts[name].rows.train for name in self.names}
-        learn = node_setup.asking(lambda: self._sums(about), self.totals)
-        setup = node_setup.server_setup(self.whole, about, sizes, learn, test)
+        try:
+            test, about = self._test(agreed(self.facts))
+            sizes = {name: self.facts[name].rows.train for name in self.names}
+            learn = node_setup.asking(partial(self._sums, about), self.totals)
+            setup = node_setup.server_setup(self.whole, about, sizes, learn, test)
+        except ODD as error:
+            raise ProtocolError(
+                f"what the nodes say of their rows does not go together: {first_line(error)}."
+            ) from None
+        self.about = about
         self.keep()
         if self.judging is not None:
             setup = with_judging(setup)
@@ -298,13 +320,27 @@ class InitialAnswers:
         splits = coded(held, about)
         return splits["test" if "test" in splits else "train"], about
 
-    def _sums(self, about: RowsFacts) -> list[Any]:
+    def example(self) -> PartyHalf:
+        """Make a party that holds two rows of zeros, whose replies show the form of honest ones."""
+        assert self.about is not None
+        rows, clients = two_rows(self.about), len(self.names)
+        splits, learn = {"train": rows, "test": rows}, node_setup.replayed(self.totals)
+        setup = node_setup.node_setup(self.whole, self.about, splits, 0, clients, learn)
+        if self.judging is not None:
+            setup = with_judging(setup, judges(setup))
+        executor = make_executor(
+            node_setup.plan_of(self.whole)._replace(engine="loop", step="loop"), setup.bench, [len(rows.y)]
+        )
+        return PartyHalf(setup.bench, executor, PartyState(), {0: len(rows.y)}, setup.seed)
+
+    def _sums(self, about: RowsFacts, summary: Summary, message: Message) -> list[Any]:
         """Every node's answer to the question of round 0 that is due, which each works out by itself."""
+        form = node_setup.answered(summary, message, two_rows(about))
         question = SumQuestion(
             self.job.name, self.job.state.agreement, len(self.totals), encoded(SumTerms(about, tuple(self.totals)))
         )
         holders = dict.fromkeys((name for name in self.names if self.facts[name].rows.train), question)
-        read = lambda said: None if said.few else decoded(Sums, said.body).answer  # noqa: E731
+        read = lambda said: None if said.few else read_sums(said.body, form)  # noqa: E731
         answers = [one for one in self._ask(holders, SumAnswer, read).values() if one is not None]
         if not answers:
             raise ConfigError("every node has fewer rows than the min_rows of its policy: constants cannot be settled.")
@@ -340,6 +376,23 @@ class InitialAnswers:
             federation_of(self.context.bundle.federation, self.digest),
             identities_of(self.context.bundle.members(), self.names),
         )
+
+
+def read_facts(kind: Any, facts: Any) -> Any:
+    """Return the facts of a node's rows or table. ProtocolError where they do not fit, or its rows would not fit into memory."""
+    found = record(kind, facts, "facts")
+    wide = (math.prod(shape) for _, shape in (found.x, found.y)) if isinstance(found, RowsFacts) else [found.spread]
+    if max(wide) > WIDEST:
+        raise ProtocolError(f"its rows are wider than {WIDEST:,} numbers.")
+    return found
+
+
+def read_sums(body: Body, form: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a node's sums. ProtocolError where they do not have the form of honest ones."""
+    answer: Mapping[str, Any] = decoded(Sums, body).answer
+    if why := unlike(form, answer, "its answer"):
+        raise ProtocolError(f"{why}.")
+    return answer
 
 
 def deliver_model(

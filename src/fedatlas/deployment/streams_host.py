@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedatlas.algorithm import Algorithm, Ask, Facts, RoundGenerator, State, Update
+from fedatlas.algorithm import Algorithm, Ask, Facts, RoundGenerator, State, Update, Work
 from fedatlas.deployment.node_judging import JUDGE, NodeJudge
 from fedatlas.deployment.nodes_link import NodesLink, TooFew, misshapen
+from fedatlas.deployment.reply_form import ReplyForms, misjudged, not_finite, overworked, unlike, unlikely
 from fedatlas.engine.job import Bench
 from fedatlas.errors import ProtocolError, first_line
 from fedatlas.federation.client_states import PartyState
@@ -16,17 +17,20 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.federation.start import RoundStart
+from fedatlas.privacy.ask_protocol import RoundClosed
 from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
 
 VERDICTS = "verdicts"
+ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+"""What comes of a reply that has the right form, and values that nobody can compute with."""
 
 
 class StreamsHost(Host):
     """A host whose parties are nodes: the verdicts of rounds stand in the checkpoint, and are told once it is there.
 
     It is the link of its server half: the nodes' streams, and beside them what the nodes say of their work. ``bench``: where that work is
-    training. ``whole``: what stands around the generator of a round in which every party is needed.
+    training, and what its replies look like (``forms``). ``whole``: what stands around the generator of a round.
     """
 
     def __init__(
@@ -37,11 +41,12 @@ class StreamsHost(Host):
         seed: int,
         *,
         bench: Bench | None = None,
+        forms: ReplyForms | None = None,
         guard: Guard | None = None,
         whole: Callable[[RoundGenerator], RoundGenerator] | None = None,
     ) -> None:
         super().__init__()
-        self.link, self.bench, self.whole = link, bench, whole
+        self.link, self.bench, self.forms, self.whole = link, bench, forms, whole or closing
         self.states = PartyState()  # none: a client's state lies with the client
         transform = None if bench is None else bench.transform
         self.server = ServerHalf(algorithm, self, sizes, seed, run=link.run, transform=transform, guard=guard)
@@ -62,14 +67,11 @@ class StreamsHost(Host):
         self.link.commit(run, round, counted)
 
     def drive(self, generator: Rounds, start: RoundStart, *, commit: bool = True) -> State | None:
-        """As `Host.drive`. ProtocolError for replies that no party of a round of all sends."""
-        whole = self.whole
-        if whole is None:
-            return super().drive(generator, start, commit=commit)
+        """As `Host.drive`. ProtocolError for replies that no party sends."""
         make = generator if callable(generator) else lambda: generator
         try:
-            return super().drive(lambda: whole(make()), start, commit=commit)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            return super().drive(lambda: self.whole(make()), start, commit=commit)
+        except ODD as error:
             raise ProtocolError(f"a party's reply is not what it was asked for ({first_line(error)})") from None
 
     def attempt_of(self, number: int) -> int:
@@ -95,13 +97,21 @@ class StreamsHost(Host):
             raise TooFew(f"round {self.server.now.start.round}: no node could judge the model.")
         return replies.value
 
-    def _check(self, request: Request, update: Update) -> str:
-        """Return why a reply cannot be added up, or "". What is masked says nothing that could be looked at."""
+    def _check(self, request: Request, reply: Reply, work: Work) -> str:
+        """Return why a reply cannot be used, or "". What is masked says nothing that could be looked at, but its form."""
+        assert self.bench is not None
+        rows = self.server.sizes[request.client]
+        if why := unlikely(reply, work) or overworked(request, work, rows, self.bench):
+            return why
         if request.word is not None:
-            return ""
-        opened = self.server.opened(request, update)
+            return not_finite(reply.update, "its reply")
+        opened = self.server.opened(request, reply.update)
         model = request.message.get("model")
-        return misshapen(opened, model if isinstance(model, Tree) else None)
+        if why := misshapen(opened, model if isinstance(model, Tree) else None):
+            return why
+        form = None if self.forms is None else self.forms.of(request, self.server.opened)
+        alike = not_finite(opened, "its reply") if form is None else unlike(form, opened, "its reply")
+        return alike or misjudged(request, opened)
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """Return what a party knows before its work."""
@@ -115,12 +125,28 @@ class StreamsHost(Host):
 
 
 def rows_host(
-    setup: Setup, link: NodesLink, guard: Guard | None = None, judging: Sequence[int] | None = None
+    setup: Setup,
+    link: NodesLink,
+    guard: Guard | None = None,
+    judging: Sequence[int] | None = None,
+    example: Callable[[], PartyHalf] | None = None,
 ) -> StreamsHost:
-    """Return the host of a run whose nodes hold rows. ``judging``: the nodes that judge, where the server has no test rows."""
-    host = StreamsHost(link, setup.bench.algorithm, setup.sizes, setup.seed, bench=setup.bench, guard=guard)
+    """Return the host of a run whose nodes hold rows.
+
+    ``judging``: the nodes that judge, where the server has no test rows. ``example``: makes a party on rows of zeros.
+    """
+    b, forms = setup.bench, None if example is None else ReplyForms(example)
+    host = StreamsHost(link, b.algorithm, setup.sizes, setup.seed, bench=b, forms=forms, guard=guard)
     host.judge = None if judging is None else NodeJudge(setup, host.judged, judging)
     return host
+
+
+def closing(inner: RoundGenerator) -> RoundGenerator:
+    """Close a round without a change where an algorithm cannot compute with what nodes say."""
+    try:
+        return (yield from inner)
+    except ODD as error:
+        raise RoundClosed(f"what the nodes say cannot be computed with ({first_line(error)})") from None
 
 
 class _NoExecutor:

@@ -50,7 +50,7 @@ def encoded(terms: Any) -> bytearray:
 def decoded(kind: Any, body: Body) -> Any:
     """The record in a body. ProtocolError for bytes that hold none."""
     try:
-        return record(kind, codec.decode(bytearray(body), copy=False), kind.__name__)
+        return record(kind, codec.decode(bytearray(body)), kind.__name__)
     except FedatlasError:
         raise
     except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to

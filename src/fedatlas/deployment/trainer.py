@@ -185,7 +185,9 @@ class Trainer:
     def ready(self) -> TrainerReady:
         """The first message: the last round of each run that landed here."""
         states = (self.bundle.path / "state").glob("*/state.bin")
-        return TrainerReady({path.parent.name: codec.decode(path.read_bytes())["round"] for path in sorted(states)})
+        return TrainerReady(
+            {path.parent.name: codec.decode(path.read_bytes(), own=True)["round"] for path in sorted(states)}
+        )
 
     def serve(self, message: RawMessage) -> Iterator[RawMessage]:
         """Yield the answer to a message, if it has one. A refusal says why, in words of the agreement and the policy."""
@@ -230,7 +232,7 @@ class Trainer:
 
     def _stored(self, run: str) -> KeptRun | None:
         path = self._folder(run) / RUN
-        return kept_run(codec.decode(path.read_bytes()), str(path)) if path.exists() else None
+        return kept_run(codec.decode(path.read_bytes(), own=True), str(path)) if path.exists() else None
 
     def _open(self, run: str, kept: KeptRun) -> NodeRowsRun | NodeColumnsRun:
         agreed = self.agreements.accept(run, kept.agreement)

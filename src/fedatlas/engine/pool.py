@@ -153,11 +153,11 @@ class PoolExecutor:
         assert self.arena is not None
         if isinstance(answer, int):
             at = slot * self.arena.slot
-            value = codec.decode(memoryview(self.arena.answers)[at : at + answer], copy=False)
+            value = codec.decode(memoryview(self.arena.answers)[at : at + answer], own=True)
         else:
-            value = codec.decode(answer)
+            value = codec.decode(answer, own=True)
         kept = {name: value[name] for name in ("state", "memory", "session")}
-        kept = codec.decode(codec.encode(kept), copy=False)
+        kept = codec.decode(codec.encode(kept), own=True)
         return Result(**{**value, **kept, "work": Work(*value["work"])})
 
     def _ready(self, told: int, slot: int, slots: int) -> Arena:
@@ -258,7 +258,7 @@ def _work(
         except (EOFError, OSError):
             os._exit(0)
         try:
-            said, had = (codec.decode(told[at : at + length], copy=False) for at, length in (message, state))
+            said, had = (codec.decode(told[at : at + length], own=True) for at, length in (message, state))
             result = timed(run_job, bench, job._replace(message=said, **had))
             answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
         except Exception as error:  # noqa: BLE001  # for any error, the parent names the client and raises it

@@ -45,7 +45,7 @@ def in_seats(replies: Iterator[Reply], clients: tuple[int, ...]) -> Iterator[Rep
     at = 0
     for reply in replies:
         if place[reply.client] != at:
-            early[reply.client] = reply._replace(update=codec.decode(codec.encode(dict(reply.update))))
+            early[reply.client] = reply._replace(update=codec.decode(codec.encode(dict(reply.update)), own=True))
             continue
         yield reply
         at += 1

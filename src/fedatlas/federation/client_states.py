@@ -31,7 +31,7 @@ class ClientStates:
             return self._memory[client]
         if client not in self._spilled:
             return None
-        state: State = codec.decode(self._path(client).read_bytes())
+        state: State = codec.decode(self._path(client).read_bytes(), own=True)
         self._keep(client, state)
         return state
 

@@ -76,7 +76,7 @@ class Journal:
         path = self._path(round, ask)
         if not path.exists():
             return None
-        found: dict[str, Any] = codec.decode(path.read_bytes())
+        found: dict[str, Any] = codec.decode(path.read_bytes(), own=True)
         return found
 
     def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None:

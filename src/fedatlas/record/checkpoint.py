@@ -107,7 +107,7 @@ class Checkpoints:
         if hashlib.sha256(data).hexdigest() != expected:
             raise CheckpointError(f"checkpoint file '{name}' is cut short or altered (its SHA-256 differs).")
         try:
-            state: State = codec.decode(data)
+            state: State = codec.decode(data, own=True)
         except TransportError as error:
             raise CheckpointError(f"checkpoint file '{name}': {error}") from error
         return state

@@ -217,7 +217,7 @@ class RoleView:
         while at < len(data):
             length = int.from_bytes(data[at : at + 8], "little")
             try:
-                plain = codec.decode(memoryview(data)[at + 8 : at + 8 + length])
+                plain = codec.decode(memoryview(data)[at + 8 : at + 8 + length], own=True)
             except TransportError as error:
                 raise self._damaged(name, str(error)) from None
             yield ViewFrame(**{**plain, "ask": tuple(plain["ask"])})

@@ -1,6 +1,6 @@
 """A party's bundle: a folder with its key, its certificate, the lists that the authority signed, and the server's address.
 
-bundle.toml   federation, role, name, host, port
+bundle.toml   federation, role, name, host, port; the server's may say operators_see = "all"
 key.pem cert.pem ca.pem   mutual TLS; only its owner can read the key's file
 members.json  who is registered, signed by the authority
 identity.key  of a node: signs its part in secure sums
@@ -32,6 +32,8 @@ FILE, IDENTITY, POLICY = "bundle.toml", "identity.key", "policy.toml"
 AUTHORITY = "authority"
 PORT = 8443
 RESERVED = {"server", AUTHORITY}
+SEE = {"own", "all"}
+"""The runs that an operator may see: its own, or those of all operators."""
 
 
 class Member(NamedTuple):
@@ -51,6 +53,7 @@ class Bundle(NamedTuple):
     name: str
     host: str
     port: int
+    operators_see: str = "own"
 
     @classmethod
     def open(cls, path: Path, role: str) -> Bundle:
@@ -58,11 +61,14 @@ class Bundle(NamedTuple):
         certificates.installed()
         try:
             given = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
-            made = cls(path, given["federation"], given["role"], given["name"], given["host"], int(given["port"]))
+            names = (given["federation"], given["role"], given["name"], given["host"])
+            made = cls(path, *names, int(given["port"]), given.get("operators_see", "own"))
         except FileNotFoundError:
             raise ConfigError(f"'{path}' is not a bundle: name a folder that 'fedatlas deploy init' made.") from None
         except (tomllib.TOMLDecodeError, KeyError, ValueError) as error:
             raise ConfigError(f"'{path / FILE}' is damaged ({error}): copy the bundle again.") from None
+        if made.operators_see not in SEE:
+            raise ConfigError(f"'{path / FILE}': operators_see is 'own' or 'all', not {made.operators_see!r}.")
         if made.role != role:
             raise ConfigError(
                 f"'{path}' is the bundle of {with_article(made.role)} '{made.name}'; this command takes that of {with_article(role)}."

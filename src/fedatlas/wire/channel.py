@@ -45,14 +45,15 @@ def call(bundle: Bundle, asked: Any) -> Iterator[Any]:
     """The server's answers to an operator's record. RefusedByServer with its reason; TransportError where it is not there."""
     import grpc
 
-    from fedatlas.wire.listener import OPERATE, SERVICE
+    from fedatlas.wire.listener import CALL, LONG_CALL, OPERATE, SERVICE
 
     parts = list(frames(messages.written(asked)))
     if len(parts) > 1:
         raise TransportError(f"what is sent is larger than {FRAME >> 20} MiB.")
+    seconds = LONG_CALL + CALL if isinstance(asked, messages.WatchRun | messages.FetchRun) else CALL
     with channel(bundle) as way:
         try:
-            for message in incoming(way.unary_stream(f"/{SERVICE}/{OPERATE}")(parts[0][9:])):
+            for message in incoming(way.unary_stream(f"/{SERVICE}/{OPERATE}")(parts[0][9:], timeout=seconds)):
                 if message is not None:
                     yield messages.answer(asked, message)
         except grpc.RpcError as error:

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from fedatlas.errors import TransportError
 from fedatlas.tree import Tree
+from fedatlas.wire.heads import read_head
 
 ALIGN = 64
+SIDES, MOST = 32, 1 << 47  # of a tensor's shape, numbers in it
 TREE = "$tree"
 TENSOR = "$tensor"
 DTYPES = {
@@ -103,38 +105,79 @@ def encode(value: Any) -> bytearray:
     return out
 
 
-def decode(data: Any, copy: bool = True) -> Any:
-    """The value behind ``data`` (bytes, bytearray or memoryview). With ``copy=False`` the tensors are views of ``data``.
+def decode(data: Any, copy: bool = False, *, own: bool = False) -> Any:
+    """The value behind ``data`` (bytes, bytearray or memoryview); its tensors are views of ``data``, or with ``copy`` their own.
 
-    Raises TransportError where the bytes are cut short or are not of this layout.
+    ``own``: this party wrote them, and their head may be of any length. TransportError where they are cut short, are not of this
+    layout, or would take memory out of proportion: a tensor stands where the writer puts it, so that no two hold the same bytes.
     """
     view = memoryview(data)
     if view.readonly:
         view, copy = memoryview(bytearray(view)), False
     try:
         length = int.from_bytes(view[:8], "little")
-        head = bytes(view[8 : 8 + length])
-        if len(view) < 8 or len(head) != length:
+        if length > len(view) - 8:
             raise ValueError("cut short")
-        return _fill(json.loads(head), view, _up(8 + length), copy)
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        head = read_head(view[8 : 8 + length], len(view), own=own)
+        return _Filling(view, _up(8 + length), copy).filled(head)
+    except (ValueError, RecursionError) as error:
         raise TransportError(f"these bytes are not a whole message ({error}).") from error
 
 
-def _fill(value: Any, view: memoryview, start: int, copy: bool) -> Any:
-    if isinstance(value, list):
-        return [_fill(item, view, start, copy) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if TENSOR in value:
-        name, shape, at = value[TENSOR]
-        dtype, count = DTYPES[name], math.prod(shape)
+class _Filling:
+    """Puts tensors in their places in a head, in the order in which they were written."""
+
+    def __init__(self, view: memoryview, start: int, copy: bool) -> None:
+        self.view, self.start, self.copy, self.at = view, start, copy, 0
+
+    def filled(self, value: Any) -> Any:
+        """The value of an entry."""
+        if isinstance(value, list):
+            return [self.filled(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if TENSOR in value:
+            return self._tensor(_only(value))
+        if TREE in value:
+            return _tree(self.filled(_only(value)))
+        return {key: self.filled(item) for key, item in value.items()}
+
+    def _tensor(self, entry: Any) -> Tensor:
+        if not (isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str) and entry[0] in DTYPES):
+            raise ValueError("it has a tensor of no known type")
+        (name, shape, at), start = entry, self.start + self.at
+        dtype, count = DTYPES[name], _count(shape)
+        if type(at) is not int or at != self.at:
+            raise ValueError("a tensor is not in its place")
+        size = count * dtype.itemsize
+        if start + size > len(self.view):
+            raise ValueError("cut short")
+        self.at = _up(self.at + size)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
-        if start + at + count * dtype.itemsize > len(view):
-            raise ValueError("cut short")
-        x = torch.frombuffer(view, dtype=dtype, count=count, offset=start + at).reshape(shape)
-        return x.clone() if copy else x
-    if TREE in value:
-        return Tree({key: _fill(item, view, start, copy) for key, item in value[TREE].items()})
-    return {key: _fill(item, view, start, copy) for key, item in value.items()}
+        x = torch.frombuffer(self.view, dtype=dtype, count=count, offset=start)
+        if dtype is torch.bool and int(x.view(torch.uint8).max()) > 1:
+            raise ValueError("a tensor of True and False holds something else")
+        x = x.reshape(shape)
+        return x.clone() if self.copy else x
+
+
+def _only(value: dict[str, Any]) -> Any:
+    if len(value) != 1:
+        raise ValueError("its head holds what no writer writes")
+    return next(iter(value.values()))
+
+
+def _tree(value: Any) -> Tree:
+    if not isinstance(value, dict) or not all(isinstance(x, Tensor) for x in value.values()):
+        raise ValueError("a tree in it holds something else than tensors")
+    return Tree(value)
+
+
+def _count(shape: Any) -> int:
+    """Numbers in a tensor of a shape. ValueError for a shape that no tensor has; the sides of an empty one are bounded, too."""
+    if not isinstance(shape, list) or len(shape) > SIDES or not all(type(n) is int and 0 <= n < MOST for n in shape):
+        raise ValueError("it has a tensor of no known shape")
+    if math.prod(max(n, 1) for n in shape) >= MOST:
+        raise ValueError("it has a tensor of no known shape")
+    return math.prod(shape)

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 from fedatlas.errors import TransportError
+from fedatlas.wire.heads import read_head
 
 FRAME = 4 << 20  # bytes of a frame at most
 BEAT, BEGIN, MORE = b"\x00", b"\x01", b"\x02"
 LIMIT = 4 << 30  # bytes of a message at most, where a bundle says nothing else
-HEAD = 64 << 20  # bytes of a message's head at most
+HEAD = 24 << 20  # bytes of a message's head at most
 EVERY = 1.0  # seconds between two signs of life
 SILENT = 4.0  # seconds without one after which the other end counts as lost
 
@@ -60,16 +61,16 @@ def frames(message: RawMessage) -> Iterator[bytes]:
 
 def parsed(data: bytearray) -> RawMessage:
     """The message in these bytes. TransportError where they do not hold one."""
-    length = int.from_bytes(data[:4], "little")
+    length, view = int.from_bytes(data[:4], "little"), memoryview(data)
     if len(data) < 4 + length or length > HEAD:
         raise TransportError("a message is shorter than it says.")
     try:
-        head = json.loads(bytes(data[4 : 4 + length]), object_pairs_hook=_table)
-    except (ValueError, RecursionError) as error:
+        head = read_head(view[4 : 4 + length], len(data), pairs=_table)
+    except ValueError as error:
         raise TransportError(f"a message's head is not JSON ({error}).") from None
     if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
         raise TransportError("a message's head has no kind.")
-    return RawMessage(head, memoryview(data)[4 + length :])
+    return RawMessage(head, view[4 + length :])
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -123,9 +124,9 @@ def outgoing(
         yield from frames(message)
 
 
-def incoming(pieces: Iterable[bytes]) -> Iterator[RawMessage | None]:
+def incoming(pieces: Iterable[bytes], assembler: Assembler | None = None) -> Iterator[RawMessage | None]:
     """For each frame the message that it completes, or None. TransportError for a frame that cannot come here."""
-    assembler = Assembler()
+    assembler = assembler or Assembler()
     for frame in pieces:
         yield assembler.feed(frame)
 
@@ -143,7 +144,8 @@ def read(pipe: IO[bytes]) -> RawMessage | None:
     size = pipe.read(8)
     if len(size) < 8:
         return None
-    total = int.from_bytes(size, "little")
+    if (total := int.from_bytes(size, "little")) > LIMIT:
+        raise TransportError(f"a message of {total} bytes is announced; {LIMIT} are the most.")
     data = bytearray(total)
     view, at = memoryview(data), 0
     while at < total:

@@ -7,14 +7,20 @@ A node opens its stream and keeps it; what comes on it lies in ``events`` until 
     (name, StreamEnded)   its stream ended, or was cut
 
 Bytes that are no message, and messages that do not fit their records, end the stream: the node is lost, and may come again.
+
+Nobody can lock others out: a TLS handshake, a hello and an operator's question have `PATIENCE` each, a certificate has few streams,
+nodes and operators have slots of their own, and calls have deadlines. What a node may send follows from what it was asked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import queue
 import threading
 import time
+import traceback
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -24,17 +30,30 @@ from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, Transport
 from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle, with_article
 from fedatlas.wire.certificates import Caller, caller_of
-from fedatlas.wire.frames import EVERY, FRAME, SILENT, RawMessage, frames, incoming, outgoing, parsed
-from fedatlas.wire.messages import NodeHello, ServerHello, written
+from fedatlas.wire.frames import EVERY, FRAME, SILENT, Assembler, RawMessage, frames, incoming, outgoing, parsed
+from fedatlas.wire.messages import FetchRun, NodeHello, ServerHello, WatchRun, written
+from fedatlas.wire.slots import SLOTS, Slots, most_connections
 
 SERVICE, STREAM, OPERATE = "fedatlas.Federation", "Stream", "Operate"
 ALL = "0.0.0.0"  # noqa: S104  # nodes come from elsewhere; nobody gets in without a certificate
-THREADS = 256  # streams and calls at once; one more is turned away with a word
+THREADS = sum(SLOTS.values()) + 64  # the rest are for those who are being let in, or refused
+PATIENCE = 5.0  # seconds for a TLS handshake, for a node's hello, for an operator's question
+CALL, LONG_CALL = (
+    60.0,
+    3600.0,
+)  # seconds that an operator's call may take; one that watches or fetches, which then calls again
+HELLO = 1 << 20  # bytes of a node's message before it was let in
+ORDINARY = 64 << 20  # bytes of a message of a node that was asked for no more
+REPEAT = 60.0  # seconds until the same refusal is logged again
+WAITING = 64  # messages of a node that nobody has taken yet, or that it has not taken: it gets no more
 OPTIONS = [
     ("grpc.max_receive_message_length", FRAME + 64),
     ("grpc.max_send_message_length", FRAME + 64),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+    ("grpc.server_handshake_timeout_ms", int(1000 * PATIENCE)),
+    ("grpc.max_connection_idle_ms", int(2000 * PATIENCE)),  # of a connection without a stream or call
+    ("grpc.max_concurrent_streams", 32),  # of one connection
 ]
 
 Event = tuple[str, Any]
@@ -44,9 +63,14 @@ Operate = Callable[[Caller, Any], Iterator[Any]]
 
 
 class StreamEnded(NamedTuple):
-    """A node's stream is over."""
+    """A node's stream is over. ``broken``: by bytes that are no message, or that did not fit."""
 
     why: str
+    broken: bool = False
+
+
+class ListenerDied(Exception):
+    """The port is served no more: the program has to end, so that it is started again."""
 
 
 class Stream:
@@ -55,9 +79,11 @@ class Stream:
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.instance = ""  # of the node's folder, once it has said hello
-        self.heard = time.monotonic()
+        self.began = self.heard = time.monotonic()
+        self.assembler = Assembler(HELLO)
         self.out: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
         self.over = ""  # why it ends
+        self.broken = False  # whether what came on it could not be read
 
     def end(self, why: str) -> None:
         """End it after what was sent."""
@@ -72,6 +98,12 @@ class Listener:
         self.bundle, self.operate, self.log = bundle, operate, log
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.streams: dict[str, Stream] = {}
+        self.silent: set[Stream] = set()  # let in, and without a hello so far
+        self.calls: dict[Any, float] = {}  # of operators: until when
+        self.slots = Slots()
+        self.unread: dict[str, deque[int]] = defaultdict(deque)  # by node: bytes of its messages in ``events``
+        self.refused: dict[tuple[str, str], float] = {}  # (who, why) -> when it was logged
+        self.serving: list[threading.Thread] = []
         self.seen: dict[str, float] = {}  # when a node was last heard, by the clock of the day
         self._lock = threading.Lock()
         self._lists: tuple[Any, dict[str, Any], set[str]] | None = None
@@ -85,10 +117,11 @@ class Listener:
         key, certificate, ca = self.bundle.pem()
         trusted = grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=True)
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="stream")
-        self.server = grpc.server(pool, options=OPTIONS, maximum_concurrent_rpcs=THREADS)
-        handlers = {
+        options = [*OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections())]
+        self.server = grpc.server(pool, options=options, maximum_concurrent_rpcs=THREADS)
+        handlers = {  # a call is a stream here, too: only so its first message can be waited for with patience
             STREAM: grpc.stream_stream_rpc_method_handler(self._stream),
-            OPERATE: grpc.unary_stream_rpc_method_handler(self._operate),
+            OPERATE: grpc.stream_stream_rpc_method_handler(self._operate),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
@@ -99,8 +132,11 @@ class Listener:
             raise ConfigError(
                 f"port {self.bundle.port} is taken: end the program that listens there, or choose another."
             )
+        before = {*threading.enumerate()}
         self.server.start()
-        threading.Thread(target=self._watch, daemon=True).start()
+        watch = threading.Thread(target=self._watch, daemon=True)
+        watch.start()
+        self.serving = [thread for thread in threading.enumerate() if thread not in before]
         self.log(f"listens on {self.listen}:{bound} for {self.bundle.federation}")
 
     def stop(self) -> None:
@@ -108,14 +144,25 @@ class Listener:
         self._over.set()
         self.server.stop(0.2)
 
-    def send(self, name: str, message: Any) -> bool:
-        """Put a record on a node's stream; return whether there is one."""
+    def next(self, seconds: float) -> Event:
+        """Return the next event. queue.Empty where none comes; ListenerDied where none can come any more."""
+        if not self._over.is_set() and not all(thread.is_alive() for thread in self.serving):
+            raise ListenerDied("a thread that serves the port has ended")
+        name, said = self.events.get(timeout=seconds)
+        with self._lock:
+            self.unread[name].popleft()
+        return name, said
+
+    def send(self, name: str, message: Any, most: int = 0) -> bool:
+        """Put a record on a node's stream; return whether there is one. ``most``: bytes of what it may answer, beyond `ORDINARY`."""
         stream = self.streams.get(name)
         if stream is None:
             return False
-        if why := self._unwelcome(stream.caller, "node"):
-            self._cut(stream, why)
+        why = self._unwelcome(stream.caller, "node")
+        if why or stream.out.qsize() > WAITING:
+            self._cut(stream, why or "it does not take what it is sent")
             return False
+        stream.assembler.limit = max(stream.assembler.limit, most)
         stream.out.put(written(message))
         return True
 
@@ -124,9 +171,13 @@ class Listener:
     def _current(self) -> tuple[dict[str, Any], set[str]]:
         """Return the lists as they are now: changes by `deploy add` and `deploy revoke` count at the next ask."""
         paths = [self.bundle.path / name for name in ("members.json", "revoked.json")]
-        stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
-        if self._lists is None or self._lists[0] != stamp:
-            self._lists = stamp, dict(self.bundle.members()), self.bundle.revoked()
+        try:
+            stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+            if self._lists is None or self._lists[0] != stamp:
+                self._lists = stamp, dict(self.bundle.members()), self.bundle.revoked()
+        except OSError as error:  # such as too many open files: those that were read last hold
+            if self._lists is None:
+                raise ConfigError(f"the server cannot read its lists: {error.strerror}.") from None
         return self._lists[1], self._lists[2]
 
     def _unwelcome(self, caller: Caller, role: str) -> str:
@@ -149,14 +200,16 @@ class Listener:
         return ""
 
     def _admit(self, context: Any, role: str) -> Caller:
+        """The party behind a stream or call, which holds a slot until that ends; everybody else is turned away with a word."""
         import grpc
 
         pem = context.auth_context().get("x509_pem_cert", [b""])[0]
         caller = caller_of(pem) if pem else None
         why = "it has no certificate of a party" if caller is None else self._unwelcome(caller, role)
+        if caller is not None and not why:
+            why = self.slots.take(caller, context)
         if caller is None or why:
-            name = f"'{caller.name}'" if caller else "somebody"
-            self.log(f"refused {name} from {context.peer()}: {why}")
+            self._note_refused(f"'{caller.name}'" if caller else "somebody", why, f" from {context.peer()}")
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"refused: {why}")
         assert caller is not None
         return caller
@@ -167,6 +220,7 @@ class Listener:
         import grpc
 
         stream = Stream(self._admit(context, "node"))
+        self.silent.add(stream)
         context.add_callback(lambda: stream.end("its stream ended"))
         threading.Thread(target=self._read, args=(pieces, stream), daemon=True).start()
         yield from outgoing(stream.out, lambda: bool(stream.instance))  # the first word is the server's hello
@@ -176,7 +230,7 @@ class Listener:
 
     def _read(self, pieces: Iterator[bytes], stream: Stream) -> None:
         try:
-            for message in incoming(pieces):
+            for message in incoming(pieces, stream.assembler):
                 stream.heard = time.monotonic()
                 if message is None or stream.over:
                     continue
@@ -185,13 +239,26 @@ class Listener:
                     continue
                 said = messages.read(message, messages.FROM_NODE, messages.FROM_TRAINER)
                 if not isinstance(said, NodeHello):
-                    self.events.put((stream.caller.name, said))
+                    self._heard(stream, said, stream.assembler.total)
         except (ProtocolError, TransportError) as error:
             self.log(f"cut '{stream.caller.name}': {error}")
+            stream.broken = not stream.over
             stream.end(str(error))
-        except Exception:  # noqa: BLE001  # whatever gRPC raises where a stream breaks
+        except Exception:  # noqa: BLE001  # whatever gRPC raises where a stream breaks, or foreign bytes lead to
             stream.end("its stream broke")
         stream.end("its stream ended")
+
+    def _heard(self, stream: Stream, said: Any, size: int) -> None:
+        """Hand a node's message on. TransportError for a node that sends on and on what nobody asked for."""
+        with self._lock:
+            waiting = self.unread[stream.caller.name]
+            if len(waiting) >= WAITING or sum(waiting) + size > 2 * stream.assembler.limit:
+                raise TransportError("it has sent more than it was asked for, and nobody has taken it yet.")
+            self._put(stream.caller.name, said, size)
+
+    def _put(self, name: str, said: Any, size: int = 0) -> None:
+        self.unread[name].append(size)
+        self.events.put((name, said))
 
     def _greet(self, stream: Stream, message: RawMessage) -> None:
         """Takes a node's first message. The same instance replaces its old stream; another one is refused while the old is heard."""
@@ -212,25 +279,34 @@ class Listener:
                 self._refuse(stream, "another one of this name is connected")
                 return
             stream.out.put(written(ServerHello(messages.PROTOCOL, ours, self.bundle.signed_revocations())))
-            stream.instance = hello.instance
+            stream.instance, stream.assembler.limit = hello.instance, ORDINARY
+            self.silent.discard(stream)
             self.streams[name] = stream
             if old is not None:
                 old.end("the same node came again")
-            self.events.put((name, hello))
+            self._put(name, hello)
         self.log(f"'{name}' is connected")
 
     def _refuse(self, stream: Stream, why: str) -> None:
-        self.log(f"refused '{stream.caller.name}': {why}")
+        self._note_refused(f"'{stream.caller.name}'", why)
         stream.end(why)
+
+    def _note_refused(self, who: str, why: str, where: str = "") -> None:
+        """Log a refusal, the same one once a minute: who is refused on and on does not fill the disk."""
+        now = time.monotonic()
+        if now - self.refused.get((who, why), -REPEAT) >= REPEAT:
+            self.refused[who, why] = now
+            self.log(f"refused {who}{where}: {why}")
 
     def _leave(self, stream: Stream) -> None:
         name = stream.caller.name
+        self.silent.discard(stream)
         with self._lock:
             if self.streams.get(name) is not stream:
                 return
             del self.streams[name]
             self.seen[name] = time.time() - (time.monotonic() - stream.heard)
-            self.events.put((name, StreamEnded(stream.over)))
+            self._put(name, StreamEnded(stream.over, stream.broken))
         self.log(f"'{name}' is gone: {stream.over}")
 
     def _cut(self, stream: Stream, why: str) -> None:
@@ -240,22 +316,51 @@ class Listener:
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY / 2):
+            now = time.monotonic()
             for stream in list(self.streams.values()):
                 if why := self._unwelcome(stream.caller, "node"):
                     self._cut(stream, why)
-                elif time.monotonic() - stream.heard > SILENT:
+                elif now - stream.heard > SILENT:
                     self._cut(stream, f"nothing was heard of it for {SILENT:g} s")
+            for stream in list(self.silent):
+                if now - stream.began > PATIENCE:
+                    self._refuse(stream, f"it said no hello within {PATIENCE:g} s")
+                    self.silent.discard(stream)
+            for context, until in list(self.calls.items()):
+                if now > until:
+                    context.cancel()
 
     # ------------------------------------------------------------------------------------------------ operators
 
-    def _operate(self, request: bytes, context: Any) -> Iterator[bytes]:
+    def _operate(self, pieces: Iterator[bytes], context: Any) -> Iterator[bytes]:
         import grpc
 
         caller = self._admit(context, "operator")
+        began = time.monotonic()
+        self.calls[context] = began + PATIENCE
         try:
-            for answer in self.operate(caller, messages.read(parsed(bytearray(request)), messages.FROM_OPERATOR)):
+            if (request := _first(pieces)) is None:
+                return
+            asked = messages.read(parsed(bytearray(request)), messages.FROM_OPERATOR)
+            long = isinstance(asked, WatchRun | FetchRun)
+            self.calls[context] = began + (LONG_CALL if long else CALL)
+            for answer in self.operate(caller, asked):
                 if not context.is_active():
                     return
                 yield from frames(written(answer))
+            return
         except FedatlasError as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            status, why = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+        except Exception:  # noqa: BLE001  # a fault of ours ends one call, and not the server
+            self.log(f"a call of '{caller.name}' failed: {traceback.format_exc()}")
+            status, why = grpc.StatusCode.FAILED_PRECONDITION, "the server failed (its own log says why)"
+        finally:
+            self.calls.pop(context, None)
+        context.abort(status, why)
+
+
+def _first(pieces: Iterator[bytes]) -> bytes | None:
+    """The first message of a call; None where it ends before it says something."""
+    with contextlib.suppress(Exception):  # whatever gRPC raises where a call breaks
+        return next(pieces, None)
+    return None
