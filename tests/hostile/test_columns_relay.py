@@ -252,7 +252,7 @@ def test_no_party_answers_in_the_clear(tmp_path: Path) -> None:
         node = made.trainer(name, path)
         (answer,) = node.serve(written(FactsQuestion("r", made.signed("r", config))))
         said = messages.read(answer, messages.FROM_TRAINER)
-        assert "gradients in the clear tell every label" in said.why
+        assert "gradients in the clear reveal every label" in said.why
         assert node.kept[1] is None
 
 

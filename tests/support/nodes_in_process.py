@@ -42,7 +42,11 @@ class LocalListener:
             ready = trainer.ready()
             self.events.put((name, NodeHello(messages.PROTOCOL, name, "", True, ready.runs)))
 
-    def send(self, name: str, message: Any) -> bool:
+    def next(self, seconds: float) -> tuple[str, Any]:
+        """Return the next event; queue.Empty where there is none."""
+        return self.events.get(timeout=seconds)
+
+    def send(self, name: str, message: Any, most: int = 0) -> bool:  # noqa: ARG002
         told = self.tap(name, crossed(written(message)))
         for said in self.trainers[name].serve(told) if told is not None else ():
             self.events.put((name, messages.read(crossed(said), messages.FROM_NODE, messages.FROM_TRAINER)))

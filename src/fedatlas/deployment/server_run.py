@@ -39,6 +39,7 @@ from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.reply_form import unlike
 from fedatlas.deployment.streams_host import ODD, rows_host
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
+from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, DiskError, FedatlasError, ProtocolError, TransportError, first_line
 from fedatlas.federation.client_states import PartyState

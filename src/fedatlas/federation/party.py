@@ -59,12 +59,12 @@ class PartyHalf:
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
         """Answers in the order of the requests. Their tensors hold until the next one is asked for.
 
-        What fails ends the sessions of those asked: nobody is asked twice what tells something each time.
+        What fails under ``[[privacy]]`` ends the sessions of those asked: nobody is asked twice what tells something each time.
         """
         try:
             yield from self._answers(requests)
         except Exception:
-            for request in requests:
+            for request in requests if self.bench.protection is not None else ():
                 self.sessions.pop(request.client, None)
             raise
 
