@@ -321,7 +321,7 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
         ({"attack": [{**FLIP, "pairs": [[3, 12]]}]}, "'digits' has no class 12; its 10 classes are 0 to 9"),
         ({"attack": [{**FLIP, "pairs": [[3, 3]]}]}, "changes nothing"),
         ({"attack": [{**FLIP, "pairs": [[3, 5], [5, 1]]}]}, "class 5 occurs twice"),
-        ({"attack": [{**FLIP, "pairs": "extra_SC"}]}, "is of CIFAR-100's superclasses, which 'digits' has not"),
+        ({"attack": [{**FLIP, "pairs": "extra_SC"}]}, "needs CIFAR-100's superclasses, which 'digits' does not have"),
         (
             {"attack": [{**FLIP, "pairs": "intra_SC", "draw": "random"}]},
             "this version draws pairs inside superclasses only once",

@@ -120,5 +120,5 @@ def test_its_view_is_kept_and_what_it_refuses_is_refused(tmp_path: Path) -> None
             run(Experiment.of(**{**TABLES, **tables}), out=tmp_path / "refused", baselines=False)
     plain = {key: value for key, value in TABLES.items() if key != "attack"}
     path = run(Experiment.of(**plain), out=tmp_path / "plain", baselines=False).path
-    with pytest.raises(ConfigError, match=r"labels.npz' is not there: declare the attack"):
+    with pytest.raises(ConfigError, match=r"labels.npz' is missing: declare the attack"):
         attack(path, "frequent_class")

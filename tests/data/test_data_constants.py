@@ -290,7 +290,7 @@ def test_a_run_is_continued_with_the_constants_it_began_with(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"this file is missing or has changed .* put the original back"):
         resume(path, ["rounds=3"], baselines=False)
     file.write_text(json.dumps(values))
-    with pytest.raises(ConfigError, match="put it back"):  # other text, the same numbers: nobody can tell
+    with pytest.raises(ConfigError, match="put the original back"):  # other text, the same numbers: nobody can tell
         resume(path, ["rounds=3"], baselines=False)
     shutil.copy(first / "preprocess.json", file)
     assert resume(path, ["rounds=3"], baselines=False).summary["rounds"] == 3

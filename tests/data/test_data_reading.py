@@ -207,8 +207,8 @@ def test_owners_without_the_partition_for_them_are_told_of_it(tmp_path: Path) ->
     [
         (["data.path=h.csv"], "data.path: this key applies only to your own files; add data.name=file."),
         (["data.name=h.csv"], "to load your own file, set data.name = 'file' and data.path = 'h.csv'."),
-        (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; those that have: fedprox"),
-        (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': it is called 'local.lr' here."),
+        (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; algorithms with it: fedprox"),
+        (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': here it is called 'local.lr'."),
         (["algorithm=fedavg"], "'algorithm=fedavg': write algorithm.name=fedavg."),
     ],
 )

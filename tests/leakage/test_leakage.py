@@ -198,7 +198,7 @@ def test_the_model_of_a_client_that_was_told_it_is_attacked_too(tmp_path: Path):
     ("tables", "words"),
     [
         ({"evaluation": {}}, r"set clients = 0.5 under \[evaluation\]"),
-        ({"attack": [{"name": "membership"}] * 2}, "stands there twice"),
+        ({"attack": [{"name": "membership"}] * 2}, "is declared twice"),
         ({"attack": [{"name": "membership", "shadow": 3}]}, "did you mean 'attack.membership.shadows'"),
         ({"attack": [{"name": "dlg", "role": ["server", "client:1"]}]}, "several roles"),
         ({"attack": [{"name": "dlg", "role": "client:9"}]}, "the clients are 0 to 5"),

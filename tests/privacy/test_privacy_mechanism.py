@@ -172,7 +172,7 @@ def test_a_mechanism_without_noise_or_protocol_is_previewed_by_name(recipe: None
     assert sentences(looked, 2) == ["Under bounded this is as many bytes as without it, to within 0.5%."]
     small = dry_run(experiment(), baselines=False)["privacy"]
     (said,) = sentences(small, 2)
-    assert said.startswith("Under bounded this is 1.01 times the bytes without it (with 4 clients a round, ")
+    assert said.startswith("Under bounded this is 1.01 times the bytes without it (with 4 clients per round, ")
     assert said.endswith(" of them its own).")
 
 
