@@ -173,7 +173,7 @@ def test_a_mechanism_without_noise_or_protocol_is_previewed_by_name(recipe: None
     small = dry_run(experiment(), baselines=False)["privacy"]
     (said,) = sentences(small, 2)
     assert said.startswith("Under bounded this is 1.01 times the bytes without it (with 4 clients per round, ")
-    assert said.endswith(" of them its own).")
+    assert said.endswith(" of them for protection).")
 
 
 PLAIN = ("bounded", *(name for name, one in every().items() if one.noise is None and not one.sums_only))
