@@ -136,8 +136,8 @@ def test_it_says_what_left_a_site(made: Agreements, tmp_path: Path) -> None:
     said = audit.left_text(found.lines)
     assert said.startswith("What left this site so far, in 1 run: facts of its rows")
     assert "sums over its rows before round 1 (which the server saw alone)" in said
-    assert "updates (inside sums of several nodes alone) 3 times" in said
-    assert "figures of judging (inside sums of several nodes alone) 4 times" in said
+    assert "updates (only inside sums of several nodes) 3 times" in said
+    assert "figures of judging (only inside sums of several nodes) 4 times" in said
     assert said.endswith("no noise was used, so differential privacy promises nothing.")
 
 

@@ -147,7 +147,7 @@ KINDS = {
     "columns": "messages between parties that hold columns",
 }
 """What can leave a site, by the field ``kind`` of an answer's ``left``."""
-HOW = {"alone": "which the server saw alone", "masked": "inside sums of several nodes alone", "sealed": "encrypted"}
+HOW = {"alone": "which the server saw alone", "masked": "only inside sums of several nodes", "sealed": "encrypted"}
 
 
 def left_text(lines: Iterable[Line]) -> str:

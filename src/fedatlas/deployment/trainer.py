@@ -129,7 +129,7 @@ class NodeRowsRun:
             return self.judging
         if request.round == 0:
             return self.holders
-        drawn = select(self.config.cohort, [*self.holders], self.config.seed, request.round)
+        drawn = tuple(sorted(select(self.config.cohort, [*self.holders], self.config.seed, request.round)))
         if self.number not in drawn:
             raise ProtocolError("the experiment draws other nodes for this round.")
         return drawn
