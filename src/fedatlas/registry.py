@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -232,9 +233,14 @@ def _keys(error: Mapping[str, Any]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it would be written in the file, shortened."""
+    """Return a value as it would be written in the file, shortened; of others, which may hold a user's rows, the type alone."""
     if isinstance(value, Mapping):
         return "a table"
+    every = value if isinstance(value, list | tuple) else [value]
+    if odd := [
+        one for one in every if not isinstance(one, str | int | float | PurePath | Mapping | list | tuple | None)
+    ]:
+        return f"a value of type {type(odd[0]).__name__}"
     text = repr(list(value) if isinstance(value, tuple) else value)
     text = {"True": "true", "False": "false"}.get(text, text)
     return text if len(text) <= 60 else f"{text[:57]}..."

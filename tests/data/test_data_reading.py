@@ -205,7 +205,7 @@ def test_owners_without_the_partition_for_them_are_told_of_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["data.path=h.csv"], "data.path: this key applies only to your own files; add data.name=file."),
+        (["data.path=h.csv"], "data.path: this key applies only to your own files; add data.name=file, or give"),
         (["data.name=h.csv"], "to load your own file, set data.name = 'file' and data.path = 'h.csv'."),
         (["algorithm.mu=0.1"], "algorithm.mu: 'fedavg' has no such key; algorithms with it: fedprox"),
         (["local.learning_rate=0.1"], "unknown key 'local.learning_rate': here it is called 'local.lr'."),

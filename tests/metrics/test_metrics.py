@@ -14,6 +14,7 @@ from configured import set_up
 from fedatlas import Experiment, config, load, run
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError
+from fedatlas.metrics import resampling
 from fedatlas.metrics.fairness import client_summary, drift_correlation, squared_distances
 from fedatlas.metrics.quality import (
     accuracy,
@@ -245,6 +246,21 @@ def test_r2_survives_targets_far_from_zero():
 
 def test_r2_of_constant_targets_is_not_defined():
     assert number_figures(number_sums(np.ones(3), np.ones(3), np.zeros(3)))["r2"] is None
+
+
+@given(st.floats(-1e9, 1e9), st.integers(1, 40), st.integers(0, 39))
+def test_r2_of_equal_targets_is_undefined(value, n, cut):
+    """Their mean is rounded, so that a spread of rounding errors is left, of which R^2 was -1e31; also in parts and in draws."""
+    y, p, w = np.full(n + 1, value), np.linspace(-1, 1, n + 1), np.linspace(0.1, 3, n + 1)
+    y[-1], w[-1] = value + 1, 0  # a row that does not count
+    parts = [number_sums(p[s], y[s], np.zeros_like(p[s]), w[s]) for s in (slice(0, cut), slice(cut, None))]
+    for sums in (number_sums(p, y, np.zeros_like(p), w), parts[0] + parts[1]):
+        assert number_figures(sums)["r2"] is None
+    w[-1] = 1
+    draws = np.ones((2, n + 1))
+    draws[0, -1] = 0  # the row that differs is not drawn
+    found = resampling.of_numbers(p, y, w)(draws)["r2"]
+    assert np.isnan(found[0])
 
 
 # --- two classes ------------------------------------------------------------------------------------------------

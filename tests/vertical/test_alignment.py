@@ -135,6 +135,17 @@ def test_ids_that_differ_in_type_are_found_and_said():
     assert look_of([]) == Look(0, 0, 0, 0, 0, 0)
 
 
+def test_ids_that_differ_by_case_or_were_rounded_by_a_spreadsheet_are_said_to():
+    with pytest.raises(DataError, match=r"they differ by upper and lower case .*'a' 100%, 'b' 0%"):
+        aligned(["ab1", "cd2"], ["AB1", "CD2"])
+    with pytest.raises(
+        DataError, match=r"100% of the ids of 'b' look like 9.0E\+15, as spreadsheets round long numbers"
+    ):
+        aligned(["9000000000000001", "9000000000000002"], ["9.0E+15", "9E+15"])
+    with pytest.raises(DataError, match="have letters"):
+        aligned(["c7", "c8"], ["7", "8"])
+
+
 class Crossed(Observer):
     def __init__(self):
         self.bytes = b""

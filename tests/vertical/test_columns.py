@@ -7,7 +7,7 @@ import pytest
 
 from fedatlas.config import parse
 from fedatlas.data.dataset import Column
-from fedatlas.data.party_tables import Deal, PartyFile, deal, new_rows, read_party, shares
+from fedatlas.data.party_tables import Deal, PartyFile, Trained, deal, new_rows, read_party, shares
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.setup.consortium import consortium
 from fedatlas.setup.refusals import checked
@@ -85,14 +85,19 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(tmp_path):
 
 
 def test_new_rows_are_read_by_the_columns_of_training(tmp_path):
-    schema = read_party(bank(tmp_path / "bank.csv")).schema
+    trained = Trained("bank", "id", read_party(bank(tmp_path / "bank.csv")).schema)
     (tmp_path / "new.csv").write_text("id,city,age,more\n9,Paris,20,1\n10,Rome,,2\n")
-    found = new_rows(str(tmp_path / "new.csv"), "id", schema, "bank")
+    found = new_rows(str(tmp_path / "new.csv"), trained)
     assert found.names == ("age", "city=Oslo", "city=Rome")
     assert np.array_equal(found.x, [[20, 0, 0], [np.nan, 0, 1]], equal_nan=True)
     (tmp_path / "less.csv").write_text("id,city\n9,Paris\n")
     with pytest.raises(DataError, match="party 'bank': the rows lack column 'age'"):
-        new_rows(str(tmp_path / "less.csv"), "id", schema, "bank")
+        new_rows(str(tmp_path / "less.csv"), trained)
+    used = trained._replace(reads=frozenset(["city=Oslo"]))
+    assert np.isnan(new_rows(str(tmp_path / "less.csv"), used).x[:, 0]).all()
+    assert new_rows(str(tmp_path / "new.csv"), used).doubts == (
+        "1 row of 'bank' holds a category of column 'city' that no training row had; the model treats them as having no category.",
+    )
 
 
 SCHEMA = tuple(Column(name) for name in "abcde")

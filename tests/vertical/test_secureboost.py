@@ -244,9 +244,32 @@ def test_of_equal_gains_the_first_party_and_its_first_column_win() -> None:
     assert {(node["party"], node["column"]) for node in splits} == {("p0", "x0")}
 
 
-def test_a_column_without_holes_sends_missing_values_left() -> None:
-    splits = [n for t in trained(made(holes=0.0), HALVES, secureboost(trees=2)).trees for n in t if "leaf" not in n]
-    assert {node["missing"] for node in splits} == {"left"}
+def rows_below(tree: Any, i: int) -> int:
+    """The training rows of a node."""
+    node = tree[i]
+    return node["rows"] if "leaf" in node else rows_below(tree, node["left"]) + rows_below(tree, node["right"])
+
+
+def test_a_column_without_holes_sends_missing_values_with_most_rows() -> None:
+    """Left if both children have as many training rows; all splits of a table without holes, whoever made them."""
+    found = trained(made(holes=0.0), HALVES, secureboost(trees=2))
+    seen = set()
+    for tree in found.trees:
+        for node in (one for one in tree if "leaf" not in one):
+            left, right = (rows_below(tree, node[side]) for side in ("left", "right"))
+            assert node["missing"] == ("left" if left >= right else "right")
+            seen.add((node["party"], node["missing"]))
+    assert seen == {(name, way) for name in ("p0", "p1") for way in ("left", "right")}
+    even = trained(Table(np.array([[0.0], [1.0]]), np.array([0.0, 1.0]), "classes"), [[0]], secureboost(trees=1))
+    assert even.trees[0][0]["missing"] == "left"
+
+
+def test_two_nodes_with_the_same_split_send_missing_values_by_their_own_rows() -> None:
+    """x1 divides both children of x0 at the same cut, four to one on one side and one to four on the other."""
+    x = np.array([[0, 0]] * 4 + [[0, 1]] + [[1, 0]] + [[1, 1]] * 4, np.float64)
+    y = np.array([0, 0, 0, 0, 3, 10, 13, 13, 13, 13], np.float64)
+    root, *rest = trained(Table(x, y, "numbers"), [[0, 1]], secureboost(trees=1, depth=2, min_leaf=1, l2=0.0)).trees[0]
+    assert (root["column"], [one["missing"] for one in rest if "leaf" not in one]) == ("x0", ["left", "right"])
 
 
 def test_what_is_there_can_be_parted_from_what_is_missing() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fedatlas.data.cells import Thousands
 from fedatlas.errors import ConfigError
 from fedatlas.registry import ConfigTable, arguments
 from fedatlas.vertical import LATER, SCHEMES
@@ -45,6 +46,8 @@ class PartyConfig(ConfigTable):
     task: Literal["auto", "classes", "numbers"] | None = None
     drop: tuple[str, ...] | None = None
     categories: tuple[str, ...] | None = None
+    thousands: Thousands | None = None
+    units: tuple[str, ...] | None = None
 
 
 class AlignConfig(ConfigTable):

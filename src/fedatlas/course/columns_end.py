@@ -10,6 +10,7 @@ import numpy as np
 
 from fedatlas.algorithm import State
 from fedatlas.config import ExperimentConfig
+from fedatlas.data.cells import OLDEST
 from fedatlas.data.party_tables import PartyTable
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.run_folder import JUDGED
@@ -48,6 +49,7 @@ def partition_record(held: Consortium, server: State) -> dict[str, Any]:
         ],
         "align": {**held.align._asdict(), "ids": server["align"]["ids"], "common": server["align"]["common"]},
         "rows": dict(server["rows"]),
+        **({"reading": {"rules": rules}} if (rules := held.tables[0].reading.rules) > 1 else {}),
     }
 
 
@@ -75,7 +77,8 @@ def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[
     file = config.parties[data.party] if config.parties else None
     schema = [{"name": c.name, "categories": list(c.categories)} for c in table.schema]
     label = {"class_names": list(table.class_names), "task": table.task} if data.party == data.active else {}
-    return {"id": file.id if file else "row", "schema": schema, **label}
+    how = {"reading": {**table.reading.to_json(), "bits": table.bits}} if table.reading != OLDEST else {}
+    return {"id": file.id if file else "row", "schema": schema, **label, **how}
 
 
 def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:

@@ -63,7 +63,8 @@ class DataConfig(registry.Component):
         given = dict(self.model_extra or {})
         for key in given:
             if key not in keys and key in registry.keywords(find_source("file").builder):
-                raise ConfigError(f"data.{key}: this key applies only to your own files; add data.name=file.")
+                where = "add data.name=file, or give it to one of [[parties]]"
+                raise ConfigError(f"data.{key}: this key applies only to your own files; {where}.")
             if key not in keys:
                 raise registry.unknown_key("data", key, [*keys, *type(self).model_fields])
         return registry.arguments("data", builder, given)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.data.cells import Background, Thousands, missing, now, read_as, with_keys
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
-from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, lacking, read_table
+from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking, read_table
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
+from fedatlas.data.reading import same_owners
 from fedatlas.data.store import Arrays, members_of, read_npz, sha256
 from fedatlas.data.tables import from_frames
 from fedatlas.errors import ConfigError, DataError
@@ -33,6 +36,10 @@ def load_file(
     drop: Names = (),
     categories: Names = (),
     size: Whole = 64,
+    same_owner: bool | None = None,
+    thousands: Thousands | None = None,
+    units: Names | None = None,
+    background: Background | None = None,
 ) -> Loaded:
     """A .npz, a table or a folder of pictures.
 
@@ -48,18 +55,27 @@ def load_file(
     drop: columns of a table that are not inputs.
     categories: columns of a table whose numbers are codes, not quantities.
     size: height and width in pixels to which the pictures of a folder are resized.
+    same_owner: whether owners that differ only by case, the form of Unicode or a final .0 are one.
+    thousands: mark between groups of three digits, left out of numbers.
+    units: signs before or behind a number, such as $ or %, left out of it.
+    background: colour behind transparent pictures; omitted = white.
     """
     if not path:
         raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
     where = Path(path).expanduser()
     given = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
+    given |= {"thousands": thousands, "units": units}
+    read = with_keys(thousands, units, background)
     if where.is_dir():
-        _only(given, "a folder of pictures")
+        _only({**given, "same_owner": same_owner}, "a folder of pictures")
         if request.test_file:
             raise ConfigError(
                 "data.test: a folder of pictures is tested on its 'test' folder or on a fraction of it, not on a file."
             )
-        return load_pictures(where, size).with_facts(called=where.name)
+        with read_as(read):
+            return load_pictures(where, size).with_facts(called=where.name)
+    if background is not None:
+        raise ConfigError("data.background is for a folder of pictures: remove the key.")
     if not where.exists():
         raise DataError(f"data.path: {lacking(path)}")
     facts: PlainValues = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
@@ -71,14 +87,15 @@ def load_file(
         )
     if where.suffix == ".npz":
         _only(given, "a .npz")
-        return load_arrays(where, task, request.test_file, request.few_classes).with_facts(**facts)
+        return load_arrays(where, task, request, bool(same_owner)).with_facts(**facts)
     if not where.name.endswith(TABLE_SUFFIXES):
         raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
-    roles = Roles(label, client, weight, task, drop, categories)
+    roles = Roles(label, client, weight, task, drop, categories, same_owner=bool(same_owner))
     frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
-    return from_frames(
-        frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2
-    ).with_facts(**facts)
+    with read_as(read):
+        return from_frames(
+            frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2
+        ).with_facts(**facts)
 
 
 def _only(given: PlainValues, what: str) -> None:
@@ -88,14 +105,14 @@ def _only(given: PlainValues, what: str) -> None:
             raise ConfigError(f"data.{key} names a column of a table, but {what} has no columns: remove the key.")
 
 
-def load_arrays(path: Path, task: TaskChoice, test_file: str = "", few_classes: bool = False) -> Loaded:
+def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: bool = False) -> Loaded:
     """Load ``x_train y_train`` and, if present, ``x_test y_test client_train client_test weight_train weight_test class_names``.
 
     Floats are used unchanged, (n, columns) or (n, channels, height, width). uint8 arrays of three or four dimensions
     are pictures, (n, h, w) or (n, channels, h, w), divided by 255. Other integers of two dimensions are token ids if
     they are int64, else numbers. A target of whole numbers is one class per row (`task` overrides this), or with (n, length) one per step.
     """
-    names = members_of(path)
+    names, test_file, few_classes = members_of(path), request.test_file, request.few_classes
     has_test = {"x_test", "y_test"} <= names
     optional = {"client_train", "client_test", "weight_train", "weight_test", "class_names"} & names
     a = read_npz(path, {"x_train", "y_train", *(("x_test", "y_test") if has_test else ()), *optional})
@@ -113,10 +130,13 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "", few_classes: 
     if "class_names" in a and kind == "classes":
         class_names = _given_names(a, class_names, path.name)
     xs = [_inputs(a[f"x_{side}"], f"'{path.name}': x_{side}") for side in sides]
-    clients, client_names = _owners(a, sides, path.name)
+    owned = _owners(a, sides, path.name, request.drop_unusable, same_owner)
     parts = [
-        Split(x, y, clients[i], _weights(a.get(f"weight_{side}"), len(y), path.name))
+        Split(x, y, owned.codes[i], _weights(a.get(f"weight_{side}"), len(y), path.name))
         for i, (side, x, y) in enumerate(zip(sides, xs, targets, strict=True))
+    ]
+    parts = [
+        split if kept is None else split.numbered().take(kept) for split, kept in zip(parts, owned.kept, strict=True)
     ]
     if has_test and parts[0].x.shape[1:] != parts[1].x.shape[1:]:
         raise DataError(
@@ -129,7 +149,16 @@ def load_arrays(path: Path, task: TaskChoice, test_file: str = "", few_classes: 
         )
     constants = divided(xs[0].shape[1]) if xs[0].dtype == torch.uint8 else {}
     test = parts[1] if has_test else None
-    return Loaded(parts[0], test, kind, class_names, client_names=client_names, **constants)
+    return Loaded(
+        parts[0],
+        test,
+        kind,
+        class_names,
+        client_names=owned.names,
+        facts=owned.facts or {},
+        train_rows=len(xs[0]),
+        **constants,
+    )
 
 
 def _inputs(x: np.ndarray, what: str) -> Tensor:
@@ -174,15 +203,40 @@ def _given_names(a: Arrays, found: Names, name: str) -> Names:
     return given
 
 
-def _owners(a: Arrays, sides: Names, name: str) -> tuple[list[Tensor | None], Names]:
+class _Owned(NamedTuple):
+    """Owners of the rows of each side, the rows that have one (None: all), and what is told of them."""
+
+    codes: list[Tensor | None]
+    kept: list[np.ndarray | None]
+    names: Names = ()
+    facts: PlainValues | None = None
+
+
+def _owners(a: Arrays, sides: Names, name: str, drop: bool, same: bool) -> _Owned:
+    none: list[Any] = [None] * len(sides)
     if "client_train" not in a:
-        return [None] * len(sides), ()
+        return _Owned(none, none)
     have = [a[f"client_{side}"] for side in sides if f"client_{side}" in a]
     for side, named in zip(sides, have, strict=False):
         if len(named) != len(a[f"y_{side}"]):
             raise DataError(f"'{name}': client_{side} has {len(named)} entries for {len(a[f'y_{side}'])} rows.")
-    codes, names = owners(have, "")
-    return [torch.from_numpy(codes[i]) if i < len(codes) else None for i in range(len(sides))], names
+    parts, names = owners(have, "")
+    if now().rules < 2:
+        return _Owned([torch.from_numpy(parts[i]) if i < len(parts) else None for i in range(len(sides))], none, names)
+    gone = missing(np.char.strip(np.array(names, str)))
+    lost = sum(int(gone[part].sum()) for part in parts)
+    if gone.all() or (lost and not drop):
+        side = next(side for side, part in zip(sides, parts, strict=False) if gone[part].any())
+        advice = "" if gone.all() else ": data.missing = 'drop' or 'median' leaves out such rows"
+        raise DataError(f"'{name}': the owner is missing in {lost} rows, first in client_{side}{advice}.")
+    there = np.flatnonzero(~gone)
+    joined, places = joined_owners(np.array(names, str)[there], np.cumsum(~gone) - 1, same)
+    codes: list[Tensor | None] = [torch.from_numpy(places[part].astype(np.int64)) for part in parts]
+    kept: list[np.ndarray | None] = [np.flatnonzero(~gone[part]) if lost else None for part in parts]
+    said = "" if same else same_owners(f"'{name}'", joined.tolist())
+    facts = {**({"doubts": [said]} if said else {}), **({"rows_unusable": lost} if lost else {})}
+    more = none[len(parts) :]
+    return _Owned([*codes, *more], [*kept, *more], tuple(joined.tolist()), facts)
 
 
 def _weights(values: np.ndarray | None, n: int, name: str) -> Tensor | None:
@@ -199,12 +253,17 @@ def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = 
     ``keep_holes``: see `Preprocess.apply`.
     """
     where = Path(path).expanduser()
+    with read_as(preprocess.reading):
+        return _read_inputs(where, preprocess, keep_holes)
+
+
+def _read_inputs(where: Path, preprocess: Preprocess, keep_holes: bool) -> Tensor:
     if where.is_dir():
         channels, size = preprocess.shape[0], preprocess.shape[-1]
         listed = pictures_in(where)
         if preprocess.kind != "pictures" or not listed:
             raise DataError(
-                f"'{path}': the model reads {preprocess.kind}, but the folder holds {len(listed)} pictures."
+                f"'{where}': the model reads {preprocess.kind}, but the folder holds {len(listed)} pictures."
             )
         form = PictureForm(channels == 3, preprocess.depth)
         return preprocess.apply(np.stack([read_picture(p, size, form) for p in listed]))

@@ -1,8 +1,8 @@
 """Tables: from text cells to raw columns (numbers, or codes of categories), a target, owners and weights.
 
 Missing values are an empty cell, "NA", "NaN" or "null" (any case), and also "?" in a column whose other cells are
-all numbers. In a column of texts "?" is a category itself (adult: "unknown"). pandas is imported only when a table is
-read, so that runs without one start half a second sooner.
+all numbers. In a column of texts "?" is a category itself (adult: "unknown"). What a number is stands in `cells`. pandas is
+imported only when a table is read, so that runs without one start half a second sooner.
 """
 
 from __future__ import annotations
@@ -12,26 +12,43 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from fedatlas.data.cells import (
+    class_text,
+    coded,
+    in_order,
+    marks_of,
+    missing,
+    no_numbers,
+    now,
+    numbers,
+    one_owner,
+    texts,
+    values_of,
+)
 from fedatlas.data.dataset import Column, Names, Split, TaskKind
 from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MISSING = ("", "na", "nan", "null")
 LINE = "line of the file"  # index name of a table read from text; lines of a test file are negative
 MOST_CATEGORIES = 256  # a text column with more is probably a name or a date
 DECIMAL_COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")  # 1,5; also 1.234,5
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+")  # 1,240: thousands, or a decimal comma
 MOSTLY = 0.8  # share of numbers among a column's texts from which the rest look like marks
+SEPARATOR = re.compile(r"sep=(.)", re.IGNORECASE)  # a first line that a spreadsheet writes
 OWNER = "client column"
+WHOLE_TYPES = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
+
+FLOATS = {32: np.float32, 64: np.float64}  # by bits
 
 TaskChoice = Literal["auto", "classes", "numbers"]
 
@@ -46,6 +63,7 @@ class Roles(NamedTuple):
     drop: Names = ()
     categories: Names = ()  # columns of numbers that are codes, not quantities
     client_is_input: bool = False  # a registered table's natural owner is an input as well
+    same_owner: bool = False  # owners that differ only in how they are written are one
 
 
 class Encoded(NamedTuple):
@@ -89,7 +107,10 @@ def _read_text(path: Path) -> pd.DataFrame:
     if not text.strip():
         raise ValueError("it is empty")
     first, _, _ = text.partition("\n")
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
+    named = SEPARATOR.fullmatch(first.rstrip("\r")) if now().rules > 1 else None
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=named[1] if named else max(",;\t", key=first.count))
+    if named:
+        next(lines)
     header = next(lines, [])
     rows, numbered, at = [], [], lines.line_num
     for row in lines:
@@ -104,50 +125,31 @@ def _read_text(path: Path) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
+    """Return a Parquet file by its own types: whole numbers stay whole with holes, whatever pandas noted beside them."""
     import pandas as pd
 
     try:
-        import pyarrow  # noqa: F401 - only to see that it is there
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     except ImportError as error:
         raise DataError(f"'{path}' needs pyarrow: pip install \"fedatlas[tables]\"") from error
-    return pd.read_parquet(path)
+    if now().rules < 2:
+        return pd.read_parquet(path)
+    table = pq.read_table(path)
+    index = {x for x in (table.schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(x, str)}
+    table = table.drop_columns([name for name in table.column_names if name in index])
+    plain = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in table.columns
+    ]
+    whole = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in WHOLE_TYPES}
+    return pa.table(plain, names=table.column_names).to_pandas(types_mapper=whole.get)
 
 
 def lacking(path: str, what: str = "file or folder") -> str:
     """Return the message that a file is absent, with the folder where a relative path starts."""
     start = "" if Path(path).expanduser().is_absolute() else f" in '{Path.cwd()}' (relative paths start there)"
     return f"there is no {what} '{path}'{start}."
-
-
-def missing(cells: np.ndarray) -> np.ndarray:
-    """Return a mask of the missing cells of a text column."""
-    out: np.ndarray = np.isin(np.char.lower(cells), MISSING)
-    return out
-
-
-def texts(column: pd.Series) -> np.ndarray:
-    """Return cells as stripped texts; missing cells of any kind become ""."""
-    filled = column.astype(object).where(column.notna(), "")
-    return np.char.strip(filled.map(str).to_numpy(dtype=str))
-
-
-def numbers(column: pd.Series) -> np.ndarray | None:
-    """Return a column as float64 with NaN for missing cells; None if a cell is not a number."""
-    import pandas as pd
-
-    if pd.api.types.is_bool_dtype(column.dtype):
-        return None
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        return values
-    cells = texts(column)
-    gone = missing(cells) | (cells == "?")
-    out = np.full(len(cells), np.nan)
-    try:
-        out[~gone] = cells[~gone].astype(np.float64)
-    except ValueError:
-        return None
-    return out
 
 
 def where(column: pd.Series, bad: np.ndarray) -> str:
@@ -166,13 +168,13 @@ def first_odd(column: pd.Series, cells: np.ndarray, odd: np.ndarray) -> str:
     return f": found '{cells[odd][0]}' in {where(column, odd)}." if odd.any() else "."
 
 
-def narrow(values: np.ndarray, column: pd.Series, what: str) -> np.ndarray:
-    """Return a column's numbers as float32, NaN kept; DataError that names the first infinite or overflowing one."""
+def narrow(values: np.ndarray, column: pd.Series, what: str, bits: int = 32) -> np.ndarray:
+    """Return a column's numbers with so many bits, NaN kept; DataError that names the first infinite or overflowing one."""
     with np.errstate(over="ignore"):
-        out: np.ndarray = values.astype(np.float32)
+        out: np.ndarray = values.astype(FLOATS[bits])
     if (bad := np.isinf(out)).any():
         raise DataError(
-            f"{what} is infinite as a 32-bit number in {where(column, bad)}, with the value {values[bad][0]:g}: "
+            f"{what} is infinite as a {bits}-bit number in {where(column, bad)}, with the value {values[bad][0]:g}: "
             "correct it, leave it empty, or use a larger unit."
         )
     return out
@@ -197,7 +199,7 @@ def encode_table(
     y, task, class_names = encode_target(table[roles.label], roles.task, what, classes)
     outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
     schema, x = encode_inputs(table, outside, roles.categories, source)
-    client, client_names = encode_clients(table[roles.client]) if roles.client else (None, ())
+    client, client_names = encode_clients(table[roles.client], roles.same_owner) if roles.client else (None, ())
     weight = encode_weights(table[roles.weight], source) if roles.weight else None
     return Encoded(Split(torch.from_numpy(x), y, client, weight), kept, task, class_names, schema, client_names)
 
@@ -233,90 +235,118 @@ def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str,
 
 
 def encode_inputs(
-    table: pd.DataFrame, outside: Collection[str], categories: Collection[str], source: str
+    table: pd.DataFrame,
+    outside: Collection[str],
+    categories: Collection[str],
+    source: str,
+    keys: str = "data.",
+    bits: int = 32,
 ) -> tuple[tuple[Column, ...], np.ndarray]:
-    """Return the raw columns except those ``outside``, and their values (rows, columns)."""
+    """Return the raw columns except those ``outside``, and their values (rows, columns); ``keys``: what a message calls a key."""
     inputs = [name for name in table.columns if name not in outside]
     if not inputs:
-        raise DataError(f"{source}: no column is left as an input; name fewer in data.drop.")
-    encoded = [encode_column(table[name], name in categories, source) for name in inputs]
+        raise DataError(f"{source}: no column is left as an input; name fewer in {keys}drop.")
+    encoded = [encode_column(table[name], name in categories, source, keys, bits) for name in inputs]
     return tuple(column for column, _ in encoded), np.stack([values for _, values in encoded], axis=1)
 
 
-def encode_column(column: pd.Series, as_category: bool, source: str) -> tuple[Column, np.ndarray]:
-    """Return a raw column and its float32 values: numbers, or codes into the sorted texts; NaN = missing."""
+def encode_column(
+    column: pd.Series, as_category: bool, source: str, keys: str = "data.", bits: int = 32
+) -> tuple[Column, np.ndarray]:
+    """Return a raw column and its values of so many bits: numbers, or codes into the sorted texts; NaN = missing."""
     name = str(column.name)
     values = None if as_category else numbers(column)
     if values is not None:
-        return Column(name), narrow(values, column, f"{source}: column '{name}'")
+        return Column(name), narrow(values, column, f"{source}: column '{name}'", bits)
     cells = texts(column)
     gone = missing(cells)
     if not as_category:
-        refuse_commas(column, f"{source}: column '{name}'", "; if the column holds codes, list it in data.categories")
+        codes_ = f"; if the column holds codes, list it in {keys}categories"
+        refuse_commas(column, f"{source}: column '{name}'", codes_, keys)
     categories, codes = np.unique(cells[~gone], return_inverse=True)
     if len(categories) > MOST_CATEGORIES:
         marks = no_numbers(categories)
-        advice = "leave it out with data.drop"
+        advice = f"leave it out with {keys}drop"
         if len(marks) <= (1 - MOSTLY) * len(categories):
             place = where(column, cells == marks[0])
             advice = f"most are numbers, but '{marks[0]}' in {place} is not: leave such cells empty"
+        elif said := marked(categories, keys):
+            advice = said
         raise DataError(
             f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; {advice}."
         )
-    out = np.full(len(cells), np.nan, np.float32)
+    out = np.full(len(cells), np.nan, FLOATS[bits])
     out[~gone] = codes
     return Column(name, tuple(str(c) for c in categories)), out
 
 
-def refuse_commas(column: pd.Series, what: str, otherwise: str = "") -> None:
-    """Raise DataError if most of a column's cells are numbers, some with a decimal comma, which would be read as texts."""
+def marked(cells: np.ndarray, keys: str) -> str:
+    """Return which keys would make numbers of most of these texts (all different); "" for none."""
+    odd = no_numbers(cells.tolist()) if now().rules > 1 else []
+    found = [one for cell in odd if (one := marks_of(cell))]
+    if not found or len(odd) - len(found) > (1 - MOSTLY) * len(cells):
+        return ""
+    units = sorted({unit for one in found for unit in one.units})
+    apart = next((one.thousands for one in found if one.thousands), "")
+    wanted = [f"{keys}units = [{', '.join(map(repr, units))}]"] if units else []
+    wanted += [f'{keys}thousands = "{apart}"'] if apart else []
+    return f"{' and '.join(wanted)} would read such cells as numbers"
+
+
+def refuse_commas(column: pd.Series, what: str, otherwise: str = "", keys: str = "data.") -> None:
+    """Raise DataError if most of a column's cells are numbers, some with a comma, which would be read as texts.
+
+    A comma may be a decimal one or stand between thousands; before three digits it is not known which.
+    """
     cells = texts(column)
     commas = np.char.find(cells, ",") >= 0
-    commas[commas] = [DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells[commas]]
+    forms = (DECIMAL_COMMA, THOUSANDS) if now().rules > 1 else (DECIMAL_COMMA,)
+    commas[commas] = [any(form.fullmatch(cell) for form in forms) for cell in cells[commas]]
     if not commas.any():
         return
     known = ~missing(cells) & (cells != "?")
     marks = known & ~commas & np.isin(cells, no_numbers(np.unique(cells)))
-    if marks.sum() <= (1 - MOSTLY) * known.sum():
+    if marks.sum() > (1 - MOSTLY) * known.sum():
+        return
+    first = f"such as '{cells[commas][0]}' in {where(column, commas)}"
+    if now().rules > 1 and all(THOUSANDS.fullmatch(cell) for cell in cells[commas]):
+        one = cells[commas][0]
         raise DataError(
-            f"{what} holds numbers with a decimal comma, such as '{cells[commas][0]}' in {where(column, commas)}: write them with a "
-            f"decimal point{otherwise}."
+            f"{what} holds numbers with a comma before three digits, {first}: this may mean {one.replace(',', '')} or "
+            f"{one.replace(',', '.', 1).replace(',', '')}; set {keys}thousands = ',' for the first, or write a decimal point "
+            f"for the second{otherwise}."
         )
-
-
-def no_numbers(cells: Iterable[str]) -> list[str]:
-    """Return the texts that are not numbers."""
-
-    def is_number(cell: str) -> bool:
-        try:
-            float(cell)
-        except ValueError:
-            return False
-        return True
-
-    return [cell for cell in cells if not is_number(cell)]
+    raise DataError(f"{what} holds numbers with a decimal comma, {first}: write them with a decimal point{otherwise}.")
 
 
 def encode_target(
-    column: pd.Series, choice: TaskChoice, what: str, least: int = 2
+    column: pd.Series, choice: TaskChoice, what: str, least: int = 2, keys: str = "data.", bits: int = 32
 ) -> tuple[torch.Tensor, TaskKind, Names]:
-    """Return the target as float32 numbers or as class ids; classes are sorted (by value if they are numbers)."""
+    """Return the target as numbers of so many bits, or as class ids; a class is a cell's text (`class_codes`)."""
     values = numbers(column)
     if choice != "classes" and values is None:
-        refuse_commas(column, what, "; data.task = 'classes' reads them as texts")
+        refuse_commas(column, what, f"; {keys}task = 'classes' reads them as texts", keys)
     if choice == "numbers" and values is None:
-        raise DataError(f"{what} holds texts, so it cannot be a number; data.task = 'classes' reads them as classes.")
+        raise DataError(f"{what} holds texts, so it cannot be a number; {keys}task = 'classes' reads them as classes.")
     if values is not None and (choice == "numbers" or (choice == "auto" and is_quantity(values))):
-        return torch.from_numpy(narrow(values, column, what)), "numbers", ()
-    codes, names = class_codes(texts(column) if values is None else values, what, least)
+        return torch.from_numpy(narrow(values, column, what, bits)), "numbers", ()
+    codes, names = class_codes(texts(column) if values is None or now().rules > 1 else values, what, least)
     return codes, "classes", names
 
 
 def class_codes(values: np.ndarray, what: str, least: int) -> tuple[torch.Tensor, Names]:
-    """Return class ids and the classes' names, sorted (by value if numbers); DataError for fewer than ``least`` classes."""
-    classes, codes = np.unique(values, return_inverse=True)
-    number = values.dtype.kind in "fiub"
-    names = tuple(str(int(c)) if number and c == int(c) else str(c) for c in classes)
+    """Return class ids and the classes' names, in order; DataError for fewer than ``least`` classes.
+
+    Classes of texts are the texts, except for a whole number's ``.0``. Stored numbers are sorted by value.
+    """
+    if values.dtype.kind not in "fiub" and now().rules > 1:
+        cells = [class_text(cell) for cell in values.astype(str).tolist()]
+        names = in_order({*cells})
+        codes = coded(cells, names)
+    else:
+        classes, codes = np.unique(values, return_inverse=True)
+        number = values.dtype.kind in "fiub"
+        names = tuple(str(int(c)) if number and c == int(c) else str(c) for c in classes)
     if len(names) < least:
         raise DataError(f"{what} has only one class ('{names[0]}'): there is nothing to learn.")
     return torch.from_numpy(codes.astype(np.int64)), names
@@ -328,17 +358,27 @@ def is_quantity(values: np.ndarray) -> bool:
     return bool((present != np.rint(present)).any()) or len(np.unique(present)) > MOST_CLASSES
 
 
-def encode_clients(column: pd.Series) -> tuple[torch.Tensor, Names]:
-    """Return owner codes and names, sorted: by value if all are numbers, as in an array."""
-    names, codes = np.unique(texts(column), return_inverse=True)
-    values = numbers(column)
-    if values is not None and not np.isnan(values).any():
-        order = np.argsort(names.astype(np.float64), kind="stable")
+def encode_clients(column: pd.Series, same: bool = False) -> tuple[torch.Tensor, Names]:
+    """Return owner codes and names, sorted: by value if all are numbers, as in an array; ``same``: see `joined_owners`."""
+    names, codes = joined_owners(*np.unique(texts(column), return_inverse=True), same=same)
+    values = values_of(names)
+    if values is not None and not missing(names).any():
+        order = np.argsort(values, kind="stable")
         names, codes = names[order], np.argsort(order)[codes]
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
 
 
-def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
+def joined_owners(names: np.ndarray, codes: np.ndarray, same: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different names of owners and each row's code; if ``same``, those that are alike are the first of them."""
+    if not same:
+        return names, codes
+    first: dict[str, int] = {}
+    places = np.array([first.setdefault(one_owner(name), i) for i, name in enumerate(names.tolist())], np.int64)
+    kept, places = np.unique(places, return_inverse=True)
+    return names[kept], places[codes]
+
+
+def encode_weights(column: pd.Series, source: str, bits: int = 32) -> torch.Tensor:
     """Return survey weights: finite numbers, none negative, not all zero."""
     values = numbers(column)
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
@@ -348,16 +388,26 @@ def encode_weights(column: pd.Series, source: str) -> torch.Tensor:
         raise DataError(
             f"{source}: the weight column '{column.name}' must hold numbers of 0 or more, not all of them 0{found}"
         )
-    return torch.from_numpy(narrow(values, column, f"{source}: the weight column '{column.name}'"))
+    return torch.from_numpy(narrow(values, column, f"{source}: the weight column '{column.name}'", bits))
 
 
-def raw_rows(table: pd.DataFrame | Mapping[str, Sequence[Any]], schema: Sequence[Column]) -> torch.Tensor:
-    """Return new rows in the raw form of ``schema``: float32 (n, columns), NaN = missing, -1 = an unseen category."""
+def raw_rows(
+    table: pd.DataFrame | Mapping[str, Sequence[Any]],
+    schema: Sequence[Column],
+    bits: int = 32,
+    unused: Collection[str] = (),
+) -> torch.Tensor:
+    """Return new rows in the raw form of ``schema``: (n, columns) of so many bits, NaN = missing, -1 = an unseen category.
+
+    A column that is ``unused`` may be absent: all its cells are then missing.
+    """
     import pandas as pd
 
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
-    out = np.empty((len(frame), len(schema)), np.float32)
+    out = np.full((len(frame), len(schema)), np.nan, FLOATS[bits])
     for j, column in enumerate(schema):
+        if column.name not in frame.columns and column.name in unused:
+            continue
         if column.name not in frame.columns:
             raise DataError(f"the rows lack column '{column.name}', which the model reads.")
         if not column.categories:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedatlas.data.cells import Reading, missing, now, read_as, texts, with_keys
 from fedatlas.data.dataset import Column, Names
 from fedatlas.data.frame import (
     LINE,
@@ -22,12 +23,11 @@ from fedatlas.data.frame import (
     encode_target,
     encode_weights,
     lacking,
-    missing,
     raw_rows,
     read_table,
-    texts,
     unusable,
 )
+from fedatlas.data.reading import of_inputs, same_classes
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.rng import numpy_stream
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
+OWN_KEY = "the party's "
+"""What a message puts before a key of ``[[parties]]``."""
+EXACT = 1 << 53  # from here on not every whole number is a float
 
 
 class PartyFile(NamedTuple):
@@ -48,6 +51,8 @@ class PartyFile(NamedTuple):
     task: TaskChoice = "auto"
     drop: Names = ()
     categories: Names = ()
+    thousands: str = ""
+    units: Names = ()
 
 
 class PartyTable(NamedTuple):
@@ -64,6 +69,9 @@ class PartyTable(NamedTuple):
     class_names: Names = ()
     left_out: int = 0  # rows without a label or weight
     called: str = ""  # the file
+    reading: Reading = Reading()
+    bits: int = 64  # of the numbers of x
+    doubts: Names = ()  # what was probably meant otherwise
 
     @property
     def without_id(self) -> int:
@@ -80,8 +88,12 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     where = Path(file.path).expanduser()
     if not where.is_file():
         raise DataError(f"{what}: {lacking(file.path, 'file')}")
-    table = read_table(where)
-    check_roles(table.columns, file._asdict(), f"{what}: ", f"'{where.name}'")
+    with read_as(with_keys(file.thousands, file.units)):
+        return _party_of(read_table(where), file, what, where.name, drop_unlabelled)
+
+
+def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool) -> PartyTable:
+    check_roles(table.columns, file._asdict(), f"{what}: ", f"'{called}'")
     named = [name for name in (file.id, file.label, file.weight) if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(f"{what}: '{twice[0]}' is named for two roles; id, label and weight need separate columns.")
@@ -90,11 +102,17 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     table = table[~lost]
     ids = id_texts(table[file.id], what)
     refuse_twice(ids, table[file.id], what)
-    y, task, classes = target(table, file, what)
-    weight = encode_weights(table[file.weight], what).double().numpy() if file.weight else None
-    schema, raw = encode_inputs(table, {*named, *file.drop}, file.categories, what)
+    bits = 64 if now().rules > 1 else 32
+    y, task, classes = target(table, file, what, bits)
+    weight = encode_weights(table[file.weight], what, bits).double().numpy() if file.weight else None
+    schema, raw = encode_inputs(table, {*named, *file.drop}, file.categories, what, OWN_KEY, bits)
     x, names = spread(schema, raw)
-    return PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, int(lost.sum()), where.name)
+    said = [
+        same_classes(f"the label '{file.label}'", classes),
+        *of_inputs(table, schema, file.categories, OWN_KEY, bits),
+    ]
+    found = PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, int(lost.sum()), called)
+    return found._replace(reading=now(), bits=bits, doubts=tuple(f"'{file.name}': {one}" for one in said if one))
 
 
 def count_rows(n: int) -> str:
@@ -112,6 +130,11 @@ def id_texts(column: pd.Series, what: str) -> Names:
         if (values[there] != np.rint(values[there])).any():
             raise DataError(
                 f"{what}: the ids in '{column.name}' are numbers with a fractional part: use another column."
+            )
+        if now().rules > 1 and (np.abs(values[there]) >= EXACT).any():
+            raise DataError(
+                f"{what}: the ids in '{column.name}' are stored as floating-point numbers of 2^53 or more, which cannot tell "
+                "them apart: write them as texts or whole numbers."
             )
         return tuple(str(int(v)) if ok else "" for v, ok in zip(values, there, strict=True))
     cells = texts(column)
@@ -138,12 +161,13 @@ def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
     )
 
 
-def target(table: pd.DataFrame, file: PartyFile, what: str) -> tuple[Floats | None, str, Names]:
+def target(table: pd.DataFrame, file: PartyFile, what: str, bits: int) -> tuple[Floats | None, str, Names]:
     """Return (the label as 0/1 or as numbers, the task, the classes' names)."""
     if not file.label:
         return None, "", ()
-    y, task, names = encode_target(table[file.label], file.task, f"{what}: the label '{file.label}'")
-    return check_classes(y.double().numpy(), task, names, f"{what}: the label '{file.label}'")
+    what_ = f"{what}: the label '{file.label}'"
+    y, task, names = encode_target(table[file.label], file.task, what_, keys=OWN_KEY, bits=bits)
+    return check_classes(y.double().numpy(), task, names, what_)
 
 
 def check_classes(y: Floats, task: str, names: Names, what: str) -> tuple[Floats, str, Names]:
@@ -156,32 +180,57 @@ def check_classes(y: Floats, task: str, names: Names, what: str) -> tuple[Floats
 def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:
     """Return raw columns (numbers, or codes of categories) as columns of trees, and their names: one 0/1 column per category."""
     parts: list[NDArray[Any]] = []
-    names: list[str] = []
     for j, column in enumerate(schema):
         values = raw[:, j].astype(np.float64)
         if not column.categories:
             parts.append(values)
-            names.append(column.name)
             continue
-        for code, category in enumerate(column.categories):
-            parts.append(np.where(np.isnan(values), np.nan, values == code))
-            names.append(f"{column.name}={category}")
+        parts += [np.where(np.isnan(values), np.nan, values == code) for code in range(len(column.categories))]
+    names = [name for column in schema for name in spread_names(column)]
     return np.stack(parts, axis=1), tuple(names)
 
 
-def new_rows(file: str, id_column: str, schema: Sequence[Column], name: str) -> PartyTable:
-    """Read a party's new rows, by the columns that it was trained with."""
-    what = f"party '{name}'"
-    table = read_table(file)
-    if id_column not in table.columns:
-        raise DataError(f"{what}: '{Path(file).name}' lacks its id column '{id_column}'.")
-    ids = id_texts(table[id_column], what)
-    refuse_twice(ids, table[id_column], what)
-    try:
-        x, names = spread(schema, raw_rows(table, schema).numpy())
-    except DataError as error:
-        raise DataError(f"{what}: {error}") from None
-    return PartyTable(name, ids, tuple(schema), x, names, called=Path(file).name)
+def spread_names(column: Column) -> list[str]:
+    """Return the names of the columns of trees that a raw column becomes."""
+    return [f"{column.name}={category}" for category in column.categories] or [column.name]
+
+
+class Trained(NamedTuple):
+    """How a party's table was read in training, as its part of the model records it."""
+
+    name: str
+    id: str
+    schema: tuple[Column, ...]
+    reads: frozenset[str] | None = None  # the columns of trees that the model uses; None: all
+    reading: Reading = Reading(1)
+    bits: int = 32
+
+
+def new_rows(file: str, trained: Trained) -> PartyTable:
+    """Read a party's new rows, by the columns that it was trained with; one that the model does not use may be absent."""
+    what, schema = f"party '{trained.name}'", trained.schema
+    with read_as(trained.reading):
+        table = read_table(file)
+        if trained.id not in table.columns:
+            raise DataError(f"{what}: '{Path(file).name}' lacks its id column '{trained.id}'.")
+        ids = id_texts(table[trained.id], what)
+        refuse_twice(ids, table[trained.id], what)
+        unused = {
+            one.name for one in schema if trained.reads is not None and trained.reads.isdisjoint(spread_names(one))
+        }
+        try:
+            raw = raw_rows(table, schema, trained.bits, unused).numpy()
+        except DataError as error:
+            raise DataError(f"{what}: {error}") from None
+    said = tuple(
+        f"{count_rows(n)} of '{trained.name}' {'holds' if n == 1 else 'hold'} a category of column '{column.name}' that no "
+        "training row had; the model treats them as having no category."
+        for column, values in zip(schema, raw.T, strict=True)
+        if column.categories and column.name not in unused and (n := int((values < 0).sum()))
+    )
+    x, names = spread(schema, raw)
+    found = PartyTable(trained.name, ids, tuple(schema), x, names, called=Path(file).name)
+    return found._replace(reading=trained.reading, bits=trained.bits, doubts=said)
 
 
 # ------------------------------------------------------------------------------------------------ one table's columns
@@ -204,8 +253,12 @@ def deal(
     target_: tuple[str, Names],
     how: Deal,
     seed: int,
+    reading: Reading = Reading(),
 ) -> list[PartyTable]:
-    """Deal one table's columns to parties, each with its rows in a separate order; ``target_``: task and names of the classes."""
+    """Deal one table's columns to parties, each with its rows in a separate order.
+
+    ``target_``: task and names of the classes; ``reading``: how the table was read.
+    """
     known = [column.name for column in schema]
     groups = dict(how.columns) or {
         f"party-{k}": known[k * len(known) // how.parties : (k + 1) * len(known) // how.parties]
@@ -229,6 +282,7 @@ def deal(
         mine = rows[k]
         x, names = spread([schema[j] for j in at], raw[mine][:, at])
         table = PartyTable(name, tuple(str(i) for i in mine), tuple(schema[j] for j in at), x, names)
+        table = table._replace(reading=reading, bits=32)  # as the table's rows are stored
         if k == holder:
             checked, task, classes = check_classes(y[mine].astype(np.float64), *target_, "the target")
             own_weight = None if weight is None else weight[mine].astype(np.float64)

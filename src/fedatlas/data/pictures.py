@@ -1,14 +1,21 @@
-"""A folder of pictures, one subfolder per class."""
+"""A folder of pictures, one subfolder per class.
+
+A picture is turned as its EXIF orientation says, and where it is transparent it lies on a background. Subfolders of any depth count;
+files and folders whose name begins with a dot do not, whether for training or for `predict`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from fedatlas.data.cells import now
 from fedatlas.data.dataset import SIDES, Split
 from fedatlas.data.loaded import Loaded, divided
 from fedatlas.errors import DataError, as_utf8
@@ -16,6 +23,7 @@ from fedatlas.errors import DataError, as_utf8
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 SIXTEEN = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes for grey of 16 bits
 GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
+TURNED = 274  # EXIF's tag of the orientation; 1 = as stored
 TWICE = 257  # factor from 8 bits to 16: 255 -> 65535
 
 
@@ -52,7 +60,8 @@ def load_pictures(folder: Path, size: int) -> Loaded:
     empty = next((name for c, name in enumerate(classes) if not any(c == label for _, label in listed[0])), None)
     if empty is not None:
         raise DataError(f"'{roots[0] / empty}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}).")
-    form = form_of([path for side in listed for path, _ in side])
+    every = [path for side in listed for path, _ in side]
+    form = form_of(every)
     parts = [
         Split(
             torch.from_numpy(np.stack([read_picture(path, size, form) for path, _ in side])),
@@ -72,8 +81,31 @@ def load_pictures(folder: Path, size: int) -> Loaded:
             "pictures": sum(map(len, listed)),
             "size": size,
             **({"depth": form.depth} if form.depth > 8 else {}),
+            **told_of(every, roots),
         },
     )
+
+
+def told_of(paths: Sequence[Path], roots: Sequence[Path]) -> dict[str, Any]:
+    """Return as facts what was done to pictures, and which were left out; {} if nothing."""
+    read = now()
+    if read.rules < 2:
+        return {}
+    looks = [_look(path) for path in paths]
+    turned, transparent = sum(one.turned for one in looks), sum(one.transparent for one in looks)
+    beside = sum(len(_visible(root, root.glob("*"))) for root in roots)
+    said = []
+    if turned:
+        said.append(f"{turned} of {len(paths)} pictures were turned as their EXIF orientation says.")
+    if transparent:
+        said.append(
+            f"{transparent} of {len(paths)} pictures are transparent and were laid on {read.background} (data.background)."
+        )
+    if beside:
+        said.append(f"{beside} pictures lie beside the folders of the classes, not in one of them, and were left out.")
+    counts = {"turned": turned, "transparent": transparent}
+    background = {"reading": read.to_json()} if transparent or read.background != "white" else {}
+    return {**{name: n for name, n in counts.items() if n}, **background, **({"doubts": said} if said else {})}
 
 
 def is_class(path: Path) -> bool:
@@ -83,12 +115,9 @@ def is_class(path: Path) -> bool:
 
 def _listed(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     """Return (picture, class number), class by class."""
-    return [
-        (p, c)
-        for c, name in enumerate(classes)
-        for p in sorted((root / name).glob("*"))
-        if p.suffix.lower() in PICTURE_SUFFIXES
-    ]
+    old = now().rules < 2  # only those that lie in the class's folder itself
+    found = [sorted((root / name).glob("*")) if old else pictures_in(root / name) for name in classes]
+    return [(p, c) for c, paths in enumerate(found) for p in paths if p.suffix.lower() in PICTURE_SUFFIXES]
 
 
 def _check_test(test: Path, train: Path, classes: Sequence[str], listed: Sequence[Any]) -> None:
@@ -105,27 +134,68 @@ def _check_test(test: Path, train: Path, classes: Sequence[str], listed: Sequenc
 
 def pictures_in(folder: Path) -> list[Path]:
     """Return the pictures of a folder and its subfolders in the order in which they are read: by path."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
+    return sorted(_visible(folder, folder.rglob("*")))
+
+
+def _visible(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    """Return those that are pictures and not hidden, nor in a hidden folder such as .ipynb_checkpoints."""
+    old = now().rules < 2
+    return [
+        p
+        for p in paths
+        if p.suffix.lower() in PICTURE_SUFFIXES
+        and (old or (not any(part.startswith(".") for part in p.relative_to(folder).parts) and p.is_file()))
+    ]
 
 
 def form_of(paths: Sequence[Path]) -> PictureForm:
     """Return the form that fits all pictures; colours have 8 bits."""
-    modes = set()
-    for path in paths:
-        with _open(path) as picture:
-            modes.add(picture.mode)
+    modes = {_look(path).mode for path in paths}
     colour = not modes <= set(GREY)
     return PictureForm(colour, 16 if modes & set(SIXTEEN) and not colour else 8)
 
 
+class _Look(NamedTuple):
+    """What a picture's header says."""
+
+    mode: str
+    turned: bool
+    transparent: bool
+
+
+def _look(path: Path) -> _Look:
+    with _opened(path) as picture:
+        turned = picture.getexif().get(TURNED, 1) in range(2, 9)
+        return _Look(picture.mode, turned, _transparent(picture))
+
+
+def _transparent(picture: Any) -> bool:
+    return picture.mode[-1:] in {"A", "a"} or "transparency" in picture.info
+
+
 def read_picture(path: Path, size: int, form: PictureForm) -> np.ndarray:
     """Read a picture as uint8 (channels, size, size); with 16 bits as float32 (1, size, size), 0 to 65535."""
-    with _open(path) as picture:
+    with _opened(path) as opened:
+        picture = opened if now().rules < 2 else upright(opened)
         if form.depth > 8:
             return _deep(picture, path, size)
         narrow = eight_bits(picture, f"'{path}'").convert("RGB" if form.colour else "L")
         small = np.asarray(narrow.resize((size, size), _pillow().Resampling.BILINEAR), np.uint8)
     return np.ascontiguousarray(small.transpose(2, 0, 1) if form.colour else small[None])
+
+
+def upright(picture: Any) -> Any:
+    """Return a picture turned as its EXIF orientation says, and on the background where it is transparent."""
+    from PIL import ImageOps
+
+    picture = ImageOps.exif_transpose(picture)
+    if not _transparent(picture) or picture.mode in SIXTEEN:
+        return picture
+    grey = picture.mode in GREY
+    layer = picture.convert("RGBA")
+    whole = _pillow().new("RGBA", layer.size, now().background)
+    whole.alpha_composite(layer)
+    return whole.convert("L" if grey else "RGB")
 
 
 def _deep(picture: Any, path: Path, size: int) -> np.ndarray:
@@ -156,8 +226,14 @@ def _pillow() -> Any:
     return Image
 
 
-def _open(path: Path) -> Any:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a picture; DataError with its path if it cannot be read to its end, or is too large to be a picture."""
+    image = _pillow()
     try:
-        return _pillow().open(path)
-    except OSError as error:
-        raise DataError(f"'{path}' cannot be read as a picture.") from error
+        with image.open(path) as picture:
+            yield picture
+    except image.DecompressionBombError as error:
+        raise DataError(f"'{path}' has more pixels than any picture should: make it smaller, or remove it.") from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
+        raise DataError(f"'{path}' cannot be read as a picture: replace it or remove it.") from error

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas import summaries
+from fedatlas.data.cells import OLDEST, Reading, now, read_as
 from fedatlas.data.dataset import Column, Dataset, HeldRows, Names, Partition, TaskKind, by_channel
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
@@ -66,6 +67,7 @@ class Preprocess:
     bytes_up: int = 0
     bytes_down: int = 0
     depth: int = 8  # bits of a grey picture's pixels
+    reading: Reading = OLDEST  # how cells and pictures were read
 
     @property
     def columns(self) -> Names:
@@ -91,7 +93,8 @@ class Preprocess:
             return self._array(rows, keep_holes)
         if self.kind != "table":
             raise DataError(f"the model reads {self.kind}, not a table.")
-        raw = raw_rows(rows, self.schema)
+        with read_as(self.reading):
+            raw = raw_rows(rows, self.schema)
         for rule, column in zip(self.rules, raw.T, strict=True):
             if rule.categories and (unseen := int((column < 0).sum())):
                 warnings.warn(
@@ -128,8 +131,11 @@ class Preprocess:
         return replace(self, rules=_with_constants(self.rules, _numeric(self.rules), mean, sd))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values; of runs by the first rules without ``reading``, as they wrote it."""
+        values = {**asdict(self), "reading": self.reading.to_json()}
+        if self.reading == OLDEST:
+            del values["reading"]
+        return values
 
     KEYS: ClassVar[Names] = (
         "kind",
@@ -149,7 +155,8 @@ class Preprocess:
         rules = tuple(ColumnRule(**{**rule, "categories": tuple(rule["categories"])}) for rule in values["rules"])
         constants = tuple(tuple((mean, sd) for mean, sd in client) for client in values.get("client_constants", ()))
         tuples = {key: tuple(values[key]) for key in ("input_scale", "input_shift", "shape", "class_names")}
-        return cls(**{**values, **tuples, "rules": rules, "client_constants": constants})
+        reading = Reading.from_json(values.get("reading"))
+        return cls(**{**values, **tuples, "rules": rules, "client_constants": constants, "reading": reading})
 
 
 Done = tuple[Dataset, Preprocess]
@@ -214,7 +221,12 @@ def with_record(dataset: Dataset, done: Preprocess) -> Done:
         "preprocess_bytes": {"up": done.bytes_up, "down": done.bytes_down},
     }
     dataset = replace(dataset, target_mean=done.target_mean, target_sd=done.target_sd, facts=facts)
-    return dataset, replace(done, depth=dataset.facts.get("depth", 8))
+    return dataset, replace(done, depth=dataset.facts.get("depth", 8), reading=_reading(dataset))
+
+
+def _reading(dataset: Dataset) -> Reading:
+    """Return how the rows were read: by the rules of this context, with the keys of the source."""
+    return Reading.from_json({**now().to_json(), **dataset.facts.get("reading", {})})
 
 
 def _untouched(dataset: Dataset, kind: Literal["table", "pictures", "tokens"], scale: str, missing: str) -> Preprocess:
@@ -230,6 +242,7 @@ def _untouched(dataset: Dataset, kind: Literal["table", "pictures", "tokens"], s
         dataset.class_names,
         0.0,
         1.0,
+        reading=_reading(dataset),
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedatlas.data.cells import difference, missing, no_numbers, now, numbers, one_owner, texts, value_of
 from fedatlas.data.dataset import Column
-from fedatlas.data.frame import MOSTLY, Encoded, Roles, missing, no_numbers, numbers, texts
+from fedatlas.data.frame import MOSTLY, Encoded, Roles, marked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,24 +37,72 @@ def listed(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
-def doubts(table: pd.DataFrame, roles: Roles, schema: Iterable[Column]) -> list[str]:
+def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded) -> list[str]:
     """Return a warning for each input that is probably not a category or not an input, and for names that may mean the same."""
-    found = [said for column in schema if (said := doubt(table[column.name], column, roles))]
-    return [*found, *(said for column in schema if (said := alike(f"column '{column.name}'", column.categories)))]
+    named = f"the target '{roles.label}'"
+    found = [same_classes(named, encoded.class_names)]
+    if encoded.class_names:
+        found.append(said_of_marks(f"The target '{roles.label}'", encoded.class_names))
+    found.append("" if roles.same_owner else same_owners(f"column '{roles.client}'", encoded.client_names))
+    return [*filter(None, found), *of_inputs(table, encoded.schema, roles.categories)]
 
 
-def alike(what: str, names: Sequence[str]) -> str:
-    """Return a sentence if two names differ only in case; else ""."""
-    first: dict[str, str] = {}
+def of_inputs(
+    table: pd.DataFrame, schema: Sequence[Column], codes: Collection[str], keys: str = "data.", bits: int = 32
+) -> list[str]:
+    """Return the warnings about inputs of so many bits; ``codes``: columns of known codes; ``keys``: what stands before a key."""
+    found = [doubt(table[column.name], column, codes, keys, bits) for column in schema]
+    alike = [same_classes(f"column '{column.name}'", column.categories, by_number=False) for column in schema]
+    return [*filter(None, found), *filter(None, alike)]
+
+
+def same_classes(what: str, names: Sequence[str], by_number: bool = True) -> str:
+    """Return a sentence if two names differ only in case, Unicode's form or how a number is written; else ""."""
+
+    def common(name: str) -> Hashable:
+        value = value_of(name) if by_number and now().rules > 1 else None
+        return (one_owner(name) if now().rules > 1 else name.casefold()) if value is None else value
+
+    if (pair := alike(names, common)) is None:
+        return ""
+    return f"'{pair[0]}' and '{pair[1]}' are two classes of {what}{_how(pair)}: write them alike if they mean the same."
+
+
+def same_owners(what: str, names: Sequence[str]) -> str:
+    """Return a sentence if two owners differ only in how they are written; else ""."""
+    if now().rules < 2 or (pair := alike(names, one_owner)) is None:
+        return ""
+    return (
+        f"'{pair[0]}' and '{pair[1]}' are two owners of {what}{_how(pair)}: "
+        "if they are one, write them alike or set data.same_owner = true."
+    )
+
+
+def _how(pair: tuple[str, str]) -> str:
+    a, b = pair
+    return "" if a.casefold() == b.casefold() else f" and differ {difference(a, b)}"
+
+
+def alike(names: Sequence[str], common: Callable[[str], Hashable]) -> tuple[str, str] | None:
+    """Return the first two names that have something in common; None without any."""
+    first: dict[Hashable, str] = {}
     for name in names:
-        if (other := first.setdefault(name.casefold(), name)) != name:
-            return f"'{other}' and '{name}' are two classes of {what}: write them alike if they mean the same."
-    return ""
+        if (other := first.setdefault(common(name), name)) != name:
+            return other, name
+    return None
 
 
-def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
+def said_of_marks(what: str, cells: Sequence[str], keys: str = "data.") -> str:
+    """Return a sentence if most of these different texts are numbers with marks; else ""."""
+    said = marked(np.array(cells), keys)
+    return f"{what} holds '{no_numbers(cells)[0]}', so it is read as {len(cells)} texts: {said}." if said else ""
+
+
+def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = "data.", bits: int = 32) -> str:
     """Return a warning about one input; "" for none."""
-    if column.categories and column.name not in roles.categories:
+    if column.categories and column.name not in codes:
+        if said := said_of_marks(f"Column '{column.name}'", column.categories, keys):
+            return said
         found, counts = np.unique(texts(cells), return_counts=True)
         known = ~missing(found)
         often = dict(zip(found[known].tolist(), counts[known].tolist(), strict=True))
@@ -62,7 +111,7 @@ def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
         if 0 < strange <= (1 - MOSTLY) * sum(often.values()):
             return (
                 f"Column '{column.name}' holds numbers except for '{marks[0]}' ({strange} cells), so it is read as "
-                f"{len(column.categories)} categories: leave such cells empty, or name the column in data.categories."
+                f"{len(column.categories)} categories: leave such cells empty, or name the column in {keys}categories."
             )
         return ""
     values = numbers(cells)
@@ -70,12 +119,14 @@ def doubt(cells: pd.Series, column: Column, roles: Roles) -> str:
         return ""
     known = values[np.isfinite(values)]
     lost = np.abs(known - known.astype(np.float32)).max(initial=0.0)
-    if len(np.unique(known)) > 1 and lost > ROUNDED * known.std():
+    if bits == 32 and len(np.unique(known)) > 1 and lost > ROUNDED * known.std():
         return (
             f"Column '{column.name}' varies by {known.std():.3g} around {known.mean():.9g}, which is too fine for 32-bit numbers: subtract "
             "a fixed number from it first."
         )
     whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
     if whole and len(np.unique(values)) == len(values):
-        return f"Column '{column.name}' has a different whole number in every row, like a key: data.drop leaves it out."
+        return (
+            f"Column '{column.name}' has a different whole number in every row, like a key: {keys}drop leaves it out."
+        )
     return ""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedatlas.data.by_name import find_source
+from fedatlas.data.cells import now
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.dataset import Dataset, Split
 from fedatlas.data.holes import drop_holes
@@ -51,7 +52,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
 
     ``store``: searched for files; by default ``FEDATLAS_DATA``, then the user's cache folder.
     """
-    kept, key = _KEPT.get(), (config.model_dump_json(), seed)
+    kept, key = _KEPT.get(), (config.model_dump_json(), seed, now().rules)
     if kept is None or store is not None:
         return read_dataset(config, seed, store or Store.default())
     known = kept[0]
@@ -94,7 +95,7 @@ def whole(config: DataConfig, request: LoadRequest, options: dict[str, Any]) -> 
     source, kept = find_source(config.name), _KEPT.get()
     known = kept[1] if kept else {}
     seed = request.seed if source.drawn else None
-    key = (config.name, repr(sorted(options.items())), request.test_file, request.drop_unusable, seed)
+    key = (config.name, repr(sorted(options.items())), request.test_file, request.drop_unusable, seed, now().rules)
     if key in known:
         return known[key]
     loaded = numbered(source.load(request, **options))

@@ -12,14 +12,16 @@ import numpy as np
 import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
+from fedatlas.data.cells import Reading, Thousands, now, read_as, with_keys
 from fedatlas.data.dataset import Names
 from fedatlas.data.download import Originals, obtain
 from fedatlas.data.formats import member
 from fedatlas.data.frame import LINE, Roles, TaskChoice, encode_table, read_table
 from fedatlas.data.loaded import Loaded, LoadRequest
-from fedatlas.data.reading import alike, doubts, in_words
+from fedatlas.data.reading import doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.registry import PlainValues
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +37,9 @@ def load_table(
     task: TaskChoice = "auto",
     drop: Names = (),
     categories: Names = (),
+    same_owner: bool | None = None,
+    thousands: Thousands | None = None,
+    units: Names | None = None,
 ) -> Loaded:
     """A registered table. Columns that label, client, weight and drop do not name are inputs.
 
@@ -45,6 +50,9 @@ def load_table(
         20 values, else classes.
     drop: columns that are not inputs, in addition to those that the table itself leaves out.
     categories: columns whose numbers are codes, not quantities, in addition to those that the table itself names.
+    same_owner: whether owners that differ only by case, the form of Unicode or a final .0 are one.
+    thousands: mark between groups of three digits, left out of numbers.
+    units: signs before or behind a number, such as $ or %, left out of it.
     """
     roles = Roles(
         label or spec.label,
@@ -54,6 +62,7 @@ def load_table(
         tuple(d for d in (*spec.drop, *drop) if d != label),
         (*spec.categories, *categories),
         client_is_input=not client,
+        same_owner=bool(same_owner),
     )
     found = None if spec.bundled and request.store.find(spec.files) is None else _find(spec, request)
     frames = [bundled(spec)] if found is None else [read_table(path) for path in found.paths]
@@ -62,7 +71,8 @@ def load_table(
     if request.test_file:
         frames = [frames[0], read_table(request.test_file)]
     facts = {"files": provenance(found)} if found else {"files": [], "from": "scikit-learn"}
-    return from_frames(frames, roles, f"table '{spec.name}'", request.drop_unusable).with_facts(**facts)
+    with read_as(with_keys(thousands, units)):
+        return from_frames(frames, roles, f"table '{spec.name}'", request.drop_unusable).with_facts(**facts)
 
 
 def _find(spec: TableSpec, request: LoadRequest) -> Found:
@@ -91,7 +101,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
         other = (
             other.set_axis(-other.index) if other.index.name == LINE else other
         )  # so that `where` tells training and test rows apart
-        table = pd.concat([frames[0], other])
+        table = pd.concat([as_texts(frames[0], other), as_texts(other, frames[0])])
     encoded = encode_table(table, roles, source, drop_unusable, classes)
     side = encoded.kept < len(frames[0])
     n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
@@ -107,14 +117,26 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
         facts={
             "label": roles.label,
             "read": in_words(roles, encoded),
-            "doubts": [
-                *filter(None, [alike(f"the target '{roles.label}'", encoded.class_names)]),
-                *doubts(table, roles, encoded.schema),
-            ],
+            **given_keys(),
+            "doubts": doubts(table, roles, encoded),
             **({"rows_unusable": len(table) - len(encoded.kept)} if len(encoded.kept) < len(table) else {}),
         },
         train_rows=n,
     )
+
+
+def as_texts(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with those columns as objects that have another type in ``other``, so that no whole number becomes a float."""
+    if now().rules < 2:
+        return table
+    odd = [name for name in table.columns if name in other.columns and table[name].dtype != other[name].dtype]
+    return table.astype(dict.fromkeys(odd, object)) if odd else table
+
+
+def given_keys() -> PlainValues:
+    """Return the keys of reading as facts, if any is given."""
+    read = now()
+    return {"reading": read.to_json()} if read != Reading(read.rules) else {}
 
 
 def bundled(spec: TableSpec) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """What a node has agreed to: the experiments that operators signed, checked with the node's own code, and pinned.
 
-    state/RUN/agreement.json   the digest of the one agreement on that run
+    state/RUN/agreement.json   the digest of the one agreement on that run, and the number of the rules by which its file is read
 
 A node that is asked anything of a run looks here first. A second agreement on a run with the same name is refused.
 """
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.config import parse
+from fedatlas.data.cells import NEWEST, Reading
 from fedatlas.deployment.node_rows import RowsFacts
 from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.terms import RowsSetup
@@ -72,13 +74,20 @@ class NodeAgreements:
 
     def pin(self, agreed: AgreedRun) -> None:
         """Keep an agreement before anything is said under it. ProtocolError where another one was kept for a run of this name."""
-        path, digest = self.bundle.path / "state" / agreed.agreement.run / PIN, run_digest(agreed.signed)
+        path, digest = self._pinned(agreed), run_digest(agreed.signed)
         if not path.exists():
             self.accepted(agreed)
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"digest": digest})
+            write_json(path, {"digest": digest, "reading": {"rules": NEWEST}})
         elif json.loads(path.read_text(encoding="utf-8"))["digest"] != digest:
             raise ProtocolError("the agreement is refused: this node accepted another one on a run of this name.")
+
+    def reading(self, agreed: AgreedRun) -> Reading:
+        """Return how this node reads its file for a run whose agreement is kept: as when it was kept."""
+        return Reading.from_json(json.loads(self._pinned(agreed).read_text(encoding="utf-8")).get("reading"))
+
+    def _pinned(self, agreed: AgreedRun) -> Path:
+        return self.bundle.path / "state" / agreed.agreement.run / PIN
 
     def stands(self, agreed: AgreedRun) -> None:
         """ProtocolError where an agreement has expired, or its operator is revoked by now."""

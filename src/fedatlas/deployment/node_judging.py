@@ -22,6 +22,7 @@ from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree
 
 JUDGE = "judge"
+ROUNDING = 1e-12  # share of a sum of squares that may be due to rounding
 Ask = Callable[[Mapping[str, Any], Sequence[int]], Update]
 """(message, nodes) -> the sum of their answers."""
 
@@ -84,6 +85,8 @@ class NodeJudge(Evaluator):
         weight, first, second, squared, absolute, loss = total["sums"].tolist()
         mean, sd = first / weight, d.target_sd
         spread = second - first * mean
+        if spread <= ROUNDING * second:  # equal targets: sums tell them only so far
+            spread = 0.0
         sums = quality.NumberSums(
             weight, sd * mean + d.target_mean, sd**2 * spread, sd**2 * squared, sd * absolute, loss
         )

@@ -7,6 +7,7 @@ the server settles them for all; a node then codes its rows by that. The file is
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.config import ExperimentConfig
+from fedatlas.data.cells import in_order, now
 from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.files import load_file
 from fedatlas.data.loaded import LoadRequest, limit_rows, numbered, split_test
@@ -29,7 +31,8 @@ from fedatlas.wire.messages import Count, Open
 
 SUFFIX = ".rows"
 PARTS = ("x", "y", "weight")
-OF_THE_EXPERIMENT = ("label", "task", "weight", "drop", "categories", "size")
+TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes tell
+OF_THE_EXPERIMENT = ("label", "task", "weight", "drop", "categories", "size", "thousands", "units", "background")
 """Keys of ``[data]`` that are the experiment's; where a file lies, and what is tested on, is each node's own business."""
 
 
@@ -87,7 +90,7 @@ def facts_of(dataset: Dataset) -> RowsFacts:
         d.shift,
         d.ignore,
         tuple((column.name, column.categories) for column in d.schema),
-        {key: value for key, value in d.facts.items() if key in {"special", "depth", "unit", "units"}},
+        {key: value for key, value in d.facts.items() if key in TOLD},
         (codec.NAMES[x.dtype], tuple(x.shape[1:])),
         (codec.NAMES[y.dtype], tuple(y.shape[1:])),
     )
@@ -146,6 +149,7 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
         scale=loaded.scale,
         shift=loaded.shift,
         schema=loaded.schema,
+        facts={key: value for key, value in loaded.facts.items() if key in TOLD},
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
     return NodeRows(facts_of(whole), bare)
@@ -190,8 +194,8 @@ def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
         check_alike(first, known, name, facts[name])
         pairs = zip(known.schema, facts[name].schema, strict=True)
         known = known._replace(
-            class_names=joined(known.class_names, facts[name].class_names),
-            schema=tuple((column, joined(mine, theirs)) for (column, mine), (_, theirs) in pairs),
+            class_names=joined(known.class_names, facts[name].class_names, True),
+            schema=tuple((column, joined(mine, theirs, False)) for (column, mine), (_, theirs) in pairs),
         )
     if known.task == "classes" and len(known.class_names) < 2:
         raise DataError(f"all nodes hold only one class ('{known.class_names[0]}'): there is nothing to learn.")
@@ -225,15 +229,15 @@ def shown(value: Any) -> str:
     return f"{value[0]} of shape {value[1]}" if form else f"{list(value) if isinstance(value, tuple) else value}"
 
 
-def joined(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of both, in order: numbers by value, texts by letters; names that agree stay as they are."""
+def joined(mine: tuple[str, ...], theirs: tuple[str, ...], classes: bool) -> tuple[str, ...]:
+    """The names of both, in the order that one file with all rows would give them; names that agree stay as they are."""
     if mine == theirs:
         return mine
     both = {*mine, *theirs}
-    try:
-        return tuple(sorted(both, key=float))
-    except ValueError:
-        return tuple(sorted(both))
+    if now().rules < 2:
+        with contextlib.suppress(ValueError):
+            return tuple(sorted(both, key=float))
+    return in_order(both) if classes and now().rules > 1 else tuple(sorted(both))
 
 
 def coded(held: NodeRows, about: RowsFacts) -> dict[str, Split]:

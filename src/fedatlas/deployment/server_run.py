@@ -24,6 +24,7 @@ from fedatlas.course.columns import Growing
 from fedatlas.course.course import Course
 from fedatlas.course.progress import Run
 from fedatlas.course.rounds import Parties, Simulation
+from fedatlas.data.cells import read_as
 from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.columns_host import columns_host, counted
@@ -180,7 +181,8 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
     """Run it to its end; its folder says how it ended."""
     job.stands("running")
     try:
-        _run(job, context)
+        with read_as(RunFolder(job.folder / RUN).reading()):
+            _run(job, context)
     except Stopped as error:
         job.stands("stopped", str(error))
     except FedatlasError as error:

@@ -20,6 +20,7 @@ import torch
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import examples_of
+from fedatlas.data.cells import read_as
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
@@ -212,12 +213,12 @@ class Trainer:
         """Read the policy as the file is now."""
         return Policy.read(self.bundle.path / POLICY)
 
-    def held(self, config: ExperimentConfig) -> Any:
-        """The rows of this node, or its table where parties hold columns; read once."""
-        names = self.policy().names
-        key = str([config.data, config.seed, config.parties, names])
+    def held(self, agreed: AgreedRun) -> Any:
+        """The rows of this node for a run whose agreement is kept, or its table where parties hold columns; read once."""
+        names, config, reading = self.policy().names, agreed.whole.config, self.agreements.reading(agreed)
+        key = str([config.data, config.seed, config.parties, names, reading])
         if self.kept[0] != key:
-            with untold("its rows cannot be used as the experiment says"):
+            with untold("its rows cannot be used as the experiment says"), read_as(reading):
                 self.kept = key, self._read(config, names)
         return self.kept[1]
 
@@ -238,7 +239,7 @@ class Trainer:
         agreed = self.agreements.accept(run, kept.agreement)
         self.policy().check(agreed.asked())
         self.agreements.pin(agreed)
-        held = self.held(agreed.whole.config)
+        held = self.held(agreed)
         if agreed.whole.columns:
             digest = run_digest(kept.agreement, kept.setup)
             self.run = NodeColumnsRun(self.bundle, agreed, digest, kept.rows, held)
@@ -266,7 +267,7 @@ class Trainer:
         return agreed
 
     def _facts(self, asked: FactsQuestion) -> NodeFacts:
-        held = self.held(self._agreed(asked).whole.config)
+        held = self.held(self._agreed(asked))
         self.log.leaves(left="facts")
         return NodeFacts(asked.run, plain(held.facts if isinstance(held, NodeRows) else facts_of(held)))
 
@@ -281,7 +282,7 @@ class Trainer:
 
     def _first(self, agreed: AgreedRun, index: int, terms: SumTerms, digest: str) -> FirstAnswer:
         """The answer to the question that is due: the node works out which one that is."""
-        held = self.held(agreed.whole.config)
+        held = self.held(agreed)
         check_facts(terms.about, held.facts)
         few = held.facts.rows.train < self.policy().min_rows
         splits, clients = coded(held, terms.about), len(agreed.agreement.names)

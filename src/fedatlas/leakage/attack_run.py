@@ -18,6 +18,7 @@ from fedatlas.attacks import ATTACKS, LATER, VIEW_ATTACKS
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
+from fedatlas.data.cells import read_as
 from fedatlas.errors import ConfigError, DataError, TransportError, unknown_name
 from fedatlas.leakage.attack_text import attack_sentence
 from fedatlas.leakage.attacker_folder import run_attacker
@@ -58,7 +59,11 @@ def attack_view(
     ``whole``: the experiment, if already checked.
     """
     run = RunFolder.open(Path(folder))
-    whole = whole or checked(run.config())
+    with read_as(run.reading()):
+        return _attack_view(run, name, parameters, whole or checked(run.config()))
+
+
+def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None, whole: Checked) -> AttackRecord:
     config = whole.config
     if whole.columns:
         raise ConfigError(

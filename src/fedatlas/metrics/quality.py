@@ -171,6 +171,8 @@ class NumberSums:
     squared: float  # sum w (y - prediction)^2
     absolute: float  # sum w |y - prediction|
     loss: float
+    least: float = -math.inf  # smallest and largest target of the rows that count
+    most: float = math.inf
 
     def __add__(self, other: NumberSums) -> NumberSums:
         total = self.weight + other.weight
@@ -185,6 +187,8 @@ class NumberSums:
             self.squared + other.squared,
             self.absolute + other.absolute,
             self.loss + other.loss,
+            min(self.least, other.least),
+            max(self.most, other.most),
         )
 
 
@@ -198,16 +202,21 @@ def number_sums(predicted: Values, targets: Values, losses: Values, weights: Val
     spread, squared, absolute, loss = (
         float(w @ x) for x in ((y - mean) ** 2, error**2, np.abs(error), floats(losses).ravel())
     )
-    return NumberSums(total, mean, spread, squared, absolute, loss)
+    counted = y[w > 0]
+    ends = counted.min(initial=math.inf), counted.max(initial=-math.inf)
+    return NumberSums(total, mean, spread, squared, absolute, loss, *map(float, ends))
 
 
 def number_figures(sums: NumberSums) -> dict[str, float | None]:
-    """Return root mean squared error and mean absolute error in the target's unit, R^2 = 1 - squared / spread, mean loss."""
+    """Return root mean squared error and mean absolute error in the target's unit, R^2 = 1 - squared / spread, mean loss.
+
+    R^2 is None where all targets are equal: rounding can leave a spread of which it would be a huge multiple.
+    """
     mse = _ratio(sums.squared, sums.weight)
     return {
         "rmse": None if mse is None else math.sqrt(mse),
         "mae": _ratio(sums.absolute, sums.weight),
-        "r2": None if sums.spread <= 0 else 1 - sums.squared / sums.spread,
+        "r2": None if sums.spread <= 0 or sums.least == sums.most else 1 - sums.squared / sums.spread,
         "loss": _ratio(sums.loss, sums.weight),
     }
 

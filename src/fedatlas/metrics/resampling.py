@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedatlas.metrics.quality import (
     BINS,
@@ -71,16 +72,30 @@ def of_numbers(predicted: Values, targets: Values, weights: Values | None = None
     error, w = y - floats(predicted).reshape(y.shape), row_weights(weights, y)
     centred = y - (np.median(y) if len(y) else 0.0)  # the centre of most draws, with or without an outlier
     sums = summed(w, w * centred, w * centred**2, w * error**2, w * np.abs(error))
+    differ = different(y, w)
 
     def figures(drawn: Floats) -> dict[str, Floats]:
         total, first, second, squared, absolute = sums(drawn).T
         spread = second - first * over(first, total)
         return {
             "mae": over(absolute, total),
-            "r2": 1 - over(squared, np.where(spread > 1e-12 * second, spread, 0.0)),
+            "r2": 1 - over(squared, np.where(differ(drawn) & (spread > 1e-12 * second), spread, 0.0)),
         }
 
     return figures
+
+
+def different(y: Floats, w: Floats) -> Callable[[Floats], NDArray[np.bool_]]:
+    """Map (draws, n) to (draws,): whether the targets of the rows drawn differ, those of weight 0 aside."""
+    value = np.unique(y, return_inverse=True)[1]
+    counts = w > 0
+
+    def found(drawn: Floats) -> NDArray[np.bool_]:
+        there = (drawn > 0) & counts
+        least, most = (np.where(there, value, end).astype(np.int64) for end in (len(y), -1))
+        return np.asarray(least.min(1, initial=len(y)) < most.max(1, initial=-1))
+
+    return found
 
 
 def of_two_classes(margin: Values, probabilities: Values, targets: Values, weights: Values | None = None) -> Weighted:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm, Facts, Message, State
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.client_models import files_of, models_of, used_by
+from fedatlas.data.cells import read_as
 from fedatlas.data.files import read_inputs
 from fedatlas.data.frame import read_table
 from fedatlas.data.pictures import pictures_in
@@ -72,6 +73,12 @@ class FinishedRun(NamedTuple):
         ``holes``: rows with an infinite or missing number raise DataError, or get "empty" predictions and a UserWarning
         that counts them. ``keep``: columns of the rows' table, such as a key, to put before the predictions.
         """
+        with read_as(self.preprocess.reading):
+            return self._predict(rows, client, model, holes, keep)
+
+    def _predict(
+        self, rows: Any, client: int | None, model: str, holes: Holes, keep: Sequence[str]
+    ) -> pandas.DataFrame:
         if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
             rows = read_table(rows)
         kept = columns_of(rows, keep)
@@ -80,7 +87,7 @@ class FinishedRun(NamedTuple):
             warnings.warn(
                 f"The clients of '{self.path}' use personal models or those of their group ({self.config.algorithm.name}), but these "
                 "predictions are by the common one. --client K, in Python client=K, uses the model of client K.",
-                stacklevel=2,
+                stacklevel=3,
             )
         empty = holes == "empty"
         done = self.preprocess if client is None else self.preprocess.of_client(client)

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedatlas.algorithm import State
 from fedatlas.course.columns_end import MODEL, model_file
+from fedatlas.data.cells import Reading
 from fedatlas.data.dataset import Column
-from fedatlas.data.party_tables import PartyTable, new_rows
+from fedatlas.data.party_tables import PartyTable, Trained, new_rows
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
@@ -27,6 +28,7 @@ from fedatlas.setup.refusals import checked
 from fedatlas.vertical import align
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import Columns, order, tensor
+from fedatlas.vertical.scheme import Scheme
 from fedatlas.wording import bytes_text
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
         )
     saved = [folder.read_json(model_file(name), "party", "id", "schema", *own) for name in names]
     common = folder.read_json(MODEL, *shared)
-    tables = [read(one, files[name]) for name, one in zip(names, saved, strict=True)]
+    tables = [read(one, files[name], scheme) for name, one in zip(names, saved, strict=True)]
     parties = [columns_of(k, one, active, tuple(names), config.seed) for k, one in enumerate(tables)]
     if without := tables[active].without_id:
         raise DataError(
@@ -91,6 +93,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
         for name, n in lacking.items()
         if n
     )
+    said = (*(doubt for one in tables for doubt in one.doubts), *said)
     return Predicted(as_table(tables[active].ids, scheme.outputs(state), saved[active]), lacking, sent, said)
 
 
@@ -106,10 +109,12 @@ def predicted(run: Path, files: Sequence[str]) -> tuple[pandas.DataFrame, list[s
     return found.table, [*found.notices, f"{bytes_text(found.bytes)} were sent."]
 
 
-def read(saved: Mapping[str, Any], file: str) -> PartyTable:
-    """Return a party's new rows, with the columns that it was trained with."""
-    schema = [Column(one["name"], tuple(one["categories"])) for one in saved["schema"]]
-    return new_rows(file, saved["id"], schema, saved["party"])
+def read(saved: Mapping[str, Any], file: str, scheme: Scheme) -> PartyTable:
+    """Return a party's new rows, read as in training, with the columns that its part of the model uses."""
+    schema = tuple(Column(one["name"], tuple(one["categories"])) for one in saved["schema"])
+    how = saved.get("reading")
+    trained = Trained(saved["party"], saved["id"], schema, scheme.reads(saved), Reading.from_json(how))
+    return new_rows(file, trained._replace(bits=how["bits"]) if how else trained)
 
 
 def matched(

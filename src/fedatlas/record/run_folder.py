@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedatlas.config import ExperimentConfig, read
+from fedatlas.data.cells import Reading, now
 from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.files import OWN_FILES, disk_error, write_bytes, write_json, write_text
 from fedatlas.models.registry import OWN
@@ -163,6 +164,14 @@ class RunFolder:
     def of_columns(self) -> bool:
         """Whether the run is of parties that hold columns."""
         return of_columns(self.config())
+
+    def reading(self) -> Reading:
+        """Return how a run that has begun reads its data, those of this context if it has not."""
+        for name in ("preprocess.json", "partition.json"):  # the second of parties that hold columns
+            if (self.path / name).exists():
+                found = Reading.from_json(self.read_json(name).get("reading"))
+                return now()._replace(rules=found.rules)
+        return now()
 
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
         """Append a line of JSON to a file; resuming never cuts it back."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedatlas.course.progress import NOBODY, Progress, Run
+from fedatlas.data.cells import read_as
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.federation.link import Observer
@@ -40,7 +41,7 @@ def ensure(
             return carry_out(whole, folder, start_of(folder), more, progress, observers)
     if not more.attacks and more.baselines is False and not (more.report and not (folder / REPORT).exists()):
         return done
-    with RunFolder(folder).claimed(), read_once():
+    with RunFolder(folder).claimed(), read_as(RunFolder(folder).reading()), read_once():
         return finish(done, whole, more, progress, renew)
 
 
@@ -49,9 +50,9 @@ def carry_out(
 ) -> Run:
     """Carry a run from its start to its report, in a folder that this process has claimed.
 
-    The data are read once for the run and its baselines.
+    The data are read once for the run and its baselines, by the rules that the run began with.
     """
-    with contextlib.nullcontext() if more.baselines is False else read_once():
+    with read_as(RunFolder(folder).reading()), contextlib.nullcontext() if more.baselines is False else read_once():
         try:
             done = run_one(whole, folder, start, more, progress, observers)
         except DivergedError:

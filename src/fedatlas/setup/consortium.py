@@ -11,6 +11,7 @@ from fedatlas import machine
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import dealt
 from fedatlas.data.by_name import find_source
+from fedatlas.data.cells import Reading, now
 from fedatlas.data.dataset import Column, Split
 from fedatlas.data.loaded import OWN_FRACTION, Loaded, LoadRequest, draw
 from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, count_rows, deal, read_party
@@ -107,9 +108,8 @@ def rows_asked(config: ExperimentConfig) -> Rows:
 
 def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], seed: int, workers: int = 1) -> Columns:
     """Return a party's table as the protocols take it."""
-    return Columns(
-        k, table.name, active, names, table.ids, table.x, table.names, table.y, table.weight, table.task, seed, workers
-    )
+    found = Columns(k, table.name, active, names, table.ids, table.x, table.names, table.y, table.weight, table.task)
+    return found._replace(seed=seed, workers=workers, rules=table.reading.rules)
 
 
 def party_tables(config: ExperimentConfig) -> list[PartyTable]:
@@ -124,7 +124,8 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
     weight = None if rows.weight is None else rows.weight.numpy()
     plan = Deal(how.parties, how.columns, how.label_party, how.overlap)
     about = (loaded.task, loaded.class_names)
-    return deal(schema, rows.x.numpy(), rows.y.numpy(), weight, about, plan, config.seed)
+    reading = Reading.from_json({**now().to_json(), **loaded.facts.get("reading", {})})
+    return deal(schema, rows.x.numpy(), rows.y.numpy(), weight, about, plan, config.seed, reading)
 
 
 def files_of(config: ExperimentConfig) -> list[PartyFile]:
@@ -169,6 +170,7 @@ def said_of(tables: Sequence[PartyTable]) -> list[str]:
     """Return what the user should know about the tables."""
     out = []
     for one in tables:
+        out += one.doubts
         if one.without_id:
             verb = "has" if one.without_id == 1 else "have"
             out.append(f"{count_rows(one.without_id)} of '{one.name}' {verb} no id and cannot be matched.")

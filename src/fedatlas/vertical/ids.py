@@ -2,13 +2,14 @@
 
 An id is the file's text without blanks at its ends, an integer in decimal. Nothing else is normalised: "007" and 7 are
 different ids. If the tables overlap little, a party reveals only a `Look` of its ids: their lengths, and how many have
-leading zeros, only digits, or letters.
+leading zeros, only digits, letters, small or capital ones, or the form in which spreadsheets round long numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from fedatlas.vertical.parties import Whole
 
+ROUNDED = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
 LITTLE = 0.5  # share of the smallest party's ids below which parties reveal how their ids look
 
 
@@ -28,6 +30,9 @@ class Look(NamedTuple):
     letters: float  # share of those that hold a letter
     shortest: int  # characters
     longest: int
+    small: float = 0.0  # share of those with a small letter
+    capital: float = 0.0  # share of those with a capital letter
+    rounded: float = 0.0  # share of those like 9.0E+15
 
 
 def look_of(ids: Sequence[str]) -> Look:
@@ -41,11 +46,25 @@ def look_of(ids: Sequence[str]) -> Look:
         sum(any(c.isalpha() for c in one) for one in ids) / n,
         min(lengths),
         max(lengths),
+        sum(one != one.upper() for one in ids) / n,
+        sum(one != one.lower() for one in ids) / n,
+        sum(ROUNDED.fullmatch(one) is not None for one in ids) / n,
     )
 
 
 def difference(looks: Mapping[str, Look]) -> str:
     """Say what differs most between the ids of several parties; if nothing stands out, give their lengths."""
+    if worst := [name for name, one in looks.items() if one.rounded >= 0.25]:
+        share = looks[worst[0]].rounded
+        return (
+            f"{share:.0%} of the ids of '{worst[0]}' look like 9.0E+15, as spreadsheets round long numbers: write the column as text "
+            "from its source"
+        )
+    letters = [one.letters for one in looks.values()]
+    cases = [{name: getattr(one, case) for name, one in looks.items()} for case in ("small", "capital")]
+    if max(letters) - min(letters) < 0.25 and any(max(one.values()) - min(one.values()) >= 0.25 for one in cases):
+        said = ", ".join(f"'{name}' {one:.0%}" for name, one in cases[0].items())
+        return f"they differ by upper and lower case (ids with small letters: {said}): write them in the same way"
     of = {
         "leading zeros": {name: one.zeros for name, one in looks.items()},
         "letters": {name: one.letters for name, one in looks.items()},

@@ -37,6 +37,9 @@ class Columns(NamedTuple):
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
     row_order: Literal["seed", "secret"] = "seed"  # what the key of the rows' order is made from
+    rules: int = (
+        2  # number of the rules by which tables are read; by the first a value that training never lacked goes left
+    )
 
 
 class PartyLeft(ProtocolError):

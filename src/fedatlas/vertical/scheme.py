@@ -78,6 +78,9 @@ class Scheme(NamedTuple):
     load: Callable[[Columns, Mapping[str, Any]], State]  # from "table" and "model" as exported, to predict
     predict: Callable[[How, State], RoundGenerator]  # afterwards the active party's state has outputs
     keys: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # keys that "table" and "model" must have
+    reads: Callable[[Mapping[str, Any]], frozenset[str] | None] = lambda table: (
+        None
+    )  # "table" as exported -> the names of the columns that it uses to predict; None: all
     counts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> ``figures`` of a row
     facts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> entries of summary.json (`RunSummary`)
     said: Callable[[How], str] = str  # the settings in a line

@@ -106,6 +106,8 @@ class Booster:
                 self.margin[i] += value
             return {"leaf": value, "rows": len(rows)}
         gain, party, column, cut, missing = best
+        if not any(math.isnan(self.x[i][column]) for i in rows):  # nothing is known of holes here: with most rows
+            missing = "left" if 2 * sum(self.x[i][column] <= cut for i in rows) >= len(rows) else "right"
 
         def left(i: int) -> bool:
             value = self.x[i][column]

@@ -59,6 +59,11 @@ def _skeleton(data: Columns, boost: records.Boost) -> dict[str, Any]:
     return {"task": boost["task"], "start": start, "unit": scale, "trees": [{"nodes": one} for one in trees]}
 
 
+def reads(table: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns on which a party's exported splits are."""
+    return frozenset(one["column"] for one in table["records"])
+
+
 def loaded(data: Columns, exported: Mapping[str, Any]) -> State:
     """Return the party's state for prediction on new rows. DataError if its table lacks a column that a split uses."""
     found = exported["table"]["records"]

@@ -18,7 +18,7 @@ from fedatlas.vertical.boosting.histogram import Clear
 from fedatlas.vertical.boosting.nodes import bits, moved, parents, smaller
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import LETTERS, letter, others, taken
-from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
+from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
 
 Answered = tuple[Update, State, Any]
@@ -171,7 +171,24 @@ def divided(
     data: Columns, state: State, now: Mapping[str, Any], nodes: Sequence[int], wanted: Sequence[int]
 ) -> tuple[dict[str, Any], list[int], State]:
     """Split nodes by these candidates; return what others are told, the new records' numbers and the party's state."""
-    after, numbers = records.with_splits(state, now["grid"], wanted, now["tree"] - 1)
-    x, table = aligned(data, state).x, after["boost"]["table"]
+    x = aligned(data, state).x
+    found = now["grid"]
+    left = found.left[list(wanted)].tolist() if data.rules < 2 else _ways_of_holes(now, x, nodes, wanted)
+    after, numbers = records.with_splits(state, found, wanted, left, now["tree"] - 1)
+    table = after["boost"]["table"]
     left = [bits(records.ways(table, r, x[now["at"] == v])) for v, r in zip(nodes, numbers, strict=True)]
     return {"nodes": list(nodes), "left": left}, numbers, after
+
+
+def _ways_of_holes(now: Mapping[str, Any], x: Floats, nodes: Sequence[int], wanted: Sequence[int]) -> list[bool]:
+    """Return whether missing values go left, by node: as the candidate says if the node's training rows have some.
+
+    Else they go with more of these rows; left if both children have as many.
+    """
+    found, rows = now["grid"], now["rows"]
+    out = []
+    for v, i in zip(nodes, wanted, strict=True):
+        values = x[rows[now["at"][rows] == v], found.column[i]]
+        most = 2 * np.count_nonzero(values <= found.cut[i]) >= len(values)
+        out.append(bool(found.left[i] if np.isnan(values).any() else most))
+    return out

@@ -63,11 +63,19 @@ def ways(table: Mapping[str, torch.Tensor], record: int, x: Floats) -> NDArray[n
     return found
 
 
-def with_splits(state: State, found: Grid, candidates: Sequence[int], tree: int) -> tuple[State, list[int]]:
-    """Return the party's state with these candidates as new records, and the records' numbers."""
+def with_splits(
+    state: State, found: Grid, candidates: Sequence[int], left: Sequence[bool], tree: int
+) -> tuple[State, list[int]]:
+    """Return the party's state with these candidates as new records, and the records' numbers.
+
+    ``left``: whether missing values go left, by candidate.
+    """
     table = state["boost"]["table"]
     line = {"tree": tree, "gain": np.nan}
-    more = [{**line, "column": found.column[i], "cut": found.cut[i], "left": found.left[i]} for i in candidates]
+    more = [
+        {**line, "column": found.column[i], "cut": found.cut[i], "left": way}
+        for i, way in zip(candidates, left, strict=True)
+    ]
     first = len(table["tree"])
     boost = {**state["boost"], "table": appended(table, more, TABLE)}
     return {**state, "boost": boost}, list(range(first, first + len(more)))

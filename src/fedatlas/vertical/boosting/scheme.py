@@ -8,7 +8,7 @@ from typing import Any
 from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import for_columns
-from fedatlas.vertical.boosting.files import export, loaded, outputs
+from fedatlas.vertical.boosting.files import export, loaded, outputs, reads
 from fedatlas.vertical.boosting.protocol import begin, due, grow, importance, infer, questions
 from fedatlas.vertical.boosting.records import by_column
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
@@ -103,6 +103,7 @@ SECUREBOOST = Scheme(
     own=own,
     export=export,
     keys=(("records",), ("trees",)),
+    reads=reads,
     load=loaded,
     predict=infer,
     trial=trial,

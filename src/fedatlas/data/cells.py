@@ -1,0 +1,222 @@
+"""The text of a cell, and the one grammar of a number: of inputs, targets, owners, ids and weights, in every file.
+
+A cell is its text without blanks at its ends. A number is what docs/data.md says: an optional sign (also U+2212), ASCII digits with
+at most one decimal point, an optional exponent. It never holds an underscore or a comma. Two keys allow more: ``thousands``, a
+mark between groups of three digits, and ``units``, signs beside the number.
+
+`Reading` holds the rules by number and these keys. The rules in force are a property of the context (`read_as`): a run keeps
+them in its record, so that whoever reads for it later, reads as it did.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedatlas.data.dataset import Names
+from fedatlas.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEWEST = 2
+"""Number of the rules of new runs. 1: numbers as Python's ``float`` reads them, classes by value, pictures as stored."""
+MISSING = ("", "na", "nan", "null")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE | re.ASCII)
+WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+MINUS = "\N{MINUS SIGN}"
+APART = {",": ",", "'": "'\N{RIGHT SINGLE QUOTATION MARK}", " ": " \N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"}
+"""`Reading.thousands` -> the characters that it stands for."""
+UNITS = "$%\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}\N{PER MILLE SIGN}"
+"""Signs that a notice proposes for `Reading.units`."""
+
+Thousands = Literal[",", " ", "'"]
+Background = Literal["white", "black"]
+
+
+class Reading(NamedTuple):
+    """How cells and pictures are read."""
+
+    rules: int = NEWEST
+    thousands: str = ""  # mark between groups of three digits; "" = none
+    units: Names = ()  # signs before or behind a number that are left out
+    background: str = "white"  # of transparent pictures
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**self._asdict(), "units": list(self.units)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any] | None) -> Reading:
+        """Invert `to_json`; a record without an entry is of the first rules."""
+        if values is None:
+            return OLDEST
+        known = {key: values[key] for key in cls._fields if key in values}
+        return cls(**{**known, "units": tuple(known.get("units", ()))})
+
+
+OLDEST = Reading(1)
+_NOW: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+def now() -> Reading:
+    """Return how cells are read in this context."""
+    return _NOW.get() or Reading()
+
+
+def with_keys(
+    thousands: str | None = None, units: Sequence[str] | None = None, background: str | None = None
+) -> Reading:
+    """Return the rules of this context with these keys; None: as usual."""
+    return Reading(now().rules, thousands or "", tuple(units or ()), background or "white")
+
+
+@contextmanager
+def read_as(reading: Reading) -> Iterator[None]:
+    """Read cells and pictures in this way inside the block."""
+    token = _NOW.set(reading)
+    try:
+        yield
+    finally:
+        _NOW.reset(token)
+
+
+def missing(cells: np.ndarray) -> np.ndarray:
+    """Return a mask of the missing cells of a text column."""
+    out: np.ndarray = np.isin(np.char.lower(cells), MISSING)
+    return out
+
+
+def texts(column: pd.Series) -> np.ndarray:
+    """Return cells as stripped texts; missing cells of any kind become "". DataError for a column of lists."""
+    objects = column.astype(object)
+    if column.dtype == object and (kinds := {*map(type, objects)} & {list, tuple, dict, set, np.ndarray}):
+        several = "tables" if kinds == {dict} else "lists"
+        raise DataError(f"column '{column.name}' holds {several}, not one value in each row: leave the column out.")
+    filled = objects.where(column.notna(), "")
+    return np.char.strip(filled.map(str).to_numpy(dtype=str))
+
+
+def numbers(column: pd.Series) -> np.ndarray | None:
+    """Return a column as float64 with NaN for missing cells; None if a cell is not a number."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(column.dtype):
+        return None
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return values
+    cells = texts(column)
+    gone = missing(cells) | (cells == "?")
+    found = values_of(cells[~gone])
+    if found is None:
+        return None
+    out = np.full(len(cells), np.nan)
+    out[~gone] = found
+    return out
+
+
+def values_of(cells: np.ndarray) -> np.ndarray | None:
+    """Return texts as float64; None if one is not a number."""
+    if not len(cells):
+        return np.zeros(0)
+    read = now()
+    if read.rules > 1:
+        signs = np.ascontiguousarray(cells).view(np.uint32)  # code points
+        if read.thousands or read.units or (signs > 127).any():
+            cells = np.array([bare(cell) for cell in cells.tolist()])
+            signs = cells.view(np.uint32)
+        if (signs > 127).any() or (signs == ord("_")).any():
+            return None
+    try:
+        found: np.ndarray = cells.astype(np.float64)
+    except ValueError:
+        return None
+    return None if read.rules > 1 and np.isnan(found).any() else found  # "-nan" is none
+
+
+def value_of(cell: str) -> float | None:
+    """Return a text as a number; None if it is not one."""
+    if now().rules > 1:
+        cell = bare(cell)
+        return float(cell) if NUMBER.fullmatch(cell) else None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def bare(cell: str) -> str:
+    """Return a text without the marks that the keys allow, and with an ASCII minus; such a text may be a number."""
+    read, cell = now(), cell.replace(MINUS, "-")
+    sign, rest = (cell[:1], cell[1:].strip()) if cell[:1] in {"-", "+"} else ("", cell)
+    for unit in read.units:
+        if (left := rest.removeprefix(unit)) != rest or (left := rest.removesuffix(unit)) != rest:
+            rest = left.strip()
+            break
+    if not sign and rest[:1] in {"-", "+"}:  # $-5
+        sign, rest = rest[0], rest[1:]
+    if (apart := APART.get(read.thousands)) and (
+        found := re.fullmatch(rf"(\d{{1,3}}(?:([{apart}])\d{{3}})(?:\2\d{{3}})*)(\.\d+)?", rest, re.ASCII)
+    ):
+        rest = found[1].replace(found[2], "") + (found[3] or "")
+    return sign + rest if NUMBER.fullmatch(sign + rest) else cell
+
+
+def no_numbers(cells: Iterable[str]) -> list[str]:
+    """Return the texts that are not numbers."""
+    return [cell for cell in cells if value_of(cell) is None]
+
+
+def marks_of(cell: str) -> Reading | None:
+    """Return the keys under which a text that is no number would be one; None without any."""
+    tried = [Reading(thousands=apart, units=units) for units in ((), tuple(UNITS)) for apart in ("", *APART)]
+    for one in tried[1:]:
+        with read_as(one):
+            if value_of(cell) is not None:
+                return one._replace(units=tuple(unit for unit in one.units if unit in cell))
+    return None
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+def class_text(cell: str) -> str:
+    """Return the name of a class: the cell's text, without the ``.0`` of a whole number."""
+    return cell[:-2] if cell.endswith(".0") and WHOLE.fullmatch(cell[:-2]) else cell
+
+
+def in_order(names: Iterable[str]) -> Names:
+    """Return names in the order of all classes: numbers by value, then texts; alike numbers by their text. Keys do not matter."""
+
+    def place(name: str) -> tuple[bool, float | int, str]:
+        value = int(name) if len(name) < 400 and WHOLE.fullmatch(name) else value_of(name)
+        return (value is None, value or 0, name)
+
+    with read_as(Reading(now().rules)):
+        return tuple(sorted(names, key=place))
+
+
+def coded(cells: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Return the place of each cell among the names, int64."""
+    place = {name: i for i, name in enumerate(names)}
+    return np.array([place[cell] for cell in cells], np.int64)
+
+
+def one_owner(name: str) -> str:
+    """Return what is alike in all ways of writing an owner's name: Unicode's form, upper and lower case, ``.0``."""
+    composed = unicodedata.normalize("NFC", class_text(name))
+    return unicodedata.normalize("NFC", composed.casefold())
+
+
+def difference(a: str, b: str) -> str:
+    """Say how two names differ that may mean the same."""
+    if unicodedata.normalize("NFC", a) == unicodedata.normalize("NFC", b):
+        return "by the form of their Unicode (NFC and NFD)"
+    return "by upper and lower case" if a.casefold() == b.casefold() else "by how the same number is written"
