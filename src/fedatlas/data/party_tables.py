@@ -253,11 +253,11 @@ def deal(
     target_: tuple[str, Names],
     how: Deal,
     seed: int,
-    reading: Reading = Reading(),
+    reading: Reading | None = None,
 ) -> list[PartyTable]:
     """Deal one table's columns to parties, each with its rows in a separate order.
 
-    ``target_``: task and names of the classes; ``reading``: how the table was read.
+    ``target_``: task and names of the classes; ``reading``: how the table was read; None: as in this context.
     """
     known = [column.name for column in schema]
     groups = dict(how.columns) or {
@@ -282,7 +282,7 @@ def deal(
         mine = rows[k]
         x, names = spread([schema[j] for j in at], raw[mine][:, at])
         table = PartyTable(name, tuple(str(i) for i in mine), tuple(schema[j] for j in at), x, names)
-        table = table._replace(reading=reading, bits=32)  # as the table's rows are stored
+        table = table._replace(reading=reading or now(), bits=32)  # as the table's rows are stored
         if k == holder:
             checked, task, classes = check_classes(y[mine].astype(np.float64), *target_, "the target")
             own_weight = None if weight is None else weight[mine].astype(np.float64)

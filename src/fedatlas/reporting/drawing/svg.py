@@ -105,7 +105,7 @@ def band_axis(frame: Frame, band: Band, names: Sequence[str], title: str, *, sla
     shown = list(range(0, len(names), every))
     if len(names) > 1 and all(name.isdigit() for name in names):
         apart = every * (int(names[1]) - int(names[0]))
-        aligned = [i for i, name in enumerate(names) if int(name) % apart == 0]
+        aligned = [i for i, name in enumerate(names) if apart > 0 and int(name) % apart == 0]  # 01 and 1 are not apart
         shown = aligned if len(aligned) > 1 else shown
     turn = ' transform="rotate(-45)" text-anchor="end" x="2" y="10"' if slanted else ' y="16" text-anchor="middle"'
     ticks = "".join(
