@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.data.cells import missing, now
 from fedatlas.data.dataset import Names, Split, TaskKind
 from fedatlas.data.frame import check_roles, is_quantity
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, LoadRequest, divided
-from fedatlas.data.pictures import GREY, eight_bits
+from fedatlas.data.pictures import GREY, eight_bits, upright
 from fedatlas.errors import ConfigError, DataError, first_line
 
 
@@ -69,7 +70,7 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
         )
     task, class_names = _task(first, label)
     parts = {side: _part(rows, label, image, numeric, class_names, task) for side, rows in splits.items()}
-    named = {side: np.array(rows[client]).astype(str) for side, rows in splits.items() if client in rows.column_names}
+    named = {side: _owners(rows[client], client, name) for side, rows in splits.items() if client in rows.column_names}
     codes, names = owners(list(named.values()), "") if named else ([], ())
     for side, code in zip(named, codes, strict=True):
         parts[side] = parts[side]._replace(client=torch.from_numpy(code))
@@ -83,6 +84,15 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
         **(divided(parts["train"].x.shape[1]) if image else {}),
         facts={"files": [], "hub": name},
     )
+
+
+def _owners(values: Sequence[Any], client: str, name: str) -> np.ndarray:
+    """Return the rows' owners as texts; DataError where one is missing."""
+    found = np.array(values).astype(str)
+    lost = int((missing(found) | (found == str(None))).sum()) if now().rules > 1 else 0
+    if lost:
+        raise DataError(f"'{name}': the owner '{client}' is missing in {lost} rows: choose another column, or none.")
+    return found
 
 
 def _is_number(feature: Any) -> bool:
@@ -119,6 +129,7 @@ def _target(rows: Any, label: str, class_names: Names, task: TaskKind) -> Tensor
 
 def _pixels(picture: Any) -> np.ndarray:
     """Return a picture of the hub as uint8 (channels, height, width)."""
+    picture = upright(picture)
     grey = picture.mode in GREY
     pixels = np.asarray(eight_bits(picture, "of the hub").convert("L" if grey else "RGB"), np.uint8)
     return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))

@@ -176,7 +176,7 @@ def _transparent(picture: Any) -> bool:
 def read_picture(path: Path, size: int, form: PictureForm) -> np.ndarray:
     """Read a picture as uint8 (channels, size, size); with 16 bits as float32 (1, size, size), 0 to 65535."""
     with _opened(path) as opened:
-        picture = opened if now().rules < 2 else upright(opened)
+        picture = upright(opened)
         if form.depth > 8:
             return _deep(picture, path, size)
         narrow = eight_bits(picture, f"'{path}'").convert("RGB" if form.colour else "L")
@@ -188,6 +188,8 @@ def upright(picture: Any) -> Any:
     """Return a picture turned as its EXIF orientation says, and on the background where it is transparent."""
     from PIL import ImageOps
 
+    if now().rules < 2:
+        return picture
     picture = ImageOps.exif_transpose(picture)
     if not _transparent(picture) or picture.mode in SIXTEEN:
         return picture
