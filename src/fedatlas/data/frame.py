@@ -308,14 +308,16 @@ def refuse_commas(column: pd.Series, what: str, otherwise: str = "", keys: str =
     marks = known & ~commas & np.isin(cells, no_numbers(np.unique(cells)))
     if marks.sum() > (1 - MOSTLY) * known.sum():
         return
-    first = f"such as '{cells[commas][0]}' in {where(column, commas)}"
     if now().rules > 1 and all(THOUSANDS.fullmatch(cell) for cell in cells[commas]):
-        one = cells[commas][0]
+        one = min(cells[commas].tolist(), key=lambda cell: cell.count(","))  # 1,240 before 1,240,000
+        first = f"such as '{one}' in {where(column, cells == one)}"
+        whole, point = one.replace(",", ""), one.replace(",", ".")
+        readings = f"this may mean {whole} or {point}" if one.count(",") == 1 else f"this means {whole}"
         raise DataError(
-            f"{what} holds numbers with a comma before three digits, {first}: this may mean {one.replace(',', '')} or "
-            f"{one.replace(',', '.', 1).replace(',', '')}; set {keys}thousands = ',' for the first, or write a decimal point "
-            f"for the second{otherwise}."
+            f"{what} holds numbers with commas before three digits, {first}: {readings}; set {keys}thousands = ',' to read {whole}, "
+            f"or write a decimal point{otherwise}."
         )
+    first = f"such as '{cells[commas][0]}' in {where(column, commas)}"
     raise DataError(f"{what} holds numbers with a decimal comma, {first}: write them with a decimal point{otherwise}.")
 
 

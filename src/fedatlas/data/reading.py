@@ -65,7 +65,9 @@ def same_classes(what: str, names: Sequence[str], by_number: bool = True) -> str
 
     if (pair := alike(names, common)) is None:
         return ""
-    return f"'{pair[0]}' and '{pair[1]}' are two classes of {what}{_how(pair)}: write them alike if they mean the same."
+    a, b = pair
+    how = "" if a.casefold() == b.casefold() else f" and differ {difference(a, b)}"
+    return f"'{a}' and '{b}' are two classes of {what}{how}: write them alike if they mean the same."
 
 
 def same_owners(what: str, names: Sequence[str]) -> str:
@@ -73,14 +75,9 @@ def same_owners(what: str, names: Sequence[str]) -> str:
     if now().rules < 2 or (pair := alike(names, one_owner)) is None:
         return ""
     return (
-        f"'{pair[0]}' and '{pair[1]}' are two owners of {what}{_how(pair)}: "
+        f"'{pair[0]}' and '{pair[1]}' are two owners of {what} and differ {difference(*pair)}: "
         "if they are one, write them alike or set data.same_owner = true."
     )
-
-
-def _how(pair: tuple[str, str]) -> str:
-    a, b = pair
-    return "" if a.casefold() == b.casefold() else f" and differ {difference(a, b)}"
 
 
 def alike(names: Sequence[str], common: Callable[[str], Hashable]) -> tuple[str, str] | None:
