@@ -345,6 +345,41 @@ def test_sums_at_the_ends_of_their_fields_open_exactly() -> None:
         assert sealed.opened(keys, plain, form, 1, 1).tolist() == [[15 * g, 15 * top, 15]]
 
 
+def sums_of_bins(keys: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The key holder, a passive party's sums of two bins with one row each, and the rows' ciphertexts."""
+    how = secureboost(**keys)._replace(key_bits=256)
+    holder = paillier.holder(paillier.generate(256, testing=True))
+    form = sealed.fields(4, how)
+    rows = sealed.sealed(gains.Fixed(np.array([3, -5]), np.array([1, 2]), 0, 0), form, holder, 1)
+    cipher = sealed.Cipher(holder.public, rows, form)
+    grid = bins.grid([0], [np.array([0.5])], np.array([False]))
+    held = cipher.histogram(np.arange(2), np.array([[0], [1]]), grid.width)
+    return (
+        cipher,
+        (held, grid, np.arange(1)),
+        {bytes(c.tolist()) for batch in rows for c in batch.plain()["ciphertexts"]},
+    )
+
+
+def blinded(keys: dict[str, Any]) -> None:
+    """What a passive party returns of a bin with one row is not that row's ciphertext, nor twice the same."""
+    cipher, asked, rows = sums_of_bins(keys)
+    first, second = (
+        {bytes(c.tolist()) for one in cipher.returned(*asked) for c in one["ciphertexts"]} for _ in range(2)
+    )
+    assert first.isdisjoint(rows)
+    assert first.isdisjoint(second)
+
+
+@pytest.mark.parametrize("keys", [{}, {"compress": False}, {"pack": False, "compress": False}], ids=str)
+def test_sums_are_blinded_before_they_are_returned(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The active party encrypted the rows: unblinded it would see which row stands alone in a bin. The fault is found."""
+    blinded(keys)
+    monkeypatch.setattr(sealed.paillier, "add", lambda public, sums, zeros, workers=1: sums)
+    with pytest.raises(AssertionError):
+        blinded(keys)
+
+
 # ------------------------------------------------------------------------------------------------ prediction, files
 
 

@@ -226,7 +226,7 @@ def new_rows(file: str, trained: Trained) -> PartyTable:
         f"{count_rows(n)} of '{trained.name}' {'holds' if n == 1 else 'hold'} a category of column '{column.name}' that no "
         "training row had; the model treats them as having no category."
         for column, values in zip(schema, raw.T, strict=True)
-        if column.categories and column.name not in unused and (n := int((values < 0).sum()))
+        if column.categories and (n := int((values < 0).sum()))
     )
     x, names = spread(schema, raw)
     found = PartyTable(trained.name, ids, tuple(schema), x, names, called=Path(file).name)
