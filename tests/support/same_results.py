@@ -94,12 +94,19 @@ def outcome(tables: Table) -> Table:
                 row = {key: value for key, value in json.loads(line).items() if key not in CLOCK}
                 rows[f"{file.relative_to(path).as_posix()} {number}"] = row
         kept = [*path.rglob("*.safetensors"), *path.rglob("partition.json"), *path.rglob("preprocess.json")]
-        files = {
-            file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(kept)
-        }
+        files = {file.relative_to(path).as_posix(): content_digest(file) for file in sorted(kept)}
         said = json.loads((path / "summary.json").read_text())
     summary = {key: digest(said[key]) for key in OUTCOME if key in said}
     return {"metrics": digest(rows), "rows": rows, "files": files, "summary": summary}
+
+
+def content_digest(file: Path) -> str:
+    """SHA-256 of a file; of preprocess.json without the rules of reading, which older runs do not name."""
+    content = file.read_bytes()
+    if file.name == "preprocess.json":
+        values = {key: value for key, value in json.loads(content).items() if key != "reading"}
+        content = (json.dumps(values, indent=1) + "\n").encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def digest(value: Any) -> str:

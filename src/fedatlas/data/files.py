@@ -63,39 +63,48 @@ def load_file(
     if not path:
         raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
     where = Path(path).expanduser()
-    given = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
+    given: PlainValues = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
     given |= {"thousands": thousands, "units": units}
-    read = with_keys(thousands, units, background)
     if where.is_dir():
         _only({**given, "same_owner": same_owner}, "a folder of pictures")
-        if request.test_file:
-            raise ConfigError(
-                "data.test: a folder of pictures is tested on its 'test' folder or on a fraction of it, not on a file."
-            )
-        with read_as(read):
-            return load_pictures(where, size).with_facts(called=where.name)
+        with read_as(with_keys(background=background)):
+            return _folder(where, size, request)
     if background is not None:
         raise ConfigError("data.background is for a folder of pictures: remove the key.")
     if not where.exists():
         raise DataError(f"data.path: {lacking(path)}")
-    facts: PlainValues = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
-    if request.test_file and Path(request.test_file).is_file():
-        facts["files"].append({"file": Path(request.test_file).name, "sha256": sha256(Path(request.test_file))})
-    if len({each["sha256"] for each in facts["files"]}) < len(facts["files"]):
-        raise ConfigError(
-            f"data.test = '{request.test_file}' holds the training rows: name a file with rows that no client trains on."
-        )
+    facts = _files(where, request.test_file)
     if where.suffix == ".npz":
         _only(given, "a .npz")
         return load_arrays(where, task, request, bool(same_owner)).with_facts(**facts)
     if not where.name.endswith(TABLE_SUFFIXES):
         raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
     roles = Roles(label, client, weight, task, drop, categories, same_owner=bool(same_owner))
-    frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
-    with read_as(read):
+    with read_as(with_keys(thousands, units)):
+        frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
         return from_frames(
             frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2
         ).with_facts(**facts)
+
+
+def _folder(where: Path, size: int, request: LoadRequest) -> Loaded:
+    if request.test_file:
+        raise ConfigError(
+            "data.test: a folder of pictures is tested on its 'test' folder or on a fraction of it, not on a file."
+        )
+    return load_pictures(where, size).with_facts(called=where.name)
+
+
+def _files(where: Path, test_file: str) -> PlainValues:
+    """Return the files as facts; ConfigError if the test file holds the training rows."""
+    facts: PlainValues = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
+    if test_file and Path(test_file).is_file():
+        facts["files"].append({"file": Path(test_file).name, "sha256": sha256(Path(test_file))})
+    if len({each["sha256"] for each in facts["files"]}) < len(facts["files"]):
+        raise ConfigError(
+            f"data.test = '{test_file}' holds the training rows: name a file with rows that no client trains on."
+        )
+    return facts
 
 
 def _only(given: PlainValues, what: str) -> None:

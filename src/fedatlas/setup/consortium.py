@@ -168,7 +168,7 @@ def refuse_labels(config: ExperimentConfig, tables: Sequence[PartyTable]) -> Non
 
 def said_of(tables: Sequence[PartyTable]) -> list[str]:
     """Return what the user should know about the tables."""
-    out = []
+    out: list[str] = []
     for one in tables:
         out += one.doubts
         if one.without_id:
