@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class FedatlasError(Exception):
@@ -81,11 +84,32 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
+def raised(error: Exception) -> str:
+    """Return, as part of a sentence, an exception of a user's own code and the line of it in which it was raised."""
+    said = f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
+    frame = own_frame(error)
+    return f"{said} ({frame.filename}, line {frame.lineno}: {frame.line})" if frame else said
+
+
+def own_frame(error: Exception) -> traceback.FrameSummary | None:
+    """Return the last place of a traceback that lies neither in fedatlas nor in Python's or other installed libraries.
+
+    None if there is none.
+    """
+    places = [(place, Path(place.filename)) for place in traceback.extract_tb(error.__traceback__)]
+    own = [
+        place for place, path in places if path.is_file() and not any(map(path.absolute().is_relative_to, _LIBRARIES))
+    ]
+    return own[-1] if own else None
+
+
 def lacks_memory(error: Exception) -> bool:
     """Return whether an allocator of torch or NumPy gave up, on the processor or on a GPU."""
     gave_up = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return gave_up or "can't allocate memory" in str(error)
 
+
+_LIBRARIES = (Path(__file__).parent, *{Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
 
 SHORT = 2  # names of at most this many letters are not completed
 

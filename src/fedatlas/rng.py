@@ -1,8 +1,8 @@
 """Random streams: every draw takes a generator derived from (seed, purpose, key...).
 
-No library code changes a global generator (a network's initial weights are drawn by torch's own, which is seeded from a
-stream and restored afterwards), so the order in which clients, chunks or workers happen to
-run changes nothing (C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
+No library code sets or reads a global generator (a network's initial weights are drawn from a stream, too:
+`models.draws`), so neither the order in which clients, chunks or workers happen to run nor what other threads do changes
+anything (C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
 ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
 ``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``, ``noise``,
 ``effects``, ``front``, ``track``, ``attack``, ``boosting``.

@@ -10,7 +10,8 @@ from torch.func import functional_call
 from fedatlas.errors import ConfigError
 from fedatlas.models import Dropout, adopt_dropout, draw_masks, dropout_shapes, init_model, make_model
 from fedatlas.models.cnn import emnist_cnn
-from fedatlas.models.dropout import evaluating, refuse_hidden_draws
+from fedatlas.models.draws import refuse_hidden_draws
+from fedatlas.models.dropout import evaluating
 from fedatlas.rng import torch_stream
 
 
@@ -107,9 +108,40 @@ def test_a_module_that_draws_by_itself_is_refused():
         def forward(self, x):
             return self.layer(self.lstm(x.unsqueeze(2))[0][:, -1])
 
-    for module in (Functional(), Recurrent()):
-        with pytest.raises(ConfigError, match=r"draws random numbers inside its forward pass: use nn\.Dropout"):
+    class Attentive(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.layer(self.encoder(x.unsqueeze(1))[:, 0])
+
+    class Python(nn.Linear):
+        def forward(self, x):
+            return super().forward(x if random.random() < 0.999 else 2 * x)  # noqa: S311
+
+    recurrent = (
+        r" in its layer 'lstm' \(LSTM\): build it with dropout = 0 \(it has 0\.2\), and where units should drop "
+    )
+    attentive = (
+        r" in its layer 'encoder\.self_attn' \(MultiheadAttention\): build it with dropout = 0 \(it has 0\.1\), .*"
+    )
+    for module, where in (
+        (Functional(), ": "),
+        (Recurrent(), recurrent),
+        (Attentive(), attentive),
+        (Python(4, 2), ": "),
+    ):
+        with pytest.raises(
+            ConfigError, match=rf"draws random numbers inside its forward pass{where}use nn\.Dropout layers"
+        ):
             make_model(module, (4,), 2, seed=1)
+
+
+def test_a_layer_that_may_drop_and_does_not_is_taken():
+    """Fused attention is marked as random by torch, whether or not anything is dropped."""
+    encoder = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    assert make_model(nn.Sequential(nn.Unflatten(1, (1, 4)), encoder, nn.Flatten(), nn.Linear(4, 2)), (4,), 2, seed=1)
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: float(torch.rand(()))])

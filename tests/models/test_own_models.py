@@ -1,9 +1,12 @@
 """A user's own network: as a module, and by entry point."""
 
 import functools
+import random
 import sys
 import textwrap
+import threading
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,6 +20,7 @@ from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.models import (
+    MODELS,
     ModelConfig,
     dropout_shapes,
     find_model,
@@ -24,6 +28,7 @@ from fedatlas.models import (
     parameter_count,
 )
 from fedatlas.registry import PLUGINS
+from fedatlas.rng import derive
 
 
 def test_numbers_of_a_users_module():
@@ -243,3 +248,150 @@ def test_a_broken_package_keeps_nobody_from_the_rest(tmp_path, monkeypatch):
 def test_a_builder_that_is_no_function_is_listed(monkeypatch):
     monkeypatch.setitem(PLUGINS["models"], "half", functools.partial(nn.Linear, 3))
     assert "half" in [row["name"] for row in catalogue.rows("models")]
+
+
+class Kept(nn.Linear):
+    """A running mean that is bound anew; ``how`` says where the pass keeps it."""
+
+    def __init__(self, how):
+        super().__init__(6, 3)
+        self.how, self.plain, self.past = how, 0.0, []
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("later", None)
+
+    def forward(self, x):
+        if self.training:
+            mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+            if self.how == "plain":
+                self.plain = float(mean.sum())
+            elif self.how == "past":
+                self.past.append(len(x))
+            else:
+                setattr(self, self.how, mean)
+        return super().forward(x - self.mean)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            "mean",
+            r"assigns its '0\.mean' anew in its forward pass, .*: write into it instead, as in self\.0\.mean\.copy_",
+        ),
+        ("later", r"assigns its '0\.later' anew"),
+        ("plain", r"changes its attribute '0\.plain' in its forward pass, but only tensors travel"),
+        ("past", r"changes its attribute '0\.past' in its forward pass"),
+        ("fresh", r"changes its attribute '0\.fresh' in its forward pass"),
+    ],
+)
+def test_what_a_forward_pass_keeps_elsewhere_is_refused(how, said):
+    with pytest.raises(ConfigError, match=said):
+        make_model(nn.Sequential(Kept(how)), (6,), 3, seed=1)
+
+
+def test_a_shape_that_a_pass_notes_is_no_state():
+    class Noting(nn.Linear):
+        def forward(self, x):
+            self.shape = x.shape
+            return super().forward(x)
+
+    assert make_model(Noting(6, 3), (6,), 3, seed=1).shape == (2, 6)
+
+
+def test_a_network_with_nothing_to_train_is_refused():
+    frozen = nn.Linear(6, 3).requires_grad_(False)
+    with pytest.raises(ConfigError, match="model 'Linear' has nothing to train: all its parameters are frozen"):
+        make_model(frozen, (6,), 3, seed=1)
+    with pytest.raises(ConfigError, match="model 'Identity' has nothing to train: it has no parameters"):
+        make_model(nn.Identity(), (3,), 3, seed=1)
+    half = nn.Sequential(frozen, nn.Linear(3, 3))
+    assert parameter_count(make_model(half, (6,), 3, seed=1)) == 12
+
+
+class Pair(nn.Linear):
+    def forward(self, x, lengths):
+        return super().forward(x) / lengths
+
+
+class Broken(nn.Linear):
+    def forward(self, x):
+        return {"logits": super().forward(x)}["logit"]
+
+
+def test_an_error_in_a_users_forward_pass_is_told_with_its_line():
+    said = r"model 'Broken' cannot read pictures of shape \(1, 2, 3\): KeyError: 'logit' \(.*test_own_models\.py, line \d+: return "
+    with pytest.raises(ConfigError, match=said) as told:
+        make_model(Broken(3, 3), (1, 2, 3), 3, seed=1)
+    assert "cnn2" not in str(told.value)
+    with pytest.raises(ConfigError, match=r"takes \(x, lengths\) in its forward pass, but is called with one tensor"):
+        make_model(Pair(6, 3), (6,), 3, seed=1)
+    with pytest.raises(ConfigError, match=r"DataParallel spreads batches over devices.* pass the network inside it"):
+        make_model(nn.DataParallel(nn.Linear(6, 3)), (6,), 3, seed=1)
+
+
+def test_a_builder_that_raises_is_told_with_its_line(monkeypatch):
+    def half(shape, outputs):
+        return nn.Linear(shape[0], outputs // 0)
+
+    monkeypatch.setitem(PLUGINS["models"], "half", half)
+    said = r"model 'half' cannot be built: ZeroDivisionError: .* \(.*test_own_models\.py, line \d+: return nn\.Linear"
+    with pytest.raises(ConfigError, match=said):
+        make_model(ModelConfig(name="half"), (5,), 2, seed=1)
+
+
+def test_models_are_built_and_looked_at_with_streams_of_their_own():
+    """Neither does a global stream move, nor does one that another thread moves change anything."""
+
+    def streams():
+        return torch.random.get_rng_state().tolist(), random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+
+    before, alone = streams(), make_model(ModelConfig(name="cnn2"), (1, 28, 28), 10, seed=1).state_dict()
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+    drawn = make_model(lazy, (2, 4), 3, seed=1)[1].weight
+    assert streams() == before
+    torch.manual_seed(derive(1, "init"))
+    assert torch.equal(MODELS["cnn2"]((1, 28, 28), 10).head.weight, alone["head.weight"])
+
+    stop = threading.Event()
+
+    def draw():
+        while not stop.is_set():
+            torch.rand(3), random.random(), np.random.rand(3)  # noqa: NPY002, S311
+
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        for _ in range(5):
+            again = make_model(ModelConfig(name="cnn2"), (1, 28, 28), 10, seed=1).state_dict()
+            assert all(torch.equal(x, again[name]) for name, x in alone.items())
+            assert torch.equal(make_model(lazy, (2, 4), 3, seed=1)[1].weight, drawn)
+    finally:
+        stop.set()
+        other.join()
+    assert torch.equal(make_model(lazy, (2, 4), 3, seed=1)[1].weight, drawn)
+
+
+def test_an_operator_that_takes_no_generator_is_refused_where_a_model_is_built(monkeypatch):
+    def dropped(shape, outputs):
+        torch.native_dropout(torch.ones(3), 0.5, True)
+        return nn.Linear(shape[0], outputs)
+
+    monkeypatch.setitem(PLUGINS["models"], "dropped", dropped)
+    with pytest.raises(ConfigError, match="draws by torch's 'native_dropout', which takes no generator"):
+        make_model(ModelConfig(name="dropped"), (5,), 2, seed=1)
+
+
+def test_runs_in_threads_give_the_bits_of_a_run_alone(tmp_path):
+    def one(name):
+        run(Experiment.of(rounds=2, seed=3, engine={"workers": 1}), out=tmp_path / name, baselines=False)
+
+    one("alone")
+    threads = [threading.Thread(target=one, args=(f"{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = (tmp_path / "alone" / "model.safetensors").read_bytes()
+    assert [(tmp_path / f"{number}" / "model.safetensors").read_bytes() == expected for number in range(3)] == [
+        True
+    ] * 3

@@ -6,16 +6,13 @@ module only multiplies. A user's own ``nn.Dropout`` layers are replaced by these
 
 from __future__ import annotations
 
-import random  # noqa: TID251  # its state is looked at, nothing is drawn
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedatlas.errors import ConfigError
 
@@ -94,31 +91,6 @@ def draw_masks(
         draw = torch.rand((rows, *shape), device="cpu", generator=generator, dtype=torch.float32)
         masks[name] = (draw < kept).to(dtype) / max(kept, _TINY)
     return masks
-
-
-def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
-    """Raise ConfigError if a training pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
-
-    Such draws come from a global generator (torch's, NumPy's or Python's), so the run would not depend only on its seed (C7).
-    """
-    state = {name: x.detach().clone() for name, x in module.named_buffers()}  # BatchNorm writes into its buffers
-    for name, shape in dropout_shapes(module, sample_x).items():
-        state[name] = torch.ones((len(sample_x), *shape), dtype=state[name].dtype)
-    before = global_streams()
-    with training(module), torch.no_grad():
-        functional_call(module, state, (sample_x,))
-    if global_streams() != before:
-        raise ConfigError(
-            f"the model {type(module).__name__} draws random numbers inside its forward pass: "
-            "use nn.Dropout layers, whose masks fedatlas supplies from the run's seed."
-        )
-
-
-def global_streams() -> tuple[Any, ...]:
-    """Return the state of every global generator that a forward pass might use."""
-    of_numpy: Any = np.random.get_state()  # noqa: NPY002  # read only, not drawn from
-    name, keys, *place = of_numpy
-    return bytes(torch.random.get_rng_state().numpy()), random.getstate(), name, bytes(keys), *place
 
 
 @contextmanager

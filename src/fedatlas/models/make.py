@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedatlas.errors import ConfigError, first_line
+from fedatlas.errors import ConfigError, FedatlasError, first_line, raised
 from fedatlas.models.config import ModelConfig
+from fedatlas.models.draws import Supplied
 from fedatlas.models.dropout import adopt_dropout, evaluating
-from fedatlas.models.inspection import has_batch_norm
+from fedatlas.models.inspection import has_batch_norm, parameter_count
 from fedatlas.models.network import Shape
 from fedatlas.models.registry import MODELS, Builder, find_model
 from fedatlas.models.writes import refuse_impure
-from fedatlas.rng import derive
+from fedatlas.rng import torch_stream
 
 
 def init_model(builder: Builder, shape: Shape, outputs: int, seed: int, **keys: Any) -> nn.Module:
     """Return the builder's module with torch's default initialisation, drawn from the stream (seed, ``init``).
 
-    The global generator is restored afterwards. The draws are float32 for every precision, so that all
-    runs with one seed start from the same model.
+    They are the numbers of a default generator with that seed, which is neither set nor read. The draws are float32 for every
+    precision, so that all runs with one seed start from the same model.
     """
     with _init_stream(seed):
         return builder(tuple(shape), outputs, **keys)
@@ -51,7 +50,7 @@ def make_model(
         name, module = model.name, _build(model, shape, outputs, seed)
     sample = torch.zeros((2, *shape), dtype=torch.int64 if tokens else dtype)
     with _init_stream(seed):  # a lazy layer draws its weights at the first pass
-        module = adopt_dropout(module).to(dtype)
+        module = adopt_dropout(_checked(name, module, sample)).to(dtype)
         _try_out(name, module, sample, outputs)
     if isinstance(model, ModelConfig):
         if model.bn != "average" and not has_batch_norm(module):
@@ -103,34 +102,59 @@ def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Modu
         ) from None
     try:
         return init_model(builder, shape, outputs, seed, **keys)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ConfigError(f"model '{model.name}' cannot be built: {first_line(error)}.") from error
+    except FedatlasError:
+        raise
+    except Exception as error:
+        why = first_line(error) if model.name in MODELS else raised(error)
+        raise ConfigError(f"model '{model.name}' cannot be built: {why}.") from error
 
 
-@contextmanager
-def _init_stream(seed: int) -> Iterator[None]:
-    """Set torch's CPU generator to the stream (seed, ``init``) inside the block, and restore it afterwards."""
-    state = torch.random.get_rng_state()
-    torch.default_generator.manual_seed(derive(seed, "init"))
+def _init_stream(seed: int) -> Supplied:
+    """Return the block inside which every draw of torch's layers comes from the stream (seed, ``init``)."""
+    return Supplied(torch_stream(seed, "init"))
+
+
+def _checked(name: str, module: nn.Module, sample: Tensor) -> nn.Module:
+    """Return ``module`` if it is a network that one tensor of rows can be passed through; else raise ConfigError."""
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise ConfigError(
+            f"the model {name} spreads batches over devices, which is the engine's work: pass the network inside it, model.module."
+        )
     try:
-        yield
-    finally:
-        torch.random.set_rng_state(state)
+        inspect.signature(module.forward).bind(sample)
+    except TypeError:
+        takes = ", ".join(inspect.signature(module.forward).parameters)
+        raise ConfigError(
+            f"the model {name} takes ({takes}) in its forward pass, but is called with one tensor, the rows: "
+            "join its inputs into one tensor, or give the others defaults."
+        ) from None
+    except ValueError:  # a function of C: the pass itself will tell
+        pass
+    return module
 
 
 def _try_out(name: str, module: nn.Module, sample: Tensor, outputs: int) -> None:
-    """Check one pass of two rows of zeros: the model must read them, return ``outputs`` numbers each, and draw no random numbers."""
+    """Check one pass of two rows of zeros.
+
+    The model must read them, return ``outputs`` numbers each, have something to train, and be pure (`refuse_impure`).
+    """
     rows, readers = _describe(sample)
     try:
         with evaluating(module), torch.no_grad():
             answer = module(sample)
+        if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != 2 or answer.shape[-1] != outputs:
+            got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+            raise ConfigError(f"model '{name}' must return a tensor (2, {outputs}) for two {rows}, but returned {got}.")
         refuse_impure(name, module, sample)
-    except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-        why = "" if name in MODELS else f" ({first_line(error)})"  # for a custom model the error may be in its own code
-        raise ConfigError(f"model '{name}' cannot read {rows}{why}: {readers}.") from error
-    if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != 2 or answer.shape[-1] != outputs:
-        got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
-        raise ConfigError(f"model '{name}' must return a tensor (2, {outputs}) for two {rows}, but returned {got}.")
+    except FedatlasError:
+        raise
+    except Exception as error:
+        if name in MODELS:
+            raise ConfigError(f"model '{name}' cannot read {rows}: {readers}.") from error
+        raise ConfigError(f"model '{name}' cannot read {rows}: {raised(error)}.") from error
+    if not parameter_count(module):
+        how = "all its parameters are frozen" if next(module.parameters(), None) is not None else "it has no parameters"
+        raise ConfigError(f"model '{name}' has nothing to train: {how}.")
 
 
 def _describe(sample: Tensor) -> tuple[str, str]:
