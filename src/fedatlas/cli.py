@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import sys
 from importlib import metadata
@@ -29,6 +30,7 @@ from fedatlas.commands import (
     without_gpus,
 )
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
+from fedatlas.files import name_too_long
 
 app = typer.Typer(
     add_completion=False,
@@ -266,6 +268,11 @@ def main() -> None:
         what = f"'{error.filename}'" if error.filename else "a file"
         sys.stderr.write(f"fedatlas: you may not read or write {what}: ask its owner, or name another place.\n")
         code = 2
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        sys.stderr.write(f"fedatlas: {name_too_long(error.filename)}\n")
+        code = 2
     except UnicodeEncodeError as error:  # in printed text; writers of files handle their own
         sys.stderr.write(f"fedatlas: {not_utf8(error)}\n")
         code = 2
@@ -276,7 +283,12 @@ def main() -> None:
             )
             sys.exit(2)
         if not hasattr(error, "format_message"):  # not typer's error for a wrong option or argument
-            raise
+            from fedatlas.plugins import blamed
+
+            if not (said := blamed(error)):
+                raise
+            sys.stderr.write(f"fedatlas: {said}\n")
+            sys.exit(2)
         sys.stderr.write(f"{wrong_usage(error)}\n")
         code = 2
     sys.exit(code if isinstance(code, int) else 0)

@@ -74,7 +74,7 @@ def as_utf8(text: str, where: str = "") -> bytes:
         raise ConfigError(f"{where}{not_utf8(error)}") from None
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of another library's error, as part of a sentence."""
     if lacks_memory(error):
         wanted = re.search(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", str(error), re.IGNORECASE)
@@ -84,14 +84,18 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
-def raised(error: Exception) -> str:
+def named(error: BaseException) -> str:
+    """Return the type of an exception and the first line of what it says."""
+    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
+
+
+def raised(error: BaseException) -> str:
     """Return, as part of a sentence, an exception of a user's own code and the line of it in which it was raised."""
-    said = f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
     frame = own_frame(error)
-    return f"{said} ({frame.filename}, line {frame.lineno}: {frame.line})" if frame else said
+    return f"{named(error)} ({frame.filename}, line {frame.lineno}: {frame.line})" if frame else named(error)
 
 
-def own_frame(error: Exception) -> traceback.FrameSummary | None:
+def own_frame(error: BaseException) -> traceback.FrameSummary | None:
     """Return the last place of a traceback that lies neither in fedatlas nor in Python's or other installed libraries.
 
     None if there is none.
@@ -103,7 +107,7 @@ def own_frame(error: Exception) -> traceback.FrameSummary | None:
     return own[-1] if own else None
 
 
-def lacks_memory(error: Exception) -> bool:
+def lacks_memory(error: BaseException) -> bool:
     """Return whether an allocator of torch or NumPy gave up, on the processor or on a GPU."""
     gave_up = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return gave_up or "can't allocate memory" in str(error)

@@ -44,10 +44,18 @@ def lacks_room(error: BaseException | None) -> bool:
 
 def disk_error(path: Path, error: OSError) -> DiskError:
     """Return the error for a file that could not be written."""
+    if error.errno == errno.ENAMETOOLONG:
+        return DiskError(name_too_long(path))
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
     why = "the disk is full or a size limit was reached" if full else (error.strerror or str(error))
     advice = "earlier files are intact; make room and use --resume" if full else "name a place that you may write to"
     return DiskError(f"'{path}' could not be written: {why}; {advice}.")
+
+
+def name_too_long(path: Path | str) -> str:
+    """Return the sentence for a name that no file or folder can have, which it need not repeat in full."""
+    name = max(Path(path).parts, key=len)
+    return f"the name '{name[:20]}...' of {len(name)} letters is too long for a file or folder: choose a shorter one."
 
 
 def write_text(path: Path, text: str) -> str:

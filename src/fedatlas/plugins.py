@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from fedatlas.aggregation import REDUCERS
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.data.store import sha256
-from fedatlas.errors import ConfigError, as_utf8
+from fedatlas.errors import ConfigError, as_utf8, named, raised
 from fedatlas.models.registry import MODELS
 from fedatlas.registry import PLUGINS, Builder
 from fedatlas.transforms import TRANSFORMS
@@ -46,7 +48,7 @@ def load_plugins(paths: Iterable[Path]) -> None:
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:  # a file that exits would end the run without a message
-            raise ConfigError(f"--plugin {path} could not be run: {type(error).__name__}: {error}.") from error
+            raise ConfigError(f"--plugin {path} could not be run: {raised(error)}.") from error
         found = {kind: getattr(module, kind.upper(), {}) for kind in PLUGINS}
         if not any(found.values()):
             raise ConfigError(f"--plugin {path}: it defines none of {', '.join(kind.upper() for kind in PLUGINS)}.")
@@ -59,3 +61,15 @@ def load_plugins(paths: Iterable[Path]) -> None:
                 )
             PLUGINS[kind] |= builders
         LOADED[str(path)] = sha256(path)
+
+
+def blamed(error: Exception) -> str:
+    """Return one sentence about an error that was raised in a plug-in's code, with its line; "" for any other error."""
+    modules = {getattr(builder, "__module__", "") for builders in PLUGINS.values() for builder in builders.values()}
+    modules |= {point.module for kind in PLUGINS for point in entry_points(group=f"fedatlas.{kind}")}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    places = [place for place in traceback.extract_tb(error.__traceback__) if place.filename in files]
+    if not places:
+        return ""
+    line = f"{places[-1].filename}, line {places[-1].lineno}: {places[-1].line}"
+    return f"the plug-in '{Path(places[-1].filename).name}' failed with {named(error)} ({line})."

@@ -179,3 +179,41 @@ def test_what_is_resolved_resolves_to_itself() -> None:
     assert resolve(config.read(None)).algorithm.name == fedavg().name
     with pytest.raises(FedatlasError):
         resolve(config.read(None, ["algorithm={name='fedprox', nu=1}"]))
+
+
+def owned(path: Path, rows: dict[str, int]) -> list[str]:
+    """The overrides of a run of a table in which each owner has so many rows for training."""
+    lines = ["a,owner,y", *(f"{i},{name},{'no yes'.split()[i % 2]}" for name, n in rows.items() for i in range(n))]
+    path.write_text("\n".join(lines) + "\n")
+    path.with_name("test.csv").write_text("a,owner,y\n1,North,yes\n2,North,no\n")
+    data = f"data={{name='file', path='{path}', label='y', client='owner', test='{path.with_name('test.csv')}'}}"
+    return [data, "partition={name='natural'}", "model.norm=batch"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "said"),
+    [
+        (
+            {"East": 1, "North": 40, "South": 9, "West": 1},
+            8,
+            (
+                r"one row, and client 0 \('East'\) and 1 more cannot make a batch of more: leave out clients with a single "
+                r"training row, or use a network without batch norm, such as norm = 'group'"
+            ),
+        ),
+        ({"East": 1, "North": 40}, 0, r"client 0 \('East'\) cannot make a batch of more"),
+        (
+            {"East": 9, "North": 40},
+            8,
+            r"a last batch of one row, at client 0 \('East'\), has no variance for batch norm: local\.batch_size = 7 leaves",
+        ),
+    ],
+)
+def test_a_row_alone_under_batch_norm_is_told_by_its_owner(
+    tmp_path: Path, rows: dict[str, int], size: int, said: str
+) -> None:
+    given = [*owned(tmp_path / "rows.csv", rows), f"local.batch_size={size}"]
+    with pytest.raises(ConfigError, match=said):
+        set_up(config.read(None, given), 1)
+    if "batch_size = 7" in said:
+        set_up(config.read(None, [*given, "local.batch_size=7"]), 1)

@@ -299,6 +299,74 @@ def test_a_plugin_reaches_every_command(tmp_path: Path, command: Callable[..., D
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--out", "{}", "rounds=1"),
+        ("run", "--out", "a/{}/b", "rounds=1"),
+        ("run", "--resume", "{}"),
+        ("run", "data.name=file", "data.path={}.csv", "data.label=y"),
+        ("run", "--plugin", "{}.py"),
+        ("new", "{}.toml"),
+        ("report", "{}"),
+        ("study", "{}.toml"),
+        ("partition", "--out", "{}.svg"),
+    ],
+)
+def test_a_name_that_is_too_long_is_one_sentence(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Done]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command(*(word.format("x" * 300) for word in words))
+    assert done.code == 2
+    said = (
+        r"fedatlas: .*the name 'x{20}\.\.\.' of 30\d letters is too long for a file or folder: choose a shorter one\.\n"
+    )
+    assert re.fullmatch(said, done.stderr), done.stderr
+
+
+RAISING = '''
+from fedatlas import Algorithm
+from fedatlas.algorithm import Task
+
+def raising(*, where: str):
+    """Fails where it is told to."""
+    def now(place, value=None):
+        return {}["nothing"] if place == where else value
+    now("builder")
+    tasks = {"train": Task(direction=lambda g, w, message, client, facts: now("client", g))}
+    return Algorithm("raising", server_update=lambda server, mean, round: now("server", server), tasks=tasks)
+
+ALGORITHMS = {"raising": raising}
+if not ALGORITHMS["raising"].__doc__:
+    raise ValueError
+'''
+
+
+@pytest.mark.parametrize(("where", "workers"), [("builder", 1), ("server", 1), ("client", 1), ("client", 2)])
+def test_a_plugin_that_raises_is_one_sentence_with_its_line(
+    tmp_path: Path, command: Callable[..., Done], where: str, workers: int
+) -> None:
+    (tmp_path / "mine.py").write_text(RAISING)
+    keys = ("algorithm.name=raising", f"algorithm.where={where}", "rounds=1", f"engine.workers={workers}")
+    done = command("run", "--plugin", str(tmp_path / "mine.py"), *keys, "--no-baselines", "--quiet")
+    assert done.code == 2
+    named = "the plug-in 'mine.py'" if workers == 1 else r"the work of client \d+"
+    line = re.escape('return {}["nothing"] if place == where else value')
+    assert re.fullmatch(
+        rf"fedatlas: {named} failed with KeyError: 'nothing' \(.*mine.py, line 8: {line}\)\.\n", done.stderr
+    )
+
+
+def test_a_plugin_that_cannot_be_run_is_told_with_its_line(tmp_path: Path, command: Callable[..., Done]) -> None:
+    (tmp_path / "mine.py").write_text(RAISING.replace("if not ", "if "))
+    done = command("list", "models", "--plugin", str(tmp_path / "mine.py"))
+    assert done.code == 2
+    assert re.search(
+        r"mine\.py could not be run: ValueError \(.*mine\.py, line 15: raise ValueError\)\.\n$", done.stderr
+    )
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("run", "--ot", "x"), "--out"),

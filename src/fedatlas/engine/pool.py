@@ -32,7 +32,7 @@ from fedatlas.data.batches import examples_of
 from fedatlas.engine.failing import quiet, warmed
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.engine.loop import timed
-from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, first_line
+from fedatlas.errors import ConfigError, FedatlasError, ProtocolError, first_line, named, own_frame, raised
 from fedatlas.wire import codec
 
 RunJob = Callable[[Bench, Job], Result]
@@ -132,11 +132,11 @@ class PoolExecutor:
         except (EOFError, OSError):
             raise self._dead(worker, job) from None
         if kind == "error":
-            name, message, trace = value
+            name, message, told = value
             error = getattr(errors, name, None)
             if error is not None and issubclass(error, FedatlasError):
                 raise error(message)
-            raise ProtocolError(f"the work of client {job.client} failed with {name}: {message}\n{trace}")
+            raise ProtocolError(f"the work of client {job.client} failed with {told}")
         out: int | bytes = value
         return out
 
@@ -262,11 +262,16 @@ def _work(
             result = timed(run_job, bench, job._replace(message=said, **had))
             answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
         except Exception as error:  # noqa: BLE001  # for any error, the parent names the client and raises it
-            answer = ("error", (type(error).__name__, str(error), traceback.format_exc()))
+            answer = ("error", (type(error).__name__, str(error), _told(error)))
         try:
             pipe.send(answer)
         except OSError:  # the run was stopped: the pipe has no reader
             os._exit(0)
+
+
+def _told(error: Exception) -> str:
+    """Return one sentence with the line if the error was raised by code of the user's own, else the whole traceback."""
+    return f"{raised(error)}." if own_frame(error) else f"{named(error)}\n{traceback.format_exc()}"
 
 
 def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:

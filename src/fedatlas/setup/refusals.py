@@ -178,11 +178,30 @@ def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -
     if not has_batch_norm(module):
         return
     check_single_rows(batch_size)
-    for k, n in enumerate(partition.sizes):
-        if n and (n % batch_size if batch_size else n) == 1:
-            raise ConfigError(
-                f"client {k}'s last batch has one row, which batch norm cannot use: change local.batch_size."
-            )
+    sizes, names = partition.sizes, partition.info.get("names", ())
+    alone = [k for k, n in enumerate(sizes) if n == 1] or [k for k, n in enumerate(sizes) if _leaves_one(n, batch_size)]
+    if not alone:
+        return
+    k = alone[0]
+    who = f"client {k}" + (f" ('{names[k]}')" if names else "") + (f" and {len(alone) - 1} more" if alone[1:] else "")
+    other = "use a network without batch norm, such as norm = 'group'"
+    if sizes[k] == 1:
+        raise ConfigError(
+            f"batch norm cannot compute a variance of one row, and {who} cannot make a batch of more: "
+            f"leave out clients with a single training row, or {other}."
+        )
+    sized = [size for size in range(2, 2 * batch_size) if not any(_leaves_one(n, size) for n in sizes)]
+    way = (
+        f"local.batch_size = {min(sized, key=lambda size: abs(size - batch_size))} leaves no row alone"
+        if sized
+        else other
+    )
+    raise ConfigError(f"a last batch of one row, at {who}, has no variance for batch norm: {way}.")
+
+
+def _leaves_one(rows: int, batch_size: int) -> bool:
+    """Return whether the last batch of so many rows has one row; ``batch_size`` 0 means one batch of all."""
+    return rows > 0 and (rows % batch_size if batch_size else rows) == 1
 
 
 def check_keys(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int] | None = None) -> None:
