@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
+import io
 import signal
 import sys
 from importlib import metadata
@@ -255,6 +257,9 @@ def reproduce(
 
 def main() -> None:
     """Run the command line; turn every error into one sentence and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf-"):
+            stream.reconfigure(errors="replace")  # a terminal without some letter gets a question mark
     signal.signal(signal.SIGTERM, _terminate)
     code: Any = None
     try:

@@ -30,8 +30,13 @@ def dated(text: str) -> None:
 
 
 def names_of(text: str) -> list[str]:
-    """Split a text at commas into names."""
-    return [name for name in (part.strip() for part in text.split(",")) if name]
+    """Split a text at commas into names; ConfigError where one of them is empty."""
+    names = [part.strip() for part in text.split(",")] if text.strip() else []
+    if "" in names:
+        raise ConfigError(
+            f"--nodes {text}: a name is missing beside a comma; write them as in --nodes north,south,west."
+        )
+    return names
 
 
 def opened(path: Path, role: str = "operator") -> Any:

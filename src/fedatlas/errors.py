@@ -15,7 +15,6 @@ The command line prints the message of each as one sentence and ends with exit c
 
 from __future__ import annotations
 
-import difflib
 import re
 import sysconfig
 import traceback
@@ -116,12 +115,44 @@ def lacks_memory(error: BaseException) -> bool:
 _LIBRARIES = (Path(__file__).parent, *{Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
 
 SHORT = 2  # names of at most this many letters are not completed
+MANY = 20  # names, above which only the nearest are told
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for an unknown name; it suggests the nearest known name, or lists all."""
-    names = sorted(known)
-    begin = [known for known in names if len(name) > SHORT and known.startswith(name)]
-    near = begin or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}."
-    return ConfigError(f"unknown {kind} '{name}': {hint}")
+def unknown_name(kind: str, name: str, known: Iterable[str], table: str = "") -> ConfigError:
+    """Return the error for an unknown name; it suggests the nearest known name, or lists all, or the nearest of many.
+
+    ``table``: text before each name where it is told, such as ``"local."``.
+    """
+    names = sorted(set(known), key=lambda each: (edits(name.lower(), each.lower()), each))
+    if near := nearest(name, names):
+        hint = f"did you mean '{table}{near}'?"
+    elif len(names) > MANY:
+        hint = f"the nearest of {len(names)} names are {', '.join(table + each for each in names[:3])}."
+    else:
+        hint = f"known: {', '.join(table + each for each in sorted(names))}."
+    return ConfigError(f"unknown {kind} '{table}{name}': {hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that ``name`` is the beginning of, else the one with the fewest typing errors, or "".
+
+    Two names are near if at most half of the letters differ.
+    """
+    lower = name.lower()
+    names = sorted(known, key=lambda each: (edits(lower, each.lower()), each))
+    begin = [each for each in names if len(name) > SHORT and each.lower().startswith(lower)]
+    near = [each for each in names if 2 * edits(lower, each.lower()) <= max(len(name), SHORT)]
+    return next(iter(begin or near), "")
+
+
+def edits(one: str, other: str) -> int:
+    """Return how many letters must be put in, left out, replaced or swapped with their neighbour to get from one text to the other."""
+    before, above, row = list[int](), list[int](), list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, above, row = above, row, [i]
+        for j, wanted in enumerate(other, 1):
+            cost = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

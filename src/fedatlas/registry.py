@@ -7,7 +7,6 @@ file can name a component but never import one.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import types
@@ -21,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fedatlas.errors import ConfigError, first_line, unknown_name
+from fedatlas.errors import ConfigError, first_line, nearest, unknown_name
 
 Builder = Callable[..., Any]
 
@@ -143,7 +142,7 @@ def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> PlainVa
     fields, schema = schema_of(builder)
     for key in given:
         if key not in fields:
-            raise unknown_key(table, key, fields)
+            raise unknown_key(table, key, [*fields, *(["name"] if nearest(key, ["name"]) else [])])
         refuse_flag(f"{table}.{key}", given[key], fields[key][0])
     try:
         checked = schema.model_validate(dict(given))
@@ -188,7 +187,7 @@ def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
         return ConfigError(f"unknown key '{where}': here it is called '{table}.{SYNONYMS[key]}'.")
     if not known:
         return ConfigError(f"unknown key '{where}': this component takes no parameters.")
-    return ConfigError(str(unknown_name("key", where, [f"{table}.{k}" if table else k for k in known])))
+    return unknown_name("key", key, known, f"{table}." if table else "")
 
 
 def config_error(error: ValidationError, table: str = "", model: type[BaseModel] | None = None) -> ConfigError:
@@ -277,8 +276,8 @@ def expected(error: Mapping[str, Any]) -> str:
     if kind in LENGTHS:
         return f"a list of {context[LENGTHS[kind]]} values"
     if kind == "literal_error":
-        near = difflib.get_close_matches(str(error.get("input")), re.findall("'(.*?)'", context["expected"]), n=1)
-        return str(context["expected"]) + (f" (did you mean '{near[0]}'?)" if near else "")
+        near = nearest(str(error.get("input")), re.findall("'(.*?)'", context["expected"]))
+        return str(context["expected"]) + (f" (did you mean '{near}'?)" if near else "")
     if kind == "int_from_float":
         return EXPECTED["int"]
     if kind == "is_instance_of" and context["class"] == "Sequence":

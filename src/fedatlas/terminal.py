@@ -19,7 +19,7 @@ from fedatlas.course.course import Course
 from fedatlas.course.progress import Silent
 from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.record.fields import RoundRow
-from fedatlas.wording import NOT_TOLD, bytes_text, given_up_text, seconds_text, total_of
+from fedatlas.wording import NOT_TOLD, bytes_text, given_up_text, is_spread, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -253,7 +253,8 @@ def end_table(summary: Mapping[str, Any]) -> Table:
         error = gained["figure"] == "rmse"  # for errors the same keys hold the largest values
         words = {"mean": "mean", "p10": "p90" if error else "p10", "min": "worst"}
         for name, spread in gained["summary"].items():
-            line = ", ".join(f"{word} {figure_text(spread[key])}" for key, word in words.items())
+            shown = words.items() if is_spread(spread) else [("mean", "")]
+            line = ", ".join(f"{word} {figure_text(spread[key])}".strip() for key, word in shown)
             table.add_row(f"{gained['figure']}, {name.replace('_', ' ')}{own}", line)
     return table
 

@@ -193,3 +193,11 @@ def given_up_text(lost: int, of: int) -> str:
         if lost == of
         else f"{lost} of {count(of, 'round')}, which changed nothing"
     )
+
+
+def is_spread(found: Mapping[str, float | None]) -> bool:
+    """Return whether mean, 10th percentile and worst client are different figures.
+
+    Clients that one model serves on one common test set have one figure.
+    """
+    return len({None if value is None else round(value, 9) for value in found.values()}) > 1

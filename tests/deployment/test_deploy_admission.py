@@ -22,6 +22,7 @@ from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.certificates import CERT, KEY, MEMBERS, REVOKED, Authority, Caller
 from fedatlas.wire.channel import RefusedByServer, call, channel
 from fedatlas.wire.frames import BEAT, BEGIN, MORE, Assembler, RawMessage, frames
+from fedatlas.wire.hosts import EXCEPT, PROXIES, check_host, proxy_of
 from fedatlas.wire.listener import SERVICE, STREAM, Listener, StreamEnded
 from fedatlas.wire.messages import PROTOCOL, NodeHello, ServerStatus, StatusQuestion, written
 
@@ -60,6 +61,51 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path)
     yield made
     made.listener.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("https://fed.example.org/x", "give the name alone, as in --host fed\\.example\\.org"),
+        ("x:8443", "give the port by itself, as in --host x --port 8443"),
+        ("", "--host '' is no name or address"),
+        ("two words", "is no name or address"),
+        ("münchen.example.org", "as --host xn--mnchen-3ya\\.example\\.org"),
+    ],
+)
+def test_a_host_that_is_none_is_refused_before_anything_is_written(tmp_path: Path, host: str, said: str):
+    with pytest.raises(ConfigError, match=said):
+        bundles.init(tmp_path / "federation", ["north"], host)
+    assert not (tmp_path / "federation").exists()
+
+
+@pytest.mark.parametrize("host", ["localhost", "fed.example.org", "192.0.2.7", "2001:db8::7", "a_b", "x"])
+def test_a_host_that_is_one_is_taken(host: str):
+    check_host(host)
+
+
+@pytest.mark.parametrize("nodes", [",b", "a,,b", "a,", ","])
+def test_a_name_that_is_missing_beside_a_comma_is_refused(tmp_path: Path, nodes: str):
+    words = ["init", str(tmp_path / "federation"), "--host", "localhost", "--nodes", nodes]
+    with pytest.raises(ConfigError, match=f"--nodes {nodes}: a name is missing beside a comma"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "federation").exists()
+
+
+def test_this_machine_is_reached_past_a_proxy_and_others_are_told_of_it(site: Site, monkeypatch: pytest.MonkeyPatch):
+    for name in (*PROXIES, *EXCEPT):
+        monkeypatch.delenv(name, raising=False)
+    dead = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("http_proxy", dead)
+    (said,) = call(site.operator(), StatusQuestion())
+    assert said.federation == "operator"
+    far = site.operator()._replace(host="fed.example.org")
+    told = rf"fed\.example\.org:\d+ cannot be reached through the proxy of the variable http_proxy \({dead}\); 'export no_proxy"
+    with pytest.raises(TransportError, match=told):
+        list(call(far, StatusQuestion()))
+    assert [proxy_of(host) for host in ("localhost", "127.0.0.1", "::1")] == [""] * 3
+    monkeypatch.setenv("no_proxy", "other.org, example.org")
+    assert proxy_of("fed.example.org") == ""
 
 
 class Talk:

@@ -324,6 +324,26 @@ def test_a_name_that_is_too_long_is_one_sentence(
     assert re.fullmatch(said, done.stderr), done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii"])
+def test_a_terminal_that_is_not_utf8_gets_question_marks(encoding: str, tmp_path: Path) -> None:
+    table(tmp_path / "Köln▇.csv")
+    words = [
+        f"data.path={tmp_path / 'Köln▇.csv'}",
+        "data.name=file",
+        "data.label=y",
+        "partition={name='iid', clients=2}",
+    ]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    for command, code, said in (
+        (["run", "--dry-run", *words], 0, rb"client 0 .* rows +\?\?"),
+        (["report", str(tmp_path / "Łódź")], 2, rb"\?.*is not a run: it has no config\.toml"),
+    ):
+        whole = [sys.executable, "-m", "fedatlas", *command]
+        done = subprocess.run(whole, capture_output=True, env=environment, check=False)
+        assert done.returncode == code, done.stderr
+        assert re.search(said, done.stderr if code else done.stdout), done
+
+
 RAISING = '''
 from fedatlas import Algorithm
 from fedatlas.algorithm import Task

@@ -22,6 +22,7 @@ from fedatlas.wording import (
     csv_text,
     interval_note,
     interval_text,
+    is_spread,
     number,
     signed,
     where,
@@ -311,7 +312,10 @@ def _table(subject: Subject, gains: Gains) -> TableBlock:
 
 
 def _foot(subject: Subject, gains: Gains) -> list[Cells]:
-    """Return three figures over the clients; for an error the keys are the same (`fedatlas.runs.baselines`)."""
+    """Return three figures over the clients, or one where all have the same; for an error the keys are the same.
+
+    See `fedatlas.runs.baselines`.
+    """
     if not gains.summary:
         return []
     names = {
@@ -321,14 +325,16 @@ def _foot(subject: Subject, gains: Gains) -> list[Cells]:
     }
     means = {part: {"value": found["mean"]} for part, found in gains.summary.items()}
     last = {"mean": signed(gained(subject, means))}
+    told = {part: set(names) if is_spread(found) else {"mean"} for part, found in gains.summary.items()}
     return [
         [
             name,
             optional(""),
-            *(subject.printed(f"gain.summary.{p}.{key}") for p in gains.parts),
+            *(subject.printed(f"gain.summary.{p}.{key}") if key in told[p] else "" for p in gains.parts),
             *([last.get(key, "")] if gains.both else []),
         ]
         for key, name in names.items()
+        if any(key in keys for keys in told.values())
     ]
 
 

@@ -90,14 +90,14 @@ def check_key(key: str) -> None:
     if table == "data" or table in KINDS:
         known = keys_of(table)
         if rest[0] not in known:
-            raise unknown_name("key", key, [f"{table}.{each}" for each in known])
+            raise unknown_name("key", key.removeprefix(f"{table}."), known, f"{table}.")
         return
     model: Any = ExperimentConfig
     at = ""
     for part in key.split("."):
         known = list(model.model_fields) if model is not None else []
         if part not in known:
-            raise unknown_name("key", key, [f"{at}{each}" for each in known])
+            raise unknown_name("key", key.removeprefix(at), known, at)
         model, at = field_model(model, part), f"{at}{part}."
 
 

@@ -7,10 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, nearest
 
 Row = Mapping[str, Any]
 Plain = dict[str, Any]
+
+TO_BEGIN = {
+    "experiment": "'fedatlas new {}' writes a template.",
+    "study": "docs/study.md begins with one to copy.",
+    "requirements": "docs/study.md has one to copy, under 'From your requirements to a file'.",
+}
+"""How to come to a file of each kind, for whoever has none."""
 
 
 def toml_of(path: Path, what: str) -> tuple[str, Plain]:
@@ -19,7 +26,10 @@ def toml_of(path: Path, what: str) -> tuple[str, Plain]:
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
     except FileNotFoundError:
-        raise ConfigError(f"there is no {what} file '{path}': name an existing one.") from None
+        beside = sorted(each.name for each in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        near = nearest(path.name, beside)
+        hint = f"did you mean '{path.with_name(near)}'?" if near else TO_BEGIN[what].format(path)
+        raise ConfigError(f"there is no {what} file '{path}': {hint}") from None
     except IsADirectoryError:
         raise ConfigError(f"'{path}' is a folder: name the {what} file (.toml) in it.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

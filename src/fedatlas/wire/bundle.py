@@ -25,6 +25,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.files import write_text
 from fedatlas.wire import certificates
 from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, list_in, signed_list, write_secret
+from fedatlas.wire.hosts import check_host
 from fedatlas.wire.messages import NAME
 from fedatlas.wire.policy import TEMPLATE
 
@@ -78,7 +79,7 @@ class Bundle(NamedTuple):
     @property
     def address(self) -> str:
         """Host and port of the server."""
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def pem(self) -> tuple[bytes, bytes, bytes]:
         """(key, certificate, the authority's certificate)."""
@@ -139,6 +140,7 @@ def init(
         raise ConfigError(
             f"'{folder}' holds a federation already: 'fedatlas deploy add {folder} NAME' adds a party to it."
         )
+    check_host(host)
     for name in (*nodes, operator):
         check_name(name)
     if len({*nodes, operator}) < len(nodes) + 1:

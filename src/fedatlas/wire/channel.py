@@ -10,6 +10,7 @@ from fedatlas.errors import FedatlasError, TransportError
 from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import FRAME, frames, incoming
+from fedatlas.wire.hosts import is_loopback, proxy_of
 
 OPTIONS = [
     ("grpc.max_receive_message_length", FRAME + 64),
@@ -21,12 +22,13 @@ OPTIONS = [
 
 
 def channel(bundle: Bundle) -> Any:
-    """A channel to the server, with this party's certificate."""
+    """A channel to the server, with this party's certificate. A proxy of the environment is not asked for this very machine."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     key, certificate, ca = bundle.pem()
-    return grpc.secure_channel(bundle.address, grpc.ssl_channel_credentials(ca, key, certificate), options=OPTIONS)
+    options = [*OPTIONS, *([("grpc.enable_http_proxy", 0)] if is_loopback(bundle.host) else [])]
+    return grpc.secure_channel(bundle.address, grpc.ssl_channel_credentials(ca, key, certificate), options=options)
 
 
 def refusal(error: Any) -> str:
@@ -59,7 +61,10 @@ def call(bundle: Bundle, asked: Any) -> Iterator[Any]:
         except grpc.RpcError as error:
             if said := refusal(error):
                 raise RefusedByServer(said) from None
-            raise TransportError(f"the server at {bundle.address} cannot be reached: {_why(error)}.") from None
+            way_there = proxy_of(bundle.host)
+            raise TransportError(
+                f"the server at {bundle.address} cannot be reached{way_there}: {_why(error)}."
+            ) from None
 
 
 def _why(error: Any) -> str:

@@ -23,6 +23,7 @@ from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import channel, refusal
 from fedatlas.wire.frames import EVERY, SILENT, RawMessage, incoming, outgoing, read, write
+from fedatlas.wire.hosts import proxy_of
 from fedatlas.wire.listener import SERVICE, STREAM
 from fedatlas.wire.messages import ModelStored, NodeHello, Refusal, TrainerLost, TrainerReady, written
 
@@ -142,7 +143,7 @@ class Speaker:
             try:
                 grpc.channel_ready_future(way).result(timeout=BACK_OFF[1])
             except grpc.FutureTimeoutError:
-                return f"the server at {self.bundle.address} cannot be reached"
+                return f"the server at {self.bundle.address} cannot be reached{proxy_of(self.bundle.host)}"
             self.out = out = queue.SimpleQueue[RawMessage | None]()
             ready = self.trainer.ready
             runs = ready.runs if ready else {}
