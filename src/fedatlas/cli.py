@@ -86,7 +86,10 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment; without arguments, the embedded default."""
+    """Run an experiment; without arguments, the embedded default.
+
+    Exit code 1 if an attack that the file declares could not be carried out.
+    """
     from fedatlas import api, config
     from fedatlas.record.run_folder import RunFolder
     from fedatlas.runs import preview
@@ -126,6 +129,8 @@ def run(
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         emit({**done.summary, "run_dir": str(done.path)})
+    if done.summary.get("failed_attacks"):
+        raise typer.Exit(1)
 
 
 @app.command()

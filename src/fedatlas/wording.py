@@ -201,3 +201,18 @@ def is_spread(found: Mapping[str, float | None]) -> bool:
     Clients that one model serves on one common test set have one figure.
     """
     return len({None if value is None else round(value, 9) for value in found.values()}) > 1
+
+
+NO_LEAK = "no leak seen"
+
+
+def no_leak(leak: Mapping[str, float | None], things: str, figure: str) -> str:
+    """Return what an attack without a leak says: of a figure with known power, the ``smallest`` that would have been seen.
+
+    ``things``: how many targets there were, in words; ``figure``: the name of what was measured.
+    """
+    if "smallest" not in leak:
+        return NO_LEAK
+    if leak["smallest"] is None:
+        return f"{NO_LEAK}: {things} are too few to show any {figure} with 80% power"
+    return f"{NO_LEAK}: {things} would have shown {figure} of {number(leak['smallest'])} or more with 80% power"

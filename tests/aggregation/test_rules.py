@@ -155,8 +155,22 @@ def test_changes_that_are_none_are_refused() -> None:
         RULES["median"]().combine([tree(1, 2), tree(1)])
     with pytest.raises(ProtocolError, match="not finite"):
         RULES["median"]().combine([tree(1), tree(math.inf), tree(2)])
-    with pytest.raises(ConfigError, match="as many weights"):
+    with pytest.raises(ConfigError, match="as many weights, not 1"):
         RULES["mean"]().combine([tree(1), tree(2)], [1.0])
+
+
+@pytest.mark.parametrize("weights", [[2, -1], [0, 0], [1, math.nan], [math.inf, 1]])
+def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ConfigError, match="weights are finite numbers of 0 or more, and at least one is above 0"):
+        RULES["mean"]().combine([tree(1), tree(2)], weights)
+
+
+def test_weights_by_name_go_with_changes_by_name() -> None:
+    given = {"a": tree(1), "b": tree(5)}
+    assert numbers(RULES["mean"]().combine(given, {"b": 3, "a": 1})) == pytest.approx([4.0])
+    for changes, weights in ((given, {"a": 1, "c": 1}), ([tree(1), tree(5)], {0: 1, 1: 3})):
+        with pytest.raises(ConfigError, match="weights by name need changes by the same names"):
+            RULES["mean"]().combine(changes, weights)
 
 
 @pytest.mark.parametrize(

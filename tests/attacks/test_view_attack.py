@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedatlas import Experiment, attack, run
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.declaration import Declaration
+from fedatlas.attacks.inversion import _placebo, psnr
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack
 from fedatlas.catalogue import rows
 from fedatlas.cli import app
+from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError
 from fedatlas.leakage.attacker_process import carry_out
 from fedatlas.registry import Whole
@@ -122,3 +126,31 @@ def test_its_view_is_kept_and_what_it_refuses_is_refused(tmp_path: Path) -> None
     path = run(Experiment.of(**plain), out=tmp_path / "plain", baselines=False).path
     with pytest.raises(ConfigError, match=r"labels.npz' is missing: declare the attack"):
         attack(path, "frequent_class")
+
+
+def test_the_pictures_of_a_placebo_have_the_label_of_the_target() -> None:
+    """Of other clients, else of the test set; other labels never, whatever they would score."""
+    white, grey, black = (torch.full((1, 1, 2, 2), value) for value in (1.0, 0.5, 0.0))
+    held = {
+        0: Rows(white, torch.tensor([3])),
+        1: Rows(torch.cat([grey, black]), torch.tensor([3, 7])),
+        2: Rows(black, torch.tensor([7])),
+    }
+    sizes = {k: rows.n for k, rows in held.items()}
+    box = (torch.tensor(0.0), torch.tensor(1.0))
+    truth = Truth(
+        1,
+        10,
+        sizes,
+        {},
+        held.__getitem__,
+        held.__getitem__,
+        lambda label: white if int(label) == 9 else white[:0],
+        lambda: box,
+    )
+    of_grey = psnr(white, grey)
+    assert float(_placebo(white[0], 0, torch.tensor(3), truth)) == pytest.approx(float(of_grey))
+    assert float(_placebo(white[0], 0, torch.tensor(9), truth)) == pytest.approx(
+        100.0
+    )  # itself, of the test set: 1e-10
+    assert math.isnan(float(_placebo(white[0], 0, torch.tensor(5), truth)))

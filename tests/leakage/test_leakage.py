@@ -6,19 +6,30 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from configured import set_up
 from fedatlas import Experiment, attack, run
-from fedatlas.attacks.membership import candidates_of
+from fedatlas.attacks.membership import _low_rate, candidates_of, placebo_spread, smallest_shown
+from fedatlas.attacks.roles import ViewRole
+from fedatlas.cli import app
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.leakage.attack_text import attack_sentence
 from fedatlas.leakage.attacker_folder import attacker_folder
 from fedatlas.leakage.attacker_process import carry_out
+from fedatlas.leakage.view_gradients import read_gradients
+from fedatlas.record.observed import RoleView
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import build_view_attack
+from reports import Page
 
 ONE_ROW: dict[str, Any] = {
     "rounds": 2,
@@ -156,7 +167,10 @@ def test_the_game_is_played_when_the_run_is_over(game: Path):
     found = json.loads((game / "attacks" / "membership" / "attack.json").read_text())
     auc = found["metrics"]["auc"]
     assert auc["low"] > 0.5
-    assert auc["placebo"] == pytest.approx(0.5, abs=0.06)
+    assert auc["placebo"] == 0.5
+    assert auc["placebo_high"] - 0.5 == pytest.approx(0.5 - auc["placebo_low"]) == found["leaks"]["auc"]["beyond"]
+    assert auc["value"] > auc["placebo_high"] > 0.5
+    assert found["leaks"]["auc"]["value"] == pytest.approx(auc["value"] - 0.5)
     assert found["metrics"]["tpr_at_fpr_0.001"]["value"] is None  # not resolved by so few
     assert "What a party could have learnt" in (game / "report.html").read_text()
     shadow = attack(game, "membership", method="shadow", shadows=2, epochs=10)
@@ -184,6 +198,121 @@ def test_an_untrained_model_tells_nobody_apart(tmp_path: Path):
     found = json.loads((tmp_path / "run" / "attacks" / "membership" / "attack.json").read_text())
     assert found["metrics"]["auc"]["value"] == pytest.approx(0.5, abs=0.08)
     assert found["leaks"]["auc"]["low"] < 0 < found["leaks"]["auc"]["high"]
+    smallest = found["leaks"]["auc"]["smallest"]
+    assert 0.55 < smallest < 0.8
+    said = f"no leak seen: {found['targets']} candidates would have shown AUC of {smallest:.4g} or more with 80% power."
+    assert said in attack_sentence(found)
+    assert said in Page(tmp_path / "run" / "report.html").text()
+
+
+def normal(members: int, others: int, auc: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of so many members and others whose true AUC is that of two normal distributions."""
+    stream = np.random.default_rng(seed)
+    shift = np.sqrt(2) * NormalDist().inv_cdf(auc)
+    member = np.arange(members + others) < members
+    return stream.normal(size=len(member)) + shift * member, member
+
+
+@pytest.mark.parametrize(("rows", "most"), [(20, 0.05), (100, 0.05)])
+def test_chance_is_seldom_beyond_the_placebos_spread(rows: int, most: float):
+    """Of 200 games with nothing to find, at most 5% are beyond it; the mean of splits and complements is 0.5 by symmetry."""
+    beyond = 0
+    for seed in range(200):
+        score, member = normal(rows, rows, 0.5, seed)
+        auc = (score[member][:, None] > score[~member]).mean()
+        beyond += auc - 0.5 > placebo_spread(score, member, seed)
+    assert beyond <= most * 200
+
+
+def test_the_smallest_auc_is_shown_in_four_of_five_games():
+    rows, spreads = 60, []
+    for seed in range(20):
+        score, member = normal(rows, rows, 0.5, seed)
+        spreads.append(placebo_spread(score, member, seed))
+    spread = float(np.median(spreads))
+    smallest = smallest_shown(rows, rows, spread)
+    assert smallest is not None
+    seen = 0
+    for seed in range(400):
+        score, member = normal(rows, rows, smallest, seed)
+        seen += (score[member][:, None] > score[~member]).mean() - 0.5 > spread
+    assert 0.72 < seen / 400 < 0.88  # 4 standard deviations of 400 games around 80%
+    assert smallest_shown(2, 2, 0.5) is None
+    assert [smallest_shown(n, n, 0.0) for n in (50, 500)] == sorted([smallest_shown(n, n, 0.0) for n in (50, 500)])[
+        ::-1
+    ]
+
+
+def test_one_non_member_in_a_thousand_may_be_misjudged():
+    """By definition: of 10,000 non-members 0 ... 9999, ten lie above 9989, so members of 9989.5 are found."""
+    score = np.array([*range(10_000), 9989.5, 9988.5, 9989.0, 20_000.0])
+    member = np.arange(len(score)) >= 10_000
+    assert _low_rate(score, member).estimate == 0.5
+    assert _low_rate(score[1:], member[1:]).estimate is None
+
+
+ALONE: dict[str, Any] = {key: value for key, value in ONE_ROW.items() if key != "observe"} | {"rounds": 1}
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_outsider_needs_the_models_before_and_after_round_1(tmp_path: Path, rounds: int):
+    declared = {"name": "inverting_gradients", "role": "outsider", "iterations": 5, "targets": 2}
+    run(Experiment.of(**{**ALONE, "rounds": rounds, "attack": [declared]}), out=tmp_path / "run", baselines=False)
+    assert {path.name for path in (tmp_path / "run/observed/outsider").iterdir()} == {
+        "round-000000.frames",
+        "round-000001.frames",
+    }
+    found = json.loads((tmp_path / "run/attacks/inverting_gradients/attack.json").read_text())
+    assert found["metrics"]["psnr"]["value"] > 0
+
+
+def test_the_mean_gradient_is_that_of_round_1_for_client_and_outsider(plain: Path):
+    """Both see w_0 and w_1: (w_0 - w_1) / lr."""
+    config = Experiment.of(**ONE_ROW).config
+    start, end = (load_file(plain / f"{name}.safetensors") for name in ("initial", "model"))
+    sides = [
+        read_gradients(RoleView(plain, ViewRole.parse(role, "role")), config, 0).gradients
+        for role in ("client:0", "outsider")
+    ]
+    assert all(torch.equal(x, sides[1][name]) for name, x in sides[0].items())
+    name = next(iter(start))
+    assert not torch.allclose((start[name] - end[name]) / 0.1, sides[0][name][0])  # the end is after round 2
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"local": {"epochs": 3, "lr": 0.1}}, r"attack 'dlg' inverts .* set steps = 1 under \[local\]"),
+        ({"data": {"name": "digits", "limit": 80}}, "and as many clients as rows"),
+        ({"model": {"name": "lenet_sigmoid", "loss": "multiclass_hinge"}}, "requires model.loss = 'cross_entropy'"),
+        ({"attack": [{"name": "dlg", "role": "client:0"}]}, "set rounds = 2"),
+    ],
+)
+def test_an_attack_that_cannot_be_carried_out_is_refused_before_the_run(
+    tmp_path: Path, tables: dict[str, Any], words: str
+):
+    given = {**ALONE, "attack": [{"name": "dlg", "targets": 1}], **tables}
+    with pytest.raises(ConfigError, match=words):
+        run(Experiment.of(**given), out=tmp_path / "run", baselines=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_attack_that_fails_is_told_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In summary and report, and by the exit code; the run itself stays."""
+
+    def broken(*given: Any) -> None:
+        raise RuntimeError("the attack ended without an answer")
+
+    monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", broken)
+    file = tmp_path / "dlg.toml"
+    file.write_text(tomli_w.dumps({**ALONE, "attack": [{"name": "dlg", "targets": 1}]}))
+    done = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "run"), "--no-baselines", "--quiet"])
+    assert done.exit_code == 1
+    said = "attack 'dlg' could not be carried out: the attack ended without an answer"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["failed_attacks"] == {"dlg": said}
+    assert said in Page(tmp_path / "run" / "report.html").text()
+    monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", carry_out)
+    assert "unscored" not in attack(tmp_path / "run", "dlg", targets=1, iterations=2)
 
 
 def test_the_model_of_a_client_that_was_told_it_is_attacked_too(tmp_path: Path):

@@ -63,17 +63,29 @@ class Rule(NamedTuple):
         f = self.tolerated(n)
         return "" if n >= self.fewest(f) else f"'{self.name}' with f = {f} needs {self.needs}, not {n}"
 
-    def combine(self, changes: Sequence[Any] | Mapping[Any, Any], weights: Sequence[float] | None = None) -> Any:
-        """Combine many changes to one, in float64: ``changes`` are trees (or updates: parts by name), ``weights`` one number above 0 each.
+    def combine(
+        self,
+        changes: Sequence[Any] | Mapping[Any, Any],
+        weights: Sequence[float] | Mapping[Any, float] | None = None,
+    ) -> Any:
+        """Combine many changes to one, in float64: ``changes`` are trees (or updates: parts by name), ``weights`` one number each.
 
-        Weights are normalised to sum to one; by default they are equal. ConfigError if f is too large for the number of changes;
+        Weights are finite, 0 or more, not all 0, and are normalised to sum to one; by default they are equal. Those of changes
+        by name may be given by the same names. ConfigError for other weights, and if f is too large for the number of changes;
         ProtocolError for changes with different names or shapes, and for numbers that are not finite.
         """
         given = list(changes.values()) if isinstance(changes, Mapping) else list(changes)
         if not given:
             raise ConfigError("a rule needs at least one change.")
-        if weights is not None and (len(weights) != len(given) or not math.fsum(weights) > 0):
-            raise ConfigError(f"{len(given)} changes need as many weights, with a sum above 0.")
+        if isinstance(weights, Mapping):
+            if not isinstance(changes, Mapping) or weights.keys() != changes.keys():
+                raise ConfigError("weights by name need changes by the same names.")
+            weights = [weights[name] for name in changes]
+        if weights is not None:
+            if len(weights) != len(given):
+                raise ConfigError(f"{len(given)} changes need as many weights, not {len(weights)}.")
+            if not all(math.isfinite(w) and w >= 0 for w in weights) or not any(weights):
+                raise ConfigError("weights are finite numbers of 0 or more, and at least one is above 0.")
         if why := self.refusal(len(given)):
             raise ConfigError(f"{why}.")
         if any(shape_of(each) != shape_of(given[0]) for each in given):

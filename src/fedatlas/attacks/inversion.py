@@ -43,6 +43,7 @@ OTHERS = 100  # pictures of the label averaged in a placebo
 EXACT = 1e-10  # mean squared error below which pictures count as equal: 100 dB
 PICTURES = 16  # targets shown in the report
 BASIC = "the network, the local learning rate, one step on one row"
+NEEDS_CLASSES = "searches for the label as probabilities, which requires model.loss = 'cross_entropy'."
 FIGURES = {
     "psnr": "PSNR in dB",
     "mse": "mean squared error of a pixel",
@@ -94,9 +95,7 @@ def dlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, r
 
     def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
         if known.loss.name != "cross_entropy":
-            raise ConfigError(
-                "attack 'dlg' searches for the label as probabilities, which requires model.loss = 'cross_entropy'."
-            )
+            raise ConfigError(f"attack 'dlg' {NEEDS_CLASSES}")
         return deep_leakage(problem, g, known.classes, rng, iterations=iterations, restarts=restarts)
 
     keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
@@ -126,15 +125,26 @@ def _inversion(name: str, role: str, keys: dict[str, Any], knowledge: str, searc
         leak="psnr",
         pictures=_pictures,
         roles=("server", "client", "outsider"),
-        rounds=(0, 2),
+        rounds=(0, 1) if whose.kind == "outsider" else (0, 2),
+        refuses=lambda config: _unsuited(name, config, whose),
         refuses_run=lambda config, rows: _refusal(name, config, rows),
     )
+
+
+def _unsuited(name: str, config: Any, role: ViewRole) -> str:
+    """Return why the file already shows that the attack cannot be carried out; "" if it does not."""
+    if role.kind == "client" and config.rounds < 2:
+        return f"attack '{name}' by a client compares the models of rounds 1 and 2: set rounds = 2."
+    loss = getattr(config.model.loss, "name", config.model.loss)
+    if name == "dlg" and loss not in ("auto", "cross_entropy"):
+        return f"attack 'dlg' {NEEDS_CLASSES}"
+    return _refusal(name, config, ())
 
 
 def _refusal(name: str, config: Any, rows: Sequence[int]) -> str:
     local = config.local
     steps = local.steps if local.steps is not None else local.epochs
-    if max(rows, default=0) == 1 and steps == 1:
+    if max(rows, default=1) == 1 and steps == 1:
         return ""
     return (
         f"attack '{name}' inverts the gradient of one step on one row per client: set steps = 1 under [local], and as many clients as "

@@ -2,13 +2,16 @@
 
 Members and non-members are equal in number for each client and class. Half of the held-out rows are the attacker's auxiliary rows,
 only for shadow models; the other half are the non-members. Membership follows from data, partition and seed, so only a holder of
-the data can score. The placebo tells non-members from other non-members.
+the data can score. The placebo tells non-members from other non-members: random halves of them, each with its complement, so that
+its mean is 0.5 and its spread says what chance does. A leak is claimed only beyond that spread; where none is seen, the smallest AUC
+is told that so many rows would have shown with 80% power (normal approximation, deviation by Hanley & McNeil 1982).
 
 role: the role whose view is attacked: "server", "client:3" or "outsider".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +32,9 @@ from fedatlas.registry import Whole
 from fedatlas.rng import derive, numpy_stream, torch_stream
 
 CANDIDATES, AUXILIARY = "candidates.npz", "auxiliary.npz"
-SPLITS = 10  # splits of the non-members in two, averaged for the placebo: a single split is mostly chance
+SPLITS = 200  # splits of the non-members in two, each taken both ways: their spread is the placebo
+CHANCE, CENTRAL = 0.5, 0.95  # AUC of guessing; share of the placebo's splits that its spread holds
+BOTH, POWER = 1.959964, 0.841621  # quantiles of the normal distribution: two-sided 95%, one-sided 80%
 RESOLVED = 10_000  # with fewer non-members, a true positive rate at 0.1% false positives is not resolved
 SEVERAL = 20  # points of a curve per power of ten
 NO_ROWS = (
@@ -180,26 +185,59 @@ def _answer(known: Knowledge, keys: dict[str, Any]) -> Arrays:
 
 def _score(truth: Truth, answer: Arrays) -> Score:
     member, score = candidates_of(truth).member, answer["score"].astype(np.float64)
-    played = [_players(member, truth.seed, split) for split in range(SPLITS)]
     guess = score >= np.median(score)  # half are members, as the attacker knows
 
     def figures(drawn: Floats) -> dict[str, Floats]:
-        real = _auc(score, member, ~member, drawn)
-        null = np.mean([_auc(score, one, ~member & ~one, drawn) for one in played], axis=0)
         inside, outside = _rate(guess, member, drawn), _rate(guess, ~member, drawn)
-        one = {"auc": real, "placebo": null, "leak": real - null}
-        return {**one, "accuracy": (inside + 1 - outside) / 2, "advantage": inside - outside}
+        real = _auc(score, member, ~member, drawn)
+        return {"auc": real, "accuracy": (inside + 1 - outside) / 2, "advantage": inside - outside}
 
     found = bootstrap(figures, len(member), truth.seed, "attack")
-    leak = found["leak"]
+    auc, spread = found["auc"], placebo_spread(score, member, truth.seed)
     metrics = {
-        "auc": measured(found["auc"], found["placebo"].estimate),
+        "auc": measured(auc, CHANCE) | {"placebo_low": CHANCE - spread, "placebo_high": CHANCE + spread},
         "accuracy": measured(found["accuracy"], 0.5),
         "advantage": measured(found["advantage"], 0.0),
         "tpr_at_fpr_0.001": measured(_low_rate(score, member), 0.001),
     }
-    leaks = {"auc": {"value": leak.estimate, "low": leak.low, "high": leak.high}}
+    above = {key: None if x is None else x - CHANCE for key, x in zip(("value", "low", "high"), auc, strict=False)}
+    seen = smallest_shown(int(member.sum()), int((~member).sum()), spread)
+    leaks = {"auc": {**above, "beyond": spread, "smallest": seen}}
     return Score(metrics, leaks, len(member), {"score": score, "member": member})
+
+
+def placebo_spread(score: np.ndarray, member: np.ndarray, seed: int) -> float:
+    """Return how far from 0.5 the AUC of one half of the non-members against the other lies in at most 5% of random splits.
+
+    A split taken the other way has the AUC 1 - a, so splits with their complements lie evenly around 0.5. A half has fewer rows than
+    the game, and so a wider spread: it is brought to the game's numbers by the variance (m + n + 1) / (12 m n) of an AUC by chance.
+    """
+    members, others = int(member.sum()), int((~member).sum())
+    half = others // 2
+    if not (members and half):
+        return CHANCE
+    once = np.ones((1, len(member)))
+    played = [_players(member, seed, split) for split in range(SPLITS)]
+    found = np.array([_auc(score, one, ~member & ~one, once)[0] for one in played])
+    far = np.abs(found[np.isfinite(found)] - CHANCE)
+    size = math.sqrt(_variance(members, others) / _variance(half, others - half))
+    return min(size * float(np.quantile(far, CENTRAL)), CHANCE) if len(far) else CHANCE
+
+
+def _variance(m: int, n: int) -> float:
+    """Return the variance of the AUC of m rows against n of the same kind, without ties (Mann & Whitney 1947)."""
+    return (m + n + 1) / (12 * m * n)
+
+
+def smallest_shown(members: int, others: int, spread: float) -> float | None:
+    """Return the smallest AUC that would be claimed as a leak with 80% power, in steps of 0.001; None if not even 1 would."""
+    for auc in np.arange(501, 1001) / 1000:
+        one, two = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+        pairs = auc * (1 - auc) + (members - 1) * (one - auc**2) + (others - 1) * (two - auc**2)
+        deviation = math.sqrt(max(pairs, 0.0) / (members * others))
+        if auc - POWER * deviation > CHANCE + max(spread, BOTH * deviation):
+            return float(auc)
+    return None
 
 
 def _players(member: np.ndarray, seed: int, split: int) -> np.ndarray:
@@ -224,11 +262,11 @@ def _rate(guess: np.ndarray, group: np.ndarray, drawn: Floats) -> Floats:
 
 
 def _low_rate(score: np.ndarray, member: np.ndarray) -> Interval:
-    """Return the share of members found if one non-member in a thousand is misclassified; None if that is not resolved."""
+    """Return the share of members found if at most one non-member in a thousand is misclassified; None if that is not resolved."""
     outside = np.sort(score[~member])
     if len(outside) < RESOLVED:
         return Interval(None, None, None, 0.95)
-    bound = outside[-max(1, int(len(outside) / 1000))]
+    bound = outside[-1 - len(outside) // 1000]  # one in a thousand lies above it
     return Interval(float((score[member] > bound).mean()), None, None, 0.95)
 
 

@@ -67,7 +67,7 @@ class Score(NamedTuple):
     """The figures of an answer."""
 
     metrics: Mapping[str, Mapping[str, float | None]]  # name -> `value low high placebo`
-    leaks: Mapping[str, Mapping[str, float | None]]  # name -> `value low high` above the placebo
+    leaks: Mapping[str, Mapping[str, float | None]]  # name -> `value low high` above the placebo, see `is_leak`
     targets: int
     arrays: Arrays  # for the report
 
@@ -120,3 +120,9 @@ class ViewAttack(NamedTuple):
 def measured(value: Interval, placebo: float | None) -> dict[str, float | None]:
     """Return a metric of a `Score`."""
     return {"value": value.estimate, "low": value.low, "high": value.high, "placebo": placebo}
+
+
+def is_leak(found: Mapping[str, float | None]) -> bool:
+    """Return whether a leak may be claimed: its interval lies above 0, and its value ``beyond`` what the placebo does by chance."""
+    value, low = found.get("value"), found.get("low")
+    return value is not None and low is not None and low > 0 and value > (found.get("beyond") or 0.0)

@@ -19,7 +19,7 @@ from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.cells import read_as
-from fedatlas.errors import ConfigError, DataError, TransportError, unknown_name
+from fedatlas.errors import ConfigError, DataError, FedatlasError, TransportError, unknown_name
 from fedatlas.leakage.attack_text import attack_sentence
 from fedatlas.leakage.attacker_folder import run_attacker
 from fedatlas.leakage.knowledge import common_knowledge
@@ -30,6 +30,7 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import build_view_attack, check_kind_of_role, keys_of, view_attacks_of
+from fedatlas.wording import capital
 
 AttackRecord = dict[str, Any]
 """The record of an attack, as in attack.json."""
@@ -85,21 +86,35 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
         found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept but could not be scored: {error}"
-    facts = {"name": name, "kind": made.kind, "role": str(made.role), "declaration": made.declares._asdict()}
-    record = {**facts, "keys": dict(made.keys), **found}
+    record = {**facts_of(made), **found}
     run.save_arrays(f"{ATTACKED}/{name}/{FOUND}", arrays)
     run.write_json(f"{ATTACKED}/{name}/{ATTACK}", record)
     return record
 
 
-def attack_views(folder: Path, whole: Checked, said: Callable[[str], None]) -> None:
-    """Run the attacks that the experiment declares on a finished run; ``said`` receives each result, or why it failed."""
-    for name in view_attacks_of(whole.config):
+def attack_views(folder: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, str]:
+    """Run the attacks that the experiment declares on a finished run; return why each failed that could not be carried out.
+
+    ``said`` receives each result. Of an attack that failed the reason is kept in place of its findings, for the report.
+    """
+    failed = {}
+    for name, made in view_attacks_of(whole.config).items():
         said(f"Attack '{name}' on its role's view ...")
         try:
             said(attack_sentence(attack_view(folder, name, None, whole)))
-        except ConfigError as error:
-            said(f"Attack '{name}' failed: {error}")
+        except (FedatlasError, RuntimeError) as error:
+            failed[name] = f"attack '{name}' could not be carried out: {error}"
+            said(capital(failed[name]))
+            nothing = {"metrics": {}, "leaks": {}, "targets": 0, "unscored": failed[name]}
+            record = {**facts_of(made), **nothing}
+            RunFolder.open(folder).write_json(f"{ATTACKED}/{name}/{ATTACK}", record)
+    return failed
+
+
+def facts_of(made: ViewAttack) -> AttackRecord:
+    """Return what a record says about the attack itself."""
+    about = {"name": made.name, "kind": made.kind, "role": str(made.role), "declaration": made.declares._asdict()}
+    return {**about, "keys": dict(made.keys)}
 
 
 def check_attack(made: ViewAttack, config: ExperimentConfig, run: RunFolder) -> None:

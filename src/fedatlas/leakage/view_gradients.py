@@ -30,9 +30,9 @@ def read_gradients(view: RoleView, config: ExperimentConfig, targets: int) -> Vi
     """Return the gradients of the first round in the view, of at most ``targets`` clients; 0 = all. ConfigError if it has none."""
     if view.role.kind == "server":
         return _of_updates(list(view.frames(ROUND)), config, targets)
-    before, after = _told(view, ROUND), _told(view, ROUND + 1)
-    if view.role.kind == "outsider":
-        before, after = _told(view, ROUND - 1), _told(view, ROUND)
+    outside = view.role.kind == "outsider"  # it sees what a round made, a client what a round begins with
+    first = ROUND - 1 if outside else ROUND
+    before, after = _told(view, first), _told(view, first + 1)
     change = _gradient(before, after, config.local.lr, config)
     return ViewGradients((-1,), stack([change]), before, Tree())
 

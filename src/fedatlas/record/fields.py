@@ -135,6 +135,7 @@ class RunSummary(TypedDict, total=False):
     clusters: Annotated[Facts, "client -> cluster, their number, agreement with planted groups"]
     privacy: Annotated[Facts, "mechanisms, what each role learns, epsilon"]
     attacks: Annotated[list[Facts], "attacks by clients: who, how often, and the result"]
+    failed_attacks: Annotated[Mapping[str, str], "declared attacks on views that could not be carried out, and why"]
     aggregation: Annotated[Facts, "the rule, and how often it left out attackers and honest clients"]
     notices: Annotated[list[str], "the notices before round 1"]
     diverged: Annotated[str, "why the run diverged"]

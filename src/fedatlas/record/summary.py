@@ -168,5 +168,7 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> RunSummary
     for key, value in means["best"].items():
         means["best"][key] = {"value": value, "rounds": [s["best"][key]["round"] for s in summaries]}
     told = {key: first[key] for key in (*KEPT, *SAME) if key in first}
+    if failed := {name: why for s in summaries for name, why in s.get("failed_attacks", {}).items()}:
+        told["failed_attacks"] = failed
     seeds = [s["seed"] for s in summaries]
     return cast(RunSummary, {**told, "seeds": seeds, **means, "over_seeds": found, "config_hash": config_hash})

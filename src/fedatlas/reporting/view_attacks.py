@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from fedatlas.attacks import VIEW_ATTACKS
-from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack
+from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack, is_leak
 from fedatlas.reporting.blocks import Block, Cells, Facts, Figure, Figures, TableBlock, TableCell, Text, lead, notice
 from fedatlas.reporting.drawing.charts import power_curve
 from fedatlas.reporting.drawing.pixels import pairs
 from fedatlas.reporting.entries import Plain, Subject
-from fedatlas.wording import DASH, count, csv_text, interval_text, number
+from fedatlas.wording import DASH, count, csv_text, interval_text, no_leak, number
 
 THREAT = {
     "who": "who",
@@ -24,7 +24,7 @@ THREAT = {
 }
 INTRO = (
     "Attacks on what a role saw of this run. Each is compared with a placebo, the result of the attack without "
-    "any information about its target; a value above the placebo is a leak. An interval that contains 0 shows no leak; it does not prove "
+    "any information about its target; a value beyond what chance gives is a leak. Where none is seen, this does not prove "
     "that there is none."
 )
 DRAWINGS: Mapping[str, Callable[..., str]] = {"pairs": pairs, "curve": power_curve}
@@ -48,10 +48,10 @@ def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
     attack, about = VIEW_ATTACKS[record["name"]](), f"{record['name']}, from the view of {_role(record['role'])}"
     if "unscored" in record:
         return [notice(f"{about}: {record['unscored']}")]
-    leak = record["leaks"].get(attack.leak, {})
-    verdict = "no leak found" if not leak.get("low") or leak["low"] <= 0 else "a leak"
+    leak, things = record["leaks"].get(attack.leak, {}), count(record["targets"], attack.thing)
+    verdict = "a leak" if is_leak(leak) else no_leak(leak, things, attack.figures[attack.leak])
     return [
-        lead(f"{about}, {count(record['targets'], attack.thing)}: {verdict}."),
+        lead(f"{about}, {things}: {verdict}."),
         _table(subject, attack, record),
         Figures([_figure(subject, record["name"], one) for one in attack.pictures(arrays)]),
         threat_facts(record["declaration"]),
@@ -67,13 +67,17 @@ def _table(subject: Subject, attack: ViewAttack, record: Plain) -> TableBlock:
     rows, plain = list[Cells](), []
     for key, one in record["metrics"].items():
         leak = record["leaks"].get(key)
-        placebo = number(one["placebo"]) if one["placebo"] is not None else DASH
-        rows.append([attack.figures[key], _value(one), placebo, _value(leak) if leak else DASH])
+        rows.append([attack.figures[key], _value(one), _placebo(one), _value(leak) if leak else DASH])
         ends = [(leak or {}).get(k) for k in ("value", "low", "high")]
         plain.append([key, one["value"], one["low"], one["high"], one["placebo"], *ends])
     head = ["figure", "value", "placebo", "leak"]
     columns = ("figure", "value", "low", "high", "placebo", "leak", "leak_low", "leak_high")
     return TableBlock(f"{subject.key}-{attack.name}", f"Figures of {attack.name}", head, rows, csv_text(columns, plain))
+
+
+def _placebo(one: Plain) -> TableCell:
+    ends = interval_text(one["placebo_low"], one["placebo_high"]) if one.get("placebo_low") is not None else ""
+    return TableCell(number(one["placebo"]) if one["placebo"] is not None else DASH, ends)
 
 
 def _value(one: Plain) -> TableCell:

@@ -54,8 +54,10 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
     All of it is made from files on disk, so a run that was killed here is finished without training.
     """
     path, summary = done.path, done.summary.copy()
-    if more.attacks and whole.config.attack:
-        attack_views(path, whole, progress.said)
+    summary.pop("failed_attacks", None)
+    if more.attacks and whole.config.attack and (failed := attack_views(path, whole, progress.said)):
+        summary["failed_attacks"] = failed
+        write_summary(RunFolder(path), summary)
     if more.baselines is not False:
         if whole.columns:
             summary["gain"] = columns_baselines.gain(path, whole, progress.said)

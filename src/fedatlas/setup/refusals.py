@@ -32,7 +32,7 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.privacy_refusals import check_norms, check_protection
 from fedatlas.setup.resolution import resolve, with_batch_norm
-from fedatlas.setup.views import check_observed, check_observed_clients
+from fedatlas.setup.views import check_declared_attacks, check_observed, check_observed_clients
 
 
 def checked(config: ExperimentConfig, module: nn.Module | None = None) -> Checked:
@@ -240,6 +240,7 @@ def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset
     check_nodes(algorithm, partition)
     check_keys(config, algorithm, partition.sizes)
     check_observed_clients(config, len(partition.clients))
+    check_declared_attacks(config, [n for n in partition.sizes if n])
     have = sum(n > 0 for n in partition.sizes)
     if config.cohort.size is not None and config.cohort.size > have:
         raise ConfigError(

@@ -5,7 +5,7 @@ A declared attack has its role's view recorded, and is carried out when the run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.algorithm import Algorithm
@@ -110,3 +110,10 @@ def check_observed_clients(config: ExperimentConfig, clients: int) -> None:
     views = views_of(config)
     for text in views.roles if views else ():
         check_client(ViewRole.parse(text, "observe.roles"), "observe.roles", clients)
+
+
+def check_declared_attacks(config: ExperimentConfig, rows: Sequence[int]) -> None:
+    """Raise ConfigError for a declared attack that is meaningless where clients hold so many ``rows`` each."""
+    for made in view_attacks_of(config).values():
+        if why := made.refuses_run(config, rows):
+            raise ConfigError(why)
