@@ -14,7 +14,7 @@ def learns(protected: bool) -> Sequence[Learnt]:
         if protected
         else "g and h of every training row, and with them the labels"
     )
-    sums = "the sums of g and h at every node by bin of the others' columns, in an order that hides column and bin"
+    sums = "the sums of g, h and rows at every node by bin of the others' columns, and from them the order of the bins in a column"
     return (
         Learnt("histograms", shown, sums, "how many candidates there are"),
         Learnt(
