@@ -43,7 +43,6 @@ def study(
     from fedatlas.study.study import Study
     from fedatlas.study.study_status import show_preview, show_status
     from fedatlas.study.study_status import status as status_of
-    from fedatlas.study.table import Table
 
     wanted = (("--dry-run", dry_run), ("--status", status), ("--export", export), ("--analyse", analyse))
     asked = [name for name, on in wanted if on]
@@ -61,13 +60,15 @@ def study(
         emit(found) if as_json else typer.echo("\n".join(shown))
         return
     if export is not None:
-        typer.echo(f"{Table.open(place).export(export, given.file.name)} runs written to {export}")
+        kept, told = given.opened(out, table)
+        typer.echo("\n".join([f"{kept.export(export, given.file.name)} runs written to {export}", *told]))
         return
     fine = True
     if not status:
         fine = _run_study(given, out, place, retry, quiet or as_json)
-    found = status_of(Table.open(place), given.file.name)
-    emit(found) if as_json else typer.echo("\n".join(show_status(found)))
+    kept, told = given.opened(out, table)
+    found = status_of(kept, given.file.name)
+    emit(found) if as_json else typer.echo("\n".join([*show_status(found), *told]))
     if not fine:
         raise typer.Exit(1)
 

@@ -80,6 +80,24 @@ def test_refused_and_diverged_runs_stay_with_their_sentence(whole: Path):
     assert not list((whole.parent / "runs").iterdir())  # only rows are kept
 
 
+def test_a_level_taken_out_of_the_file_is_left_out_and_told(whole: Path, tmp_path: Path):
+    """Of the analysis, of the frame, and of the counts; nothing is run, and the table keeps all."""
+    shorter = study(factor=[{**NODES, "levels": [2, 4]}, {**SCHEME, "level": [AVG, SECRET]}])
+    said = "Level 'wild' of factor 'scheme' is no longer in the study's file; left out: 2 runs."
+    found = shorter.analyse(tmp_path / "out", whole)
+    assert found["sentences"][-1] == said
+    assert "wild" not in found["choices"]
+    assert "diverged" not in found["runs"]
+    assert said in (tmp_path / "out" / "analysis.html").read_text(encoding="utf-8").replace("&#39;", "'")
+    kept, told = shorter.opened(table=whole)
+    assert told == [said]
+    assert set(kept.frame().scheme.dropna()) == {"fedavg", "secret"}
+    assert kept.factors()["scheme"]["levels"] == ["fedavg", "secret"]
+    assert kept.counts("small")["diverged"] == 0
+    everything, nothing = study().opened(table=whole)
+    assert (everything.counts("small")["diverged"], nothing) == (2, [])
+
+
 def test_responses_are_those_of_the_runs(whole: Path):
     table = Table.open(whole)
     frame = table.frame()

@@ -31,9 +31,13 @@ ANALYSIS, PAGE = "analysis.json", "analysis.html"
 Standings = Mapping[Setting, SettingStanding]
 
 
-def analyse(table: Table, study: str, folder: Path) -> Plain:
-    """Write analysis.json and analysis.html of a study into its folder; return the content of the former."""
+def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = ()) -> Plain:
+    """Write analysis.json and analysis.html of a study into its folder; return the content of the former.
+
+    ``told``: sentences on runs that do not count.
+    """
     found = analysis(measured(table, study))
+    found["sentences"] = [*found["sentences"], *told]
     found["runs"] = {status: n for status, n in table.counts(study).items() if n}
     found["reasons"] = reasons(table, study, ENDED[1:])
     write_json(folder / ANALYSIS, found)

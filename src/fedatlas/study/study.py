@@ -11,6 +11,7 @@ from fedatlas.files import write_text
 from fedatlas.study import study_status
 from fedatlas.study.design import StudyFile, read_study_file, study_of
 from fedatlas.study.execute import execute
+from fedatlas.study.levels import factors_of
 from fedatlas.study.plain import Plain
 from fedatlas.study.plan import plan_of
 from fedatlas.study.table import Table
@@ -58,8 +59,15 @@ class Study(NamedTuple):
         """Write analysis.json and analysis.html of the runs so far; return the analysis (`study.analyse`)."""
         from fedatlas.study.analyse import analyse
 
-        with closing(Table.open(self.table(out, table))) as kept:
-            return analyse(kept, self.file.name, self.folder(out))
+        kept, told = self.opened(out, table)
+        with closing(kept):
+            return analyse(kept, self.file.name, self.folder(out), told)
+
+    def opened(self, out: Path | None = None, table: Path | None = None) -> tuple[Table, list[str]]:
+        """Return its table of runs, in which only levels that the file has now count, and sentences on those that it had."""
+        kept = Table.open(self.table(out, table))
+        factors, _ = factors_of(self.file)
+        return kept, kept.narrow(self.file.name, {one.name: {level.name for level in one.levels} for one in factors})
 
     def dry_run(self) -> Plain:
         """Return cells, refusals, runs and hours; nothing is kept."""

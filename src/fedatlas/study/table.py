@@ -13,7 +13,7 @@ import os
 import socket
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from fedatlas.errors import ConfigError, DiskError, unknown_name
 from fedatlas.files import write_text
 from fedatlas.study import frame as frames
 from fedatlas.study.plain import Plain, Row
+from fedatlas.wording import count
 
 if TYPE_CHECKING:
     import pandas
@@ -101,6 +102,7 @@ class Table:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.db = path, connection
+        self.without: dict[str, set[str]] = {}  # factor -> its levels that do not count, see `narrow`
 
     @classmethod
     def open(cls, path: Path | str, *, write: bool = False) -> Table:
@@ -273,8 +275,31 @@ class Table:
             raise unknown_name("study", study, known)
         return study
 
+    def narrow(self, study: str, levels: Mapping[str, Collection[str]]) -> list[str]:
+        """Count only runs at these levels from now on (factor -> levels, as the study's file has them now).
+
+        Returns a sentence for each level that the table has beside them, with the number of its runs; none for an unknown study.
+        """
+        known = self.factors(study) if study in self.studies() else {}
+        gone = {name: set(one["levels"]) - set(levels[name]) for name, one in known.items() if name in levels}
+        runs = [row["levels"] for row in self.members(study)]
+        told = [
+            f"Level '{level}' of factor '{name}' is no longer in the study's file; left out: "
+            f"{count(sum(at.get(name) == level for at in runs), 'run')}."
+            for name, one in gone.items()
+            for level in sorted(one)
+        ]
+        self.without = {name: one for name, one in gone.items() if one}
+        return told
+
+    def _counts(self, levels: Row) -> bool:
+        return not any(levels.get(name) in gone for name, gone in self.without.items())
+
     def counts(self, study: str) -> dict[str, int]:
         """Return status -> runs of a study, each counted once."""
+        if self.without:
+            once = {row["run_key"]: row["status"] for row in self.members(study)}
+            return {status: list(once.values()).count(status) for status in STATUSES}
         found = self.db.execute(
             "SELECT status, count(DISTINCT run_key) FROM runs JOIN members USING (run_key) WHERE study = ? GROUP BY status",
             (study,),
@@ -291,7 +316,7 @@ class Table:
         rows = [dict(zip(MEMBER, row, strict=True)) for row in found]
         for row in rows:
             row |= {key: json.loads(row[key] or "{}") for key in ("levels", "rates", "configuration", "responses")}
-        return rows
+        return [row for row in rows if self._counts(row["levels"])]
 
     def responses(self, run_key: str) -> Plain:
         """Return the responses of a run at its last round; {} for none."""
@@ -308,7 +333,10 @@ class Table:
 
     def factors(self, study: str | None = None) -> dict[str, Plain]:
         """Return factor -> ``role`` ("setting" or "choice"), ``scale`` and the names of its ``levels``."""
-        return dict(json.loads(self._get("factors", self.name_of(study), "studies")))
+        found: dict[str, Plain] = json.loads(self._get("factors", self.name_of(study), "studies"))
+        for name, gone in self.without.items():
+            found[name]["levels"] = [level for level in found[name]["levels"] if level not in gone]
+        return found
 
     def frame(self, study: str | None = None) -> pandas.DataFrame:
         """Return one row per run of a study: identity, levels, and responses at the last round (`study.frame.frame`)."""
