@@ -19,7 +19,7 @@ from fedatlas.course.course import Course
 from fedatlas.course.progress import Silent
 from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.record.fields import RoundRow
-from fedatlas.wording import NOT_TOLD, bytes_text, given_up_text, is_spread, seconds_text, total_of
+from fedatlas.wording import NOT_TOLD, beyond_delta, bytes_text, given_up_text, is_spread, seconds_text, total_of
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -297,7 +297,9 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         seeded = ' (noise = "seed": protects nobody)' if found["noise"] == "seed" else ""
         bound = "at most " if found["upper_bound"] else ""
         stated = f" (the paper's: {found['accounts']['nominal']:.4g})" if found.get("accounts") else ""
-        out.append(("epsilon", f"{bound}{epsilon} at delta {found['delta']:.3g}{stated}{seeded}"))
+        more = beyond_delta(found)
+        told = f"{bound}{epsilon}, {more}" if more else f"{bound}{epsilon} at delta {found['delta']:.3g}"
+        out.append(("epsilon", more if "delta_too_large_for" in found else f"{told}{stated}{seeded}"))
     return out
 
 

@@ -203,6 +203,25 @@ def is_spread(found: Mapping[str, float | None]) -> bool:
     return len({None if value is None else round(value, 9) for value in found.values()}) > 1
 
 
+LIKELY = 0.01
+"""A delta above which an epsilon is not told without it."""
+
+
+def beyond_delta(found: Mapping[str, Any]) -> str:
+    """Return what a large delta does to a run's epsilon (``privacy`` of its summary), for its headline; "" for a small one.
+
+    Of a written delta of 1/n or more, where n are protected, it takes the epsilon's place: to publish one of the n whole, drawn at
+    random, would keep any such promise.
+    """
+    delta = found["delta"]
+    if n := found.get("delta_too_large_for"):
+        what = "clients" if found["unit"] == "client" else "rows"
+        return (
+            f"none: delta = {delta:.3g} is 1/{n:,} or more, and whoever publishes one of {n:,} {what} whole keeps that"
+        )
+    return f"and with a chance of up to {delta:.3g} no promise at all" if delta > LIKELY else ""
+
+
 NO_LEAK = "no leak seen"
 
 

@@ -72,6 +72,7 @@ def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
         **found,
         "noise": how.noise.source,
         **priced(counted, how.delta(), "nothing was released"),
+        **too_large(setup, how, counted),
         "releases": len(counted),
         "torn": torn,
         "curve": [[at, number(epsilon)] for at, epsilon in curve],
@@ -83,6 +84,13 @@ def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[s
     spent = accountant.spent(events, delta) if events else accountant.Spent(0.0, delta, nothing)
     found = {"epsilon": number(spent.epsilon), "how": spent.how, "upper_bound": spent.upper_bound}
     return {"unit": events[0].unit if events else None, "delta": delta, **found}
+
+
+def too_large(setup: Setup, how: Protection, events: Sequence[ledger.Event]) -> dict[str, int]:
+    """Return ``delta_too_large_for``, how many are protected, if the file's delta is 1 over that number or more; else {}."""
+    written = any("delta" in table.parameters() for table in setup.config.privacy)
+    n = how.K if events and events[0].unit == "client" else sum(setup.sizes.values())
+    return {"delta_too_large_for": n} if written and events and n * how.delta() >= 1 else {}
 
 
 def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:

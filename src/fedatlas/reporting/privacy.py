@@ -19,6 +19,7 @@ from fedatlas.reporting.entries import Subject
 from fedatlas.wording import (
     DASH,
     NOT_TOLD,
+    beyond_delta,
     bytes_text,
     count,
     csv_text,
@@ -115,9 +116,12 @@ def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
         unless = "if the noise were secret: " if found["noise"] == "seed" else ""
         text = found["epsilon"] if isinstance(found["epsilon"], str) else None
         whole = text or printed(found["epsilon"], subject.at("privacy.epsilon"), _plainly)
-        out.append(
-            Key("epsilon", whole, f"{unless}{bound}of {UNITS[found['unit']]}, at delta = {number(found['delta'])}")
-        )
+        more = beyond_delta(found)
+        if "delta_too_large_for" in found:
+            out.append(Key("epsilon", DASH, more))
+        else:
+            at = f"of {UNITS[found['unit']]}, {more or 'at delta = ' + number(found['delta'])}"
+            out.append(Key("epsilon", whole, f"{unless}{bound}{at}"))
     if found.get("withstood"):
         most = found["withstood"]
         body = printed(most["colluding"], subject.at("privacy.withstood.colluding"), count)
@@ -161,6 +165,8 @@ def _promised(found: Mapping[str, Any]) -> str:
     epsilon = found.get("epsilon")
     if epsilon is None or isinstance(epsilon, str):
         return ""
+    if "delta_too_large_for" in found:
+        return f"There is no epsilon to state: {beyond_delta(found).removeprefix('none: ')}. Set a far smaller delta. {found['how']}"
     odds = math.exp(epsilon) if epsilon < 700 else math.inf
     whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
     factor = (
@@ -251,7 +257,7 @@ def _price(subject: Subject) -> TableBlock:
 def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
     """Return epsilon over the rounds, if it is finite."""
     curve = found.get("curve", [])
-    if not curve or any(isinstance(epsilon, str) for _, epsilon in curve):
+    if not curve or "delta_too_large_for" in found or any(isinstance(epsilon, str) for _, epsilon in curve):
         return []
     points = [Point(0, 0.0, "before round 1: epsilon 0")]
     points += [Point(at, epsilon, f"after round {at}: epsilon {_plainly(epsilon)}") for at, epsilon in curve]
