@@ -168,7 +168,7 @@ def test_engines_in_float32(name: str) -> None:
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
 @pytest.mark.parametrize("name", NAMES)
 def test_workers(name: str) -> None:
-    """Any number of workers and any chunk size give the bits of one process."""
+    """Any number of workers and any chunk size give the bits of one process under the same plan."""
     fed = federation(algorithm(name, "workers"))
 
     # One runner for all: its programs are derived once, and hold nothing of a run.

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedatlas import Experiment, run
 from fedatlas.algorithm import Batch
 from fedatlas.engine.program import step_for
 from fedatlas.engine.stacked import StackedProgram, any_count, derive_stacked
@@ -157,3 +158,16 @@ def test_sizes_become_formulas_in_the_number_of_clients() -> None:
     assert text == "def bind(T):\n    M = T['M']\n x_2((3 * M), (2 * M + 1), 5)"
     with pytest.raises(NotTraceable, match="linear"):
         any_count(["f(49)", "f(121)", "f(169)"])
+
+
+def test_the_number_of_workers_changes_no_bit_within_a_plan_and_no_draw_at_all(tmp_path):
+    """`auto` may take another plan for another number of workers: the numbers then agree, not their last bits."""
+    ends, first = dict[str, list[bytes]](), dict[str, float]()
+    for plan, workers in (("program", 1), ("program", 2), ("auto", 1), ("auto", 2)):
+        given = Experiment.of(rounds=2, engine={"plan": plan, "workers": workers})
+        done = run(given, out=tmp_path / f"{plan}-{workers}", baselines=False)
+        used = done.summary["plan"]["step"].split()[0]
+        ends.setdefault(used, []).append((done.path / "model.safetensors").read_bytes())
+        loss = done.summary["final"]["loss"]
+        assert loss == pytest.approx(first.setdefault("loss", loss), rel=1e-5)
+    assert all(len(set(same)) == 1 for same in ends.values())
