@@ -77,7 +77,7 @@ class _Found(Watching):
 
     def profile(self, _frame: Any, event: str, called: Any) -> None:
         """Note a call of Python's global generator, which is an object of C."""
-        if event == "c_call" and getattr(called, "__self__", None) is random._inst:  # type: ignore[attr-defined]  # noqa: SLF001
+        if event == "c_call" and getattr(called, "__self__", None) is random._inst:  # noqa: SLF001
             self.layers.append(self.open[-1])
 
     def _close(self, *_: Any) -> None:
