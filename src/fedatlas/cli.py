@@ -86,10 +86,7 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment; without arguments, the embedded default.
-
-    Exit code 1 if an attack that the file declares could not be carried out.
-    """
+    """Run an experiment; without arguments, the embedded default. Exit code 1 if an attack that it declares fails."""
     from fedatlas import api, config
     from fedatlas.record.run_folder import RunFolder
     from fedatlas.runs import preview
@@ -127,6 +124,11 @@ def run(
         )
         sys.stderr.write(f"fedatlas: stopped; {kept}\n")
         raise typer.Exit(INTERRUPTED) from None
+    _ended(done, as_json)
+
+
+def _ended(done: Any, as_json: bool) -> None:
+    """Print the summary of a run if that is wanted; exit code 1 if an attack that it declares could not be carried out."""
     if as_json:
         emit({**done.summary, "run_dir": str(done.path)})
     if done.summary.get("failed_attacks"):

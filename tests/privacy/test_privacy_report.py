@@ -404,45 +404,6 @@ def test_no_sentence_tells_how_many_rows_a_client_has() -> None:
     assert "which is too few here" in said_of
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "headline", "noted"),
-    [
-        (
-            {"name": "local_dp", "epsilon": 8.0, "clip": 1.0, "delta": 0.9},
-            "none: delta = 0.9 is 1/12 or more, and whoever publishes one of 12 clients whole keeps that",
-            "There is no epsilon to state: delta = 0.9 is 1/12 or more",
-        ),
-        (
-            {"name": "local_dp", "epsilon": 8.0, "clip": 1.0, "delta": 0.05},
-            "8, and with a chance of up to 0.05 no promise at all",
-            "and with a chance of up to 0.05 no promise at all",
-        ),
-        (
-            {"name": "central_dp", "clip": 1.0, "noise_multiplier": 1.0},
-            f"and with a chance of up to {12**-1.1:.3g} no promise at all",
-            f"and with a chance of up to {12**-1.1:.3g} no promise at all",
-        ),
-        ({"name": "local_dp", "epsilon": 8.0, "clip": 1.0}, "8 at delta 1e-05", "at delta = 1e−05"),
-    ],
-    ids=["1/n", "likely", "default", "small"],
-)
-def test_a_large_delta_stands_in_the_headline(
-    tmp_path: Path, mechanism: dict[str, Any], headline: str, noted: str
-) -> None:
-    given = {
-        "rounds": 1,
-        "partition": {"name": "iid", "clients": 12},
-        "algorithm": {"name": "fedavg", "weights": "uniform"},
-    }
-    data = {"name": "digits", "scale": "none"}
-    done = run(Experiment.of(**given, data=data, privacy=[mechanism]), out=tmp_path / "run", baselines=False)
-    assert headline in " ".join(said(end_table(done.summary)).split())
-    page = Page(tmp_path / "run" / "report.html").text()
-    assert noted in page
-    assert ("delta_too_large_for" in done.summary["privacy"]) == headline.startswith("none")
-    assert ("What epsilon =" in page) != headline.startswith("none")
-
-
 def test_preparing_columns_in_secret_is_among_the_bytes_of_protection(tmp_path: Path) -> None:
     """Those of row 0 without it are those of a run without it."""
     table = {"name": "file", "path": str(tmp_path / "rows.csv"), "label": "y"}
