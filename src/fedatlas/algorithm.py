@@ -11,8 +11,7 @@ server        state of the server between rounds; ``server["model"]`` is the glo
 facts         what a client knows about itself and the federation (`Facts`)
 ============  ===================================================================================================
 
-Numbers in a message, a state or `Facts` are *inputs* of the compiled local step, never constants in it, so that one step
-serves every round. An algorithm's code may compute with them but not branch on them.
+Numbers in a message, a state or `Facts` are *inputs* of the compiled local step. Code may compute with them but not branch on them.
 """
 
 from __future__ import annotations
@@ -441,8 +440,7 @@ class Algorithm(NamedTuple):
 class Transform(NamedTuple):
     """A transformation of updates between client and server. It acts on float trees, as changes from what was sent.
 
-    Written for one client and pure, like an algorithm. Each transform treats every part of the update (a tree) as one
-    vector; plain values, single tensors, integers and buffers pass unchanged.
+    Written for one client and pure. It treats every part of the update (a tree) as one vector; other values and buffers pass unchanged.
     """
 
     name: str

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from sklearn.datasets import load_breast_cancer
 from typer.testing import CliRunner
 
@@ -19,6 +20,8 @@ from fedatlas.api import Experiment, run
 from fedatlas.cli import app
 from fedatlas.errors import ConfigError
 from fedatlas.reporting import write_report
+from fedatlas.terminal import end_table
+from fedatlas.wording import is_spread, number
 from reports import CURVES, KINDS, Page, at, rows, subjects, summary
 
 TWO = [{"name": "mlp", "hidden": [h], "share": 0.5} for h in (16, 32)]
@@ -118,6 +121,25 @@ def test_the_table_of_gains_is_the_summary(runs: dict[str, Path], reports: dict[
             assert float(row["gain"]) == sign * (known["federated"]["value"] - known["local_only"]["value"])
             assert [float(row[k]) for k in ("gain_low", "gain_high")] == [known["gain"][k] for k in ("low", "high")]
             assert float(row["gain_low"]) <= float(row["gain"]) <= float(row["gain_high"])
+
+
+def test_clients_with_one_common_figure_have_no_spread(runs: dict[str, Path], reports: dict[str, Path]) -> None:
+    """One model on one common test set: the terminal and the foot of the table tell its figure once."""
+    kind = next(k for k in ("two_class", "numbers") if not any(c["own_rows"] for c in summary(runs[k])["per_client"]))
+    found = summary(runs[kind])
+    spread, figure = found["gain"]["summary"], found["gain"]["figure"]
+    assert is_spread(spread["local_only"])
+    assert not is_spread(spread["federated"])
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(end_table(found))
+    lines = {line.split("  ")[0].strip(): line for line in captured.get().splitlines()}
+    assert lines[f"{figure}, federated"].split()[2:] == [f"{spread['federated']['mean']:.4f}"]
+    assert "worst" in lines[f"{figure}, local only"]
+    page = Page(reports[kind]).text()
+    worst = page[page.index("worst client" if figure == "accuracy" else " largest ") :][:60]
+    assert number(spread["local_only"]["min"]) in worst
+    assert number(spread["federated"]["min"]) not in worst
 
 
 def test_the_verdict_counts_who_gains(runs: dict[str, Path], reports: dict[str, Path]) -> None:
