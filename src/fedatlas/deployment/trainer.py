@@ -106,6 +106,8 @@ class NodeRowsRun:
         self.state.party.landed = max(self.state.round, kept.landed)
         known = (agreed.agreement.run, len(names), setup.examples, rules_of(self.setup))
         expected = Expected(self.setup.bench, *known)
+        for request in self.state.asked:
+            expected.counted(request, self.state.party)
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
 
     def asked(self, request: Request) -> Asked:
@@ -334,7 +336,7 @@ class Trainer:
         if answer.lost:
             raise DivergedError("training produced NaN or infinity; nothing was sent.")
         work = (*answer.work[:4], None if running.private else answer.work.loss)
-        return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()))
+        return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()), request)
 
     def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Asked:
         policy, asks = self.policy(), running.asked(request)
