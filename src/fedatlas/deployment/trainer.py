@@ -46,7 +46,7 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import select
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.wire import codec, frames
-from fedatlas.wire.agreement import digest_of, run_digest
+from fedatlas.wire.agreement import digest_of, run_digest, valid_nodes
 from fedatlas.wire.bundle import POLICY, Bundle
 from fedatlas.wire.fields import plain, record
 from fedatlas.wire.frames import RawMessage
@@ -238,7 +238,7 @@ class Trainer:
 
     def _open(self, run: str, kept: KeptRun) -> NodeRowsRun | NodeColumnsRun:
         agreed = self.agreements.accept(run, kept.agreement)
-        self.policy().check(agreed.asked())
+        self._check(agreed, agreed.asked())
         self.agreements.pin(agreed)
         held = self.held(agreed.whole.config)
         if agreed.whole.columns:
@@ -260,10 +260,16 @@ class Trainer:
         self.agreements.stands(self.run.agreed)
         return self.run
 
+    def _check(self, agreed: AgreedRun, asks: Asked) -> Policy:
+        """Return the policy, which lets an ask pass; else PrivacyError. A node that is revoked by now counts nowhere."""
+        policy, valid = self.policy(), valid_nodes(self.bundle, agreed.agreement)
+        policy.check(asks._replace(members=tuple(name for name in asks.members or () if name in valid)))
+        return policy
+
     def _agreed(self, asked: FactsQuestion | SumQuestion) -> AgreedRun:
         """The run of a question before round 1, where the policy lets it pass."""
         agreed = self.agreements.accept(asked.run, asked.agreement)
-        self.policy().check(agreed.asked())
+        self._check(agreed, agreed.asked())
         self.agreements.pin(agreed)
         return agreed
 
@@ -339,8 +345,8 @@ class Trainer:
         return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()), request)
 
     def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Asked:
-        policy, asks = self.policy(), running.asked(request)
-        policy.check(asks)
+        asks = running.asked(request)
+        policy = self._check(running.agreed, asks)
         few = isinstance(running, NodeRowsRun) and request.what == JUDGE and running.judged < policy.min_rows
         if few and not running.private:
             raise PrivacyError("its policy.toml refuses to judge on fewer test rows than min_rows")
@@ -351,7 +357,7 @@ class Trainer:
         how = None if isinstance(running, NodeColumnsRun) else running.setup.bench.protection
         if how is not None and how.phases.get(request.what) == OPENING:
             session = running.half.sessions.get(running.number)
-            self.opened.opening(session, asks.members, repeat=self.policy().repeat)
+            self.opened.opening(session, asks.members or (), repeat=self.policy().repeat)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
         """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""

@@ -27,12 +27,12 @@ SERVER = "the server"
 
 
 def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Source = secret.random_bytes,
-              fewest: int = FEWEST) -> tuple[dict[str, Any], Session]:  # fmt: skip
+              fewest: int = FEWEST, counting: Sequence[int] | None = None) -> tuple[dict[str, Any], Session]:  # fmt: skip
     """Phase "keys": two fresh pairs of keys, one to encrypt shares under and one to mask with, signed by the client's identity.
 
     ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds; so is
-    ``fewest``, the clients below which it takes part in no sum. Raises ProtocolError where the cohort holds somebody who is not on the
-    party's list of identities.
+    ``fewest``, the clients below which it takes part in no sum; of those that have a weight in it only ``counting`` ones count. Raises
+    ProtocolError where the cohort holds somebody who is not on the party's list of identities.
     """
     k.installed()
     heard = messages.heard(message, SERVER)
@@ -44,7 +44,8 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Sour
     tag, channel, mask, seed = k.tag_of(place), k.drawn(source), k.drawn(source), k.drawn(source)
     both = k.public_of(channel) + k.public_of(mask)
     signature = k.signed(party, tag, both)
-    session = Session(place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST))
+    own = None if counting is None else tuple(i for i, k in enumerate(cohort) if k in counting)
+    session = Session(place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST), counting=own)
     _enough(session, cohort, "are asked")
     return {"keys": messages.table([both], 2 * KEY), "signature": messages.table([signature], SIGNATURE)}, session
 
@@ -206,7 +207,9 @@ def _enough(session: Session, who: Sequence[int], did: str) -> None:
 def _weighty(session: Session, heavy: Sequence[Sequence[int]], who: Sequence[int]) -> None:
     """ProtocolError where some, but too few, have a weight in a part: the sum would show what one of them sent."""
     for part in heavy:
-        if 0 < len(set(part) & set(who)) < session.fewest:
+        there = set(part) & set(who)
+        counted = there if session.counting is None else there & set(session.counting)
+        if there and len(counted) < session.fewest:
             raise ProtocolError(
                 f"too few of those in the sum have a weight in it; client {session.client} goes on with {session.fewest} or more."
             )

@@ -214,7 +214,9 @@ def _advertise(message: Any, session: Any) -> tuple[Update, Session, dict[str, A
         raise ProtocolError(
             f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused."
         )
-    reply, own = client.advertise(message, _party(session), threshold, fewest=insists.min_cohort)
+    reply, own = client.advertise(
+        message, _party(session), threshold, fewest=insists.min_cohort, counting=insists.counting
+    )
     tries = once.begun(session.get("begun", {}), own.place.run, own.place.round, own.place.ask)
     return reply, own, {"begun": tries}
 

@@ -16,8 +16,9 @@ class Session(NamedTuple):
 
     done: what is behind it, the last of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what everybody advertised,
     a position each. members: positions of those who are still in. held: position -> this client's shares of that client's private
-    mask key and seed. fewest: clients below which it takes part in no sum. head: digest of what all are told; heavy: by part the
-    positions whose weight counts there. survivors: positions in the sum, as it signed. What is no longer needed is empty.
+    mask key and seed. fewest: clients below which it takes part in no sum; counting: positions that count for it, None: all. head:
+    digest of what all are told; heavy: by part the positions whose weight counts there. survivors: positions in the sum, as it signed.
+    What is no longer needed is empty.
     """
 
     place: Place
@@ -34,6 +35,7 @@ class Session(NamedTuple):
     head: bytes = b""
     heavy: tuple[tuple[int, ...], ...] = ()
     survivors: tuple[int, ...] = ()
+    counting: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Session(client {self.client}, {self.done}, hidden)"
@@ -70,6 +72,7 @@ def carried(session: Session) -> dict[str, Any]:
         "head": session.head.hex(),
         "heavy": [list(one) for one in session.heavy],
         "survivors": list(session.survivors),
+        "counting": None if session.counting is None else list(session.counting),
         "held": {str(v): table([text], 2 * WIDTH) for v, text in session.held.items()},
     }
 
@@ -99,4 +102,5 @@ def restored(value: Mapping[str, Any]) -> Session:
         bytes.fromhex(value["head"]),
         tuple(map(tuple, value["heavy"])),
         tuple(value["survivors"]),
+        None if value["counting"] is None else tuple(value["counting"]),
     )
