@@ -247,7 +247,7 @@ class Trainer:
             return self.run
         setup = decoded(RowsSetup, kept.setup)
         check_setup(setup, agreed, held.facts)
-        FirstAnswers(self._folder(run)).check(setup)
+        FirstAnswers(self._folder(run)).check(setup.about, setup.totals)
         with untold("the run cannot be set up with its rows"):
             self.run = NodeRowsRun(self.bundle, agreed, setup, kept, held)
         return self.run
@@ -282,6 +282,7 @@ class Trainer:
         agreed, terms, digest = self._agreed(asked), decoded(SumTerms, asked.body), digest_of(asked.body)
         kept = FirstAnswers(self._folder(asked.run))
         if (answer := kept.known(asked.index, digest)) is None:
+            kept.check(terms.about, terms.totals)
             answer = kept.keep(asked.index, self._first(agreed, asked.index, terms, digest))
         else:
             self.log.leaves(again=True)
