@@ -212,7 +212,8 @@ class Trainer:
 
     def policy(self) -> Policy:
         """Read the policy as the file is now."""
-        return Policy.read(self.bundle.path / POLICY)
+        with untold("its policy.toml cannot be read"):
+            return Policy.read(self.bundle.path / POLICY)
 
     def held(self, config: ExperimentConfig) -> Any:
         """The rows of this node, or its table where parties hold columns; read once."""
@@ -441,7 +442,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         trainer = Trainer(Bundle.open(Path(sys.argv[1]), "node"), Path(sys.argv[2]))
-        trainer.policy()
+        Policy.read(trainer.bundle.path / POLICY)
     except FedatlasError as error:
         sys.stderr.write(f"fedatlas: {error}\n")
         raise SystemExit(2) from None
