@@ -15,7 +15,8 @@ from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.wire.bundle import Bundle, revoke
-from nodes_in_process import LocalListener
+from fedatlas.wire.frames import RawMessage
+from nodes_in_process import LocalListener, Tap
 
 NAMES = ("north", "south", "west", "east", "isle")
 
@@ -32,15 +33,25 @@ class Federation:
         self.test = write_rows(folder / "test.csv", seed=9)
         self.trainers = {name: self.made.trainer(name, rows[name]) for name in names}
 
-    def run(self, **tables: Any) -> SubmittedRun:
+    def run(self, tap: Tap = lambda name, message: message, **tables: Any) -> SubmittedRun:
         config = self.made.config(**{"rounds": 1, **tables})
         bundle = Bundle.open(self.made.paths["server"], "server")
         rules = {"on_loss": "continue", "minimum": 3, "deadline": 1.0}
         state = SubmissionState(self.made.signed("run", config), 0.0, "queued", "", rules)
         run = SubmittedRun.create(bundle.path / "runs" / "run", state)
-        listener: Any = LocalListener(self.trainers, lambda name, message: message)
+        listener: Any = LocalListener(self.trainers, tap)
         run_submitted(run, ServerContext(bundle, Nodes(listener), self.test))
         return run
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.made.paths[name] / LOG).read_text().splitlines()]
+
+    def updates(self, name: str) -> list[dict[str, Any]]:
+        """The answers of a node that held an update."""
+        return [line for line in self.lines(name) if line["kind"] == "answer" and line.get("left") == "updates"]
+
+    def refusals(self, name: str) -> str:
+        return "; ".join(line["why"] for line in self.lines(name) if line["kind"] == "refusal")
 
 
 def test_only_members_count_among_those_that_have_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,12 +62,11 @@ def test_only_members_count_among_those_that_have_a_weight(tmp_path: Path, monke
         heavy = {k: 0.0 if k in {1, 2} else 1.0 for k in asked}
         return {k: dict.fromkeys(one, ["told", heavy[k], heavy[k]]) for k, one in usual(ask, place, asked).items()}
 
-    four = Federation(tmp_path, 'min_cohort = 3\nmembers = ["north", "south", "west"]')
+    five = Federation(tmp_path, 'min_cohort = 3\nmembers = ["north", "south", "west"]')
     monkeypatch.setattr(secure_sum, "weights", lying)
-    four.run(privacy=[{"name": "secagg"}])
-    lines = [json.loads(line) for line in (four.made.paths["north"] / LOG).read_text().splitlines()]
-    assert not [line for line in lines if line["kind"] == "answer" and line.get("left") == "updates"]
-    assert any("too few of those in the sum have a weight in it" in line.get("why", "") for line in lines)
+    five.run(privacy=[{"name": "secagg"}])
+    assert not five.updates("north")
+    assert "too few of those in the sum have a weight in it" in five.refusals("north")
 
 
 @pytest.mark.parametrize("privacy", [[], [{"name": "secagg"}]])
@@ -67,3 +77,24 @@ def test_a_revoked_node_does_not_count(tmp_path: Path, privacy: list[Any]) -> No
     run = five.run(privacy=privacy)
     assert run.state.status == "failed"
     assert "a round of 4 nodes, fewer than min_cohort = 5" in run.state.why
+
+
+def test_a_weight_of_somebody_outside_the_sum_hides_no_single_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Isle is said to be gone, with a weight beside which north's seems none; all others' are 0, so that the sum is north's update."""
+    usual = secure_sum.weights
+
+    def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
+        heavy = {**dict.fromkeys(asked, 0.0), 0: 1.0, 4: 1e9}
+        return {k: dict.fromkeys(one, ["told", heavy[k], heavy[k]]) for k, one in usual(ask, place, asked).items()}
+
+    def without_isle(name: str, message: RawMessage) -> RawMessage | None:
+        return None if name == "isle" and message.kind == "ask" else message
+
+    five = Federation(tmp_path, "min_cohort = 3")
+    monkeypatch.setattr(secure_sum, "weights", lying)
+    monkeypatch.setattr(secure_sum, "weighty", lambda pulls, who: None)
+    five.run(without_isle, privacy=[{"name": "secagg"}])
+    assert not five.updates("north")
+    assert "too few of those in the sum have a weight in it" in five.refusals("north")

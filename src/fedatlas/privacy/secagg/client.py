@@ -17,7 +17,7 @@ from fedatlas import secret
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg import keys as k
 from fedatlas.privacy.secagg import masks, messages, once, shamir
-from fedatlas.privacy.secagg.head import head_of
+from fedatlas.privacy.secagg.head import Pulls, head_of, heavy
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, SIGNATURE, Party, Secret, Source
 from fedatlas.privacy.secagg.messages import ENVELOPE, Words
 from fedatlas.privacy.secagg.session import Session
@@ -45,7 +45,9 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Sour
     both = k.public_of(channel) + k.public_of(mask)
     signature = k.signed(party, tag, both)
     own = None if counting is None else tuple(i for i, k in enumerate(cohort) if k in counting)
-    session = Session(place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST), counting=own)
+    session = Session(
+        place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST), counting=own
+    )
     _enough(session, cohort, "are asked")
     return {"keys": messages.table([both], 2 * KEY), "signature": messages.table([signature], SIGNATURE)}, session
 
@@ -106,8 +108,8 @@ def receive(message: Any, session: Session) -> Session:
         )
     _enough(session, members, "shared their secrets")
     head = head_of(message.get("head"), m)
-    heavy = head.heavy(m)
-    _weighty(session, heavy, members)
+    pulls = head.pulls(m)
+    _weighty(session, pulls, members)
     held = dict(session.held)
     channels = k.agreed(session.channel, {v: session.keys[v][:KEY] for v in members if v != me}, place.cohort)
     for v, channel in channels.items():
@@ -118,7 +120,7 @@ def receive(message: Any, session: Session) -> Session:
                 f"the share that client {place.cohort[v]} sent client {session.client} was not made for it in this round."
             )
         held[v] = text
-    return session._replace(done="received", members=members, held=held, head=head.digest(), heavy=heavy)
+    return session._replace(done="received", members=members, held=held, head=head.digest(), pulls=pulls)
 
 
 def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], Session]:
@@ -150,7 +152,7 @@ def agree(message: Any, session: Session, party: Party) -> tuple[dict[str, Any],
     if not set(survivors) <= set(session.members) or session.position not in survivors:
         raise ProtocolError("the survivors are not among those who shared, or this client is not among the survivors.")
     _enough(session, survivors, "sent their masked input")
-    _weighty(session, session.heavy, survivors)
+    _weighty(session, session.pulls, survivors)
     signature = k.sign(party, k.statement(session.tag, session.members, survivors, session.head))
     return {"signature": messages.table([signature], SIGNATURE)}, session._replace(done="agree", survivors=survivors)
 
@@ -204,10 +206,9 @@ def _enough(session: Session, who: Sequence[int], did: str) -> None:
         )
 
 
-def _weighty(session: Session, heavy: Sequence[Sequence[int]], who: Sequence[int]) -> None:
+def _weighty(session: Session, pulls: Pulls, who: Sequence[int]) -> None:
     """ProtocolError where some, but too few, have a weight in a part: the sum would show what one of them sent."""
-    for part in heavy:
-        there = set(part) & set(who)
+    for there in heavy(pulls, who):
         counted = there if session.counting is None else there & set(session.counting)
         if there and len(counted) < session.fewest:
             raise ProtocolError(
