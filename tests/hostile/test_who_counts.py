@@ -54,13 +54,18 @@ class Federation:
         return "; ".join(line["why"] for line in self.lines(name) if line["kind"] == "refusal")
 
 
+def told(given: dict[int, dict[str, list[Any]]], weights: dict[int, float]) -> dict[int, dict[str, list[Any]]]:
+    """Other weights in place of those given."""
+    return {k: {part: ["told", weights[k], weights[k]] for part in one} for k, one in given.items()}
+
+
 def test_only_members_count_among_those_that_have_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """South and west stay in the sum with a weight of 0: it holds north's update and those of the authority's own nodes."""
     usual = secure_sum.weights
 
     def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
         heavy = {k: 0.0 if k in {1, 2} else 1.0 for k in asked}
-        return {k: dict.fromkeys(one, ["told", heavy[k], heavy[k]]) for k, one in usual(ask, place, asked).items()}
+        return told(usual(ask, place, asked), heavy)
 
     five = Federation(tmp_path, 'min_cohort = 3\nmembers = ["north", "south", "west"]')
     monkeypatch.setattr(secure_sum, "weights", lying)
@@ -87,7 +92,7 @@ def test_a_weight_of_somebody_outside_the_sum_hides_no_single_one(
 
     def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
         heavy = {**dict.fromkeys(asked, 0.0), 0: 1.0, 4: 1e9}
-        return {k: dict.fromkeys(one, ["told", heavy[k], heavy[k]]) for k, one in usual(ask, place, asked).items()}
+        return told(usual(ask, place, asked), heavy)
 
     def without_isle(name: str, message: RawMessage) -> RawMessage | None:
         return None if name == "isle" and message.kind == "ask" else message
