@@ -244,6 +244,21 @@ def test_round_0_asks_what_is_due_and_nothing_else(made: Agreements, node: Train
     assert why(node, question(signed, about, (total,) * 5))
 
 
+def test_round_0_goes_on_from_what_a_node_was_told(made: Agreements, node: Trainer) -> None:
+    """With other sums or facts on the way a server would choose which question is due; a median's thresholds follow from the sums."""
+    signed = made.signed(RUN, made.config(data={"name": "file", "label": "y", "missing": "median"}))
+    about = facts(node, signed)
+    totals: tuple[LearntSum, ...] = ()
+    for _ in range(3):
+        found = decoded(Sums, said(node, question(signed, about, totals)).body).answer
+        totals = (*totals, LearntSum(due_name(node, signed, about, totals), found, 1, 1))
+    assert totals[-1].name == "cells at most a threshold"
+    missing = LearntSum(totals[1].name, {key: x * 0 for key, x in totals[1].sum.items()}, 1, 1)
+    for odd in ((about, (totals[0], missing, totals[2])), (about._replace(class_names=("maybe", "no", "yes")), totals)):
+        assert "not those that this node was told before" in why(node, question(signed, *odd))
+    assert decoded(Sums, said(node, question(signed, about, totals)).body).answer.keys()
+
+
 def test_the_facts_of_all_rows_include_the_node_s_own(made: Agreements, node: Trainer) -> None:
     signed = made.signed(RUN)
     about = facts(node, signed)

@@ -269,7 +269,8 @@ class Node:
         signed, body = made.signed("run", config), bytes(encoded(setup))
         self.digest = run_digest(signed, body)
         self.trainer = made.trainer("north", folder / "north.rows")
-        (started,) = self.trainer.serve(written(RunStart("run", signed, -1, body)))
+        self.start = written(RunStart("run", signed, -1, body))
+        (started,) = self.trainer.serve(self.start)
         assert started.kind == "begun", started.head
         self.model = self.trainer.running("run").setup.first.params  # type: ignore[union-attr]
 

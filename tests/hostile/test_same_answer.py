@@ -16,6 +16,7 @@ from fedatlas.deployment.opened_answers import ANSWERS, KEY, OpenedAnswers
 from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
 from fedatlas.errors import DataError, PrivacyError
 from fedatlas.privacy.protection import MADE, made_of
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.tree import Tree
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import RawMessage
@@ -101,6 +102,23 @@ def test_a_policy_may_allow_it(four: Federation) -> None:
     assert four.run("first").state.status == "finished"
     second = four.run("second", without_east)
     assert second.state.status == "finished", second.state.why
+
+
+def test_another_weight_of_one_node_is_another_sum_to_all(four: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """East's answer would be the difference; that east refuses is not enough, since the others' shares open the sum without it."""
+    usual, of_east = secure_sum.weights, [1.0]
+
+    def told(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
+        given = usual(ask, place, asked)
+        weights = {k: of_east[0] if k == 3 else 1.0 for k in asked}
+        return {k: {part: ["told", weights[k], weights[k]] for part in one} for k, one in given.items()}
+
+    monkeypatch.setattr(secure_sum, "weights", told)
+    assert four.run("first").state.status == "finished"
+    of_east[0] = 0.5
+    second = four.run("second")
+    assert second.state.status == "failed"
+    assert second.state.why.count("repeat = false forbids: take another seed") == 4
 
 
 # ---------------------------------------------------------------------- the record by itself

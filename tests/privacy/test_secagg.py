@@ -279,7 +279,7 @@ def test_a_session_crosses_to_another_process_of_its_party() -> None:
     assert again == state
     assert isinstance(again.seed, keys.Secret)
     done = state._replace(channel=keys.Secret(), mask=keys.Secret(), seed=keys.Secret(), held={}, done="unmask")
-    done = done._replace(head=bytes(range(32)), heavy=((0, 2), ()), survivors=(0, 2), fewest=4)
+    done = done._replace(head=bytes(range(32)), pulls=((0.0, 2.0), ()), survivors=(0, 2), fewest=4)
     assert session.restored(crossed(session.carried(done))) == done
 
 

@@ -1,7 +1,7 @@
 """A node's answers before round 1, each given once: ``state/RUN/answers/INDEX.bin``.
 
-The same question gets the same bytes again, also after a restart. Another question under the same number is refused, and so is a run
-whose round 0 ended in other sums than those that this node was told on the way.
+The same question gets the same bytes again, also after a restart. Another question under the same number is refused, and so is a
+question, or a run, whose round 0 came to other sums than those that this node was told on the way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from fedatlas.deployment.terms import RowsSetup, SumTerms, encoded
+from fedatlas.deployment.node_rows import RowsFacts
+from fedatlas.deployment.node_setup import LearntSum
+from fedatlas.deployment.terms import SumTerms, encoded
 from fedatlas.errors import ProtocolError
 from fedatlas.files import write_bytes
 from fedatlas.wire import codec
@@ -50,10 +52,10 @@ class FirstAnswers:
         write_bytes(self._path(index), codec.encode({**answer._asdict(), "body": body}))
         return answer
 
-    def check(self, setup: RowsSetup) -> None:
-        """ProtocolError where round 0 is said to have ended otherwise than this node was told."""
+    def check(self, about: RowsFacts, totals: tuple[LearntSum, ...]) -> None:
+        """ProtocolError where round 0 is said to have gone otherwise than this node was told."""
         for index, answer in self._all():
-            if answer.digest != digest_of(encoded(SumTerms(setup.about, setup.totals[:index]))):
+            if index > len(totals) or answer.digest != digest_of(encoded(SumTerms(about, totals[:index]))):
                 raise ProtocolError("the sums of round 0 are not those that this node was told before.")
 
     def _path(self, index: int) -> Path:

@@ -7,7 +7,7 @@ authority, is refused. So a server that relays cannot stand in the middle, and c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import BEGUN, OPENED, noted, whole_lines
 from fedatlas.privacy.mechanism import Insists, Protection
 from fedatlas.privacy.protection import MADE
+from fedatlas.wire.agreement import Agreement, valid_nodes
 from fedatlas.wire.bundle import IDENTITY, POLICY, Bundle, Member
 from fedatlas.wire.policy import Policy
 
@@ -36,6 +37,12 @@ def federation_of(federation: str, digest: str) -> str:
     return f"{federation} {digest}"
 
 
+def counting_nodes(bundle: Bundle, agreement: Agreement, policy: Policy) -> list[int]:
+    """Return the numbers of the nodes that count for ``min_cohort``."""
+    valid = valid_nodes(bundle, agreement)
+    return [k for k, name in enumerate(agreement.names) if name in valid and policy.counts(name)]
+
+
 def lines_of(path: Path) -> dict[str, list[Any]]:
     """Return what a node has noted in a file, by run."""
     found: dict[str, list[Any]] = {}
@@ -48,11 +55,17 @@ def lines_of(path: Path) -> dict[str, list[Any]]:
 class NodeKeys:
     """`federation.party.Secrets` of one node. ``begins``: what its questions begin with, of the sums that it has opened so far.
 
-    ``policy``: the node's own file, read whenever a session begins.
+    ``policy``: the node's own file, read whenever a session begins. ``counting``: the numbers of the nodes that count under it.
     """
 
-    def __init__(self, begins: Callable[[Mapping[str, Any], Insists], Any], folder: Path, policy: Path) -> None:
-        self.begins, self.folder, self.policy = begins, folder, policy
+    def __init__(
+        self,
+        begins: Callable[[Mapping[str, Any], Insists], Any],
+        folder: Path,
+        policy: Path,
+        counting: Callable[[Policy], Sequence[int]] | None = None,
+    ) -> None:
+        self.begins, self.folder, self.policy, self.counting = begins, folder, policy, counting
         self.record, self.begun = lines_of(folder / OPENED), lines_of(folder / SESSIONS)
 
     @classmethod
@@ -69,14 +82,14 @@ class NodeKeys:
             raise ConfigError(f"'{path}' is gone: copy the bundle again.")
         of_run = federation_of(bundle.federation, digest)
         begins = partial(protocol.node, agreed.number, of_run, path.read_bytes(), public)
-        return cls(begins, folder, bundle.path / POLICY)
+        return cls(begins, folder, bundle.path / POLICY, partial(counting_nodes, bundle, agreed.agreement))
 
     def session(self, client: int) -> Any:  # noqa: ARG002
         """Return the state that the questions of a round begin with."""
         policy = Policy.read(self.policy)
-        insists = Insists(
-            policy.min_cohort, policy.threshold, alike=True
-        )  # no deployed algorithm gives clients models of their own
+        counting = None if self.counting is None else self.counting(policy)
+        # No deployed algorithm gives clients models of their own.
+        insists = Insists(policy.min_cohort, policy.threshold, alike=True, counting=counting)
         return {**self.begins(self.record, insists), BEGUN: self.begun, MADE: {}}
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002

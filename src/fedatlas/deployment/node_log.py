@@ -49,7 +49,7 @@ class NodeLog:
 
     def answered(self, kind: str, asked: Any) -> None:
         """Note the answer, before it leaves."""
-        self.audit.note(ANSWER, sync="left" in self.left, **{**about(kind, asked), **self.left})
+        self.audit.note(ANSWER, **{**about(kind, asked), **self.left})
 
     def refused(self, said: Refusal) -> None:
         """Note a refusal, which leaves even where the disk is full."""

@@ -1,7 +1,7 @@
 """A node's state of a run on its disk: nothing is lost or counted twice, whichever process dies.
 
-    state.bin          what it keeps as of the last round that landed: {round, state}
-    pending/NNN.bin    one file an ask of the round that is under way: {place, digest, reply, state afterwards}
+    state.bin          what it keeps as of the last round that landed: {round, state, ended}
+    pending/NNN.bin    one file an ask of the round that is under way: {place, digest, asked, reply, state afterwards}
 
 The file of an ask is on the disk before its reply leaves. The same ask gets the same bytes again; another one of that number is
 refused. A commit makes the last state afterwards the one that stands, or forgets it where this node did not count.
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.link import Request
 from fedatlas.files import write_bytes
 from fedatlas.wire import codec
 from fedatlas.wire.frames import Body
@@ -38,6 +39,7 @@ class NodeState:
         self.round = -1  # the last that landed here
         self.place = (0, 0)  # (round, attempt) under way
         self.replies: dict[Place, StoredReply] = {}
+        self.asked: list[Request] = []  # what another process answered in this attempt, without content
         self._load()
         self.broken = (
             self.place if self.replies else None
@@ -46,7 +48,7 @@ class NodeState:
     def _load(self) -> None:
         if (self.folder / "state.bin").exists():
             kept = codec.decode((self.folder / "state.bin").read_bytes(), own=True)
-            self.round = kept["round"]
+            self.round, self.party.ended = kept["round"], kept.get("ended")
             if kept["state"] is not None:
                 self.party.after.restore(self.client, kept["state"])
         for path in sorted((self.folder / "pending").glob("*.bin")):
@@ -56,6 +58,7 @@ class NodeState:
                 continue
             self.place = at[0], at[1]
             self.party.begin(*self.place)
+            self.asked += [Request.of(kept["asked"])] if "asked" in kept else []
             self.replies[at] = StoredReply(kept["digest"], tuple(kept["head"]["work"]), kept["reply"].numpy().tobytes())
             if kept["state"] is not None:
                 self.party.put(self.client, kept["state"])
@@ -76,13 +79,15 @@ class NodeState:
             self.place = at, attempt
         return None
 
-    def keep(self, place: Place, digest: str, work: Work, body: bytearray) -> StoredReply:
+    def keep(self, place: Place, digest: str, work: Work, body: bytearray, request: Request) -> StoredReply:
         """Write a reply and the state after it, before the reply leaves."""
         import torch
 
-        state = self.party.get(self.client)
+        state, word = self.party.get(self.client), None if request.word is None else {}
         reply = torch.frombuffer(body, dtype=torch.uint8)
-        value = {"place": list(place), "digest": digest, "head": {"work": list(work)}, "reply": reply, "state": state}
+        asked = request._replace(message={}, anchor=None, word=word).plain()
+        value = {"place": list(place), "digest": digest, "head": {"work": list(work)}, "asked": asked}
+        value |= {"reply": reply, "state": state}
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))
         self.replies[place] = StoredReply(digest, work, body)
@@ -98,7 +103,8 @@ class NodeState:
         else:
             self._drop()
         self.round = self.party.landed = round
-        write_bytes(self.folder / "state.bin", codec.encode({"round": round, "state": self.party.get(self.client)}))
+        value = {"round": round, "state": self.party.get(self.client), "ended": self.party.ended}
+        write_bytes(self.folder / "state.bin", codec.encode(value))
         if self.replies:
             shutil.rmtree(self.folder / "pending", ignore_errors=True)
         self.replies.clear()

@@ -47,7 +47,7 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import select
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.wire import codec, frames
-from fedatlas.wire.agreement import digest_of, run_digest
+from fedatlas.wire.agreement import digest_of, run_digest, valid_nodes
 from fedatlas.wire.bundle import POLICY, Bundle
 from fedatlas.wire.fields import plain, record
 from fedatlas.wire.frames import RawMessage
@@ -107,6 +107,8 @@ class NodeRowsRun:
         self.state.party.landed = max(self.state.round, kept.landed)
         known = (agreed.agreement.run, len(names), setup.examples, rules_of(self.setup))
         expected = Expected(self.setup.bench, *known)
+        for request in self.state.asked:
+            expected.counted(request, self.state.party)
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
 
     def asked(self, request: Request) -> Asked:
@@ -211,7 +213,8 @@ class Trainer:
 
     def policy(self) -> Policy:
         """Read the policy as the file is now."""
-        return Policy.read(self.bundle.path / POLICY)
+        with untold("its policy.toml cannot be read"):
+            return Policy.read(self.bundle.path / POLICY)
 
     def held(self, agreed: AgreedRun) -> Any:
         """The rows of this node for a run whose agreement is kept, or its table where parties hold columns; read once."""
@@ -237,7 +240,7 @@ class Trainer:
 
     def _open(self, run: str, kept: KeptRun) -> NodeRowsRun | NodeColumnsRun:
         agreed = self.agreements.accept(run, kept.agreement)
-        self.policy().check(agreed.asked())
+        self._check(agreed, agreed.asked())
         self.agreements.pin(agreed)
         held = self.held(agreed)
         if agreed.whole.columns:
@@ -246,7 +249,7 @@ class Trainer:
             return self.run
         setup = decoded(RowsSetup, kept.setup)
         check_setup(setup, agreed, held.facts)
-        FirstAnswers(self._folder(run)).check(setup)
+        FirstAnswers(self._folder(run)).check(setup.about, setup.totals)
         with untold("the run cannot be set up with its rows"):
             self.run = NodeRowsRun(self.bundle, agreed, setup, kept, held)
         return self.run
@@ -259,10 +262,16 @@ class Trainer:
         self.agreements.stands(self.run.agreed)
         return self.run
 
+    def _check(self, agreed: AgreedRun, asks: Asked) -> Policy:
+        """Return the policy, which lets an ask pass; else PrivacyError. A node that is revoked by now counts nowhere."""
+        policy, valid = self.policy(), valid_nodes(self.bundle, agreed.agreement)
+        policy.check(asks._replace(members=tuple(name for name in asks.members or () if name in valid)))
+        return policy
+
     def _agreed(self, asked: FactsQuestion | SumQuestion) -> AgreedRun:
         """The run of a question before round 1, where the policy lets it pass."""
         agreed = self.agreements.accept(asked.run, asked.agreement)
-        self.policy().check(agreed.asked())
+        self._check(agreed, agreed.asked())
         self.agreements.pin(agreed)
         return agreed
 
@@ -275,6 +284,7 @@ class Trainer:
         agreed, terms, digest = self._agreed(asked), decoded(SumTerms, asked.body), digest_of(asked.body)
         kept = FirstAnswers(self._folder(asked.run))
         if (answer := kept.known(asked.index, digest)) is None:
+            kept.check(terms.about, terms.totals)
             answer = kept.keep(asked.index, self._first(agreed, asked.index, terms, digest))
         else:
             self.log.leaves(again=True)
@@ -335,11 +345,11 @@ class Trainer:
         if answer.lost:
             raise DivergedError("training produced NaN or infinity; nothing was sent.")
         work = (*answer.work[:4], None if running.private else answer.work.loss)
-        return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()))
+        return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()), request)
 
     def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Asked:
-        policy, asks = self.policy(), running.asked(request)
-        policy.check(asks)
+        asks = running.asked(request)
+        policy = self._check(running.agreed, asks)
         few = isinstance(running, NodeRowsRun) and request.what == JUDGE and running.judged < policy.min_rows
         if few and not running.private:
             raise PrivacyError("its policy.toml refuses to judge on fewer test rows than min_rows")
@@ -350,7 +360,7 @@ class Trainer:
         how = None if isinstance(running, NodeColumnsRun) else running.setup.bench.protection
         if how is not None and how.phases.get(request.what) == OPENING:
             session = running.half.sessions.get(running.number)
-            self.opened.opening(session, asks.members, repeat=self.policy().repeat)
+            self.opened.opening(session, asks.members or (), repeat=self.policy().repeat)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
         """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""
@@ -433,7 +443,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         trainer = Trainer(Bundle.open(Path(sys.argv[1]), "node"), Path(sys.argv[2]))
-        trainer.policy()
+        Policy.read(trainer.bundle.path / POLICY)
     except FedatlasError as error:
         sys.stderr.write(f"fedatlas: {error}\n")
         raise SystemExit(2) from None

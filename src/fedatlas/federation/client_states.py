@@ -107,6 +107,7 @@ class PartyState:
         self.fresh: set[int] = set()  # those that had no state before it
         self.place = (-1, 0)  # (round, attempt) of the work since the last commit
         self.landed: int | None = None  # the last round that has landed; None where that is not known
+        self.ended: int | None = None  # the round in which something was asked that only the end of a run allows
 
     def get(self, client: int) -> State | None:
         """The state of a client, None before its first use."""

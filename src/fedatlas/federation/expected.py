@@ -71,7 +71,6 @@ class Expected:
         self.reducers = frozenset[str]() if how is None else how.reducers(bench.transform)
         self.forms: dict[str, Mapping[str, Any]] = {}  # by architecture: tensor -> its shape and type
         self.seen: WeakValueDictionary[int, Tree] = WeakValueDictionary()  # trees of this round that were looked at
-        self.ended: int | None = None  # the round in which something was asked that only its end allows
         self.begin()
 
     def begin(self) -> None:
@@ -86,18 +85,22 @@ class Expected:
         if self._protocol(request):
             self._check_protocol(request)
         elif request.client >= 0:
-            self._check_form(request)
+            self._check_form(request, state)
             self._check_content(request)
 
-    def count(self, request: Request) -> None:
+    def count(self, request: Request, state: PartyState) -> None:
         """ProtocolError where a request comes more often in its round than declared."""
+        before = self.tally.of[request.client]
+        if not self.counted(request, state) or not 0 <= request.visits <= before:
+            raise ProtocolError(OFTEN.format(self.bench.algorithm.name))
+
+    def counted(self, request: Request, state: PartyState) -> bool:
+        """Count a request and return whether it may come so often. A party's new process counts those that the old one answered."""
         question = self._protocol(request) and self.bench.algorithm.grammar is not None
         one = Form(request.what, "each", most=self._sums(request.round)) if question else self._form(request)
-        before = self.tally.of[request.client]
         if one is not None and not within(one, request.round):
-            self.ended = request.round
-        if not 0 <= request.visits <= before or (one is not None and not self.tally.once_more(request.client, one)):
-            raise ProtocolError(OFTEN.format(self.bench.algorithm.name))
+            state.ended = request.round
+        return one is None or self.tally.once_more(request.client, one)
 
     # ------------------------------------------------------------------------------------------------ the head
 
@@ -172,12 +175,12 @@ class Expected:
             return request.reduce == form.reduce and request.single == form.single
         return not request.single and request.reduce in {form.reduce, "sum", *self.reducers}
 
-    def _check_form(self, request: Request) -> None:
+    def _check_form(self, request: Request, state: PartyState) -> None:
         algorithm = self.bench.algorithm
         if algorithm.grammar is None:  # rounds of a user's own that declare nothing: there is nothing to compare with
             return
         one = self._form(request)
-        ends = self.ended in {None, request.round}
+        ends = state.ended in {None, request.round}
         if one is None or request.architecture or not (ends or within(one, request.round)):
             raise ProtocolError(FORM.format(algorithm.name))
         if self._hidden(one) != (request.word is not None):

@@ -95,7 +95,7 @@ class PartyHalf:
             if self.expected is not None:
                 self.expected.begin()
         if self.expected is not None:
-            self.expected.count(request)
+            self.expected.count(request, self.state)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
         """The round has landed: who is not ``counted`` has the state from before it again."""

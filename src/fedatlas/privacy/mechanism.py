@@ -179,6 +179,7 @@ class Insists(NamedTuple):
     min_cohort: int = 1  # clients of the sum
     threshold: float = 0.0  # share of those asked that has to stay
     alike: bool = False  # all are told the same to work on, and not a model each
+    counting: Sequence[int] | None = None  # the clients that count for ``min_cohort``; None: all
 
 
 class Protocol(NamedTuple):

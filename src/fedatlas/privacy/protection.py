@@ -17,7 +17,7 @@ import torch
 from fedatlas.aggregation.changes import leaves
 from fedatlas.algorithm import Algorithm, Message, Question, State, Task, Transform, Update
 from fedatlas.errors import DivergedError, ProtocolError
-from fedatlas.privacy.ask_protocol import CHAIN
+from fedatlas.privacy.ask_protocol import CHAIN, SESSION
 from fedatlas.privacy.clipping import in_precision
 from fedatlas.privacy.mechanism import Doing, Protection
 from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
@@ -93,7 +93,7 @@ def left_out(bench: Sparing, word: Mapping[str, Any] | None, error: Exception) -
 
 
 def made_of(parts: Update, word: Mapping[str, Any]) -> dict[str, str]:
-    """Return digests of an answer, noise included, and of what it weighs in a sum; "" of one of zeros, which tells nothing."""
+    """Return digests of an answer, noise included, and of what all weigh in its sum; "" of one of zeros, which tells nothing."""
     found, zero = hashlib.sha256(), True
     for path, x in leaves(parts):
         if isinstance(x, torch.Tensor):
@@ -103,7 +103,8 @@ def made_of(parts: Update, word: Mapping[str, Any]) -> dict[str, str]:
         else:
             zero = zero and not x
             found.update(f"{path} {x!r}".encode())
-    weights = json.dumps(word.get("weights"), sort_keys=True, default=str)
+    table = word.get(SESSION, {}).get("head", {}).get("weights", word.get("weights"))
+    weights = json.dumps(table, sort_keys=True, default=torch.Tensor.tolist)
     return {"answer": "" if zero else found.hexdigest(), "weights": hashlib.sha256(weights.encode()).hexdigest()}
 
 

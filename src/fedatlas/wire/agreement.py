@@ -111,6 +111,14 @@ def standing(bundle: Bundle, signed: Signed, agreement: Agreement) -> str:
     return ""
 
 
+def valid_nodes(bundle: Bundle, agreement: Agreement) -> set[str]:
+    """Return the nodes of a run that still are members with the same keys, and whose certificates are not revoked by now."""
+    members, revoked = bundle.members(), bundle.revoked()
+    pairs = zip(agreement.names, agreement.identities, strict=True)
+    known = ((name, members[name], identity) for name, identity in pairs if name in members)
+    return {name for name, one, identity in known if one.identity == identity and one.serial not in revoked}
+
+
 def digest_of(data: bytes | bytearray | memoryview) -> str:
     """Return the digest of bytes of a message: 32 hexadecimal figures."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -52,7 +52,7 @@ class Asked(NamedTuple):
     masked: bool  # whether the server sees only sums
     counts_labels: bool = False
     data: Mapping[str, Any] = {}  # the table [data]
-    members: tuple[str, ...] = ()  # names of the nodes of this ask, where they are known
+    members: tuple[str, ...] | None = None  # names of the nodes of this ask that could count, where they are known
     alone: bool = False  # whether the server looks at this answer by itself, masks or not
     columns: bool = False  # whether nodes hold columns; two of them are enough then
     ids: int = 0  # of another party that this ask is about
@@ -135,9 +135,7 @@ class Policy(NamedTuple):
 
     def _cohort(self, asked: Asked) -> str:
         """Return the objection to so few nodes, or ""."""
-        counted = asked.cohort
-        if self.members is not None and asked.members:
-            counted = len({*asked.members} & {*self.members})
+        counted = asked.cohort if asked.members is None else sum(map(self.counts, {*asked.members}))
         summed = asked.masked and not asked.columns  # two parties that hold columns add up ciphertexts
         least = max(self.min_cohort, 3) if summed else self.min_cohort
         if not asked.cohort or counted >= least:
@@ -145,6 +143,10 @@ class Policy(NamedTuple):
         named = "" if self.members is None else " of its members"
         floor = f"min_cohort = {self.min_cohort}" if least == self.min_cohort else "3, which a secure sum needs"
         return f"a round of {counted} nodes{named}, fewer than {floor}"
+
+    def counts(self, name: str) -> bool:
+        """Whether a node counts for ``min_cohort``."""
+        return self.members is None or name in self.members
 
     def _pinned(self, key: str, given: Any) -> str:
         """Return the objection to another label, weight, or list of columns than the policy's, or ""."""

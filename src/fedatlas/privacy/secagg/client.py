@@ -17,7 +17,7 @@ from fedatlas import secret
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg import keys as k
 from fedatlas.privacy.secagg import masks, messages, once, shamir
-from fedatlas.privacy.secagg.head import head_of
+from fedatlas.privacy.secagg.head import Pulls, head_of, heavy
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, SIGNATURE, Party, Secret, Source
 from fedatlas.privacy.secagg.messages import ENVELOPE, Words
 from fedatlas.privacy.secagg.session import Session
@@ -27,12 +27,12 @@ SERVER = "the server"
 
 
 def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Source = secret.random_bytes,
-              fewest: int = FEWEST) -> tuple[dict[str, Any], Session]:  # fmt: skip
+              fewest: int = FEWEST, counting: Sequence[int] | None = None) -> tuple[dict[str, Any], Session]:  # fmt: skip
     """Phase "keys": two fresh pairs of keys, one to encrypt shares under and one to mask with, signed by the client's identity.
 
     ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds; so is
-    ``fewest``, the clients below which it takes part in no sum. Raises ProtocolError where the cohort holds somebody who is not on the
-    party's list of identities.
+    ``fewest``, the clients below which it takes part in no sum; of those that have a weight in it only ``counting`` ones count. Raises
+    ProtocolError where the cohort holds somebody who is not on the party's list of identities.
     """
     k.installed()
     heard = messages.heard(message, SERVER)
@@ -44,7 +44,10 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Sour
     tag, channel, mask, seed = k.tag_of(place), k.drawn(source), k.drawn(source), k.drawn(source)
     both = k.public_of(channel) + k.public_of(mask)
     signature = k.signed(party, tag, both)
-    session = Session(place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST))
+    own = None if counting is None else tuple(i for i, k in enumerate(cohort) if k in counting)
+    session = Session(
+        place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST), counting=own
+    )
     _enough(session, cohort, "are asked")
     return {"keys": messages.table([both], 2 * KEY), "signature": messages.table([signature], SIGNATURE)}, session
 
@@ -105,8 +108,8 @@ def receive(message: Any, session: Session) -> Session:
         )
     _enough(session, members, "shared their secrets")
     head = head_of(message.get("head"), m)
-    heavy = head.heavy(m)
-    _weighty(session, heavy, members)
+    pulls = head.pulls(m)
+    _weighty(session, pulls, members)
     held = dict(session.held)
     channels = k.agreed(session.channel, {v: session.keys[v][:KEY] for v in members if v != me}, place.cohort)
     for v, channel in channels.items():
@@ -117,7 +120,7 @@ def receive(message: Any, session: Session) -> Session:
                 f"the share that client {place.cohort[v]} sent client {session.client} was not made for it in this round."
             )
         held[v] = text
-    return session._replace(done="received", members=members, held=held, head=head.digest(), heavy=heavy)
+    return session._replace(done="received", members=members, held=held, head=head.digest(), pulls=pulls)
 
 
 def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], Session]:
@@ -149,7 +152,7 @@ def agree(message: Any, session: Session, party: Party) -> tuple[dict[str, Any],
     if not set(survivors) <= set(session.members) or session.position not in survivors:
         raise ProtocolError("the survivors are not among those who shared, or this client is not among the survivors.")
     _enough(session, survivors, "sent their masked input")
-    _weighty(session, session.heavy, survivors)
+    _weighty(session, session.pulls, survivors)
     signature = k.sign(party, k.statement(session.tag, session.members, survivors, session.head))
     return {"signature": messages.table([signature], SIGNATURE)}, session._replace(done="agree", survivors=survivors)
 
@@ -203,10 +206,11 @@ def _enough(session: Session, who: Sequence[int], did: str) -> None:
         )
 
 
-def _weighty(session: Session, heavy: Sequence[Sequence[int]], who: Sequence[int]) -> None:
+def _weighty(session: Session, pulls: Pulls, who: Sequence[int]) -> None:
     """ProtocolError where some, but too few, have a weight in a part: the sum would show what one of them sent."""
-    for part in heavy:
-        if 0 < len(set(part) & set(who)) < session.fewest:
+    for there in heavy(pulls, who):
+        counted = there if session.counting is None else there & set(session.counting)
+        if there and len(counted) < session.fewest:
             raise ProtocolError(
                 f"too few of those in the sum have a weight in it; client {session.client} goes on with {session.fewest} or more."
             )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -25,10 +25,12 @@ from fedatlas.privacy.secagg.keys import KEY
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.tree import Tree
 
-TINY = 2.0**-20  # of the largest weight: one below it is none, whatever its client sends drowns in the others' rounding
+TINY = 1e-6  # of the largest weight: one up to it is none, whatever its client sends drowns in the others' rounding
 T = TypeVar("T")
 Known = dict[int, tuple[Any, bytes]]
 """id of an object -> (the object, which keeps the id its own, its digest)."""
+Pulls = tuple[tuple[float, ...], ...]
+"""Sizes of the weights, a row for each sum and a position each."""
 
 
 class Head(NamedTuple):
@@ -57,16 +59,21 @@ class Head(NamedTuple):
         own = {"told": at(self.told, position), "budget": at(self.budgets, position), "weights": weights}
         return {**own, "lr": self.lr, "mean": self.mean, "sums": list(self.sums)}
 
-    def heavy(self, clients: int) -> tuple[tuple[int, ...], ...]:
-        """Return the positions of the clients that add something to the sum: by part, of any and of those with work to do."""
+    def pulls(self, clients: int) -> Pulls:
+        """Return how much each position weighs: by part, of all and of those with work to do."""
         budgets = [at(self.budgets, v) or () for v in range(clients)]
-        busy = {v for v in range(clients) if all(x is None or x > 0 for x in budgets[v][:3])}
-        found = []
-        for _, column in self.weights.values():
-            least = TINY * max(map(abs, column))
-            weighty = [v for v in range(clients) if abs(at(column, v)) > least]
-            found += [tuple(weighty), tuple(v for v in weighty if v in busy)]
-        return tuple(found)
+        busy = [all(x is None or x > 0 for x in budget[:3]) for budget in budgets]
+        sizes = [[abs(at(column, v)) for v in range(clients)] for _, column in self.weights.values()]
+        return tuple(tuple(x if work or each else 0.0 for x, work in zip(one, busy, strict=True))
+                     for one in sizes for each in (True, False))  # fmt: skip
+
+
+def heavy(pulls: Pulls, who: Iterable[int]) -> Iterator[set[int]]:
+    """Yield for each sum those of ``who`` that add something to it beside the others: weights of who is not in it hide nobody."""
+    there = tuple(who)
+    for row in pulls:
+        least = TINY * max((row[v] for v in there), default=0.0)
+        yield {v for v in there if row[v] > least}
 
 
 def at(column: Sequence[Any], position: int) -> Any:

@@ -37,7 +37,7 @@ from fedatlas.privacy.ask_protocol import (
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.secagg import client, fixed, once, server
-from fedatlas.privacy.secagg.head import Head, Known, column, digest_of, head_of, told_to
+from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import positions, raw, table, told
@@ -214,7 +214,9 @@ def _advertise(message: Any, session: Any) -> tuple[Update, Session, dict[str, A
         raise ProtocolError(
             f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused."
         )
-    reply, own = client.advertise(message, _party(session), threshold, fewest=insists.min_cohort)
+    reply, own = client.advertise(
+        message, _party(session), threshold, fewest=insists.min_cohort, counting=insists.counting
+    )
     tries = once.begun(session.get("begun", {}), own.place.run, own.place.round, own.place.ask)
     return reply, own, {"begun": tries}
 
@@ -319,14 +321,14 @@ def around(
         coefficients, summed = weights(ask, place, asked), _Summing(transcript)
         messages = {k: ask.messages.get(k, ask.messages[ask.to[0]]) for k in each}
         head = headed(ask, place, asked, messages, coefficients)
-        weighty(head.heavy(len(asked)), transcript.members)
+        weighty(head.pulls(len(asked)), transcript.members)
         each, summed.transcript = server.headed(each, transcript, head)
         common = {"clients": len(asked), "mean": head.mean, "sums": list(head.sums), SEND: True}
         words = {k: {SESSION: each[k], **common, "weights": coefficients[k]} for k in each}
         made = ask._replace(to=tuple(sorted(each)), messages=messages, weights=None)
         yield made._replace(reduce=summed.reducer(), words=words)
         message, transcript, form = summed.close()
-        weighty(head.heavy(len(asked)), transcript.survivors)
+        weighty(head.pulls(len(asked)), transcript.survivors)
         survivors = tuple(at.cohort[v] for v in transcript.survivors)
         heard = yield _phase(AGREE, survivors, dict.fromkeys(survivors, message))
         message, signers, _ = server.agreed(transcript, heard.each.items(), public)
@@ -379,9 +381,9 @@ def headed(
     return Head(rows, column(budgets), weights, place.lr, ask.reduce == "mean", tuple(place.sums))
 
 
-def weighty(heavy: tuple[tuple[int, ...], ...], who: tuple[int, ...]) -> None:
+def weighty(pulls: Pulls, who: tuple[int, ...]) -> None:
     """RoundClosed where so few of these positions have a weight in a part that the sum would show what one of them sent."""
-    for part in heavy:
+    for part in heavy(pulls, who):
         enough(who, {v: float(v in part) for v in who}, FEWEST)
 
 

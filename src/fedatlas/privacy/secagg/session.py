@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ProtocolError
+from fedatlas.privacy.secagg.head import Pulls
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, Place, Secret
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.privacy.secagg.shamir import WIDTH
@@ -16,8 +17,9 @@ class Session(NamedTuple):
 
     done: what is behind it, the last of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what everybody advertised,
     a position each. members: positions of those who are still in. held: position -> this client's shares of that client's private
-    mask key and seed. fewest: clients below which it takes part in no sum. head: digest of what all are told; heavy: by part the
-    positions whose weight counts there. survivors: positions in the sum, as it signed. What is no longer needed is empty.
+    mask key and seed. fewest: clients below which it takes part in no sum; counting: positions that count for it, None: all. head:
+    digest of what all are told; pulls: what each position weighs in the sums. survivors: positions in the sum, as it signed.
+    What is no longer needed is empty.
     """
 
     place: Place
@@ -32,8 +34,9 @@ class Session(NamedTuple):
     held: Mapping[int, Secret] = {}
     fewest: int = FEWEST
     head: bytes = b""
-    heavy: tuple[tuple[int, ...], ...] = ()
+    pulls: Pulls = ()
     survivors: tuple[int, ...] = ()
+    counting: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Session(client {self.client}, {self.done}, hidden)"
@@ -68,8 +71,9 @@ def carried(session: Session) -> dict[str, Any]:
         "members": list(session.members),
         "fewest": session.fewest,
         "head": session.head.hex(),
-        "heavy": [list(one) for one in session.heavy],
+        "pulls": [list(one) for one in session.pulls],
         "survivors": list(session.survivors),
+        "counting": None if session.counting is None else list(session.counting),
         "held": {str(v): table([text], 2 * WIDTH) for v, text in session.held.items()},
     }
 
@@ -97,6 +101,7 @@ def restored(value: Mapping[str, Any]) -> Session:
         {int(v): Secret(raw(row)) for v, row in value["held"].items()},
         value["fewest"],
         bytes.fromhex(value["head"]),
-        tuple(map(tuple, value["heavy"])),
+        tuple(map(tuple, value["pulls"])),
         tuple(value["survivors"]),
+        None if value["counting"] is None else tuple(value["counting"]),
     )

@@ -1,0 +1,105 @@
+"""Who counts in a sum: an authority that adds nodes of its own, a server that gives them all the weight, and a node that is revoked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agreements import Agreements, write_rows
+from fedatlas.deployment.audit import LOG
+from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
+from fedatlas.privacy.secagg import secure_sum
+from fedatlas.wire.bundle import Bundle, revoke
+from fedatlas.wire.frames import RawMessage
+from nodes_in_process import LocalListener, Tap
+
+NAMES = ("north", "south", "west", "east", "isle")
+
+
+class Federation:
+    """Five nodes, and one run of theirs in one process. ``policy``: of north, before what the others have, too."""
+
+    def __init__(self, folder: Path, policy: str, names: Sequence[str] = NAMES) -> None:
+        self.made = Agreements(folder, names)
+        path = self.made.paths["north"] / "policy.toml"
+        text = path.read_text().replace("min_cohort = 2", f"{policy}  ")
+        path.write_text(text)
+        rows = {name: write_rows(folder / f"{name}.csv", seed=k) for k, name in enumerate(names)}
+        self.test = write_rows(folder / "test.csv", seed=9)
+        self.trainers = {name: self.made.trainer(name, rows[name]) for name in names}
+
+    def run(self, tap: Tap = lambda name, message: message, **tables: Any) -> SubmittedRun:
+        config = self.made.config(**{"rounds": 1, **tables})
+        bundle = Bundle.open(self.made.paths["server"], "server")
+        rules = {"on_loss": "continue", "minimum": 3, "deadline": 1.0}
+        state = SubmissionState(self.made.signed("run", config), 0.0, "queued", "", rules)
+        run = SubmittedRun.create(bundle.path / "runs" / "run", state)
+        listener: Any = LocalListener(self.trainers, tap)
+        run_submitted(run, ServerContext(bundle, Nodes(listener), self.test))
+        return run
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.made.paths[name] / LOG).read_text().splitlines()]
+
+    def updates(self, name: str) -> list[dict[str, Any]]:
+        """The answers of a node that held an update."""
+        return [line for line in self.lines(name) if line["kind"] == "answer" and line.get("left") == "updates"]
+
+    def refusals(self, name: str) -> str:
+        return "; ".join(line["why"] for line in self.lines(name) if line["kind"] == "refusal")
+
+
+def told(given: dict[int, dict[str, list[Any]]], weights: dict[int, float]) -> dict[int, dict[str, list[Any]]]:
+    """Other weights in place of those given."""
+    return {k: {part: ["told", weights[k], weights[k]] for part in one} for k, one in given.items()}
+
+
+def test_only_members_count_among_those_that_have_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """South and west stay in the sum with a weight of 0: it holds north's update and those of the authority's own nodes."""
+    usual = secure_sum.weights
+
+    def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
+        heavy = {k: 0.0 if k in {1, 2} else 1.0 for k in asked}
+        return told(usual(ask, place, asked), heavy)
+
+    five = Federation(tmp_path, 'min_cohort = 3\nmembers = ["north", "south", "west"]')
+    monkeypatch.setattr(secure_sum, "weights", lying)
+    five.run(privacy=[{"name": "secagg"}])
+    assert not five.updates("north")
+    assert "too few of those in the sum have a weight in it" in five.refusals("north")
+
+
+@pytest.mark.parametrize("privacy", [[], [{"name": "secagg"}]])
+def test_a_revoked_node_does_not_count(tmp_path: Path, privacy: list[Any]) -> None:
+    """The server goes on with a node whose certificate the others know to be revoked."""
+    five = Federation(tmp_path, "min_cohort = 5")
+    revoke(tmp_path / "federation", "isle")
+    run = five.run(privacy=privacy)
+    assert run.state.status == "failed"
+    assert "a round of 4 nodes, fewer than min_cohort = 5" in run.state.why
+
+
+def test_a_weight_of_somebody_outside_the_sum_hides_no_single_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Isle is said to be gone, with a weight beside which north's seems none; all others' are 0, so that the sum is north's update."""
+    usual = secure_sum.weights
+
+    def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
+        heavy = {**dict.fromkeys(asked, 0.0), 0: 1.0, 4: 1e9}
+        return told(usual(ask, place, asked), heavy)
+
+    def without_isle(name: str, message: RawMessage) -> RawMessage | None:
+        return None if name == "isle" and message.kind == "ask" else message
+
+    five = Federation(tmp_path, "min_cohort = 3")
+    monkeypatch.setattr(secure_sum, "weights", lying)
+    monkeypatch.setattr(secure_sum, "weighty", lambda pulls, who: None)
+    five.run(without_isle, privacy=[{"name": "secagg"}])
+    assert not five.updates("north")
+    assert "too few of those in the sum have a weight in it" in five.refusals("north")
