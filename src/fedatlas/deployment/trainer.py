@@ -50,6 +50,7 @@ from fedatlas.wire.agreement import digest_of, run_digest
 from fedatlas.wire.bundle import POLICY, Bundle
 from fedatlas.wire.fields import plain, record
 from fedatlas.wire.frames import RawMessage
+from fedatlas.wire.message_refusals import refusal
 from fedatlas.wire.messages import (
     TO_NODE,
     FactsQuestion,
@@ -69,7 +70,6 @@ from fedatlas.wire.messages import (
     TrainerReady,
     Verdicts,
     read,
-    refusal,
     written,
 )
 from fedatlas.wire.policy import Asked, Policy
