@@ -33,6 +33,7 @@ from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import Body
 from fedatlas.wire.listener import Listener
+from fedatlas.wire.messages import RoundEvent, StatusEvent
 from fedatlas.wire.speaker import Speaker
 
 NAMES = ["site-1", "site-2", "site-3"]
@@ -127,10 +128,10 @@ def deployed(overrides: list[str], rounds: int) -> dict[str, Any]:
                 before = proxy.bytes
                 run = submit(operator, None, [*overrides, f"rounds={number}"], [], 120)
                 for event in events(operator, run):
-                    if event["kind"] == "row":
+                    if isinstance(event, RoundEvent):
                         most = max(most, memory([process.pid for process in processes.running.values()]))
-                if event["status"] != "finished":
-                    raise SystemExit(f"the run ended as {event['status']}: {event['why']}")
+                if not isinstance(event, StatusEvent) or event.status != "finished":
+                    raise SystemExit(f"the run ended as {event}")
                 wire.append(proxy.bytes - before)
             fetch(operator, run, folder / "out")
         rows = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]

@@ -22,8 +22,8 @@ from torch.func import functional_call
 from fedatlas.algorithm import Batch
 from fedatlas.engine.program import StepProgram, derive
 from fedatlas.engine.stacked import StackedProgram, derive_stacked, worth_stacking
+from fedatlas.engine.stacked_training import Member, train_together
 from fedatlas.engine.step import StepSpec, batch_arguments, local_copy
-from fedatlas.engine.together import Member, train_together
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 

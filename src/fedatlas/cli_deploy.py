@@ -7,12 +7,15 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedatlas.commands import INTERRUPTED, File, Json, Quiet, emit, split
 from fedatlas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedatlas.wire.messages import StatusEvent
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -184,21 +187,21 @@ def run(
         sys.stderr.write(f"fedatlas: the run continues at the server; reconnect with: {again}\n")
         raise typer.Exit(INTERRUPTED) from None
     where = out or Path("runs") / name
-    if ended["status"] != "failed":
+    if ended.status != "failed":
         operator_client.fetch(own, name, where)
         say(f"Run directory: {where}")
     finish(ended, name, where, as_json)
 
 
-def finish(ended: Any, name: str, where: Path, as_json: bool) -> None:
+def finish(ended: StatusEvent, name: str, where: Path, as_json: bool) -> None:
     """Print how a run ended; exit code 1 unless it finished."""
     if as_json:
         summary = where / "summary.json"
         found = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
-        emit({**found, "run": name, "run_dir": str(where), "status": ended["status"], "why": ended["why"]})
-    elif ended["status"] != "finished":
-        sys.stderr.write(f"fedatlas: {ended['why'] or ended['status']}\n")
-    if ended["status"] != "finished":
+        emit({**found, "run": name, "run_dir": str(where), "status": ended.status, "why": ended.why})
+    elif ended.status != "finished":
+        sys.stderr.write(f"fedatlas: {ended.why or ended.status}\n")
+    if ended.status != "finished":
         raise typer.Exit(1)
 
 
@@ -268,7 +271,7 @@ def trial(
 
     path, overrides = split(arguments)
     where = out or Path("runs") / f"trial-{datetime.now():%Y%m%d-%H%M%S}"
-    ended = run_trial(path, overrides, nodes, where, quiet=quiet or as_json, judge=judge)
-    if not as_json and ended["status"] == "finished" and not quiet:
+    name, ended = run_trial(path, overrides, nodes, where, quiet=quiet or as_json, judge=judge)
+    if not as_json and ended.status == "finished" and not quiet:
         typer.echo(f"Run directory: {where}")
-    finish(ended, str(ended["run"]), where, as_json)
+    finish(ended, name, where, as_json)

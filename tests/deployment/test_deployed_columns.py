@@ -89,7 +89,7 @@ def test_two_nodes_grow_the_trees_of_the_simulation_although_processes_die(two: 
     two.kill("server")
     two.start("server")
     there, ended = two.ended(name)
-    assert ended["status"] == "finished", (ended, two.log("server"))
+    assert ended.status == "finished", (ended, two.log("server"))
     here = run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path
     alike(two, name, there, here)
     files = {name: str(two.folder / f"{name}.csv") for name in NAMES}
@@ -116,5 +116,5 @@ def test_what_parties_with_columns_cannot_do_is_said(two: Deployment):
     policy.write_text(before + 'algorithms = ["fedavg"]\n')
     _, ended = two.run(given)
     policy.write_text(before)
-    assert ended["status"] == "failed"
-    assert "'shop' takes no part: its policy.toml refuses the algorithm 'secureboost'" in ended["why"]
+    assert ended.status == "failed"
+    assert "'shop' takes no part: its policy.toml refuses the algorithm 'secureboost'" in ended.why

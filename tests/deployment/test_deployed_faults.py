@@ -59,7 +59,7 @@ def test_a_node_that_is_killed_is_noticed_and_comes_back_with_its_state(three: D
     three.start("south")
     until(lambda: who(three, run)[-1] == [0, 1, 2], "it does not come back")
     folder, last = three.stop(run)
-    assert last["status"] == "stopped"
+    assert last.status == "stopped"
     lost = [line for line in answers_of(folder) if line["outcome"].startswith("lost")]
     assert {line["node"] for line in lost} == {"south"}
 
@@ -72,7 +72,7 @@ def test_a_trainer_that_is_killed_is_started_again_and_the_bytes_are_those_of_on
     landed(three, run, 3)
     os.kill(three.trainer("west"), signal.SIGKILL)
     folder, last = three.ended(run)
-    assert last["status"] == "finished"
+    assert last.status == "finished"
     assert (folder / "model.safetensors").read_bytes() == simulated(tmp_path, given)
 
 
@@ -84,7 +84,7 @@ def test_a_node_that_stands_still_is_noticed(three: Deployment):
     until(lambda: [1, 2] in who(three, run), "no round goes on without it")
     three.processes["north"].send_signal(signal.SIGCONT)
     until(lambda: who(three, run)[-1] == [0, 1, 2], "it does not come back")
-    assert three.stop(run)[1]["status"] == "stopped"
+    assert three.stop(run)[1].status == "stopped"
 
 
 def test_fewer_nodes_than_the_minimum_end_the_run_with_the_reason(three: Deployment):
@@ -93,8 +93,8 @@ def test_fewer_nodes_than_the_minimum_end_the_run_with_the_reason(three: Deploym
     three.kill("west")
     _, last = three.ended(run)
     three.start("west")
-    assert last["status"] == "failed"
-    assert "2 of 3 nodes answered, and the run needs 3 (west: no reply within 10 s)" in last["why"]
+    assert last.status == "failed"
+    assert "2 of 3 nodes answered, and the run needs 3 (west: no reply within 10 s)" in last.why
     until(lambda: three.log("server").rstrip().endswith("'west' is connected"), "west does not come back")
 
 
@@ -114,7 +114,7 @@ def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deplo
     three.again("west", ",".join(hows))
     folder, last = three.ended(three.submit(experiment(rounds=len(hows) + 2, round={"deadline": 10.0})))
     three.again("west")
-    assert last["status"] == "finished", last
+    assert last.status == "finished", last
     rows, said = rows_of(folder), [line for line in answers_of(folder) if line["outcome"] != "answered"]
     assert {line["node"] for line in said} == {"west"}
     assert rows[2]["clients"] == rows[len(hows) + 2]["clients"] == [0, 1, 2]
@@ -129,9 +129,9 @@ def test_facts_that_cannot_be_read_end_the_run_with_the_nodes_name_and_not_the_s
     three.again("west", "facts")
     _, last = three.ended(three.submit(experiment(rounds=1)))
     three.again("west")
-    assert last["status"] == "failed"
-    assert last["why"] == "'west' takes no part: the field 'facts.rows' is not a table."
-    assert three.ended(three.submit(experiment(rounds=1)))[1]["status"] == "finished"
+    assert last.status == "failed"
+    assert last.why == "'west' takes no part: the field 'facts.rows' is not a table."
+    assert three.ended(three.submit(experiment(rounds=1)))[1].status == "finished"
 
 
 def test_a_trainer_that_is_killed_in_a_masked_round_costs_that_round_anew(three: Deployment, tmp_path: Path):
@@ -142,7 +142,7 @@ def test_a_trainer_that_is_killed_in_a_masked_round_costs_that_round_anew(three:
     until(lambda: any(pending.glob("000002-000-0001.bin")), "no masked round begins")  # and its longest ask follows
     os.kill(three.trainer("south"), signal.SIGKILL)
     folder, last = three.ended(run)
-    assert last["status"] == "finished", last
+    assert last.status == "finished", last
     assert {tuple(one) for one in who(three, run)[1:]} == {(0, 1, 2)}
     assert {line["attempt"] for line in answers_of(folder)} == {0, 1}
     assert (folder / "model.safetensors").read_bytes() == simulated(tmp_path, given)
@@ -187,7 +187,7 @@ def kills(three: Deployment, tmp_path: Path, count: int) -> None:
         done += 1
         three.start("server")
     folder, last = three.ended(run)
-    assert (last["status"], done) == ("finished", count)
+    assert (last.status, done) == ("finished", count)
     assert (folder / "model.safetensors").read_bytes() == simulated(tmp_path, given)
     assert [row["round"] for row in rows_of(folder)] == list(range(given["rounds"] + 1))
 

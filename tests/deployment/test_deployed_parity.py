@@ -29,7 +29,7 @@ def same(three: Deployment, tmp_path: Path, **tables: Any) -> Path:
     """Runs it both ways; the deployed run's directory."""
     given = experiment(**tables)
     there, ended = three.run(given)
-    assert ended["status"] == "finished", (ended, three.log("server"))
+    assert ended.status == "finished", (ended, three.log("server"))
     here = run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path
     assert (there / "model.safetensors").read_bytes() == (here / "model.safetensors").read_bytes()
     for mine, theirs in zip(rows_of(there), rows_of(here), strict=True):
@@ -71,7 +71,7 @@ def test_nodes_that_judge_say_what_pooling_would(tmp_path: Path, data: str, shar
         for privacy in ([], [{"name": "secagg"}])[: 2 if data == "classes" else 1]:
             given = {**base, **({"privacy": privacy} if privacy else {})}
             there, ended = made.run(given)
-            assert ended["status"] == "finished", (ended, made.log("server"))
+            assert ended.status == "finished", (ended, made.log("server"))
             here = run(Experiment(parse(given)), out=tmp_path / f"here-{len(privacy)}", baselines=False).path
             assert (there / "model.safetensors").read_bytes() == (here / "model.safetensors").read_bytes()
             for mine, theirs in zip(rows_of(there), rows_of(here), strict=True):

@@ -17,13 +17,13 @@ import federation as small
 from fedatlas.algorithm import Algorithm, Batch
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine import compiler
-from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.pool import PoolExecutor, can_fork
 from fedatlas.engine.program import check, derive, outcome, step_for
 from fedatlas.engine.stacked import derive_stacked
+from fedatlas.engine.stacked_executor import StackedExecutor
 from fedatlas.engine.step import NotTraceable, StepSpec, batch_arguments, fresh_memory, local_copy
 from fedatlas.engine.trace import Example
 from fedatlas.engine.tuned import TunedStep

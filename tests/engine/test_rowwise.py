@@ -25,11 +25,11 @@ from fedatlas.algorithm import (
 )
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.engine import fast
-from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.program import StepProgram
+from fedatlas.engine.stacked_executor import StackedExecutor
 from fedatlas.models import MODELS
 from fedatlas.tree import Tree
 from federation import Federation, federation, gap, play, rows

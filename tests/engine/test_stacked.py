@@ -14,8 +14,8 @@ from fedatlas import Experiment, run
 from fedatlas.algorithm import Batch
 from fedatlas.engine.program import step_for
 from fedatlas.engine.stacked import StackedProgram, any_count, derive_stacked
+from fedatlas.engine.stacked_training import Member, Trained, train_together
 from fedatlas.engine.step import NotTraceable, StepSpec
-from fedatlas.engine.together import Member, Trained, train_together
 from fedatlas.models.registry import MODELS
 from fedatlas.tree import Tree
 from steps import (

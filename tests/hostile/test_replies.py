@@ -244,7 +244,7 @@ def test_each_lie_over_the_wire_is_a_lost_node_with_its_reason(tmp_path: Path):
         three.again("west", ",".join(hows))
         given = experiment(rounds=len(hows) + 2, algorithm={"name": "scaffold"}, round={"deadline": 30.0})
         folder, last = three.ended(three.submit(given))
-    assert last["status"] == "finished", last
+    assert last.status == "finished", last
     said = [line for line in answers_of(folder) if line["outcome"].startswith("lost")]
     assert {line["node"] for line in said} == {"west"}
     assert [line["round"] for line in said] == [*range(2, len(hows) + 2)], said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import queue
 import socket
@@ -20,10 +21,11 @@ import pytest
 
 from agreements import Agreements
 from fedatlas.deployment import server_run
-from fedatlas.deployment.operator_client import fetch
+from fedatlas.deployment.operator_client import fetch, watch
 from fedatlas.deployment.server import Server
-from fedatlas.deployment.server_run import SubmittedRun
+from fedatlas.deployment.server_run import EVENT_LINES, SubmittedRun
 from fedatlas.errors import ConfigError, FedatlasError, ProtocolError
+from fedatlas.federation.secrets import append
 from fedatlas.files import write_bytes
 from fedatlas.wire import bundle as bundles
 from fedatlas.wire import listener, messages
@@ -35,8 +37,13 @@ from fedatlas.wire.listener import OPERATE, ORDINARY, SERVICE, STREAM, ListenerD
 from fedatlas.wire.messages import (
     FetchRun,
     ModelStored,
+    NodeEvent,
     NodeHello,
+    NoticeEvent,
+    RoundEvent,
     RunEvent,
+    StartEvent,
+    StatusEvent,
     StatusQuestion,
     StopRun,
     Submission,
@@ -245,7 +252,7 @@ def test_a_full_disk_pauses_the_run_and_it_goes_on(house: House, monkeypatch: py
         if raised == "in a file":
             write_bytes(job.folder / "kept", b"x")
         else:
-            job.event({"kind": "said", "text": "x"})
+            job.event(NoticeEvent("x"))
 
     monkeypatch.setattr(server_run, "_run", run)
     monkeypatch.setattr("fedatlas.deployment.server.AGAIN", 0.1)
@@ -258,16 +265,51 @@ def test_a_full_disk_pauses_the_run_and_it_goes_on(house: House, monkeypatch: py
     told = (
         said for said in house.server.operate(house.caller("operator"), WatchRun("one")) if isinstance(said, RunEvent)
     )
-    assert any("disk is full" in said.event.get("text", "") for said in told)
+    assert any("disk is full" in said.text for said in told if isinstance(said, NoticeEvent))
     monkeypatch.undo()
     monkeypatch.setattr(server_run, "_run", run)
-    events = [said.event for said in house.ask("operator", WatchRun("one")) if isinstance(said, RunEvent)]
-    assert events[-1]["status"] == "finished"
-    assert any("disk was full for" in event.get("text", "") for event in events)
+    events = [said for said in house.ask("operator", WatchRun("one")) if isinstance(said, RunEvent)]
+    assert events[-1].status == "finished"
+    assert any("disk was full for" in said.text for said in events if isinstance(said, NoticeEvent))
     assert len(began) == 2
     assert (house.server.bundle.path / "room").exists() is False
     house.server.listener.serving.append(threading.Thread())
     thread.join(PATIENCE)
+
+
+def test_what_happens_in_a_run_is_told_as_records_and_lines_that_are_none_are_passed_over(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    house.ask("operator", house.submission("operator", "one"))
+    job = SubmittedRun(house.server.runs / "one")
+    told: list[RunEvent] = [
+        StartEvent(3, 0),
+        RoundEvent(1, 0.5, {"north": 0.25}, 0.75, loss=math.nan),
+        NodeEvent(2, "north", "lost: no reply"),
+        NoticeEvent("The model stays."),
+        StatusEvent("finished", ""),
+    ]
+    for torn in ('{"kind": "said", "te', '{"kind": "learn"}', "[]", '{"kind": "said", "text": 1}'):
+        append(job.folder / EVENT_LINES, torn)
+    for one in told:
+        job.event(one)
+    found = house.ask("operator", WatchRun("one"))
+    assert str([one._replace(time=0.0, number=0) for one in found]) == str(told)
+    assert [one.number for one in found] == [5, 6, 7, 8, 9]
+    assert str(house.ask("operator", WatchRun("one", 8))) == str(found[-1:])
+
+    def answers(bundle: Bundle, asked: Any) -> Iterator[Any]:
+        yield from (messages.answer(asked, written(one)) for one in found)
+
+    monkeypatch.setattr("fedatlas.deployment.operator_client.call", answers)
+    said: list[str] = []
+    assert watch(house.made.operator, "one", said.append) == found[-1]
+    assert said == [
+        "round 1/3  accuracy 0.7500  loss nan  0.50 s  (north 0.25 s)",
+        "  round 2: north lost: no reply",
+        "The model stays.",
+        "Run one: finished.",
+    ]
 
 
 def test_a_submission_on_a_full_disk_can_be_made_again(house: House, monkeypatch: pytest.MonkeyPatch):

@@ -15,9 +15,9 @@ from torch import nn
 import federation as small
 from fedatlas import Experiment, catalogue, load, machine, registry, run
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.loop import SerialExecutor
+from fedatlas.engine.stacked_executor import StackedExecutor
 from fedatlas.errors import ConfigError
 from fedatlas.models import (
     MODELS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from fedatlas.errors import ConfigError
 from fedatlas.runs import run_key
 from fedatlas.runs.run_key import described, keys, written
+from fedatlas.setup import refusals, resolution
 from fedatlas.study.design import read_study_file, study_of
 from fedatlas.study.plan import StudyPlan, plan_of
 from fedatlas.study.study_status import preview
@@ -39,6 +41,34 @@ def test_a_grid_has_each_combination_by_each_seed_and_a_baseline_a_setting():
     assert len(found.baselines) == 6
     assert {job.config.algorithm.name for job in found.baselines if job.config} == {"centralised"}
     assert len({job.keys.run_key for job in found.known()}) == 18
+
+
+@pytest.mark.parametrize(
+    "tables", [{"factor": [SCHEME]}, {}, {"alone": True, "tuning": {"keys": {"local.lr": [0.02]}}}]
+)
+def test_each_configuration_is_resolved_and_checked_once(monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any]):
+    """Levels, cells with every seed, and what a baseline is made from mean the same ones over and over."""
+    counts: dict[str, Counter[str]] = {"resolve": Counter(), "check": Counter()}
+
+    def counted(name: str, work: Any) -> Any:
+        def counting(given: Any, *rest: Any) -> Any:
+            made = work(given, *rest)
+            counts[name][(made or given).config.hash()] += 1
+            return made
+
+        return counting
+
+    for name, work in {"resolve": resolution.resolve, "check": refusals.check}.items():
+        for module in [each for path, each in sys.modules.items() if path.startswith("fedatlas.")]:
+            if vars(module).get(name) is work:
+                monkeypatch.setattr(module, name, counted(name, work))
+    found = plan(seeds=[2, 1], **tables)
+    for one in found.cells:  # as when rates are picked
+        found.picked_runs(one.cell)
+    planned = [*found.known(), *(run for one in found.cells for run in one.runs)]
+    assert {*counts["resolve"].values()} == {*counts["check"].values()} == {1}
+    needed = {run.config.hash() for run in planned if run.config and run.seed != 2}
+    assert needed <= counts["resolve"].keys() == counts["check"].keys()  # and a level of one factor beside the base
 
 
 def test_exclusions_take_cells_away_and_a_share_of_settings_is_held_out():

@@ -20,7 +20,7 @@ from fedatlas.deployment.operator_client import ask_server, events, fetch, submi
 from fedatlas.deployment.trial import free_port
 from fedatlas.deployment.trial_rows import deal
 from fedatlas.wire.bundle import Bundle, init
-from fedatlas.wire.messages import StopRun
+from fedatlas.wire.messages import StatusEvent, StopRun
 from fedatlas.wire.policy import Policy
 
 NAMES = ["north", "south", "west"]
@@ -109,22 +109,25 @@ class Deployment:
         path.write_text(tomli_w.dumps(dict(given)))
         return submit(self.operator, path, [], nodes, PATIENCE)
 
-    def watch(self, run: str) -> list[Mapping[str, Any]]:
-        return list(events(self.operator, run))
+    def watch(self, run: str) -> StatusEvent:
+        """The last event of a run."""
+        *_, last = events(self.operator, run)
+        assert isinstance(last, StatusEvent)
+        return last
 
-    def run(self, given: Mapping[str, Any], nodes: Sequence[str] = ()) -> tuple[Path, Mapping[str, Any]]:
+    def run(self, given: Mapping[str, Any], nodes: Sequence[str] = ()) -> tuple[Path, StatusEvent]:
         """(the run's directory as fetched, its last event)."""
         run = self.submit(given, nodes)
         return self.ended(run)
 
-    def ended(self, run: str) -> tuple[Path, Mapping[str, Any]]:
-        last = self.watch(run)[-1]
+    def ended(self, run: str) -> tuple[Path, StatusEvent]:
+        last = self.watch(run)
         out = self.folder / "fetched" / run
-        if last["status"] != "failed":
+        if last.status != "failed":
             fetch(self.operator, run, out)
         return out, last
 
-    def stop(self, run: str) -> tuple[Path, Mapping[str, Any]]:
+    def stop(self, run: str) -> tuple[Path, StatusEvent]:
         """Stops a run; as `ended`."""
         ask_server(self.operator, StopRun(run))
         return self.ended(run)

@@ -14,12 +14,12 @@ from fedatlas.algorithm import SERVER, UNION, Algorithm, Budget, Round, State, U
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.data.batches import Rows, examples_of
 from fedatlas.engine.attackers import Order
-from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.fast import FastRunner
 from fedatlas.engine.job import Bench, Built, Executor, LocalOptions
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.model import Network
 from fedatlas.engine.optim import Optimizer
+from fedatlas.engine.stacked_executor import StackedExecutor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess, server_facts
 from fedatlas.federation.start import RoundStart

@@ -32,11 +32,14 @@ from fedatlas.wire import codec
 from fedatlas.wire.agreement import digest_of
 from fedatlas.wire.listener import ORDINARY, StreamEnded
 from fedatlas.wire.messages import (
+    NodeEvent,
     NodeHello,
+    NoticeEvent,
     Place,
     Refusal,
     RoundLanded,
     RoundVerdicts,
+    RunEvent,
     RunStart,
     RunStarted,
     RunUnknown,
@@ -44,6 +47,7 @@ from fedatlas.wire.messages import (
     TaskRequest,
     TrainerReady,
     Verdicts,
+    sayable,
 )
 
 CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
@@ -95,7 +99,7 @@ class NodesLink:
         rules: RoundConfig,
         folder: Path,
         begin: StartMessage,
-        event: Callable[[Mapping[str, Any]], None] = lambda event: None,
+        event: Callable[[RunEvent], None] = lambda event: None,
     ) -> None:
         self.event = event  # tells those who watch
         self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds that its replies took
@@ -190,7 +194,7 @@ class _OpenAsk:
             self._lose_gone()
         few = len(self.answered) < self.needed
         if few and self.dropped:
-            self.link.event({"kind": "said", "text": f"Round {self.place[0]} is begun again: {self.dropped}."})
+            self.link.event(NoticeEvent(sayable(f"Round {self.place[0]} is begun again: {self.dropped}.")))
         elif few:
             reasons = "; ".join(f"{self.link.names[k]}: {why}" for k, why in sorted(self.lost.items()))
             answered = f"{len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {self.needed}"
@@ -276,7 +280,7 @@ class _OpenAsk:
             taken = self.link.seconds.setdefault(at, {})
             taken[name] = taken.get(name, 0.0) + took
         else:
-            self.link.event({"kind": "node", "round": at, "node": name, "outcome": outcome})
+            self.link.event(NodeEvent(at, name, sayable(outcome)))
 
 
 def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:

@@ -8,9 +8,9 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -20,10 +20,27 @@ from fedatlas.secret import random_bytes
 from fedatlas.wire.agreement import agreement_of, sign
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.channel import call
-from fedatlas.wire.messages import FetchRun, RunEvent, RunFile, Submission, WatchRun
+from fedatlas.wire.messages import (
+    OVER,
+    FetchRun,
+    NodeEvent,
+    NoEvent,
+    NoticeEvent,
+    RoundEvent,
+    RunEvent,
+    RunFile,
+    StartEvent,
+    StatusEvent,
+    Submission,
+    WatchRun,
+)
 
 PATIENCE = 600.0  # seconds that a server may be away while a run is watched
 Say = Callable[[str], None]
+
+
+class ServerAway(NamedTuple):
+    """The server cannot be reached for now: said beside the events of a run."""
 
 
 def silent(text: str) -> None:
@@ -104,59 +121,59 @@ def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]
     return text, [*overrides, *([f"data.path={OWN_FILES}"] if name == "file" else [])]
 
 
-def events(bundle: Bundle, run: str) -> Iterator[Mapping[str, Any]]:
+def events(bundle: Bundle, run: str) -> Iterator[RunEvent | ServerAway]:
     """Yield the events of a run, to its end, through breaks of the connection and restarts of the server."""
     after, since = 0, time.monotonic()
     while True:
         try:
             for said in call(bundle, WatchRun(run, after)):
                 since = time.monotonic()
-                if not isinstance(said, RunEvent):
+                if isinstance(said, NoEvent):
                     continue
-                after, event = said
-                yield event
-                if event["kind"] == "status" and event["status"] in {"finished", "diverged", "failed", "stopped"}:
+                after = said.number
+                yield said
+                if isinstance(said, StatusEvent) and said.status in OVER:
                     return
         except TransportError:
             if time.monotonic() - since > PATIENCE:
                 raise
-            yield {"kind": "away"}
+            yield ServerAway()
             time.sleep(0.3)
 
 
-def watch(bundle: Bundle, run: str, say: Say) -> Mapping[str, Any]:
+def watch(bundle: Bundle, run: str, say: Say) -> StatusEvent:
     """Show a run to its end; return its last status."""
     rounds, away = "?", False
     for event in events(bundle, run):
-        kind = event["kind"]
-        if kind == "away":
+        if isinstance(event, ServerAway):
             if not away:
                 say("The server cannot be reached; the run goes on without this window, or when the server is back.")
             away = True
             continue
         away = False
-        if kind == "started":
-            rounds = str(event["rounds"])
-        elif kind == "said":
-            say(str(event["text"]))
-        elif kind == "row":
-            say(line_of(event["row"], rounds, event.get("nodes", {})))
-        elif kind == "node":
-            say(f"  round {event['round']}: {event['node']} {event['outcome']}")
-        elif kind == "status":
-            if event["status"] != "running":
-                say(f"Run {run}: {event['status']}.")
-            if event["status"] in {"finished", "diverged", "failed", "stopped"}:
+        if isinstance(event, StartEvent):
+            rounds = str(event.rounds)
+        elif isinstance(event, NoticeEvent):
+            say(event.text)
+        elif isinstance(event, RoundEvent):
+            say(line_of(event, rounds))
+        elif isinstance(event, NodeEvent):
+            say(f"  round {event.round}: {event.node} {event.outcome}")
+        else:
+            if event.status != "running":
+                say(f"Run {run}: {event.status}.")
+            if event.status in OVER:
                 return event
     raise TransportError("the server says no more of the run.")
 
 
-def line_of(row: Mapping[str, Any], rounds: str, nodes: Mapping[str, float]) -> str:
+def line_of(row: RoundEvent, rounds: str) -> str:
     """A round as a line."""
-    figures = [f"{key} {row[key]:.4f}" for key in ("accuracy", "rmse", "loss") if row.get(key) is not None]
-    who = [f"{name} {seconds:.2f} s" for name, seconds in nodes.items()]
-    timed = f"{row['seconds']:.2f} s"
-    return "  ".join([f"round {row['round']}/{rounds}", *figures, timed, *([f"({', '.join(who)})"] if who else [])])
+    held = {"accuracy": row.accuracy, "rmse": row.rmse, "loss": row.loss}
+    figures = [f"{key} {value:.4f}" for key, value in held.items() if value is not None]
+    who = [f"{name} {seconds:.2f} s" for name, seconds in row.nodes.items()]
+    timed = f"{row.seconds:.2f} s"
+    return "  ".join([f"round {row.round}/{rounds}", *figures, timed, *([f"({', '.join(who)})"] if who else [])])
 
 
 def fetch(bundle: Bundle, run: str, out: Path) -> None:

@@ -17,26 +17,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedatlas.errors import ConfigError, DiskError, FedatlasError
+from fedatlas.errors import ConfigError, DiskError, FedatlasError, ProtocolError
 from fedatlas.files import lacks_room, write_bytes
 from fedatlas.wire.agreement import verified
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.certificates import Caller
+from fedatlas.wire.frames import RawMessage
 from fedatlas.wire.listener import CALL, LONG_CALL, Listener, ListenerDied
 from fedatlas.wire.messages import (
+    EVENTS,
+    OVER,
     EndOfFiles,
     FetchRun,
     NodeStatus,
     NoEvent,
-    RunEvent,
+    NoticeEvent,
     RunFile,
     RunStatus,
     ServerStatus,
+    StatusEvent,
     Stopping,
     StopRun,
     Submission,
     Submitted,
     WatchRun,
+    read,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +49,6 @@ if TYPE_CHECKING:
     from fedatlas.deployment.server_run import ServerContext, SubmittedRun
 
 RUNS, LOG = "runs", "server.log"
-OVER = {"finished", "diverged", "failed", "stopped"}
 ROOM, AGAIN = 8 << 20, 2.0  # bytes that a full disk must have again, seconds between two looks
 POLL = 0.05  # seconds between two looks at what a watcher is told
 
@@ -125,7 +129,7 @@ class Server:
             while nodes.next(until) is not None:
                 pass
         self.paused = ""
-        run.event({"kind": "said", "text": f"The server's disk was full for {time.monotonic() - since:.0f} s."})
+        run.event(NoticeEvent(f"The server's disk was full for {time.monotonic() - since:.0f} s."))
 
     def _room(self) -> bool:
         path = self.bundle.path / "room"
@@ -212,9 +216,9 @@ class Server:
 
     def _watch(self, run: SubmittedRun, after: int) -> Iterator[Any]:
         """Yield events from line ``after`` on, as they come, until the run is over, or the call has lasted long enough."""
-        from fedatlas.deployment.server_run import EVENTS, SubmittedRun
+        from fedatlas.deployment.server_run import EVENT_LINES, SubmittedRun
 
-        path, sent, began, paused = run.folder / EVENTS, 0, time.monotonic(), ""
+        path, sent, began, paused = run.folder / EVENT_LINES, 0, time.monotonic(), ""
         at, quiet = 0, began
         while time.monotonic() - began < LONG_CALL - CALL:
             for line in _lines(path, at) if path.exists() else ():
@@ -222,14 +226,14 @@ class Server:
                 sent += 1
                 if sent <= after:
                     continue
-                if (event := _event(line)) is None:
+                if (event := _event(line, sent)) is None:
                     continue
                 quiet = time.monotonic()
-                yield RunEvent(sent, event)
-                if event["kind"] == "status" and event["status"] in OVER:
+                yield event
+                if isinstance(event, StatusEvent) and event.status in OVER:
                     return
             if paused != (paused := self.paused) and paused and SubmittedRun(run.folder).state.status == "running":
-                yield RunEvent(max(sent, after), {"kind": "said", "text": f"{paused[0].upper()}{paused[1:]}."})
+                yield NoticeEvent(f"{paused[0].upper()}{paused[1:]}.", time.time(), max(sent, after))
             if time.monotonic() - quiet > 1.0:
                 quiet = time.monotonic()
                 yield NoEvent()
@@ -262,11 +266,11 @@ class Server:
         return ServerStatus(self.bundle.federation, tuple(nodes), tuple(runs))
 
 
-def _event(line: bytes) -> Any:
-    """An event; None for a line that was cut short by a full disk."""
+def _event(line: bytes, number: int) -> Any:
+    """The event of a line; None where a full disk cut it short, or it is no event of this version."""
     try:
-        return json.loads(line)
-    except ValueError:
+        return read(RawMessage({**json.loads(line), "number": number}), EVENTS)
+    except (ValueError, TypeError, ProtocolError):
         return None
 
 

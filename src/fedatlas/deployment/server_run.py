@@ -66,15 +66,22 @@ from fedatlas.wire.messages import (
     FactsQuestion,
     ModelStored,
     NodeFacts,
+    NoticeEvent,
     Open,
+    RoundEvent,
+    RunEvent,
     RunStart,
     RunStarted,
     Signed,
+    StartEvent,
+    StatusEvent,
     SumAnswer,
     SumQuestion,
+    sayable,
+    written,
 )
 
-JOB, LEARNT, EVENTS, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
+JOB, LEARNT, EVENT_LINES, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
 WIDEST = 1 << 26  # numbers in one row
 ANSWER = 120.0  # seconds that a question before round 1 waits, beside what [round] says
 
@@ -123,13 +130,14 @@ class SubmittedRun:
 
     def stands(self, status: str, why: str = "") -> None:
         """Write down the run's status."""
+        why = sayable(why)
         self.state = self.state._replace(status=status, why=why)
         write_json(self.folder / JOB, plain(self.state))
-        self.event({"kind": "status", "status": status, "why": why})
+        self.event(StatusEvent(status, why))
 
-    def event(self, value: Mapping[str, Any]) -> None:
-        """Add an event for those who watch."""
-        append(self.folder / EVENTS, json.dumps({"time": time.time(), **value}))
+    def event(self, value: RunEvent) -> None:
+        """Add an event for those who watch; its number is that of its line."""
+        append(self.folder / EVENT_LINES, json.dumps(written(value._replace(time=time.time())).head))
 
     def check(self, where: str = "") -> None:
         """Raise Stopped where an operator wants the run to end."""
@@ -149,15 +157,16 @@ class EventProgress:
 
     def started(self, course: Course) -> None:
         """Round 0, or where it goes on."""
-        self.job.event({"kind": "started", "rounds": course.config.rounds, "from": course.number})
+        self.job.event(StartEvent(course.config.rounds, course.number))
 
     def said(self, notice: str) -> None:
         """A notice."""
-        self.job.event({"kind": "said", "text": notice})
+        self.job.event(NoticeEvent(sayable(notice)))
 
     def row(self, row: RoundRow) -> None:
         """A round has landed."""
-        self.job.event({"kind": "row", "row": row, "nodes": self.timed(row["round"])})
+        figures = row.get("accuracy"), row.get("rmse"), row.get("loss")
+        self.job.event(RoundEvent(row["round"], row["seconds"], self.timed(row["round"]), *figures))
         self.job.check(f" after round {row['round']}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
@@ -406,7 +415,7 @@ def deliver_model(
     try:
         context.nodes.ask_all(dict.fromkeys(names, model), ModelStored, min(rules.deadline, 30.0), _refused)
     except (TransportError, NodeRefused) as error:
-        job.event({"kind": "said", "text": f"The model did not reach every node: {error}"})
+        job.event(NoticeEvent(sayable(f"The model did not reach every node: {error}")))
 
 
 def _refused(name: str, why: str) -> Exception:

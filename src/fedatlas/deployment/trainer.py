@@ -51,6 +51,7 @@ from fedatlas.wire.agreement import digest_of, run_digest, valid_nodes
 from fedatlas.wire.bundle import POLICY, Bundle
 from fedatlas.wire.fields import plain, record
 from fedatlas.wire.frames import RawMessage
+from fedatlas.wire.message_refusals import refusal
 from fedatlas.wire.messages import (
     TO_NODE,
     FactsQuestion,
@@ -70,7 +71,6 @@ from fedatlas.wire.messages import (
     TrainerReady,
     Verdicts,
     read,
-    refusal,
     written,
 )
 from fedatlas.wire.policy import Asked, Policy

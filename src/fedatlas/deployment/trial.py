@@ -18,12 +18,12 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedatlas.deployment.audit import HEAD, LOG
 from fedatlas.deployment.operator_client import Say, check_out, fetch, silent, submit, to_stderr, watch
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.wire.bundle import POLICY, Bundle, init
+from fedatlas.wire.messages import StatusEvent
 from fedatlas.wire.policy import Policy
 
 START = 120.0  # seconds that the server may take to be there
@@ -121,8 +121,8 @@ def trial(
     *,
     quiet: bool = False,
     judge: str = "server",
-) -> Mapping[str, Any]:
-    """Run a trial; return its last event. The run's directory is ``out``."""
+) -> tuple[str, StatusEvent]:
+    """Run a trial; return the run's name and its last event. The run's directory is ``out``."""
     say: Say = silent if quiet else to_stderr
     check_out(out)
     tables = tables_of(experiment)
@@ -150,17 +150,17 @@ def trial(
             operator = Bundle.open(bundles["operator"], "operator")
             run = submit(operator, experiment, overrides, [], START)
             ended = watch(operator, run, say)
-            if ended["status"] in {"finished", "diverged", "stopped"}:
+            if ended.status in {"finished", "diverged", "stopped"}:
                 fetch(operator, run, out)
             for name in names:
                 if (folder_there := bundles[name] / "runs" / run).is_dir():
                     shutil.copytree(folder_there, out / "nodes" / name)
                     for file in (LOG, HEAD):
                         shutil.copy(bundles[name] / file, out / "nodes" / name)
-            if processes.given_up and ended["status"] == "failed":
+            if processes.given_up and ended.status == "failed":
                 name, why = next(iter(processes.given_up.items()))
                 raise FedatlasError(f"{name}: {why}")
-            return {**ended, "run": run}
+            return run, ended
     finally:
         if dealing.poll() is None:
             dealing.kill()

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedatlas.engine.crowd import StackedExecutor
 from fedatlas.engine.device import find_device
 from fedatlas.engine.fast import FastRunner, Worth
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.memory import keep_freed_memory
 from fedatlas.engine.pool import PoolExecutor
+from fedatlas.engine.stacked_executor import StackedExecutor
 
 
 class Plan(NamedTuple):

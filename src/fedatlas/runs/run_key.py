@@ -40,6 +40,7 @@ class Described(NamedTuple):
     plain: Mapping[str, Any]
     checked: Checked | None
     refused: str
+    resolved: Checked | None = None  # also where only the checks refuse it
 
 
 class Keys(NamedTuple):
@@ -71,15 +72,16 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
 def described(values: Mapping[str, Any]) -> Described:
     """Resolve written values, and find out whether they are refused before any data are read."""
     plain: Mapping[str, Any] = values
+    whole = None
     try:
         config = parse(values)
         plain = config.plain()
-        whole = resolve(config).of_rows()
-        plain = whole.config.plain()
+        whole = resolve(config)
+        plain = whole.of_rows().config.plain()
         check(whole)
     except FedatlasError as error:
-        return Described(plain, None, str(error))
-    return Described(plain, whole, "")
+        return Described(plain, None, str(error), whole)
+    return Described(plain, whole, "", whole)
 
 
 def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.config import ALTERNATIVES, COMPONENTS, ExperimentConfig, parse, put, renamed
+from fedatlas.config import ALTERNATIVES, COMPONENTS, ExperimentConfig, put, renamed
 from fedatlas.data.by_name import find_source
 from fedatlas.data.config import DataConfig
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import ConfigError, FedatlasError, unknown_name
 from fedatlas.models.registry import MODELS
 from fedatlas.registry import builders_of, field_model, keywords
-from fedatlas.runs.run_key import data_files, described
-from fedatlas.setup.resolution import resolve
+from fedatlas.runs.run_key import data_files
+from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import FactorTable, LevelTable, Role, StudyFile
 from fedatlas.study.frame import reserved
 from fedatlas.study.plain import Plain, Row
@@ -119,19 +119,19 @@ def every_key() -> list[str]:
     return [f"{name}.{key}" for name, model in tables.items() if model is not None for key in model.model_fields]
 
 
-def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
+def factors_of(study: StudyFile, known: Configurations) -> tuple[tuple[Factor, ...], list[str]]:
     """Return the factors of a study with their levels, and notices of what was left out because it is not available yet.
 
     ConfigError for an unknown key or component, for a level that occurs twice or resolves like another, and for a key that two
     factors set.
     """
-    out, notices = [], []
+    out, notices, seed = [], [], min(study.table.seeds)
     for given in study.table.factor:
         if given.name in reserved():
             raise ConfigError(f"factor '{given.name}': a column of the table has this name; rename the factor.")
         levels = []
         for table in written_levels(given):
-            why = absence(study.base, table)
+            why = absence(study.base, table, known, seed)
             if why and not (table.optional or given.optional):
                 raise ConfigError(f"factor '{given.name}', level '{table.name}': {why}")
             if why:
@@ -141,7 +141,7 @@ def factors_of(study: StudyFile) -> tuple[tuple[Factor, ...], list[str]]:
         if not levels:
             notices.append(f"Factor '{given.name}' is left out: none of its levels is available.")
             continue
-        refuse_alike(given.name, study.base, levels)
+        refuse_alike(given.name, study.base, levels, known, seed)
         out.append(Factor(given.name, given.role, tuple(levels), given.scale))
     refuse_shared_keys(out, [] if study.table.tuning is None else list(study.table.tuning.keys))
     if not any(factor.role == "choice" for factor in out):
@@ -159,26 +159,25 @@ def written_levels(factor: FactorTable) -> list[LevelTable]:
     return tables
 
 
-def absence(base: Row, level: LevelTable) -> str:
+def absence(base: Row, level: LevelTable, known: Configurations, seed: int) -> str:
     """Return why a level is unavailable: an unknown key, component or data file; "" if it is available. Cells report other refusals."""
     try:
         for key in level.set:
             check_key(key)
-        config = parse(overridden(base, [level.set]))
-        resolve(config)
-        data_files(config)
+        found = known.described(overridden(base, [level.set]), seed)
+        if found.resolved is not None:
+            data_files(found.resolved.config)
+        said = "" if found.resolved is not None else found.refused
     except FedatlasError as error:
         said = str(error)
-        return said if said.startswith("unknown ") or "cannot be varied" in said or "there is no " in said else ""
-    return ""
+    return said if said.startswith("unknown ") or "cannot be varied" in said or "there is no " in said else ""
 
 
-def refuse_alike(name: str, base: Row, levels: Sequence[LevelTable]) -> None:
+def refuse_alike(name: str, base: Row, levels: Sequence[LevelTable], known: Configurations, seed: int) -> None:
     """Raise ConfigError if two levels produce the same experiment from the base."""
     seen: dict[str, str] = {}
     for level in levels:
-        values = overridden(base, [level.set])
-        made = json.dumps(described({**values, "seed": 1}).plain, sort_keys=True)
+        made = json.dumps(known.described(overridden(base, [level.set]), seed).plain, sort_keys=True)
         if made in seen:
             raise ConfigError(
                 f"factor '{name}': levels '{seen[made]}' and '{level.name}' give the same experiment; remove one, or make them differ."

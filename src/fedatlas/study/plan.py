@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.runs.baselines import baseline_config
-from fedatlas.runs.run_key import Described, Keys, data_hashes, described, keys, written
+from fedatlas.runs.run_key import Described, Keys, data_hashes, keys
 from fedatlas.setup.checked import Checked
 from fedatlas.study.cells import Cell, Levels, cells_of
+from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
 from fedatlas.study.plain import Plain, Row
@@ -53,6 +54,7 @@ class StudyPlan(NamedTuple):
     study: StudyFile
     factors: tuple[Factor, ...]
     notices: tuple[str, ...]
+    configurations: Configurations
     baselines: tuple[PlannedRun, ...] = ()
     cells: tuple[CellRuns, ...] = ()
 
@@ -68,14 +70,15 @@ class StudyPlan(NamedTuple):
     def picked_runs(self, cell: Cell, rates: Rates = ()) -> tuple[PlannedRun, ...]:
         """Return the runs of a cell with each seed, with the rates picked for it."""
         seeds = sorted(self.study.table.seeds)
-        found = described(written(self.values_of(cell.levels, rates), seeds[0]))
+        found = self.configurations.described(self.values_of(cell.levels, rates), seeds[0])
         return with_seeds("holdout" if cell.holdout else "cell", cell.levels, rates, found, seeds)
 
 
 def plan_of(study: StudyFile) -> StudyPlan:
     """Return the plan of a study; ConfigError for any error in it."""
-    factors, notices = factors_of(study)
-    cells, plan = cells_of(study, factors), StudyPlan(study, factors, tuple(notices))
+    known = Configurations()
+    factors, notices = factors_of(study, known)
+    cells, plan = cells_of(study, factors), StudyPlan(study, factors, tuple(notices), known)
     planned = tuple(runs_of_cell(plan, cell) for cell in cells)
     settings = dict.fromkeys(cell.setting for cell in cells)
     names = ("centralised", "local_only") if study.table.alone else ("centralised",)
@@ -109,7 +112,7 @@ def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
             values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1
         )  # only the last round decides
         values["evaluation"] = {**judged, "on": "validation", "validation": tuning.validation, "every": last}
-        found = described(written(values, tuning.seed))
+        found = plan.configurations.described(values, tuning.seed)
         trials += with_seeds("tuning", cell.levels, rates, found, [tuning.seed])
     return CellRuns(cell, tuple(trials), runs)
 
@@ -119,14 +122,14 @@ def baselines_of(plan: StudyPlan, setting: Levels, name: str) -> tuple[PlannedRu
     values, seeds = plan.values_of(setting), sorted(plan.study.table.seeds)
     for table in ("algorithm", "privacy", "compression"):
         values.pop(table, None)
-    first = described(written(values, seeds[0]))
+    first = plan.configurations.described(values, seeds[0])
     found = Described({**first.plain, "algorithm": {"name": name}}, None, first.refused)
     if first.checked is not None:
         base = first.checked.config
         try:
             baseline = baseline_config(base, name, base.rounds).plain()
             baseline["evaluation"] = base.plain()["evaluation"]
-            found = described(written(baseline, seeds[0]))
+            found = plan.configurations.described(baseline, seeds[0])
         except ConfigError as error:
             found = found._replace(refused=str(error))
     return with_seeds("baseline", setting, (), found, seeds)

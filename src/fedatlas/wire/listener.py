@@ -31,6 +31,7 @@ from fedatlas.wire import messages
 from fedatlas.wire.bundle import Bundle, with_article
 from fedatlas.wire.certificates import Caller, caller_of
 from fedatlas.wire.frames import EVERY, FRAME, SILENT, Assembler, RawMessage, frames, incoming, outgoing, parsed
+from fedatlas.wire.message_refusals import other_protocol
 from fedatlas.wire.messages import FetchRun, NodeHello, ServerHello, WatchRun, written
 from fedatlas.wire.slots import SLOTS, Slots, most_connections
 
@@ -265,7 +266,7 @@ class Listener:
         name = stream.caller.name
         if message.kind != "hello":
             raise TransportError("its first message is not a hello.")
-        if why := messages.other_protocol(message, "it", "the server"):
+        if why := other_protocol(message, "it", "the server"):
             self._refuse(stream, why)
             return
         hello = messages.read(message, messages.FROM_NODE)

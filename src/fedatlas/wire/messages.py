@@ -32,10 +32,12 @@ Place = tuple[Count, Count, Count]
 """(round, attempt, number of the ask)."""
 Verdicts = tuple[tuple[Count, bool], ...]
 """(a round that landed, whether the node counted in it)."""
-Work = tuple[Count, Count, Count, float, Annotated[float, Bound(nan=True)] | None]
+Measured = Annotated[float, Bound(nan=True)] | None
+"""A figure of a model; None where it was not judged."""
+Work = tuple[Count, Count, Count, float, Measured]
 """(rows, steps, examples, sum of learning rates, training loss) of a task."""
 Open = Annotated[Mapping[str, Any], Bound(most=1 << 24, open=True)]
-"""Plain values whose fields are read where they are used: an experiment, facts about rows, an event of a run."""
+"""Plain values whose fields are read where they are used: an experiment, facts about rows."""
 
 
 # ---------------------------------------------------------------------------------------------- from the server to a node
@@ -239,11 +241,59 @@ class Submitted(NamedTuple):
     run: RunName
 
 
-class RunEvent(NamedTuple):
-    """Something happened in a run."""
+class StartEvent(NamedTuple):
+    """A run begins, or goes on. Of each event: ``number`` counts those of its run, from 1; ``time`` is in seconds since 1970."""
 
-    number: Count
-    event: Open
+    rounds: Count
+    landed: Landed
+    time: float = 0.0
+    number: Count = 0
+
+
+class NoticeEvent(NamedTuple):
+    """A run says something."""
+
+    text: Text
+    time: float = 0.0
+    number: Count = 0
+
+
+class RoundEvent(NamedTuple):
+    """A round has landed."""
+
+    round: Count
+    seconds: float
+    nodes: Mapping[Name, float]  # seconds that the replies of each node took
+    accuracy: Measured = None
+    rmse: Measured = None
+    loss: Measured = None
+    time: float = 0.0
+    number: Count = 0
+
+
+class NodeEvent(NamedTuple):
+    """A node's reply to an ask does not count."""
+
+    round: Count
+    node: Name
+    outcome: Text
+    time: float = 0.0
+    number: Count = 0
+
+
+class StatusEvent(NamedTuple):
+    """A run has another status: queued, running, finished, diverged, failed, stopped."""
+
+    status: Text
+    why: Text
+    time: float = 0.0
+    number: Count = 0
+
+
+OVER = {"finished", "diverged", "failed", "stopped"}
+"""The statuses of a run that has ended."""
+RunEvent = StartEvent | NoticeEvent | RoundEvent | NodeEvent | StatusEvent
+"""Something that happened in a run; a line of its ``events.jsonl``."""
 
 
 class NoEvent(NamedTuple):
@@ -331,9 +381,17 @@ FROM_TRAINER = {
     "refused": MessageKind(Refusal),
 }
 """A node's process that trains sends them."""
+EVENTS = {
+    "started": MessageKind(StartEvent),
+    "said": MessageKind(NoticeEvent),
+    "row": MessageKind(RoundEvent),
+    "node": MessageKind(NodeEvent),
+    "run status": MessageKind(StatusEvent),
+}
+"""The events of a run."""
 FROM_OPERATOR = {
     "submit": MessageKind(Submission, ("submitted",)),
-    "watch": MessageKind(WatchRun, ("event", "waiting")),
+    "watch": MessageKind(WatchRun, (*EVENTS, "waiting")),
     "fetch": MessageKind(FetchRun, ("file", "end")),
     "stop": MessageKind(StopRun, ("stopping",)),
     "status": MessageKind(StatusQuestion, ("status",)),
@@ -341,7 +399,7 @@ FROM_OPERATOR = {
 """An operator sends them."""
 TO_OPERATOR = {
     "submitted": MessageKind(Submitted),
-    "event": MessageKind(RunEvent),
+    **EVENTS,
     "waiting": MessageKind(NoEvent),
     "file": MessageKind(RunFile),
     "end": MessageKind(EndOfFiles),
@@ -376,19 +434,9 @@ def written(value: Any) -> RawMessage:
     return RawMessage(head, head.pop("body", b""))
 
 
-def refusal(message: RawMessage, why: str, *, dropped: bool = False) -> Refusal:
-    """The refusal of a message. It names the run, the place and the number of the question where these can be read."""
-    about = {name: one for name, one in message.head.items() if name in {"run", "place", "index"}}
-    said: dict[str, Any] = {
-        "to": message.kind[:40],
-        "why": why.encode(errors="replace").decode()[:10_000],
-        "dropped": dropped,
-    }
-    try:
-        made: Refusal = record(Refusal, {**said, **about}, "refused")
-    except ProtocolError:
-        made = Refusal(**said)
-    return made
+def sayable(text: str) -> str:
+    """A text of ours as it may stand in a field: whatever has no Unicode is replaced, and what is too long is cut."""
+    return text.encode(errors="replace").decode()[:10_000]
 
 
 def answer(asked: Any, message: RawMessage) -> Any:
@@ -397,12 +445,3 @@ def answer(asked: Any, message: RawMessage) -> Any:
     if message.kind not in line.answers:
         raise ProtocolError(f"the server answers '{kind}' by {message.kind[:40]!a}.")
     return read(message, TO_OPERATOR)
-
-
-def other_protocol(message: RawMessage, who: str, other: str) -> str:
-    """The reason why two programs cannot talk, from the ``hello`` of one; "" where both speak this protocol."""
-    theirs = message.head.get("protocol")
-    if type(theirs) is int and theirs == PROTOCOL:
-        return ""
-    said = f"protocol {theirs}" if type(theirs) is int and 0 <= theirs < 1 << 31 else "no protocol number"
-    return f"{who} speaks {said} and {other} protocol {PROTOCOL}: install the same version of fedatlas"

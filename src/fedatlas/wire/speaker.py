@@ -25,6 +25,7 @@ from fedatlas.wire.channel import channel, refusal
 from fedatlas.wire.frames import EVERY, SILENT, RawMessage, incoming, outgoing, read, write
 from fedatlas.wire.hosts import proxy_of
 from fedatlas.wire.listener import SERVICE, STREAM
+from fedatlas.wire.message_refusals import other_protocol
 from fedatlas.wire.messages import ModelStored, NodeHello, Refusal, TrainerLost, TrainerReady, written
 
 BACK_OFF = (0.2, 5.0)  # seconds before it tries again: the first time, at most
@@ -168,7 +169,7 @@ class Speaker:
             heard[0] = time.monotonic()
             if not greeted:
                 hello = message or RawMessage({})
-                if why := messages.other_protocol(hello, "the server", "this node"):
+                if why := other_protocol(hello, "the server", "this node"):
                     return why
                 self._revocations(messages.read(hello, messages.TO_NODE).revoked)
                 self.log(f"speaks to the server at {self.bundle.address}")

@@ -25,8 +25,8 @@ from fedatlas.engine.job import (
 )
 from fedatlas.engine.loop import timed
 from fedatlas.engine.stacked import StackedProgram, derive_stacked
+from fedatlas.engine.stacked_training import Member, Trained, train_together
 from fedatlas.engine.step import NotTraceable
-from fedatlas.engine.together import Member, Trained, train_together
 
 
 class StackedExecutor:

@@ -46,10 +46,10 @@ def train_together(programs: Mapping[int, StackedProgram], alone: Alone, members
     else a whole one (the largest size), after the shorter ones before it have been done one by one. A client's bits
     depend on who shares its stack (where a row falls in the processor's vectors), so a stack must be run whole.
     """
-    crowd = _Stack(programs, alone, members)
-    while crowd.rows:
-        crowd.step(crowd.next_batches())
-    return [crowd.done[k] for k in range(len(members))]
+    training = _Stack(programs, alone, members)
+    while training.rows:
+        training.step(training.next_batches())
+    return [training.done[k] for k in range(len(members))]
 
 
 class _Stack:
