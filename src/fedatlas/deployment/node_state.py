@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.client_states import PartyState
@@ -83,10 +83,10 @@ class NodeState:
         """Write a reply and the state after it, before the reply leaves."""
         import torch
 
-        state, word = self.party.get(self.client), None if request.word is None else {}
+        state, word = self.party.get(self.client), None if request.word is None else dict[str, Any]()
         reply = torch.frombuffer(body, dtype=torch.uint8)
         asked = request._replace(message={}, anchor=None, word=word).plain()
-        value = {"place": list(place), "digest": digest, "head": {"work": list(work)}, "asked": asked}
+        value: dict[str, Any] = {"place": list(place), "digest": digest, "head": {"work": list(work)}, "asked": asked}
         value |= {"reply": reply, "state": state}
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))

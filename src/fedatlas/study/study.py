@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.files import write_text
 from fedatlas.study import study_status
+from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import StudyFile, read_study_file, study_of
 from fedatlas.study.execute import execute
 from fedatlas.study.levels import factors_of
@@ -66,7 +67,7 @@ class Study(NamedTuple):
     def opened(self, out: Path | None = None, table: Path | None = None) -> tuple[Table, list[str]]:
         """Return its table of runs, in which only levels that the file has now count, and sentences on those that it had."""
         kept = Table.open(self.table(out, table))
-        factors, _ = factors_of(self.file)
+        factors, _ = factors_of(self.file, Configurations())
         return kept, kept.narrow(self.file.name, {one.name: {level.name for level in one.levels} for one in factors})
 
     def dry_run(self) -> Plain:
