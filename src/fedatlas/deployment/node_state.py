@@ -83,11 +83,15 @@ class NodeState:
         """Write a reply and the state after it, before the reply leaves."""
         import torch
 
-        state, word = self.party.get(self.client), None if request.word is None else dict[str, Any]()
-        reply = torch.frombuffer(body, dtype=torch.uint8)
-        asked = request._replace(message={}, anchor=None, word=word).plain()
-        value: dict[str, Any] = {"place": list(place), "digest": digest, "head": {"work": list(work)}, "asked": asked}
-        value |= {"reply": reply, "state": state}
+        bare = request._replace(message={}, anchor=None, word=None if request.word is None else {})
+        value = {
+            "place": list(place),
+            "digest": digest,
+            "head": {"work": list(work)},
+            "asked": bare.plain(),
+            "reply": torch.frombuffer(body, dtype=torch.uint8),
+            "state": self.party.get(self.client),
+        }
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))
         self.replies[place] = StoredReply(digest, work, body)

@@ -11,9 +11,9 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,6 +22,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import examples_of
 from fedatlas.data.cells import read_as
 from fedatlas.deployment import node_setup
+from fedatlas.deployment.kept_run import KeptRun, kept_run
 from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
@@ -35,7 +36,7 @@ from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import Worth
-from fedatlas.errors import DataError, DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
+from fedatlas.errors import DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
 from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import Answer, PartyHalf
@@ -49,7 +50,7 @@ from fedatlas.setup.columns_method import of_columns
 from fedatlas.wire import codec, frames
 from fedatlas.wire.agreement import digest_of, run_digest, valid_nodes
 from fedatlas.wire.bundle import POLICY, Bundle
-from fedatlas.wire.fields import plain, record
+from fedatlas.wire.fields import plain
 from fedatlas.wire.frames import RawMessage
 from fedatlas.wire.message_refusals import refusal
 from fedatlas.wire.messages import (
@@ -63,7 +64,6 @@ from fedatlas.wire.messages import (
     RunStart,
     RunStarted,
     RunUnknown,
-    Signed,
     SumAnswer,
     SumQuestion,
     TaskReply,
@@ -389,33 +389,6 @@ class Trainer:
         if (running := self.running(asked.run)) is not None:
             running.add_own_part(where)
         return ModelStored(asked.run, str(where))
-
-
-class KeptRun(NamedTuple):
-    """A run as a node keeps it on its disk."""
-
-    agreement: Signed
-    setup: bytes  # `terms.RowsSetup` as it came
-    rows: str  # fingerprint of the rows that it began with
-    landed: int  # the last round that had landed when this node was told of the run
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as the codec carries it."""
-        setup = (
-            torch.frombuffer(bytearray(self.setup), dtype=torch.uint8)
-            if self.setup
-            else torch.zeros(0, dtype=torch.uint8)
-        )
-        return {**self._asdict(), "agreement": self.agreement._asdict(), "setup": setup}
-
-
-def kept_run(value: Mapping[str, Any], at: str) -> KeptRun:
-    """Return the run in a node's file. DataError for one that an earlier version began."""
-    if "agreement" not in value:
-        raise DataError("an earlier version began this run, without a signed agreement: submit it again.")
-    return KeptRun(
-        record(Signed, value["agreement"], at), value["setup"].numpy().tobytes(), value["rows"], value["landed"]
-    )
 
 
 def keeps_state(whole: Checked) -> bool:
