@@ -69,7 +69,7 @@ def test_toy_gains_and_leaves() -> None:
     """y = (0, 0, 1, 1), p = 1/2: g = (1, 1, -1, -1)/2, h = 1/4; at the middle 1/2 (1/1.5 + 1/1.5) = 2/3, beside it 6/35."""
     how = secureboost(learning_rate=1.0)
     y = np.array([0.0, 0, 1, 1])
-    fixed = gains.fixed(*gains.gradients(y, np.zeros(4), None, gains.Unit("classes")), how.precision)
+    fixed = gains.fixed(*gains.gradients(y, np.zeros(4), None, gains.MarginUnit("classes")), how.precision)
     rows = np.stack([fixed.g, fixed.h, np.ones(4, np.int64)], axis=1)
     left = np.cumsum(rows, axis=0)[:3]
     found = gains.gains(left, rows.sum(axis=0), fixed, how)
