@@ -151,6 +151,7 @@ def test_left_sums_are_those_of_the_rows_sent_left(seed: int) -> None:
         assert one.tolist() == [g[left].sum(), h[left].sum(), left.sum()]
 
 
+@pytest.mark.timing
 def test_a_parents_histogram_is_that_of_both_children() -> None:
     """In the clear and on ciphertexts; a sister is what the parent has more."""
     how, stream = secureboost()._replace(key_bits=256), np.random.default_rng(0)
@@ -264,6 +265,7 @@ def test_nothing_to_split_is_one_leaf() -> None:
 # ------------------------------------------------------------------------------------------------ encrypted
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "keys",
     [
@@ -286,6 +288,7 @@ def test_encrypted_trees_are_the_plain_ones(keys: dict[str, Any]) -> None:
     assert counts["encryptions"] == counts["ciphertexts"] > counts["decryptions"]
 
 
+@pytest.mark.timing
 def test_ciphertexts_fall_by_what_packing_saves() -> None:
     """2 a row become 1; of a node the sums of c candidates become c / slots, where a key of 512 bits has room for so many."""
     table, how = made(n=90, holes=0.0), secureboost(trees=1, depth=1, bins=8)._replace(key_bits=BITS)
@@ -296,6 +299,7 @@ def test_ciphertexts_fall_by_what_packing_saves() -> None:
     assert packed["ciphertexts"] == 90 + -(-offers // sealed.fields(90, how).each[0])
 
 
+@pytest.mark.timing
 def test_four_parties_with_weights_and_numbers_encrypted() -> None:
     table, owners = made(n=80, task="numbers", weights=True), [[0], [3, 4], [1], [2, 5]]
     how = secureboost(trees=2, bins=6, subsample=0.8, columns=0.7)
@@ -308,6 +312,7 @@ def test_a_key_too_short_for_one_sum_is_refused() -> None:
         sealed.fields(1_000_000_000, secureboost()._replace(key_bits=128))
 
 
+@pytest.mark.timing
 def test_sums_at_the_ends_of_their_fields_open_exactly() -> None:
     """n rows of the largest and of the smallest gradient, all in one bin: no field runs over into its neighbour."""
     how = secureboost(precision=24)._replace(key_bits=256)
@@ -396,6 +401,7 @@ TABLES = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("parties", [2, 4])
 @pytest.mark.parametrize("name", TABLES)
 def test_encrypted_equals_plain_equals_joined_on_tables(
@@ -415,6 +421,7 @@ def test_encrypted_equals_plain_equals_joined_on_tables(
     assert under.outputs.tolist() == plain.outputs.tolist()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("key_bits", [0, BITS], ids=["clear", "encrypted"])
 @pytest.mark.parametrize(
     ("owners", "changed"),
