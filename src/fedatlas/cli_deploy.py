@@ -22,7 +22,7 @@ app = typer.Typer(
     help="Run an experiment between real parties: bundles, server, nodes, runs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Federation = Annotated[Path, typer.Argument(help="The folder that 'deploy init' made.")]
+FederationFolder = Annotated[Path, typer.Argument(help="The folder that 'deploy init' made.")]
 Operator = Annotated[Path, typer.Option("--bundle", help="The operator's bundle.")]
 Late = Annotated[bool, typer.Option("--late", hidden=True)]
 
@@ -80,7 +80,7 @@ def init(
 
 @app.command()
 def add(
-    folder: Federation,
+    folder: FederationFolder,
     name: Annotated[str, typer.Argument(help="Name of the new party.")],
     operator: Annotated[bool, typer.Option("--operator", help="An operator, not a node.")] = False,
 ) -> None:
@@ -96,7 +96,7 @@ def add(
 
 @app.command()
 def revoke(
-    folder: Federation,
+    folder: FederationFolder,
     name: Annotated[str, typer.Argument(help="Name of the party.")],
 ) -> None:
     """Revoke a party's certificate: the server cuts its stream when it has the new list."""

@@ -99,6 +99,7 @@ def test_dlg_finds_row_and_label(plain: Path):
     assert found["metrics"]["mse"]["value"] < 1e-3
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("tables", "role"),
     [

@@ -26,6 +26,8 @@ from protected import ADMITTED, MECHANISMS, Host, protected, without_noise
 from test_conformance import Losing, flat
 from wire import Wire
 
+pytestmark = pytest.mark.timing
+
 EXCLUDED = {
     ("central_dp", "fixed_point"): "its noise moves a model that no client moves",
     ("central_dp", "codec"): "its bytes would tell how many came: rows hold none",

@@ -36,6 +36,8 @@ from fedatlas.wire import codec
 from federation import Federation, brief, federation, play
 from reports import Page, at, rows, summary
 
+pytestmark = pytest.mark.timing
+
 COHORTS = [(0, 1, 2), (1, 2, 3, 4)]
 
 

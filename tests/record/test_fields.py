@@ -94,7 +94,10 @@ def check(folder: Path) -> None:
         assert not undeclared(RoundRow, row)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+DRAWS = [pytest.param(kind, marks=pytest.mark.timing) for kind, given in KINDS.items() if "privacy" in given]
+
+
+@pytest.mark.parametrize("kind", [*(kind for kind, given in KINDS.items() if "privacy" not in given), *DRAWS])
 def test_every_key_that_a_run_writes_is_declared(kind: str, tmp_path: Path) -> None:
     given = {**SMALL, **KINDS[kind]}
     if kind == "numbers":
@@ -107,6 +110,7 @@ def test_every_key_that_a_run_writes_is_declared(kind: str, tmp_path: Path) -> N
         check(folder)
 
 
+@pytest.mark.timing
 def test_every_key_of_a_run_between_parties_is_declared(tmp_path: Path) -> None:
     tables(tmp_path)
     run(experiment(tmp_path, evaluation={"on": "validation"}), out=tmp_path / "run")

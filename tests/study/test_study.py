@@ -215,7 +215,7 @@ def test_a_base_file_lies_beside_the_study(tmp_path: Path):
         read_study_file(tmp_path / "other.toml")
 
 
-def key_of(values: dict[str, Any], data: dict[str, str] | None = None) -> run_key.Keys:
+def key_of(values: dict[str, Any], data: dict[str, str] | None = None) -> run_key.RunKeys:
     return keys(described(written(values, 1)).plain, data or {})
 
 

@@ -13,7 +13,7 @@ from fedatlas.registry import Positive, Whole
 from fedatlas.vertical.align import Answered
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import Columns, Floats, aligned, each, places, tensor, to_all
-from fedatlas.vertical.scheme import Learnt, Scheme, Words
+from fedatlas.vertical.scheme import LearnsRow, Scheme, Words
 
 LEFT, FIT, PART, ADD, SIZE = "left over", "fit a part", "say a part", "add parts", "size of coefficients"
 
@@ -99,15 +99,15 @@ def questions(how: Fits) -> Mapping[str, Question]:
     }
 
 
-def learns(protected: bool) -> Sequence[Learnt]:
+def learns(protected: bool) -> Sequence[LearnsRow]:
     """A part is all that leaves a party; the coordinator adds them up and sends the active party the sum."""
     rows = "how large its own part is"
     return (
-        Learnt(
+        LearnsRow(
             "fits", "what is left of every training row's label", "the sum of the parts", "every part, and what is left"
         ),
-        Learnt("prediction", "which rows are asked about", "the sum of the parts", "every part"),
-        Learnt("importance", rows, rows, "the size of every coefficient"),
+        LearnsRow("prediction", "which rows are asked about", "the sum of the parts", "every part"),
+        LearnsRow("importance", rows, rows, "the size of every coefficient"),
     )
 
 

@@ -21,6 +21,8 @@ from fedatlas.runs.alignment_text import expectations
 from fedatlas.vertical import SCHEMES
 from test_vertical_run import IDS, plain_rows, tables
 
+pytestmark = pytest.mark.timing
+
 ROUNDS = 6
 ALL = {**SCHEMES, "additive": ADDITIVE}
 """Every scheme, and the one that nobody but these tests knows."""

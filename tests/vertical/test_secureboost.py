@@ -69,7 +69,7 @@ def test_toy_gains_and_leaves() -> None:
     """y = (0, 0, 1, 1), p = 1/2: g = (1, 1, -1, -1)/2, h = 1/4; at the middle 1/2 (1/1.5 + 1/1.5) = 2/3, beside it 6/35."""
     how = secureboost(learning_rate=1.0)
     y = np.array([0.0, 0, 1, 1])
-    fixed = gains.fixed(*gains.gradients(y, np.zeros(4), None, gains.Unit("classes")), how.precision)
+    fixed = gains.fixed(*gains.gradients(y, np.zeros(4), None, gains.MarginUnit("classes")), how.precision)
     rows = np.stack([fixed.g, fixed.h, np.ones(4, np.int64)], axis=1)
     left = np.cumsum(rows, axis=0)[:3]
     found = gains.gains(left, rows.sum(axis=0), fixed, how)
@@ -151,6 +151,7 @@ def test_left_sums_are_those_of_the_rows_sent_left(seed: int) -> None:
         assert one.tolist() == [g[left].sum(), h[left].sum(), left.sum()]
 
 
+@pytest.mark.timing
 def test_a_parents_histogram_is_that_of_both_children() -> None:
     """In the clear and on ciphertexts; a sister is what the parent has more."""
     how, stream = secureboost()._replace(key_bits=256), np.random.default_rng(0)
@@ -259,6 +260,7 @@ def test_nothing_to_split_is_one_leaf() -> None:
 # ------------------------------------------------------------------------------------------------ encrypted
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "keys",
     [
@@ -281,6 +283,7 @@ def test_encrypted_trees_are_the_plain_ones(keys: dict[str, Any]) -> None:
     assert counts["encryptions"] == counts["ciphertexts"] > counts["decryptions"]
 
 
+@pytest.mark.timing
 def test_ciphertexts_fall_by_what_packing_saves() -> None:
     """2 a row become 1; of a node the sums of c candidates become c / slots, where a key of 512 bits has room for so many."""
     table, how = made(n=90, holes=0.0), secureboost(trees=1, depth=1, bins=8)._replace(key_bits=BITS)
@@ -291,6 +294,7 @@ def test_ciphertexts_fall_by_what_packing_saves() -> None:
     assert packed["ciphertexts"] == 90 + -(-offers // sealed.fields(90, how).each[0])
 
 
+@pytest.mark.timing
 def test_four_parties_with_weights_and_numbers_encrypted() -> None:
     table, owners = made(n=80, task="numbers", weights=True), [[0], [3, 4], [1], [2, 5]]
     how = secureboost(trees=2, bins=6, subsample=0.8, columns=0.7)
@@ -303,6 +307,7 @@ def test_a_key_too_short_for_one_sum_is_refused() -> None:
         sealed.fields(1_000_000_000, secureboost()._replace(key_bits=128))
 
 
+@pytest.mark.timing
 def test_sums_at_the_ends_of_their_fields_open_exactly() -> None:
     """n rows of the largest and of the smallest gradient, all in one bin: no field runs over into its neighbour."""
     how = secureboost(precision=24)._replace(key_bits=256)
@@ -391,6 +396,7 @@ TABLES = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("parties", [2, 4])
 @pytest.mark.parametrize("name", TABLES)
 def test_encrypted_equals_plain_equals_joined_on_tables(
@@ -410,6 +416,7 @@ def test_encrypted_equals_plain_equals_joined_on_tables(
     assert under.outputs.tolist() == plain.outputs.tolist()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("key_bits", [0, BITS], ids=["clear", "encrypted"])
 @pytest.mark.parametrize(
     ("owners", "changed"),

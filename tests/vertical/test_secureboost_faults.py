@@ -92,7 +92,7 @@ def test_an_encrypted_run_tells_no_gradient_and_no_sum() -> None:
     for name, how in (("clear", HOW), ("sealed", SEALED)):
         wire = Wire()
         trained(table(), OWNERS, how, observers=[wire])
-        g, h = gains.gradients(table().y, np.zeros(60), None, gains.Unit("classes"))
+        g, h = gains.gradients(table().y, np.zeros(60), None, gains.MarginUnit("classes"))
         fixed = gains.fixed(g, h, how.precision)
         found[name] = wire.has(fixed.g.tobytes()), wire.has(fixed.h.tobytes())
     assert found == {"clear": (["gradients", "histogram"], ["gradients", "histogram"]), "sealed": ([], [])}

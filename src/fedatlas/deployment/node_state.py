@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.client_states import PartyState

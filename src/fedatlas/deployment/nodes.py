@@ -11,7 +11,7 @@ from fedatlas.errors import TransportError
 from fedatlas.wire.listener import Event, Listener, StreamEnded
 from fedatlas.wire.messages import NodeHello, Refusal, TrainerLost, TrainerReady, kind_of
 
-Answer = TypeVar("Answer")
+AnswerRecord = TypeVar("AnswerRecord")
 Stop = Callable[[], None]
 """Raises where the run is to end."""
 GRACE = 3.0  # seconds that a node may take to come back before a round goes on without it
@@ -67,10 +67,14 @@ class Nodes:
                 raise TransportError(f"{' and '.join(missing)} did not connect within {seconds:g} s.")
 
     def ask_all(
-        self, questions: Mapping[str, Any], kind: type[Answer], seconds: float, refuse: Callable[[str, str], Exception]
-    ) -> dict[str, Answer]:
+        self,
+        questions: Mapping[str, Any],
+        kind: type[AnswerRecord],
+        seconds: float,
+        refuse: Callable[[str, str], Exception],
+    ) -> dict[str, AnswerRecord]:
         """Ask nodes, and again those that come back, until all have sent a record of ``kind``. Raises the error of ``refuse``."""
-        found: dict[str, Answer] = {}
+        found: dict[str, AnswerRecord] = {}
         for name, question in questions.items():
             self.send(name, question)
         until = time.monotonic() + seconds

@@ -34,7 +34,7 @@ from fedatlas.deployment.node_judging import judges, with_judging
 from fedatlas.deployment.node_keys import federation_of, identities_of
 from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows, two_rows
 from fedatlas.deployment.node_setup import LearntSum
-from fedatlas.deployment.nodes import Answer, Nodes
+from fedatlas.deployment.nodes import AnswerRecord, Nodes
 from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.reply_form import unlike
@@ -259,7 +259,9 @@ class InitialAnswers:
         facts = {name: plain(one) for name, one in self.facts.items()}
         write_bytes(self.path, codec.encode({"totals": [plain(one) for one in self.totals], "facts": facts}))
 
-    def _ask(self, questions: Mapping[str, Any], kind: type[Answer], read: Callable[[Answer], Any]) -> dict[str, Any]:
+    def _ask(
+        self, questions: Mapping[str, Any], kind: type[AnswerRecord], read: Callable[[AnswerRecord], Any]
+    ) -> dict[str, Any]:
         """Each node's answer, read. NodeRefused for a node that refuses, or whose answer cannot be read."""
         said = self.context.nodes.ask_all(questions, kind, max(ANSWER, self.rules.deadline), _refused)
         found = {}

@@ -47,7 +47,7 @@ class Keyring:
     def forget(self, done: int) -> None:
         """The journal's sums of rounds up to ``done``, which are not repeated, go."""
         if self.folder is not None:
-            Journal(self.folder, "", self).forget(done)
+            FolderJournal(self.folder, "", self).forget(done)
 
     def guard(self, run: str, workers: int = 1) -> Guard:
         """Return what the server half is given: public keys, the journal, the ledger; none of the secrets."""
@@ -56,13 +56,13 @@ class Keyring:
             self.how,
             self.federation,
             None if self.keys is None else self.keys.public,
-            Journal(folder, run, self) if folder is not None and self.how.masks else None,
+            FolderJournal(folder, run, self) if folder is not None and self.how.masks else None,
             (lambda events: ledger.append(folder / LEDGER, events)) if folder is not None else (lambda events: None),
             workers,
         )
 
 
-class Journal:
+class FolderJournal:
     """Opened sums with their survivors, a file each, written before the sum is used."""
 
     def __init__(self, folder: Path, run: str, keyring: Keyring) -> None:

@@ -98,14 +98,14 @@ class Key(NamedTuple):
     note: str | Markup = ""
 
 
-class Keys(NamedTuple):
+class KeyFigures(NamedTuple):
     """The figures to show first."""
 
     keys: Sequence[Key]
     kind: str = "keys"
 
 
-class Facts(NamedTuple):
+class TermList(NamedTuple):
     """Terms and their explanations."""
 
     pairs: Sequence[tuple[str, str | Markup]]
@@ -122,7 +122,7 @@ class Code(NamedTuple):
     kind: str = "code"
 
 
-Block = Text | Keys | Figure | Figures | Choice | TableBlock | Facts | Code
+Block = Text | KeyFigures | Figure | Figures | Choice | TableBlock | TermList | Code
 
 
 class Section(NamedTuple):

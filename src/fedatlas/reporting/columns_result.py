@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import Block, Cells, Figure, Key, Keys, TableBlock, TableCell, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Cells, Figure, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import PARTY, Entry, Plain, Subject
 from fedatlas.vertical import SCHEMES
@@ -57,7 +57,7 @@ def result_blocks(subject: Subject) -> list[Block]:
         f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
         f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} test rows not used for training."
     )
-    out: list[Block] = [lead(first), Keys(cards), Text(hidden, tone="" if s["protected"] else "notice")]
+    out: list[Block] = [lead(first), KeyFigures(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if s.get("stopped"):
         out.append(Text(f"Stopped {s['stopped']}"))
     return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]

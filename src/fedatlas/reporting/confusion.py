@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, Keys, TableBlock, Text
+from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, KeyFigures, TableBlock, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, diagonal, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.outcome import models_used
@@ -179,7 +179,7 @@ def _two_class(subject: Subject) -> list[Block]:
             f"Two classes: quality of the probabilities of '{positive}'{', on the test rows' if part == 'test' else ''}.",
             tone="subhead",
         ),
-        Keys(keys),
+        KeyFigures(keys),
         _reliability(subject, positive, part),
     ]
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.reporting.blocks import Block, Cells, Key, Keys, TableBlock, TableCell, Text, lead, notice, optional
+from fedatlas.reporting.blocks import Block, Cells, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
     NAMES,
@@ -97,7 +97,7 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
         said = [Text(Markup("<b>{}</b>. {}").format(e.label, sentence(e))) for e in entries]
         return [*said, *ended, *_incomparable(entries), *noted, *_differences(entries), _runs(entries)]
     (entry,) = entries
-    out = [lead(sentence(entry)), Keys(_keys(entry)), *ended, *_own_rows(entry), *noted]
+    out = [lead(sentence(entry)), KeyFigures(_keys(entry)), *ended, *_own_rows(entry), *noted]
     if len(entry.subjects) == 1:
         return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
     parts: list[Literal["final", "test"]] = ["final", "test"]

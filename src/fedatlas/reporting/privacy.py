@@ -12,7 +12,18 @@ from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import of_table
-from fedatlas.reporting.blocks import NARROW, Block, Facts, Figure, Figures, Key, Keys, TableBlock, TableCell, Text
+from fedatlas.reporting.blocks import (
+    NARROW,
+    Block,
+    Figure,
+    Figures,
+    Key,
+    KeyFigures,
+    TableBlock,
+    TableCell,
+    TermList,
+    Text,
+)
 from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
 from fedatlas.reporting.entries import Subject
@@ -59,7 +70,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     return [
         *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
-        Keys(_keys(subject, found)),
+        KeyFigures(_keys(subject, found)),
         *_learns(found),
         *map(Text, said),
         *(
@@ -70,7 +81,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         _price(subject),
         Text(PRICED + (UNPROTECTED if subject.summary.get("gain") else "")),
         Figures([*_epsilons(subject, found), _phases(subject)]),
-        Facts([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
+        TermList([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
     ]
 
 
@@ -151,7 +162,7 @@ def _learns(found: Mapping[str, Any]) -> list[Block]:
     for name, learnt in found["learns"].items():
         by = f" under {name}" if len(found["learns"]) > 1 else ""
         out.append(Text(f"What could be learnt about a client{by}, besides the models sent to all", tone="subhead"))
-        out.append(Facts([(who, _code(learnt[key])) for key, who in WHO.items()]))
+        out.append(TermList([(who, _code(learnt[key])) for key, who in WHO.items()]))
     return out
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from fedatlas.data.by_name import OWNED
 from fedatlas.record.run_folder import BASELINES
-from fedatlas.reporting.blocks import Block, Code, Facts, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Code, TermList, Text, lead, notice
 from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.wording import count, facts_text
 
@@ -77,7 +77,7 @@ def repeat_blocks(entry: Entry) -> list[Block]:
         Text(how),
         Code(f"{entry.key}-command", "Command", command),
         Code(f"{entry.key}-config", "Configuration, every key", entry.config_text, "experiment.toml"),
-        Facts([(term, value) for term, value in _facts(entry.subjects[0]) if value and value != OWNED]),
+        TermList([(term, value) for term, value in _facts(entry.subjects[0]) if value and value != OWNED]),
     ]
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack, is_leak
-from fedatlas.reporting.blocks import Block, Cells, Facts, Figure, Figures, TableBlock, TableCell, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Cells, Figure, Figures, TableBlock, TableCell, TermList, Text, lead, notice
 from fedatlas.reporting.drawing.charts import power_curve
 from fedatlas.reporting.drawing.pixels import pairs
 from fedatlas.reporting.entries import Plain, Subject
@@ -39,9 +39,9 @@ def leak_blocks(subject: Subject) -> list[Block]:
     return out
 
 
-def threat_facts(declaration: Mapping[str, str]) -> Facts:
+def threat_facts(declaration: Mapping[str, str]) -> TermList:
     """Return the declaration of an attack."""
-    return Facts([(THREAT[field], text) for field, text in declaration.items() if text])
+    return TermList([(THREAT[field], text) for field, text in declaration.items() if text])
 
 
 def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:

@@ -19,7 +19,7 @@ from fedatlas.wording import bytes_text, count, seconds_text
 NOTICED = 0.005  # share of the bytes that protection may add without being mentioned
 
 
-class Spent(NamedTuple):
+class PartyCost(NamedTuple):
     """A party's cost in a first and a second round, the seconds of the second, and facts about protection."""
 
     costs: list[Cost]
@@ -28,7 +28,7 @@ class Spent(NamedTuple):
     said: dict[str, Any]
 
 
-def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> Spent:
+def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> PartyCost:
     """Rehearse two rounds of one cohort, and divide their costs evenly among its parties.
 
     It is the cohort among those drawn whose size is nearest to their mean.
@@ -49,7 +49,7 @@ def spent_protected(setup: Setup, plan: Plan, drawn: Sequence[Drawn]) -> Spent:
     costs = [shared(cost, parties) for cost in found.costs]
     seconds = costs[1].seconds
     work = sum(s for phase, s in seconds.items() if phase not in PHASES)
-    return Spent(costs, sum(seconds.values()), work, said(setup, how, found, parties))
+    return PartyCost(costs, sum(seconds.values()), work, said(setup, how, found, parties))
 
 
 def shared(cost: Cost, parties: int) -> Cost:

@@ -43,7 +43,7 @@ class Described(NamedTuple):
     resolved: Checked | None = None  # also where only the checks refuse it
 
 
-class Keys(NamedTuple):
+class RunKeys(NamedTuple):
     """The two keys that identify a run."""
 
     run_key: str
@@ -84,7 +84,7 @@ def described(values: Mapping[str, Any]) -> Described:
     return Described(plain, whole, "", whole)
 
 
-def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:
+def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> RunKeys:
     """Return the keys of a configuration and its data files; ``data`` maps file names to SHA-256."""
     rest = copy.deepcopy({key: value for key, value in plain.items() if key not in ("checkpoint", "observe", "seeds")})
     rounds = rest.pop("rounds", None)
@@ -93,7 +93,7 @@ def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> Keys:
     whole = {"configuration": rest, "data": dict(data), "plugins": sorted(plugins.LOADED.values()), "results": RESULTS}
     if bound_to_length(rest):
         whole["horizon"] = rounds
-    return Keys(digest({**whole, "rounds": rounds}), digest(whole))
+    return RunKeys(digest({**whole, "rounds": rounds}), digest(whole))
 
 
 def bound_to_length(plain: Mapping[str, Any]) -> bool:

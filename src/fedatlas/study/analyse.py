@@ -16,9 +16,9 @@ import numpy as np
 from fedatlas.files import write_json, write_text
 from fedatlas.study.effects import effects, grouped_levels
 from fedatlas.study.front import FrontChoice, fronts
-from fedatlas.study.measurements import FEATURES, Measurements, Run, Setting, level, value_of
+from fedatlas.study.measurements import FEATURES, Measurements, Setting, level, value_of
 from fedatlas.study.page import render
-from fedatlas.study.plain import Plain
+from fedatlas.study.plain import Plain, RunRow
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.responses import which
 from fedatlas.study.study_status import reasons
@@ -90,7 +90,7 @@ def on_front(one: FrontChoice) -> Plain:
     return {"choice": one.choice, **values, "on_front": one.on_front, "chance": one.chance}
 
 
-def mean_of(runs: Sequence[Run], response: str) -> float | None:
+def mean_of(runs: Sequence[RunRow], response: str) -> float | None:
     """Return the mean of a response over some runs."""
     return mean([value_of(run, response) for run in runs])
 

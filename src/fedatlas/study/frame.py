@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedatlas.study.plain import Plain, Row
+from fedatlas.study.plain import Plain, Row, RunRow
 from fedatlas.study.responses import FACTS, columns, merit
 
 if TYPE_CHECKING:
     import pandas
 
-Run = Row
 Rows = Callable[[str], Sequence[Row]]
 """run_key -> the rows of that run."""
 ENOUGH = 0.95  # share of the baseline's accuracy to which rounds are counted
@@ -34,7 +33,7 @@ def reserved() -> set[str]:
     return {*of_runs, "round", *columns_of(quality=True), *columns_of(quality=False), *FACTS}
 
 
-def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
+def frame(study: str, factors: Mapping[str, Row], runs: Sequence[RunRow], rows_of: Rows) -> pandas.DataFrame:
     """Return one row per run, refused ones included.
 
     Columns: ``run_key study kind status reason seed rounds``; one per factor (the level's name; none if a baseline has no level of a
@@ -71,12 +70,12 @@ def frame(study: str, factors: Mapping[str, Row], runs: Sequence[Run], rows_of: 
     return out.astype(dict.fromkeys((*qualities, *COMPARED, *costs, *MEASURED), "float64"))
 
 
-def values_of(run: Run) -> Plain:
+def values_of(run: RunRow) -> Plain:
     """Return column -> value of a run's responses and facts."""
     return {column: math.inf if x == "infinite" else x for column, x in run["responses"].items()}
 
 
-def head(study: str, factors: Collection[str], run: Run) -> Plain:
+def head(study: str, factors: Collection[str], run: RunRow) -> Plain:
     """Return the columns that identify a run in either frame."""
     named = {key: run.get(key, study) for key in HEAD} | {name: run["levels"].get(name) for name in factors}
     return named | {"baseline": baseline_name(run)}
@@ -90,7 +89,7 @@ def rounds_to(rows: Sequence[Row], level: float, rounds: int) -> tuple[int, bool
     return rounds, True
 
 
-def curves(study: str, factors: Row, runs: Sequence[Run], rows_of: Rows) -> pandas.DataFrame:
+def curves(study: str, factors: Row, runs: Sequence[RunRow], rows_of: Rows) -> pandas.DataFrame:
     """Return one row per round of each run that has any: its identity, levels, ``round``, quality, and the exact costs so far.
 
     Rounds without evaluation are left out.
@@ -111,12 +110,12 @@ def curves(study: str, factors: Row, runs: Sequence[Run], rows_of: Rows) -> pand
     return pandas.DataFrame(out, columns=order)
 
 
-def baseline_name(run: Run) -> str | None:
+def baseline_name(run: RunRow) -> str | None:
     """Return the baseline's name for a baseline run; None for other runs."""
     return str(run["configuration"]["algorithm"]["name"]) if run["kind"] == "baseline" else None
 
 
-def setting_of(run: Run, settings: Collection[str]) -> tuple[Any, ...]:
+def setting_of(run: RunRow, settings: Collection[str]) -> tuple[Any, ...]:
     """Return the given part of a run's levels, and its seed."""
     return *sorted((name, level) for name, level in run["levels"].items() if name in settings), run["seed"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.errors import DataError
-from fedatlas.study.plain import Row
+from fedatlas.study.plain import Row, RunRow
 from fedatlas.study.responses import RESPONSES
 
 OUTCOMES = (
@@ -32,32 +32,31 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
 Setting = tuple[str, ...]
 """The levels of a setting's factors, in the factors' order."""
-Run = Row
 
 
 class Measurements(NamedTuple):
     """The runs of a study and its factors; factors in alphabetical order, runs in one order (`measurements_of`)."""
 
     name: str
-    runs: list[Run]
+    runs: list[RunRow]
     settings: tuple[str, ...]  # the factors that are given
     choices: tuple[str, ...]  # the factors that are recommended
     references: tuple[str, ...] = ("fedavg", "fedavg_secagg")  # FedAvg, then its twin that reveals less
     twins: Mapping[str, str] = {}  # choice -> the one with the same quality by construction
 
-    def setting_of(self, run: Run) -> Setting:
+    def setting_of(self, run: RunRow) -> Setting:
         """Return the levels of the setting's factors."""
         return tuple(str(level(run, factor)) for factor in self.settings)
 
-    def choice_of(self, run: Run) -> str:
+    def choice_of(self, run: RunRow) -> str:
         """Return the name of the choice: its level, or for several factors their levels joined by " + "."""
         return " + ".join(str(level(run, factor)) for factor in self.choices)
 
-    def cells(self) -> list[Run]:
+    def cells(self) -> list[RunRow]:
         """Return the runs of the cells: no baselines, no trials of rates, none held out."""
         return [run for run in self.runs if run["kind"] == "cell"]
 
-    def pooled(self) -> list[Run]:
+    def pooled(self) -> list[RunRow]:
         """Return the finished runs of the centralised baseline."""
         return [run for run in self.runs if run["kind"] == "baseline" and run["status"] == "done"]
 
@@ -81,7 +80,7 @@ class Measurements(NamedTuple):
         """Return the seeds of the cells."""
         return sorted({str(run["seed"]) for run in self.cells()})
 
-    def collect(self, value: Callable[[Run], float], statuses: Collection[str] = ("done",)) -> Floats:
+    def collect(self, value: Callable[[RunRow], float], statuses: Collection[str] = ("done",)) -> Floats:
         """Return (settings, choices, seeds) values of the cells' runs with these statuses, nan elsewhere; seeds are paired over choices."""
         given, chosen, seeds = (_places(x) for x in (self.setting_names(), self.choice_names(), self.seeds()))
         found = np.full((len(given), len(chosen), len(seeds)), np.nan)
@@ -119,11 +118,13 @@ class Measurements(NamedTuple):
         return np.array([np.mean(found, axis=0) for found in rows.values()]), [data[name] for name in rows]
 
 
-def measurements_of(runs: Sequence[Run], settings: Sequence[str], choices: Sequence[str], **more: Any) -> Measurements:
+def measurements_of(
+    runs: Sequence[RunRow], settings: Sequence[str], choices: Sequence[str], **more: Any
+) -> Measurements:
     """Return the measurements of some runs, in an order independent of theirs; ``more``: other fields of `Measurements`."""
     given, chosen = tuple(sorted(settings)), tuple(sorted(choices))
 
-    def order(run: Run) -> tuple[Any, ...]:
+    def order(run: RunRow) -> tuple[Any, ...]:
         return [str(level(run, x)) for x in (*given, *chosen)], *(str(run[key]) for key in ("kind", "seed", "run_key"))
 
     return Measurements(**{"name": "study", **more}, runs=sorted(runs, key=order), settings=given, choices=chosen)
@@ -133,7 +134,7 @@ def _places(names: Sequence[Any]) -> dict[Any, int]:
     return {name: i for i, name in enumerate(names)}
 
 
-def level(run: Run, factor: str) -> Any:
+def level(run: RunRow, factor: str) -> Any:
     """Return a run's level of a factor; "" for none, such as a choice in a baseline."""
     return run.get("levels", run).get(factor, "")
 
@@ -143,7 +144,7 @@ def levels_text(levels: Row | Iterable[tuple[str, Any]]) -> str:
     return ", ".join(f"{factor} {name}" for factor, name in dict(levels).items()) or "the base"
 
 
-def value_of(run: Run, response: str, rounds: int | None = None) -> float:
+def value_of(run: RunRow, response: str, rounds: int | None = None) -> float:
     """Return a response of a run at its last round or after ``rounds``; nan if unknown.
 
     After fewer rounds than the run's, the value comes from the curve. Without a curve, quantities that add up over rounds are taken in
@@ -166,7 +167,7 @@ def value_of(run: Run, response: str, rounds: int | None = None) -> float:
     return {"last": math.nan, "whole": end}.get(record.over, end * rounds / last)
 
 
-def beats_majority(run: Run) -> bool:
+def beats_majority(run: RunRow) -> bool:
     """Return whether a run finished and is more accurate than always predicting the largest class."""
     majority, accuracy = run.get("majority"), run.get("accuracy")
     return run["status"] == "done" and not (majority is not None and accuracy is not None and accuracy <= majority)

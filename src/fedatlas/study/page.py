@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from fedatlas.reporting.blocks import Block, Code, Facts, Section, TableBlock, TableCell, Text
+from fedatlas.reporting.blocks import Block, Code, Section, TableBlock, TableCell, TermList, Text
 from fedatlas.reporting.page import document
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.page_effects import effects_blocks
@@ -39,7 +39,7 @@ def answer(found: Analysis) -> list[Block]:
         ("Seeds in every cell", str(found["seeds"])),
         ("Intervals", f"{every}; noise between paired seeds"),
     ]
-    return [Text(" ".join(found["sentences"]), tone="lead"), Facts(facts)]
+    return [Text(" ".join(found["sentences"]), tone="lead"), TermList(facts)]
 
 
 def settings(found: Analysis) -> list[Block]:

@@ -10,6 +10,8 @@ from typing import Any
 from fedatlas.errors import ConfigError, nearest
 
 Row = Mapping[str, Any]
+RunRow = Row
+"""A run, as a row of a study's table."""
 Plain = dict[str, Any]
 
 TO_BEGIN = {

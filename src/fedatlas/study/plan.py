@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.runs.baselines import baseline_config
-from fedatlas.runs.run_key import Described, Keys, data_hashes, keys
+from fedatlas.runs.run_key import Described, RunKeys, data_hashes, keys
 from fedatlas.setup.checked import Checked
 from fedatlas.study.cells import Cell, Levels, cells_of
 from fedatlas.study.configurations import Configurations
@@ -27,7 +27,7 @@ class PlannedRun(NamedTuple):
     kind: Kind
     levels: Levels
     rates: Rates  # tried or picked
-    keys: Keys
+    keys: RunKeys
     plain: Row  # the configuration, as complete as possible
     checked: Checked | None  # None if refused
     refused: str

@@ -18,7 +18,7 @@ How = Any
 """The settings of a scheme, as its `Scheme.build` returns them."""
 
 
-class Learnt(NamedTuple):
+class LearnsRow(NamedTuple):
     """What the parties learn of each other in one step of a scheme: a row of the report's table."""
 
     step: str
@@ -36,7 +36,7 @@ class Words(NamedTuple):
     leaves: str  # what leaves them
     clear: str  # what crossed as it is, and what it shows: sentences behind "This run was in the clear:"
     learns: Callable[
-        [bool], Sequence[Learnt]
+        [bool], Sequence[LearnsRow]
     ]  # whether labels are hidden -> who learns what, behind alignment and split
     gain: str  # what `Scheme.brought` counts: "How much ...", without a full stop
     hidden: str = ""  # the sentence of a run that hides the labels

@@ -57,9 +57,9 @@ def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
     return {"started": True}, {**state, "boost": boost}, session
 
 
-def unit(boost: records.Boost) -> gains.Unit:
+def unit(boost: records.Boost) -> gains.MarginUnit:
     """Return the unit of margins."""
-    return gains.Unit(boost["task"], *boost["unit"].tolist())
+    return gains.MarginUnit(boost["task"], *boost["unit"].tolist())
 
 
 def keys(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:

@@ -34,7 +34,7 @@ class Fixed(NamedTuple):
     h_power: int
 
 
-class Unit(NamedTuple):
+class MarginUnit(NamedTuple):
     """The unit of margins: log-odds for classes; for a number, start + scale margin."""
 
     task: str  # "classes" or "numbers"
@@ -42,16 +42,16 @@ class Unit(NamedTuple):
     scale: float = 1.0
 
 
-def unit_of(y: Floats, weight: Floats | None, task: str) -> Unit:
+def unit_of(y: Floats, weight: Floats | None, task: str) -> MarginUnit:
     """Return the unit: for numbers the target's weighted mean and standard deviation over the training rows."""
     if task == "classes":
-        return Unit(task)
+        return MarginUnit(task)
     mean = float(np.average(y, weights=weight))
     deviation = math.sqrt(float(np.average((y - mean) ** 2, weights=weight)))
-    return Unit(task, mean, deviation or 1.0)
+    return MarginUnit(task, mean, deviation or 1.0)
 
 
-def gradients(y: Floats, margin: Floats, weight: Floats | None, unit: Unit) -> tuple[Floats, Floats]:
+def gradients(y: Floats, margin: Floats, weight: Floats | None, unit: MarginUnit) -> tuple[Floats, Floats]:
     """Return g and h of each row at these margins, times its weight."""
     if unit.task == "classes":
         with np.errstate(over="ignore"):  # exp of a large number is infinity, and p is 0
@@ -113,7 +113,7 @@ def leaf(whole: Whole, found: Fixed, how: SecureBoost) -> float:
     return 0.0 - float(pulled(G, how.l1)) / over * how.learning_rate if over > 0 else 0.0
 
 
-class Choice(NamedTuple):
+class BestSplit(NamedTuple):
     """The best split of a node: its party, its gain, and the candidates of that party with this gain."""
 
     party: int
@@ -121,14 +121,14 @@ class Choice(NamedTuple):
     ties: NDArray[np.int64]
 
 
-def chosen(gained: Mapping[int, Floats]) -> Choice | None:
+def chosen(gained: Mapping[int, Floats]) -> BestSplit | None:
     """Return the best of all parties' candidates, or None if no split gains anything.
 
     Of equal gains, that of the party listed first is chosen (V2).
     """
-    best: Choice | None = None
+    best: BestSplit | None = None
     for party in sorted(gained):
         top = float(gained[party].max(initial=-np.inf))
         if top > 0 and (best is None or top > best.gain):
-            best = Choice(party, top, np.flatnonzero(gained[party] == top))
+            best = BestSplit(party, top, np.flatnonzero(gained[party] == top))
     return best

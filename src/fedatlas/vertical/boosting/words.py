@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedatlas.vertical.scheme import Learnt, Words
+from fedatlas.vertical.scheme import LearnsRow, Words
 
 
-def learns(protected: bool) -> Sequence[Learnt]:
+def learns(protected: bool) -> Sequence[LearnsRow]:
     """List who learns what while trees grow and predict."""
     shown = (
         "nothing of g and h, which are encrypted"
@@ -16,20 +16,20 @@ def learns(protected: bool) -> Sequence[Learnt]:
     )
     sums = "the sums of g, h and rows at every node by bin of the others' columns, and from them the order of the bins in a column"
     return (
-        Learnt("histograms", shown, sums, "how many candidates there are"),
-        Learnt(
+        LearnsRow("histograms", shown, sums, "how many candidates there are"),
+        LearnsRow(
             "splits",
             "which rows are at every node; of its own splits column and threshold",
             "which rows are at every node, and whose split it is",
             "who owns how many nodes",
         ),
-        Learnt(
+        LearnsRow(
             "prediction",
             "which of the asked rows reach its nodes, and whether it has them",
             "the way that each row takes at others' nodes",
             "how many rows are asked about",
         ),
-        Learnt(
+        LearnsRow(
             "importance",
             "the gain of its own nodes",
             "the gain of every node",
