@@ -200,6 +200,7 @@ def test_a_revoked_operator_s_run_ends_at_the_next_ask(made: Agreements, node: T
     ("tables", "words"),
     [
         ({"data": {"name": "file", "label": "y", "path": "x", "limit": 1}}, "data.limit takes a part of the rows"),
+        ({"data": {"name": "file", "label": "y", "path": "x", "test": 0.97}}, "trains on half of its own at least"),
         ({"data": {"name": "file", "label": "y", "path": "x", "client": "a"}}, "data.client"),
         (
             {"data": {"name": "file", "label": "y", "path": "x", "constants": "/etc/passwd"}},

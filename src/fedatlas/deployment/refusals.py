@@ -15,6 +15,8 @@ from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 from fedatlas.transforms import TRANSFORMS
 
+MOST_JUDGED = 0.5  # share of a node's rows that are for judging: with a larger one an operator would choose single rows
+
 
 def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
     """The experiment, resolved and checked. ConfigError for what these nodes cannot run."""
@@ -85,6 +87,9 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
         yield "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
     if config.data.name == "file" and config.data.limit:
         yield "data.limit takes a part of the rows, and a node trains on all of its own: remove it."
+    if isinstance(config.data.test, float) and config.data.test > MOST_JUDGED:
+        share = f"data.test = {config.data.test:g}"
+        yield f"{share} leaves few rows, and a node trains on half of its own at least: give {MOST_JUDGED} or less."
     if config.data.name == "file" and config.data.options().get("client"):
         yield "data.client says who owns a row, and each node owns its own: remove it."
     if config.data.constants is not None:
