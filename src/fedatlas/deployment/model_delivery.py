@@ -6,13 +6,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from re import fullmatch
+from typing import cast
 
 import torch
 
 from fedatlas.deployment.terms import decoded
 from fedatlas.errors import ProtocolError
 from fedatlas.files import write_bytes
-from fedatlas.record.run_folder import CONFIG, METRICS, SUMMARY
+from fedatlas.record.fields import RunSummary
+from fedatlas.record.run_folder import CONFIG, METRICS, SUMMARY, RunFolder
+from fedatlas.record.summary import write_summary
 from fedatlas.wire import codec
 from fedatlas.wire.messages import FileName, FinishedModel
 
@@ -20,7 +23,7 @@ ALSO = (
     "preprocess.json",
     "partition.json",
 )  # of a run of columns the latter, which says of a party no more than all know
-FILES = {CONFIG, METRICS, SUMMARY, *ALSO}
+FILES = {CONFIG, METRICS, *ALSO}
 PRIVATE = ("partition_facts", "judged_on", "per_client", "privacy")
 """Keys of the summary that tell of other nodes."""
 OWN = ("clients", "selected", "weights", "steps")
@@ -28,15 +31,14 @@ OWN = ("clients", "selected", "weights", "steps")
 
 def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedModel:
     """Make the message for a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     hidden = () if columns else OWN
-    kept = {key: value for key, value in summary.items() if key not in PRIVATE}
+    kept = {key: value for key, value in RunFolder(folder).summary().items() if key not in PRIVATE}
     rows = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
     rows = [{key: value for key, value in row.items() if key not in hidden} for row in rows]
     files = {
         CONFIG: (folder / CONFIG).read_bytes(),
         METRICS: "".join(json.dumps(row) + "\n" for row in rows).encode(),
-        SUMMARY: (json.dumps(kept, indent=1) + "\n").encode(),
+        SUMMARY: json.dumps(kept).encode(),
         ALSO[columns]: (folder / ALSO[columns]).read_bytes(),
     }
     files |= {path.name: path.read_bytes() for path in sorted(folder.glob("model*.safetensors"))}
@@ -45,10 +47,24 @@ def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedMod
 
 
 def store_delivery(bundle: Path, message: FinishedModel) -> Path:
-    """Write the folder of a run that has ended. ProtocolError for another file than those of a run."""
+    """Write the folder of a run that has ended, its summary last. ProtocolError for another file than those of a run."""
     files, folder = decoded(Mapping[FileName, torch.Tensor], message.body), bundle / "runs" / message.run
-    for name, data in files.items():
+    found = {name: data.numpy().tobytes() for name, data in files.items()}
+    summary = summary_of(found.pop(SUMMARY, b""))
+    for name, data in found.items():
         if name not in FILES and not fullmatch(r"model[^/]*\.safetensors", name):
             raise ProtocolError(f"'{name}' is not a file that nodes keep of a run.")
-        write_bytes(folder / name, data.numpy().tobytes())
+        write_bytes(folder / name, data)
+    write_summary(RunFolder(folder), summary)
     return folder
+
+
+def summary_of(data: bytes) -> RunSummary:
+    """Return the summary in a delivery. ProtocolError where it is none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ProtocolError(f"the {SUMMARY} of the run cannot be read.")
+    return cast(RunSummary, found)

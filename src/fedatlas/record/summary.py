@@ -23,7 +23,7 @@ FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 
 
 def write_summary(folder: RunFolder, summary: RunSummary) -> None:
-    """Write summary.json, whole; nothing else does, but a node keeps the copy that it is sent (`deployment.model_delivery`)."""
+    """Write summary.json, whole; nothing else does."""
     folder.write_json(SUMMARY, summary)
 
 
