@@ -408,11 +408,9 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
 def result_of(
     bench: Bench, job: Job, ready: Prepared, params: Tree, buffers: Tree, steps: int, examples: int, loss_sum: float
 ) -> Result:
-    """Return the result of a training.
+    """Return the result of a training. ``loss_sum``: the sum of the losses over the ``examples`` of all steps.
 
     If the loss is NaN or infinity, DivergedError names the client, or only its update is left out (`Bench.spares`).
-
-    ``loss_sum``: the sum of the losses over the ``examples`` of all steps.
     """
     work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
     result = finish(bench, job, ready, params, buffers, work)
