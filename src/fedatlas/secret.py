@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import os
 import secrets  # noqa: TID251  # the one place that may
+from typing import NoReturn
+
+from fedatlas.errors import PrivacyError
 
 KEY = 32  # bytes: 256 bits, as AES-256 and ChaCha20 need
 
@@ -27,3 +30,17 @@ def key() -> bytes:
 def integer_below(bound: int) -> int:
     """Return an integer from 0, ..., ``bound`` - 1, each equally likely. ValueError for a bound below 1."""
     return secrets.randbelow(bound)
+
+
+class Secret(bytes):
+    """Bytes that show nothing of themselves and that pickle refuses: they live in the memory of their party alone."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Secret(hidden)"
+
+    __str__ = __repr__
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError("a secret is never written: keep the session in the memory of its party.")

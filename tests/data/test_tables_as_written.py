@@ -12,7 +12,7 @@ import pytest
 from fedatlas.data.cells import class_text, missing, texts
 from fedatlas.data.config import DataConfig
 from fedatlas.data.frame import read_table
-from fedatlas.data.party_tables import PartyFile, Trained, new_rows, read_party
+from fedatlas.data.party_tables import PartyFile, TrainedTable, new_rows, read_party
 from fedatlas.data.sources import load_dataset
 
 pa = pytest.importorskip("pyarrow")
@@ -120,6 +120,6 @@ def test_every_format_gives_a_party_the_same_ids_and_numbers(seed: int, tmp_path
         assert found.ids == tuple(expected(ids)), form
         assert found.x[:, :2].tolist() == [list(pair) for pair in zip(table["x"], table["n"], strict=True)], form
         assert [found.class_names[int(c)] for c in found.y] == table["y"], form
-        again = new_rows(str(path), Trained("p", "id", found.schema, None, found.reading, found.bits))
+        again = new_rows(str(path), TrainedTable("p", "id", found.schema, None, found.reading, found.bits))
         assert np.array_equal(again.x, found.x, equal_nan=True)
         assert again.ids == found.ids

@@ -27,11 +27,12 @@ from fedatlas.models.dense import mlp
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.mechanisms import secagg
 from fedatlas.privacy.secagg import secure_sum
-from fedatlas.privacy.secagg.keys import Secret, place_of
+from fedatlas.privacy.secagg.keys import place_of
 from fedatlas.privacy.secagg.session import Session, carried
 from fedatlas.record.fingerprint import fingerprint, of_splits
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.registry import PLUGINS
+from fedatlas.secret import Secret
 from fedatlas.setup.resolution import resolve
 from fedatlas.wire.messages import FactsQuestion, SumQuestion, written
 from fedatlas.wire.policy import TEMPLATE, Asked, Policy

@@ -10,6 +10,7 @@ import torch
 
 from fedatlas.deployment.node_state import NodeState
 from fedatlas.errors import ProtocolError
+from fedatlas.federation.link import Request
 
 ME = 3
 
@@ -20,7 +21,8 @@ def worked(kept: NodeState, round: int, value: float, attempt: int = 0) -> None:
     assert kept.known(place, f"{round}-{attempt}") is None
     kept.party.begin(round, attempt)
     kept.party.put(ME, {"c": torch.tensor(value)})
-    kept.keep(place, f"{round}-{attempt}", (1, 1, 1, 1.0, 1.0), bytearray(b"reply"))  # type: ignore[arg-type]
+    request = Request("run", round, attempt, 0, ME, "train", {}, 0.1, 3, 30, "mean")
+    kept.keep(place, f"{round}-{attempt}", (1, 1, 1, 1.0, 1.0), bytearray(b"reply"), request)
 
 
 def value(kept: NodeState) -> Any:

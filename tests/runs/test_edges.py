@@ -22,6 +22,8 @@ from fedatlas.api import run
 from fedatlas.course.plan import resolve_plan
 from fedatlas.data.batches import Draw, Rows, batches
 from fedatlas.data.files import load_arrays
+from fedatlas.data.loaded import LoadRequest
+from fedatlas.data.store import Store
 from fedatlas.engine.job import Bench
 from fedatlas.engine.loop import run_job
 from fedatlas.engine.pool import PoolExecutor, arena_of, can_fork
@@ -279,17 +281,17 @@ def test_a_test_file_brings_its_own_weights_and_owners(tmp_path: Path) -> None:
         weight_test=np.full(2, 9.0),
     )
     np.savez(tmp_path / "b.npz", x_test=x[2:4], y_test=y[2:4], weight_test=np.array([3.0, 4.0]))
-    loaded = load_arrays(tmp_path / "a.npz", "auto", str(tmp_path / "b.npz"))
+    loaded = load_arrays(tmp_path / "a.npz", "auto", LoadRequest(Store.default(), 1, str(tmp_path / "b.npz")))
     assert loaded.test is not None
     assert loaded.test.weight is not None
     assert loaded.test.weight.tolist() == [3.0, 4.0]
     np.savez(tmp_path / "c.npz", x_test=x[2:4], y_test=y[2:4])
-    bare = load_arrays(tmp_path / "a.npz", "auto", str(tmp_path / "c.npz"))
+    bare = load_arrays(tmp_path / "a.npz", "auto", LoadRequest(Store.default(), 1, str(tmp_path / "c.npz")))
     assert bare.test is not None
     assert bare.test.weight is None
     np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2], client_train=y, client_test=y)
     with pytest.raises(DataError, match="client_test has 6 entries for 2 rows"):
-        load_arrays(tmp_path / "d.npz", "auto")
+        load_arrays(tmp_path / "d.npz", "auto", LoadRequest(Store.default(), 1))
 
 
 def test_predictions_of_pictures_name_the_file(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
-    "secret": set(),
+    "secret": {"errors"},
     "model": set(),
     "apportion": set(),
     "wording": set(),

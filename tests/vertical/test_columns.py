@@ -7,7 +7,7 @@ import pytest
 
 from fedatlas.config import parse
 from fedatlas.data.dataset import Column
-from fedatlas.data.party_tables import Deal, PartyFile, Trained, deal, new_rows, read_party, shares
+from fedatlas.data.party_tables import Deal, PartyFile, TrainedTable, deal, new_rows, read_party, shares
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.setup.consortium import consortium
 from fedatlas.setup.refusals import checked
@@ -85,7 +85,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(tmp_path):
 
 
 def test_new_rows_are_read_by_the_columns_of_training(tmp_path):
-    trained = Trained("bank", "id", read_party(bank(tmp_path / "bank.csv")).schema)
+    trained = TrainedTable("bank", "id", read_party(bank(tmp_path / "bank.csv")).schema)
     (tmp_path / "new.csv").write_text("id,city,age,more\n9,Paris,20,1\n10,Rome,,2\n")
     found = new_rows(str(tmp_path / "new.csv"), trained)
     assert found.names == ("age", "city=Oslo", "city=Rome")

@@ -195,7 +195,7 @@ def spread_names(column: Column) -> list[str]:
     return [f"{column.name}={category}" for category in column.categories] or [column.name]
 
 
-class Trained(NamedTuple):
+class TrainedTable(NamedTuple):
     """How a party's table was read in training, as its part of the model records it."""
 
     name: str
@@ -206,7 +206,7 @@ class Trained(NamedTuple):
     bits: int = 32
 
 
-def new_rows(file: str, trained: Trained) -> PartyTable:
+def new_rows(file: str, trained: TrainedTable) -> PartyTable:
     """Read a party's new rows, by the columns that it was trained with; one that the model does not use may be absent."""
     what, schema = f"party '{trained.name}'", trained.schema
     with read_as(trained.reading):

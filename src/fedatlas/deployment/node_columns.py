@@ -20,11 +20,11 @@ from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
 from fedatlas.federation.signed_letters import SignedLetters
 from fedatlas.machine import cores
-from fedatlas.privacy.secagg.keys import Secret
 from fedatlas.record.fingerprint import fingerprint, of_tables
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
+from fedatlas.secret import Secret
 from fedatlas.setup.consortium import columns_of, files_of, refuse_labels, rows_asked
 from fedatlas.vertical.align import asked_about, with_ids
 from fedatlas.vertical.letters import LETTERS

@@ -18,12 +18,14 @@ import torch
 
 from fedatlas.errors import FedatlasError, ProtocolError
 from fedatlas.federation.link import Request
-from fedatlas.privacy.secagg.keys import SIGNATURE, Secret
+from fedatlas.secret import Secret
 from fedatlas.vertical.letters import LETTERS, Letter
 from fedatlas.vertical.psi import sodium
 from fedatlas.wire import codec
 
 PURPOSE = b"fedatlas letter 1\n"
+
+SIGNATURE = 64  # bytes
 
 
 class SignedLetters:

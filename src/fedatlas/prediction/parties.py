@@ -16,7 +16,7 @@ from fedatlas.algorithm import State
 from fedatlas.course.columns_end import MODEL, model_file
 from fedatlas.data.cells import Reading
 from fedatlas.data.dataset import Column
-from fedatlas.data.party_tables import PartyTable, Trained, new_rows
+from fedatlas.data.party_tables import PartyTable, TrainedTable, new_rows
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
@@ -113,7 +113,7 @@ def read(saved: Mapping[str, Any], file: str, scheme: Scheme) -> PartyTable:
     """Return a party's new rows, read as in training, with the columns that its part of the model uses."""
     schema = tuple(Column(one["name"], tuple(one["categories"])) for one in saved["schema"])
     how = saved.get("reading")
-    trained = Trained(saved["party"], saved["id"], schema, scheme.reads(saved), Reading.from_json(how))
+    trained = TrainedTable(saved["party"], saved["id"], schema, scheme.reads(saved), Reading.from_json(how))
     return new_rows(file, trained._replace(bits=how["bits"]) if how else trained)
 
 

@@ -167,11 +167,9 @@ class RunFolder:
 
     def reading(self) -> Reading:
         """Return how a run that has begun reads its data, those of this context if it has not."""
-        for name in ("preprocess.json", "partition.json"):  # the second of parties that hold columns
-            if (self.path / name).exists():
-                found = Reading.from_json(self.read_json(name).get("reading"))
-                return now()._replace(rules=found.rules)
-        return now()
+        name = "partition.json" if (self.path / CONFIG).exists() and self.of_columns else "preprocess.json"
+        kept = self.read_json(name) if (self.path / name).exists() else {}
+        return now()._replace(rules=Reading.from_json(kept.get("reading")).rules) if kept else now()
 
     def append_line(self, name: str, value: Mapping[str, Any]) -> None:
         """Append a line of JSON to a file; resuming never cuts it back."""

@@ -12,10 +12,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from fedatlas import secret
-from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
+from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.secret import Secret
 
 KEY = 32  # bytes of a private key, a public key, a seed, a tag
 SIGNATURE = 64
@@ -24,20 +25,6 @@ NONCE, SEAL = 12, 16  # bytes that AES-GCM puts before and after what it encrypt
 FEWEST, MOST = 3, 100  # clients of a sum: fewer show each other's, more want a sparse graph instead of this full one
 
 Source = Callable[[int], bytes]
-
-
-class Secret(bytes):
-    """Bytes that show nothing of themselves and that pickle refuses: they live in the memory of their party alone."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "Secret(hidden)"
-
-    __str__ = __repr__
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivacyError("a secret is never written: keep the session in the memory of its party.")
 
 
 class Place(NamedTuple):

@@ -38,10 +38,11 @@ from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
-from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, Secret, identity, place_of
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import positions, raw, table, told
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
+from fedatlas.secret import Secret
 
 KEYS, SHARES, AGREE, UNMASK = "secagg keys", "secagg shares", "secagg agree", "secagg unmask"
 PHASES = {

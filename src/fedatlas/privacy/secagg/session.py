@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg.head import Pulls
-from fedatlas.privacy.secagg.keys import FEWEST, KEY, Place, Secret
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, Place
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.secret import Secret
 
 
 class Session(NamedTuple):
