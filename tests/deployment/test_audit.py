@@ -13,7 +13,7 @@ import pytest
 from agreements import Agreements, write_rows
 from fedatlas.cli import main
 from fedatlas.deployment import audit
-from fedatlas.deployment.audit import FIRST, HEAD, LOG, Audit, verified
+from fedatlas.deployment.audit import FIRST, HEAD, LOG, Audit, left_text, table, verified
 from fedatlas.deployment.trainer import Trainer
 from fedatlas.errors import DataError
 from fedatlas.wire.messages import FactsQuestion, TaskRequest, written
@@ -75,6 +75,22 @@ def test_what_is_altered_is_found_and_named(tmp_path: Path, how: str) -> None:
     lines = change(path.read_text().splitlines())
     path.write_text("".join(f"{line}\n" for line in lines))
     assert said in verified(tmp_path).problem
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{}, {"kind": 5}, {"kind": "answer", "place": 3}, {"kind": "answer", "rows": "x"}, {"kind": "answer", "cohort": 1}],
+)
+def test_a_line_of_another_form_is_none(tmp_path: Path, forged: dict[str, Any]) -> None:
+    """Behind the last line, with the right digest of the one before it: it is counted, and shown nowhere."""
+    path = a_log(tmp_path)
+    before = verified(tmp_path)
+    with path.open("a") as file:
+        file.write(json.dumps({"number": 6, "at": "2026", **forged, "before": before.head}) + "\n")
+    found = verified(tmp_path)
+    assert (found.torn, len(found.lines)) == (1, 5)
+    assert table(found.lines) == table(before.lines)
+    assert left_text(found.lines) == left_text(before.lines)
 
 
 def test_whoever_writes_both_files_anew_is_found_by_a_digest_that_was_noted(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def digest_of(text: str) -> str:
 
 
 def parsed(path: Path) -> tuple[list[Line], int]:
-    """The whole lines of a log, and how many were cut short or hold no JSON."""
+    """The whole lines of a log, and how many were cut short or are no lines of a log."""
     texts = path.read_bytes().decode(errors="replace").split("\n") if path.exists() else []
     lines, torn = [], 0
     for place, text in enumerate(texts, 1):
@@ -94,11 +94,21 @@ def parsed(path: Path) -> tuple[list[Line], int]:
             said = json.loads(text) if text else None
         except ValueError:
             said = None
-        if isinstance(said, dict):
+        if isinstance(said, dict) and is_line(said):
             lines.append(Line(place, digest_of(text), said))
         else:
             torn += bool(text)
     return lines, torn
+
+
+def is_line(said: Mapping[str, Any]) -> bool:
+    """Whether a table has the fields of a line, each of its type; others may write into the file, too."""
+    texts = "kind" in said and all(
+        isinstance(said.get(name, ""), str) for name in ("kind", "at", "run", "what", "left", "protected", "why")
+    )
+    place, cohort = said.get("place", [0]), said.get("cohort", [])
+    listed = isinstance(place, list) and place and isinstance(cohort, list) and all(isinstance(x, str) for x in cohort)
+    return bool(texts and listed and type(said.get("rows", 0)) is int and ("epsilon" not in said or "run" in said))
 
 
 def verified(folder: Path, known: str = "") -> Found:
