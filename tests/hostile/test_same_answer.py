@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 
 from agreements import Agreements, write_rows
 from fedatlas.deployment.audit import LOG
+from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.nodes_link import NodesLink
 from fedatlas.deployment.opened_answers import ANSWERS, KEY, OpenedAnswers
 from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
 from fedatlas.errors import DataError, PrivacyError
@@ -64,14 +67,21 @@ def without_east(name: str, message: RawMessage) -> RawMessage | None:
 
 
 @pytest.mark.parametrize("judge", ["server", "nodes"])
-def test_the_same_run_again_is_not_opened_without_one_node(four: Federation, judge: str) -> None:
+def test_the_same_run_again_is_not_opened_without_one_node(
+    four: Federation, judge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Round 1 is equal bit for bit, and so is the judging of the first model: both sums together would show the one left out."""
+    monkeypatch.setattr(NodesLink, "together", lambda link, patient: nullcontext())  # a server that opens what it can
     first = four.run("first", judge=judge)
     assert first.state.status == "finished", first.state.why
     known = {name: (four.made.paths[name] / ANSWERS).read_text() for name in NAMES}
     second = four.run("second", without_east, judge=judge)
     assert second.state.status == "failed"
-    assert second.state.why.count("repeat = false forbids: take another seed") == 3
+    again = {
+        "server": "repeat = false forbids: take another seed",
+        "nodes": "repeat = false forbids: it has judged on these",
+    }
+    assert second.state.why.count(again[judge]) == 3
     assert known == {name: (four.made.paths[name] / ANSWERS).read_text() for name in NAMES}
     for name in NAMES[:3]:  # no share has left
         lines = [json.loads(line) for line in (four.made.paths[name] / LOG).read_text().splitlines()]
@@ -124,9 +134,9 @@ def test_another_weight_of_one_node_is_another_sum_to_all(four: Federation, monk
 # ---------------------------------------------------------------------- the record by itself
 
 
-def session(*numbers: float, weight: float = 1.0) -> dict[str, Any]:
+def session(*numbers: float, weight: float = 1.0, what: str = "train") -> dict[str, Any]:
     """A session whose answer is these numbers."""
-    return {MADE: made_of({"model": Tree(w=torch.tensor(numbers))}, {"weights": {"": ["told", weight, weight]}})}
+    return {MADE: made_of({"model": Tree(w=torch.tensor(numbers))}, {"weights": {"": ["told", weight, weight]}}, what)}
 
 
 def test_what_is_opened_is_told_by_the_node_s_key_alone(tmp_path: Path) -> None:
@@ -147,6 +157,17 @@ def test_what_is_opened_is_told_by_the_node_s_key_alone(tmp_path: Path) -> None:
     opened.opening(session(0.0), ("a", "b"), repeat=False)  # zeros tell nothing
     with pytest.raises(PrivacyError, match="in which this node has no answer"):
         opened.opening({MADE: {}}, ("a", "b", "c"), repeat=False)
+
+
+def test_judgements_of_two_models_are_one_answer(tmp_path: Path) -> None:
+    """The rows of each class are in both; a constant class shows them once more, as its hits."""
+    opened = OpenedAnswers(tmp_path)
+    opened.opening(session(5.0, 3.0, 4.0, what=JUDGE), ("a", "b", "c"), repeat=False, rows="these")
+    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b", "c"), repeat=False, rows="these")
+    with pytest.raises(PrivacyError, match="repeat = false forbids: it has judged on these test rows"):
+        opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, rows="these")
+    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, rows="others")
+    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=True, rows="these")
 
 
 def test_a_record_without_its_key_is_said_to_be_one(tmp_path: Path) -> None:

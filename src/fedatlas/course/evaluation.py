@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.batches import Rows
+from fedatlas.errors import FedatlasError
 from fedatlas.metrics import intervals, quality, resampling
 from fedatlas.metrics.fairness import client_summary
 from fedatlas.metrics.resampling import Weighted
@@ -27,6 +28,10 @@ QUALITY = {
     "numbers": ("rmse", "mae", "r2", "loss"),
 }
 ClientModel = Callable[[int], Model]
+
+
+class NotJudged(FedatlasError):
+    """The parties that judge a model could not: the round has no figures."""
 
 
 class Evaluator:

@@ -65,6 +65,8 @@ def stopped(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     key, sign = ("rmse", -1.0) if "rmse" in rows[0] else ("accuracy", 1.0)
     seen = [(r["round"], sign * r[key]) for r in rows if r.get(key) is not None]
+    if not seen:  # round 0 could not be judged
+        return ""
     best_round, _ = max(seen, key=lambda pair: (pair[1], -pair[0]))
     if config.stop.accuracy is not None and key == "accuracy" and seen[-1][1] >= config.stop.accuracy:
         return f"accuracy {seen[-1][1]:.4f} has reached {config.stop.accuracy:g}"

@@ -13,7 +13,7 @@ from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.course import attack_record, rounds_end
 from fedatlas.course.client_models import files_of
 from fedatlas.course.drift import Drift
-from fedatlas.course.evaluation import Evaluator, floats_in
+from fedatlas.course.evaluation import Evaluator, NotJudged, floats_in
 from fedatlas.course.keeper import Keeper
 from fedatlas.course.plan import resolve_plan
 from fedatlas.course.privacy_record import OWN_VIEW, SILENT, leaving, parted
@@ -251,7 +251,7 @@ class Simulation:
         config, card = self.config, self.setup.algorithm.card
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
         before, now = time.perf_counter(), self.snapshot
-        quality = now.quality() if evaluated else self.evaluator.blank()
+        quality = self._quality(now) if evaluated else self.evaluator.blank()
         quality |= attack_record.figures(now, evaluated)
         figures = None if card.figures is None else {"figures": dict(card.figures(self.server))}
         self.check_finite(number, {**quality, **(figures or {})})
@@ -281,6 +281,14 @@ class Simulation:
             failed = {str(k): why for k, why in self.federation.view.failed.items()}
             self.keeper.folder.append_line(OWN_VIEW, {**own, **({"failed": failed} if failed else {})})
         return cast(RoundRow, row)
+
+    def _quality(self, now: Snapshot) -> dict[str, Any]:
+        """Return the quality fields of a row; blank where the parties that judge could not."""
+        try:
+            return now.quality()
+        except NotJudged as error:
+            self.news.append(f"Not judged: {error}")
+            return self.evaluator.blank()
 
     def _private(self, row: Mapping[str, Any], cost: Cost) -> dict[str, Any]:
         """Return the fields of a row under ``[[privacy]]``."""

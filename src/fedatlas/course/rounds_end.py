@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from fedatlas import plugins
 from fedatlas.course import attack_record, privacy_record
-from fedatlas.course.evaluation import floats_in
+from fedatlas.course.evaluation import NotJudged, floats_in
 from fedatlas.course.snapshot import Snapshot
 from fedatlas.engine.executors import Plan, steps_of
 from fedatlas.metrics.clusters import cluster_figures
@@ -26,12 +26,22 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
     setup, models, evaluator = now.setup, now.models(), now.evaluator
     ruined = bool(diverged and setup.checked.poisonings)  # the attack's result, not an accident
     last = None if ruined else judged(now, rows[-1])
+    judges = now.federation.judge is not None
+    if judges and last is None and all(row["loss"] is None for row in rows):
+        raise NotJudged(
+            "the nodes could not judge any round: give the server test rows of its own (--test), or submit the run again once all nodes "
+            "that judge stay connected."
+        )
     summary = summarise(setup, plan, [*rows[:-1], last or rows[-1]])
+    if judges and last is None:
+        summary["notices"].append(
+            f"The final model could not be judged; the figures are those of round {summary['final']['round']}."
+        )
     executor = now.federation.executor
     summary["plan"]["steps"] = [] if executor is None else steps_of(executor)
     if setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in setup.algorithm.groups(now.server)]
-    summary["per_client"] = evaluator.per_client(now.client_model) if last else without_models(now)
+    summary["per_client"] = evaluator.per_client(now.client_model) if last or judges else without_models(now)
     if setup.algorithm.clusters is not None:
         found = setup.algorithm.clusters(now.server)
         summary["clusters"] = cluster_figures(found, planted_groups(setup.partition))
@@ -55,11 +65,14 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
 def judged(now: Snapshot, row: RoundRow) -> RoundRow | None:
     """Return the last row with its figures, computed now if the run diverged in a round between two evaluations.
 
-    None if a figure is NaN or infinity.
+    None if a figure is NaN or infinity, or where the parties that judge could not.
     """
     if row["loss"] is not None:
         return row
-    quality = now.quality()
+    try:
+        quality = now.quality()
+    except NotJudged:
+        return None
     return cast(RoundRow, {**row, **quality}) if all(map(math.isfinite, floats_in(quality))) else None
 
 

@@ -1,5 +1,9 @@
 """Judging at the nodes, where the server has no test rows: each judges the model on its own, and sums come back, which equal pooling.
 
+Where the server sees sums only, all nodes that have test rows judge a model, or none: of two sums of which one lacks a node, the
+difference would be that node's, and the totals by class and of the target are the same for every model. So a node gives such an answer
+once and for all in the sum of the same nodes (`judged_on`).
+
 The sums are those that figures are made of (`metrics.quality`): of classes the weight of those that are truly c, predicted c and both,
 and the loss; of numbers the errors and the moments of the target, standardised as the model learns it. Under secure aggregation they
 are masked as everything else is. AUC, of ranks, and intervals, of single rows, cannot be made of sums and are left out.
@@ -15,9 +19,11 @@ import torch
 from fedatlas.algorithm import Message, Question, State, Update
 from fedatlas.course.evaluation import ClientModel, Evaluator
 from fedatlas.data.batches import Rows
+from fedatlas.deployment.node_rows import NodeRows
 from fedatlas.grammar import Form
 from fedatlas.metrics import quality
 from fedatlas.model import Model
+from fedatlas.record.fingerprint import fingerprint
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree
 
@@ -68,6 +74,15 @@ def sums_of(setup: Setup, model: Model, rows: Rows) -> Update:
     return {"sums": torch.stack([(w * x).sum() for x in parts])}
 
 
+def judged_on(held: NodeRows) -> str:
+    """Return a digest of what judging tells of a node's test rows whatever the model is: their targets and weights."""
+    test = held.splits.get("test")
+    if test is None:
+        return ""
+    about = repr((JUDGE, held.about.task, held.about.class_names, tuple(test.y.shape)))
+    return fingerprint((about, test.y, test.weight))
+
+
 class NodeJudge(Evaluator):
     """An `Evaluator` whose figures come of the nodes' sums. ``holders``: the nodes that have test rows."""
 
@@ -102,6 +117,8 @@ class NodeJudge(Evaluator):
         ]
 
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Per-class accuracy; no intervals."""
+        """Per-class accuracy, where this process has judged the model; no intervals. The nodes are not asked again."""
         found: dict[str, Any] = {"interval": {}}
-        return found if self.numbers else {**found, "per_class_accuracy": self.shared(model)["per_class_accuracy"]}
+        if self.numbers or model not in self._seen:
+            return found
+        return {**found, "per_class_accuracy": self._seen[model]["per_class_accuracy"]}

@@ -7,6 +7,7 @@ and is told with every request until the node has said that it knows.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -60,7 +61,11 @@ StartMessage = Callable[[int, int], RunStart]
 
 
 class TooFew(FedatlasError):
-    """Fewer nodes answered than the run needs."""
+    """Fewer nodes answered than the run needs. ``refused``: whether one of them refused."""
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
 
 
 class AskJournal:
@@ -112,12 +117,24 @@ class NodesLink:
         self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that not everybody has acknowledged: who counted
         self.acknowledged: dict[int, int] = {}  # client -> the last round that it said has landed
         self.check: Callable[[Request, Reply, Work], str] = lambda request, reply, work: unlikely(reply, work)
+        self.whole = self.patient = (
+            False  # whether an ask needs all nodes, and waits for those that are gone (`together`)
+        )
         self.most = 0  # bytes of a reply, where they do not follow from those of its request
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
         """Yield replies as they come; none of a node that is lost, refuses, or sends a reply that cannot be used."""
         ask = _OpenAsk(self, requests)
         yield from ask.replies()
+
+    @contextlib.contextmanager
+    def together(self, *, patient: bool) -> Iterator[None]:
+        """Inside, an ask is answered by all nodes or raises TooFew. ``patient``: it waits for those that are gone, too."""
+        self.whole, self.patient = True, patient
+        try:
+            yield
+        finally:
+            self.whole = self.patient = False
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
         """Note the verdict, which is told once the round has landed (`landed`)."""
@@ -174,7 +191,9 @@ class _OpenAsk:
         self.begun: Counter[int] = Counter()  # by node: how often it was told the run anew
         self.known = link.closed.known.get(self.place)  # driven again: exactly these replies were taken
         self.due = {*self.requests} if self.known is None else {*self.known} & {*self.requests}
-        self.needed = min(link.rules.minimum, len(requests)) if self.known is None else len(self.known)
+        least = len(requests) if link.whole else min(link.rules.minimum, len(requests))
+        self.needed = least if self.known is None else len(self.known)
+        self.refused = False  # whether a node did, and not for want of its keys
         link.work = {}
 
     def replies(self) -> Iterator[Reply]:
@@ -193,19 +212,20 @@ class _OpenAsk:
                     self._give_up(k)
             self._lose_gone()
         few = len(self.answered) < self.needed
-        if few and self.dropped:
+        if few and self.dropped and not self.link.whole:
             self.link.event(NoticeEvent(sayable(f"Round {self.place[0]} is begun again: {self.dropped}.")))
         elif few:
             reasons = "; ".join(f"{self.link.names[k]}: {why}" for k, why in sorted(self.lost.items()))
             answered = f"{len(self.answered)} of {len(self.requests)} nodes answered, and the run needs {self.needed}"
-            raise TooFew(f"round {self.place[0]}: {answered} ({reasons}).")
+            raise TooFew(f"round {self.place[0]}: {answered} ({reasons}).", refused=self.refused)
         self.link.closed.close(self.place, self.answered)
 
     def _lose_gone(self) -> None:
         """Give up nodes that are gone, as long as enough are left."""
-        for k in sorted(self.due) if self.known is None and self.link.rules.on_loss == "continue" else ():
+        hurried = self.known is None and self.link.rules.on_loss == "continue" and not self.link.patient
+        for k in sorted(self.due) if hurried else ():
             why = self.nodes.lost(self.link.names[k])
-            if why and len(self.answered) + len(self.due) > self.needed:
+            if why and (self.link.whole or len(self.answered) + len(self.due) > self.needed):
                 self._lose(k, why)
 
     def _send(self, k: int) -> None:
@@ -237,6 +257,7 @@ class _OpenAsk:
         elif isinstance(said, Refusal) and k in self.due and (here or said.to == "begin"):
             if said.dropped:
                 self.dropped = f"'{name}' {said.why}"
+            self.refused = self.refused or not said.dropped
             self._lose(k, f"refused: {said.why}")
         return None
 

@@ -2,6 +2,7 @@
 
 Two sums that hold the same answers but for one node's show that node's answer. So before its shares leave, a node writes down a digest
 of the answer that lies under the masks, and who is in the sum. Only its own key (``opened.key``) tells which answer a digest is of.
+Judgements of two models tell the same of the rows that they are made on, so they count as one answer (`node_judging.judged_on`).
 
     opened.jsonl   {answer, weights, nodes} a line, of every sum
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas import secret
+from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.errors import DataError, PrivacyError
 from fedatlas.federation.secrets import append
 from fedatlas.privacy.protection import MADE
@@ -23,6 +25,12 @@ from fedatlas.wire.certificates import write_secret
 
 ANSWERS, KEY = "opened.jsonl", "opened.key"
 OPENING = "unmask"  # the phase in which shares leave
+AGAIN = (
+    "its policy.toml refuses to open an answer again in the sum of other nodes, or with other weights, which "
+    "repeat = false forbids: {}."
+)
+SEED = "take another seed"
+ROWS = "it has judged on these test rows among other nodes before; give the server test rows of its own (--test)"
 
 
 class OpenedAnswers:
@@ -38,8 +46,8 @@ class OpenedAnswers:
                 continue
             self.known[one["answer"]] = one["weights"], tuple(one["nodes"])
 
-    def opening(self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool) -> None:
-        """Write down that the answer of a session is opened in the sum of these nodes.
+    def opening(self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool, rows: str = "") -> None:
+        """Write down that the answer of a session is opened in the sum of these nodes. ``rows``: digest of those that it judges on.
 
         PrivacyError where it was opened before in another sum, unless the node's policy says ``repeat``.
         """
@@ -48,15 +56,14 @@ class OpenedAnswers:
             raise PrivacyError("a sum is to be opened in which this node has no answer: refused.")
         if not made["answer"]:  # of zeros
             return
-        answer, weights, who = self._keyed(made["answer"]), self._keyed(made["weights"]), tuple(sorted(nodes))
+        judging = made["what"] == JUDGE
+        answer = self._keyed(rows if judging else made["answer"])
+        weights, who = self._keyed(made["weights"]), tuple(sorted(nodes))
         before = self.known.get(answer)
         if before == (weights, who):
             return
         if before is not None and not repeat:
-            raise PrivacyError(
-                "its policy.toml refuses to open an answer again in the sum of other nodes, or with other weights, which repeat = false "
-                "forbids: take another seed."
-            )
+            raise PrivacyError(AGAIN.format(ROWS if judging else SEED))
         if before is None:
             append(self.folder / ANSWERS, json.dumps({"answer": answer, "weights": weights, "nodes": who}))
             self.known[answer] = weights, who

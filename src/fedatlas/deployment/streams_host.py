@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedatlas.algorithm import Algorithm, Ask, Facts, RoundGenerator, State, Update, Work
+from fedatlas.algorithm import Algorithm, Ask, Facts, Replies, RoundGenerator, State, Update, Work
+from fedatlas.course.evaluation import NotJudged
 from fedatlas.deployment.node_judging import JUDGE, NodeJudge
 from fedatlas.deployment.nodes_link import NodesLink, TooFew, misshapen
 from fedatlas.deployment.reply_form import ReplyForms, misjudged, not_finite, overworked, unlike, unlikely
@@ -17,7 +18,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.federation.start import RoundStart
-from fedatlas.privacy.ask_protocol import RoundClosed
+from fedatlas.privacy.ask_protocol import RoundClosed, SessionFailed
 from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
 
@@ -47,6 +48,8 @@ class StreamsHost(Host):
     ) -> None:
         super().__init__()
         self.link, self.bench, self.forms, self.whole = link, bench, forms, whole or closing
+        self.rounds = 0  # of the run
+        self.unjudged: int | None = None  # the round in which judging failed
         self.states = PartyState()  # none: a client's state lies with the client
         transform = None if bench is None else bench.transform
         self.server = ServerHalf(algorithm, self, sizes, seed, run=link.run, transform=transform, guard=guard)
@@ -91,11 +94,33 @@ class StreamsHost(Host):
         self.link.landed(number)
 
     def judged(self, message: Mapping[str, Any], to: Sequence[int]) -> Update:
-        """Return the sum of the nodes' figures of a model. It decides nothing of who counts in the round."""
-        replies = self.server.aside(Ask(tuple(to), JUDGE, dict.fromkeys(to, message), "sum"))
+        """Return the sum of the nodes' figures of a model. It decides nothing of who counts in the round.
+
+        Where the server sees sums only, all judge or none: NotJudged, and what they refuse before round 1 ends the run.
+        """
+        number, ask = self.server.now.start.round, Ask(tuple(to), JUDGE, dict.fromkeys(to, message), "sum")
+        if self.server.guard is None:
+            replies = self.server.aside(ask)
+        elif number == self.unjudged:
+            raise NotJudged(f"round {number}: the nodes were asked before.")
+        else:
+            replies = self._judged_by_all(ask, number)
         if replies.value is None:
-            raise TooFew(f"round {self.server.now.start.round}: no node could judge the model.")
+            raise TooFew(f"round {number}: no node could judge the model.")
         return replies.value
+
+    def _judged_by_all(self, ask: Ask, number: int) -> Replies:
+        try:
+            with self.link.together(patient=number in {0, self.rounds}):
+                return self.server.aside(ask)
+        except (SessionFailed, RoundClosed) as error:
+            why = f"round {number}: {error}."
+        except TooFew as error:
+            if error.refused and not number:
+                raise
+            why = str(error)
+        self.unjudged = number
+        raise NotJudged(why)
 
     def _check(self, request: Request, reply: Reply, work: Work) -> str:
         """Return why a reply cannot be used, or "". What is masked says nothing that could be looked at, but its form."""
@@ -137,6 +162,7 @@ def rows_host(
     """
     b, forms = setup.bench, None if example is None else ReplyForms(example)
     host = StreamsHost(link, b.algorithm, setup.sizes, setup.seed, bench=b, forms=forms, guard=guard)
+    host.rounds = setup.config.rounds
     host.judge = None if judging is None else NodeJudge(setup, host.judged, judging)
     return host
 

@@ -27,7 +27,7 @@ from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
-from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
+from fedatlas.deployment.node_judging import JUDGE, judged_on, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
 from fedatlas.deployment.node_log import NodeLog, left_of
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
@@ -93,7 +93,7 @@ class NodeRowsRun:
         self.holders, self.judging = setup.holders, setup.judging
         learn = node_setup.replayed(setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
-        self.judged = len(splits["test"].y) if "test" in splits else 0
+        self.judged, self.judged_on = len(splits["test"].y) if "test" in splits else 0, judged_on(held)
         if setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run
@@ -357,10 +357,12 @@ class Trainer:
 
     def _check_opening(self, running: NodeRowsRun | NodeColumnsRun, request: Request, asks: Asked) -> None:
         """Before shares leave: in whose sum this node's answer is opened, and whether it was opened in another."""
-        how = None if isinstance(running, NodeColumnsRun) else running.setup.bench.protection
+        if isinstance(running, NodeColumnsRun):
+            return
+        how, who = running.setup.bench.protection, asks.members or ()
         if how is not None and how.phases.get(request.what) == OPENING:
             session = running.half.sessions.get(running.number)
-            self.opened.opening(session, asks.members or (), repeat=self.policy().repeat)
+            self.opened.opening(session, who, repeat=self.policy().repeat, rows=running.judged_on)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
         """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""

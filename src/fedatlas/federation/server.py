@@ -152,9 +152,10 @@ class ServerHalf:
         """Return the replies to an ask that decides nothing of who counts in the round, and whose bytes no row has."""
         now = self.now
         kept = set(now.asked), set(now.lost), now.cost
-        replies = self.ask(ask)
-        now.asked, now.lost, now.cost = kept
-        return replies
+        try:
+            return self.ask(ask)
+        finally:
+            now.asked, now.lost, now.cost = kept
 
     def ask(self, ask: Ask) -> Replies:
         """Return the replies to one ask, protected where the run is. ProtocolError for one that its algorithm does not declare."""

@@ -68,7 +68,7 @@ def protect(
         seen = decoded(transform, parts)
     if how.protocol is not None:
         if isinstance(session, Mapping) and MADE in session:
-            session = {**session, MADE: made_of(parts, word)}
+            session = {**session, MADE: made_of(parts, word, doing.what)}
         parts, session, seen = how.protocol.seal(parts, doing, word, session)
     return Protected(parts, memory, session, in_precision(restore(seen, base), update))
 
@@ -92,8 +92,11 @@ def left_out(bench: Sparing, word: Mapping[str, Any] | None, error: Exception) -
     return bench.spares and not (isinstance(error, DivergedError) and covered(bench.protection, word))
 
 
-def made_of(parts: Update, word: Mapping[str, Any]) -> dict[str, str]:
-    """Return digests of an answer, noise included, and of what all weigh in its sum; "" of one of zeros, which tells nothing."""
+def made_of(parts: Update, word: Mapping[str, Any], what: str) -> dict[str, str]:
+    """Return the task of an answer, and digests of it, noise included, and of what all weigh in its sum.
+
+    "" in place of the digest of an answer of zeros, which tells nothing.
+    """
     found, zero = hashlib.sha256(), True
     for path, x in leaves(parts):
         if isinstance(x, torch.Tensor):
@@ -105,7 +108,8 @@ def made_of(parts: Update, word: Mapping[str, Any]) -> dict[str, str]:
             found.update(f"{path} {x!r}".encode())
     table = word.get(SESSION, {}).get("head", {}).get("weights", word.get("weights"))
     weights = json.dumps(table, sort_keys=True, default=torch.Tensor.tolist)
-    return {"answer": "" if zero else found.hexdigest(), "weights": hashlib.sha256(weights.encode()).hexdigest()}
+    answer = "" if zero else found.hexdigest()
+    return {"what": what, "answer": answer, "weights": hashlib.sha256(weights.encode()).hexdigest()}
 
 
 def check_finite(update: Mapping[str, Any], client: int) -> None:

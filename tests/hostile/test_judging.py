@@ -1,0 +1,141 @@
+"""Two judgements of which one lacks a node: their difference would be that node's rows by class, or its mean target, for any two models."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedatlas.deployment.audit import LOG
+from fedatlas.deployment.node_judging import JUDGE
+from fedatlas.deployment.nodes import Nodes
+from fedatlas.deployment.nodes_link import NodesLink
+from fedatlas.deployment.opened_answers import ANSWERS
+from fedatlas.deployment.server_run import ServerContext, SubmittedRun, run_submitted
+from fedatlas.deployment.terms import decoded
+from fedatlas.federation.link import Request
+from fedatlas.privacy.secagg.secure_sum import KEYS
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.frames import RawMessage
+from nodes_in_process import LocalListener
+from test_same_answer import EVERYTHING, NAMES, Federation
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Federation:
+    return Federation(tmp_path)
+
+
+class Away:
+    """East hears nothing while the models of these rounds are judged."""
+
+    def __init__(self, *rounds: int) -> None:
+        self.rounds, self.judging = rounds, False
+
+    def __call__(self, name: str, message: RawMessage) -> RawMessage | None:
+        if message.kind == "ask":
+            asked: Request = decoded(Request, message.body)
+            if asked.what == KEYS:
+                self.judging = asked.round in self.rounds and asked.message["ask"] == JUDGE
+        else:
+            self.judging = False
+        return None if self.judging and name == "east" else message
+
+
+def opens_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that opens the judgement of those who are there."""
+    monkeypatch.setattr(NodesLink, "together", lambda link, patient: nullcontext())
+
+
+def rows_of(run: SubmittedRun) -> list[Any]:
+    return [json.loads(line) for line in (run.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary_of(run: SubmittedRun) -> Any:
+    return json.loads((run.folder / "run" / "summary.json").read_text())
+
+
+def said_by(run: SubmittedRun) -> str:
+    return (run.folder / "events.jsonl").read_text()
+
+
+def sums_of(four: Federation, name: str) -> list[list[str]]:
+    """The nodes of each sum that a node helped to open."""
+    return [json.loads(line)["nodes"] for line in (four.made.paths[name] / ANSWERS).read_text().splitlines()]
+
+
+def refusals_of(four: Federation, name: str) -> list[str]:
+    lines = [json.loads(line) for line in (four.made.paths[name] / LOG).read_text().splitlines()]
+    return [line["why"] for line in lines if line["kind"] == "refusal"]
+
+
+@pytest.mark.parametrize("label", ["y", "a"])
+def test_a_judgement_without_one_node_is_not_opened_after_one_with_it(
+    four: Federation, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server lies: it opens what it can. Of classes and of numbers; the model has changed in between."""
+    opens_what_it_can(monkeypatch)
+    data = {"name": "file", "label": label, "test": 0.2, **({"drop": ["y"]} if label == "a" else {})}
+    run = four.run("first", Away(1), judge="nodes", data=data)
+    assert run.state.status == "finished", run.state.why
+    for name in NAMES[:3]:
+        assert sorted(NAMES) in sums_of(four, name)
+        assert not [who for who in sums_of(four, name) if "east" not in who]
+        assert any(
+            "it has judged on these test rows among other nodes before" in why for why in refusals_of(four, name)
+        )
+    assert [row["loss"] is None for row in rows_of(run)] == [False, True, False]
+
+
+def test_nor_in_another_run_on_the_same_rows(four: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens_what_it_can(monkeypatch)
+    assert four.run("first", judge="nodes").state.status == "finished"
+    second = four.run("second", Away(0, 1, 2), judge="nodes", model={"hidden": [5]})
+    assert second.state.status == "failed"
+    assert second.state.why.count("give the server test rows of its own (--test)") == 3, "nothing was trained for it"
+    assert all(len(who) == 4 for name in NAMES[:3] for who in sums_of(four, name))
+
+
+def test_an_honest_server_leaves_out_the_figures_of_such_a_round(four: Federation) -> None:
+    """Nothing is opened, so nothing is given up: with all nodes the next model is judged again."""
+    run = four.run("first", Away(1), judge="nodes")
+    assert run.state.status == "finished", run.state.why
+    assert [row["loss"] is None for row in rows_of(run)] == [False, True, False]
+    assert rows_of(run)[1]["clients"] == [0, 1, 2, 3], "who did not judge has trained all the same"
+    assert "Not judged: round 1: 3 of 4 nodes answered, and the run needs 4 (east: no reply" in said_by(run)
+    assert summary_of(run)["final"]["round"] == 2
+    assert not [why for name in NAMES for why in refusals_of(four, name)]
+
+
+def test_the_last_figures_stand_where_the_last_model_is_not_judged(four: Federation) -> None:
+    run = four.run("first", Away(2), judge="nodes", stop={"patience": 5})
+    assert run.state.status == "finished", run.state.why
+    summary = summary_of(run)
+    assert summary["final"]["round"] == 1
+    assert summary["final"]["accuracy"] == rows_of(run)[1]["accuracy"]
+    assert summary["best"]["accuracy"]["round"] in {0, 1}
+    assert "The final model could not be judged; the figures are those of round 1." in summary["notices"]
+    assert len(summary["per_client"]) == 4
+    assert (run.folder / "run" / "report.html").exists()
+
+
+def test_a_run_that_no_round_of_was_judged_says_so(four: Federation) -> None:
+    run = four.run("first", Away(0, 1, 2), judge="nodes", stop={"patience": 5})
+    assert run.state.status == "failed"
+    assert run.state.why.startswith("the nodes could not judge any round: give the server test rows")
+    assert len(rows_of(run)) == 3
+
+
+def test_a_server_that_ended_before_the_summary_asks_nobody_again(four: Federation) -> None:
+    """All rounds have landed, and a judgement of one that has is refused."""
+    run = four.run("first", judge="nodes")
+    before = summary_of(run)
+    (run.folder / "run" / "summary.json").unlink()
+    bundle = Bundle.open(four.made.paths["server"], "server")
+    again = SubmittedRun(run.folder)
+    run_submitted(again, ServerContext(bundle, Nodes(LocalListener(four.trainers, EVERYTHING)), None))  # type: ignore[arg-type]
+    assert again.state.status == "finished", again.state.why
+    assert summary_of(run)["final"].items() >= {"round": 2, "accuracy": before["final"]["accuracy"]}.items()
