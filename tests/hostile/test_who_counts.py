@@ -13,7 +13,10 @@ from agreements import Agreements, write_rows
 from fedatlas.deployment.audit import LOG
 from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
+from fedatlas.deployment.terms import decoded
+from fedatlas.federation.link import Request
 from fedatlas.privacy.secagg import secure_sum
+from fedatlas.privacy.secagg.secure_sum import KEYS, SHARES
 from fedatlas.wire.bundle import Bundle, revoke
 from fedatlas.wire.frames import RawMessage
 from nodes_in_process import LocalListener, Tap
@@ -54,9 +57,42 @@ class Federation:
         return "; ".join(line["why"] for line in self.lines(name) if line["kind"] == "refusal")
 
 
+def rows_of(run: SubmittedRun) -> list[Any]:
+    return [json.loads(line) for line in (run.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
 def told(given: dict[int, dict[str, list[Any]]], weights: dict[int, float]) -> dict[int, dict[str, list[Any]]]:
     """Other weights in place of those given."""
     return {k: {part: ["told", weights[k], weights[k]] for part in one} for k, one in given.items()}
+
+
+class Leaves:
+    """Isle goes silent once its shares are with the others."""
+
+    def __call__(self, name: str, message: RawMessage) -> RawMessage | None:
+        asked = decoded(Request, message.body).what if message.kind == "ask" else ""
+        return None if name == "isle" and asked not in {"", KEYS, SHARES} else message
+
+
+def test_what_one_node_wants_of_a_sum_holds_without_its_shares(tmp_path: Path) -> None:
+    """North wants six. Of a sum of five that holds its input the four others could give all the shares; so it leaves before."""
+    six = Federation(tmp_path, "min_cohort = 6", (*NAMES, "cape"))
+    run = six.run(Leaves(), privacy=[{"name": "secagg", "threshold": 0.51}])
+    assert not six.updates("north")
+    assert "4 others could open a sum in which 5 count for client 0, which wants 6 (min_cohort)" in six.refusals(
+        "north"
+    )
+    assert "write privacy.secagg.threshold = 0.67 or more" in six.refusals("north")
+    assert all(0 not in row["clients"] for row in rows_of(run))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_with_the_threshold_that_it_names_the_node_takes_part(tmp_path: Path, leaves: bool) -> None:
+    six = Federation(tmp_path, "min_cohort = 6", (*NAMES, "cape"))
+    run = six.run(*([Leaves()] if leaves else []), rounds=1, privacy=[{"name": "secagg", "threshold": 0.67}])
+    assert six.updates("north")
+    counted = [row["clients"] for row in rows_of(run)[1:]]
+    assert counted == [[]] if leaves else counted == [[0, 1, 2, 3, 4, 5]], "no sum without all six"
 
 
 def test_only_members_count_among_those_that_have_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

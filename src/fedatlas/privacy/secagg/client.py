@@ -7,6 +7,7 @@ and so show their difference: whoever drives this keeps the newest session only,
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -33,7 +34,8 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Sour
 
     ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds; so is
     ``fewest``, the clients below which it takes part in no sum; of those that have a weight in it only ``counting`` ones count. Raises
-    ProtocolError where the cohort holds somebody who is not on the party's list of identities.
+    ProtocolError where the cohort holds somebody who is not on the party's list of identities, and where enough others could open a sum
+    of fewer: this client's own shares and signature would not be needed for it.
     """
     k.installed()
     heard = messages.heard(message, SERVER)
@@ -50,6 +52,7 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Sour
         place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST), counting=own
     )
     _enough(session, cohort, "are asked")
+    _assured(session, range(len(cohort)), session.counted(range(len(cohort))))
     return {"keys": messages.table([both], 2 * KEY), "signature": messages.table([signature], SIGNATURE)}, session
 
 
@@ -111,6 +114,9 @@ def receive(message: Any, session: Session) -> Session:
     head = head_of(message.get("head"), m)
     pulls = head.pulls(m)
     _weighty(session, pulls, members)
+    for there in heavy(pulls, members):
+        if there:
+            _assured(session, members, session.counted(there))
     held = dict(session.held)
     channels = k.agreed(session.channel, {v: session.keys[v][:KEY] for v in members if v != me}, place.cohort)
     for v, channel in channels.items():
@@ -210,11 +216,33 @@ def _enough(session: Session, who: Sequence[int], did: str) -> None:
 def _weighty(session: Session, pulls: Pulls, who: Sequence[int]) -> None:
     """ProtocolError where some, but too few, have a weight in a part: the sum would show what one of them sent."""
     for there in heavy(pulls, who):
-        counted = there if session.counting is None else there & set(session.counting)
-        if there and len(counted) < session.fewest:
+        if there and session.counted(there) < session.fewest:
             raise ProtocolError(
                 f"too few of those in the sum have a weight in it; client {session.client} goes on with {session.fewest} or more."
             )
+
+
+def _assured(session: Session, members: Sequence[int], counted: int) -> None:
+    """ProtocolError where enough others could open a sum, with this client's input in it, in which too few count for it.
+
+    It takes t of them, so the sum holds t + 1 of the ``members`` at least; the others, who left, may all be of the ``counted`` ones.
+    What all clients want of a sum needs no such care.
+    """
+    t, m, fewest = session.place.threshold, len(session.place.cohort), session.fewest
+    if fewest <= FEWEST and session.counted(members) == len(members):
+        return
+    worst = counted - max(len(members) - t - 1, 0)
+    if worst >= fewest:
+        return
+    needed = t + fewest - worst  # others that have to be needed
+    share = math.ceil(100 * (needed - 1) / m) / 100
+    advice = (
+        f"write privacy.secagg.threshold = {share:g} or more" if needed <= m and counted >= fewest else "ask more nodes"
+    )
+    raise ProtocolError(
+        f"{t} others could open a sum in which {max(worst, 0)} count for client {session.client}, which wants {fewest} "
+        f"(min_cohort): {advice}."
+    )
 
 
 def _advertised(message: Any, session: Session, party: Party) -> tuple[tuple[bytes, ...], tuple[int, ...]]:

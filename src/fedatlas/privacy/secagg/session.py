@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ProtocolError
@@ -50,6 +50,10 @@ class Session(NamedTuple):
     def least(self) -> int:
         """Clients without which it goes on with no phase."""
         return max(self.place.least, self.fewest)
+
+    def counted(self, who: Collection[int]) -> int:
+        """How many of these positions count for this client."""
+        return len(who) if self.counting is None else len({*who} & {*self.counting})
 
     def after(self, done: str, next: str) -> None:
         """Raises ProtocolError unless ``done`` is the last phase behind this client: each phase happens once."""
