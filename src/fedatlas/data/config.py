@@ -23,9 +23,8 @@ class DataConfig(registry.Component):
     scale: Literal["auto", "none", "federated", "client"] = "auto"
     missing: Literal["error", "drop", "median"] = "error"
     augment: Literal["none", "crop_flip"] = "none"
-    constants: str | None = (
-        None  # file in the form of preprocess.json: nothing is computed from rows; None keeps hashes unchanged
-    )
+    # A file in the form of preprocess.json, or its values: nothing is computed from rows. None keeps hashes unchanged.
+    constants: str | dict[str, Any] | None = None
 
     @field_validator("test")
     @classmethod

@@ -2,14 +2,15 @@
 
 Constants computed from rows reveal something about them, and under differential privacy they would cost budget. Constants from
 public statistics, or from an earlier run on public rows, reveal nothing. The file needs `Preprocess.KEYS`. A numeric target
-takes its ``target_mean`` and ``target_sd``, by default 0 and 1. Further keys are ignored.
+takes its ``target_mean`` and ``target_sd``, by default 0 and 1. Further keys are ignored. Between real parties the values stand in the
+place of the file's name (`values_of`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,22 +23,34 @@ from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.data.preprocess import ColumnRule, Done, Preprocess, encode, recode, with_record
 from fedatlas.errors import ConfigError
 
+TABLE = ""  # in place of the name of a file, where the experiment holds the values
+USUAL: Mapping[str, Any] = {"class_names": (), "target_mean": 0.0, "target_sd": 1.0}  # of keys that may be left out
+KNOWN = (*Preprocess.KEYS, *USUAL, "client_constants", "depth")
 
-def read_constants(file: str) -> Preprocess:
-    """Return the content of a ``data.constants`` file; ConfigError if it is missing, malformed or invalid."""
+
+def values_of(file: str) -> dict[str, Any]:
+    """Return the values of a ``data.constants`` file that are used; ConfigError if it is missing, malformed or invalid."""
+    read_constants(file)
+    return {key: value for key, value in _loaded(file).items() if key in KNOWN}
+
+
+def _loaded(file: str) -> Any:
     try:
-        values = json.loads(Path(file).read_text(encoding="utf-8"))
+        return json.loads(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise wrong(file, "there is no such file") from None
     except (OSError, ValueError) as error:
         raise wrong(file, f"it cannot be read as JSON ({error})") from None
+
+
+def read_constants(constants: str | Mapping[str, Any]) -> Preprocess:
+    """Return what ``data.constants`` settles: the name of a file, or its values. ConfigError if missing, malformed or invalid."""
+    file, values = (constants, _loaded(constants)) if isinstance(constants, str) else (TABLE, constants)
     lacking = [key for key in Preprocess.KEYS if not isinstance(values, dict) or key not in values]
     if lacking:
         raise wrong(file, f"it lacks the key '{lacking[0]}'")
-    usual = {"class_names": (), "target_mean": 0.0, "target_sd": 1.0}
-    known = {key: values[key] for key in (*Preprocess.KEYS, *usual, "client_constants", "depth") if key in values}
     try:
-        given = Preprocess.from_json({**usual, **known})
+        given = Preprocess.from_json({**USUAL, **{key: values[key] for key in KNOWN if key in values}})
         check_numbers(given)
     except (KeyError, TypeError, ValueError) as error:
         raise wrong(file, f"it does not have the form of a run's preprocess.json ({error})") from None
@@ -47,9 +60,10 @@ def read_constants(file: str) -> Preprocess:
 
 
 def wrong(file: str, why: str) -> ConfigError:
-    """Return the ConfigError for a file that cannot be used."""
+    """Return the ConfigError for a file, or for values, that cannot be used."""
+    named = "data.constants" if file == TABLE else f"data.constants = '{file}'"
     return ConfigError(
-        f"data.constants = '{file}': {why}; give a file in the form of preprocess.json, made for rows with the same columns."
+        f"{named}: {why}; give a file in the form of preprocess.json, made for rows with the same columns."
     )
 
 
@@ -66,15 +80,17 @@ def check_numbers(given: Preprocess) -> None:
         raise ValueError("a deviation is not above 0")
 
 
-def with_constants(dataset: Dataset, file: str, missing: Missing = "error", *, scale_target: bool = True) -> Done:
-    """Turn raw rows into model inputs by the constants of a file; return (data set, preprocessing applied).
+def with_constants(
+    dataset: Dataset, constants: str | Mapping[str, Any], missing: Missing = "error", *, scale_target: bool = True
+) -> Done:
+    """Turn raw rows into model inputs by the constants of a file, or its values; return (data set, preprocessing applied).
 
     The counterpart of `preprocess`, which computes constants with the clients. The file may list a table's columns in another
     order, which the model then uses. Clients send nothing, so no bytes are counted. ConfigError for the constants of another
     table. Missing cells are refused, or filled with the file's medians, as ``missing`` says.
     """
-    given = read_constants(file)
-    check_alike(dataset, given, file, missing)
+    given = read_constants(constants)
+    check_alike(dataset, given, constants if isinstance(constants, str) else TABLE, missing)
     refuse_holes(dataset, missing)
     mean, sd = (given.target_mean, given.target_sd) if dataset.task == "numbers" and scale_target else (0.0, 1.0)
     done = replace(given, missing=missing, class_names=dataset.class_names, target_mean=mean, target_sd=sd)

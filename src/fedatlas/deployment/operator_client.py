@@ -77,14 +77,14 @@ def signed_submission(
 ) -> Submission:
     """Return the submission of an experiment, resolved here and signed with the operator's key; a second call names another run."""
     from fedatlas.config import read  # with torch, which the other commands do without
-    from fedatlas.deployment.refusals import deployable
+    from fedatlas.deployment.refusals import deployable, with_values
     from fedatlas.setup.columns_method import of_columns
 
     text, overrides = with_own_files("" if experiment is None else text_of(experiment), overrides)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / (experiment or Path("experiment.toml")).name
         write_text(path, text)
-        config = read(path, overrides)
+        config = with_values(read(path, overrides))
     registered = [name for name, member in bundle.members().items() if member.role == "node"]
     names = tuple(nodes) or tuple(registered)
     if odd := [name for name in names if name not in registered]:

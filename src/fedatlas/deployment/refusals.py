@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
+from fedatlas.data.constants import values_of
 from fedatlas.errors import ConfigError
 from fedatlas.models.registry import MODELS
 from fedatlas.privacy.mechanisms import every
@@ -16,6 +17,13 @@ from fedatlas.setup.resolution import resolve
 from fedatlas.transforms import TRANSFORMS
 
 MOST_JUDGED = 0.5  # share of a node's rows that are for judging: with a larger one an operator would choose single rows
+
+
+def with_values(config: ExperimentConfig) -> ExperimentConfig:
+    """The experiment as parties elsewhere can read it: constants stand in the place of their file. ConfigError for one unusable."""
+    if not isinstance(file := config.data.constants, str):
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"constants": values_of(file)})})
 
 
 def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
@@ -92,8 +100,8 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
         yield f"{share} leaves few rows, and a node trains on half of its own at least: give {MOST_JUDGED} or less."
     if config.data.name == "file" and config.data.options().get("client"):
         yield "data.client says who owns a row, and each node owns its own: remove it."
-    if config.data.constants is not None:
-        yield "data.constants names a file of this machine, which nodes do not have: remove it."
+    if isinstance(config.data.constants, str):
+        yield "data.constants names a file of one machine, and an agreement holds its values: submit the experiment again."
     if config.partition.clients != nodes:
         yield (
             f"partition.clients = {config.partition.clients}: the run has {nodes} nodes; write partition.clients = {nodes}, "

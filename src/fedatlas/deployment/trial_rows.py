@@ -15,7 +15,7 @@ import numpy as np
 from fedatlas.config import ExperimentConfig, read
 from fedatlas.data.partition import make_partition
 from fedatlas.deployment.node_rows import SUFFIX, write_stored
-from fedatlas.deployment.refusals import deployable
+from fedatlas.deployment.refusals import deployable, with_values
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import load
@@ -28,7 +28,7 @@ def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = 
 
     Parties that hold columns have their tables already.
     """
-    whole = deployable(config, names)
+    whole = deployable(with_values(config), names)
     if whole.columns:
         return
     config, part = whole.config, whole.config.partition

@@ -27,7 +27,7 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
             folder.save_arrays(f"{ATTACKED}/{name}/{drawn}", arrays)
     if setup.own_module:
         folder.write_json(MODULE, {"class": setup.own_module})
-    if (file := setup.config.data.constants) is not None:
+    if isinstance(file := setup.config.data.constants, str):
         folder.write_json(CONSTANTS, {"file": file, "sha256": sha256(Path(file))})
     if plugins.LOADED:
         folder.write_json(plugins.RECORD, plugins.LOADED)

@@ -114,7 +114,8 @@ def data_files(config: ExperimentConfig) -> list[Path]:
     ConfigError if one does not exist.
     """
     out = source_files(config.data.name, dict(config.data.model_extra or {}).get("path"))
-    out += [Path(name).expanduser() for name in (config.data.test_file, config.data.constants) if name]
+    named = (config.data.test_file, config.data.constants)
+    out += [Path(name).expanduser() for name in named if name and isinstance(name, str)]
     if config.public is not None and config.public.source not in ("test", "train"):
         out += source_files(config.public.source, None)
     for path in out:
