@@ -16,10 +16,10 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
 from fedatlas.data.dataset import Split
 from fedatlas.deployment.node_rows import RowsFacts
+from fedatlas.deployment.node_rows_run import cohort_of
 from fedatlas.deployment.node_state import same_rows
 from fedatlas.deployment.refusals import refuse, undeployable
 from fedatlas.deployment.terms import SumTerms, encoded
-from fedatlas.deployment.trainer import cohort_of
 from fedatlas.errors import ConfigError, DataError, PrivacyError
 from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
@@ -48,6 +48,8 @@ ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
         ({"operators": ("chief",)}, {}, "the operator 'operator' (operators = ['chief'])"),
         ({"local_epochs": 0.5}, {}, "local epochs = 1, more than 0.5"),
         ({"rounds": 9}, {}, "rounds = 10, more than 9"),
+        ({"min_rows": 9}, {"rows": 8}, "an answer made of 8 rows that the server sees alone, fewer than min_rows = 9"),
+        ({}, {"rows": 9, "masked": True, "alone": True}, "an answer made of 9 rows that the server sees alone"),
         ({"min_cohort": 4}, {}, "a round of 3 nodes, fewer than min_cohort = 4"),
         ({"secure_aggregation": True}, {}, "a run without secure aggregation"),
         ({}, {"counts_labels": True}, "an ask for label counts, which label_counts = 'masked' forbids here"),
@@ -107,6 +109,8 @@ def test_what_it_allows_passes():
     Policy().check(ASKED)
     Policy(algorithms=("fedavg",), operators=("operator",), local_epochs=1, rounds=10, min_cohort=3).check(ASKED)
     Policy(secure_aggregation=True).check(ASKED._replace(masked=True))
+    Policy().check(ASKED._replace(rows=10))
+    Policy().check(ASKED._replace(rows=1, masked=True))
     Policy(label_counts="plain").check(ASKED._replace(counts_labels=True))
     Policy().check(ASKED._replace(counts_labels=True, masked=True))
     Policy(label_counts="plain").check(ASKED._replace(counts_labels=True, masked=True, alone=True))

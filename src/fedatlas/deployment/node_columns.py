@@ -14,7 +14,7 @@ from fedatlas.data.party_tables import PartyTable, read_party
 from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.deployment.node_rows import RowCounts
 from fedatlas.deployment.node_state import NodeState, same_rows
-from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
@@ -27,6 +27,7 @@ from fedatlas.reporting import write_report
 from fedatlas.secret import Secret
 from fedatlas.setup.consortium import columns_of, files_of, refuse_labels, rows_asked
 from fedatlas.vertical.align import asked_about, with_ids
+from fedatlas.vertical.ids import seed_key
 from fedatlas.vertical.letters import LETTERS
 from fedatlas.vertical.scheme import due
 from fedatlas.wire.bundle import IDENTITY, POLICY, Bundle
@@ -112,6 +113,7 @@ class NodeColumnsRun:
     def asked(self, request: Request) -> Asked:
         """A request as the policy sees it: all nodes are asked. ProtocolError for what the experiment does not ask this party now."""
         self._check_due(request)
+        self._check_order()
         opened, session = self.half.opened(request), self.half.sessions.get(self.number)
         ids = asked_about(self.data, request.what, opened.message, session)
         return self.agreed.asked(ids=ids, own_ids=len(with_ids(self.data)))
@@ -131,6 +133,16 @@ class NodeColumnsRun:
             )
         if {name: one for name, one in request.message.items() if name != LETTERS} not in told:
             raise ProtocolError(f"the experiment asks for '{request.what}' in other words.")
+
+    def _check_order(self) -> None:
+        """PrivacyError where the rows stand in an order that the policy does not allow any more."""
+        kept = (self.state.party.get(self.number) or {}).get("align")
+        by_seed = kept is not None and kept["key"].numpy().tobytes() == seed_key(self.data.seed)
+        if by_seed and self.data.row_order == "secret":
+            raise PrivacyError(
+                "its policy.toml refuses the order of the rows, which follows from the seed: row_order = 'secret' forbids it; submit the "
+                "experiment again."
+            )
 
     def add_own_part(self, folder: Path) -> None:
         """Write the node's part of the model, with its columns by their names, and its report."""

@@ -19,7 +19,6 @@ import torch
 
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig
-from fedatlas.data.batches import examples_of
 from fedatlas.data.cells import read_as
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.kept_run import KeptRun, kept_run
@@ -27,25 +26,17 @@ from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
-from fedatlas.deployment.node_judging import JUDGE, judged_on, judges, with_judging
-from fedatlas.deployment.node_keys import NodeKeys
 from fedatlas.deployment.node_log import NodeLog, left_of
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
-from fedatlas.deployment.node_state import NodeState, StoredReply, same_rows
+from fedatlas.deployment.node_rows_run import NodeRowsRun
+from fedatlas.deployment.node_state import StoredReply
 from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
-from fedatlas.engine.executors import make_executor
-from fedatlas.engine.fast import Worth
 from fedatlas.errors import DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
-from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Request
-from fedatlas.federation.party import Answer, PartyHalf
+from fedatlas.federation.party import Answer
 from fedatlas.files import write_bytes
-from fedatlas.privacy.mechanism import Protection
-from fedatlas.record.fingerprint import fingerprint, of_splits
-from fedatlas.setup.assembly import Setup, rules_of
 from fedatlas.setup.checked import Checked
-from fedatlas.setup.cohort import select
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.wire import codec, frames
 from fedatlas.wire.agreement import digest_of, run_digest, valid_nodes
@@ -76,77 +67,14 @@ from fedatlas.wire.messages import (
 from fedatlas.wire.policy import Asked, Policy
 
 RUN = "run.bin"
+OTHER_NAMES = (
+    "its policy.toml tells other names of classes and categories than when the run began, by which its rows are coded: submit the "
+    "experiment again."
+)
 
 
 class Dropped(ProtocolError):
     """A round of several questions cannot go on here: its keys, which are only in memory, are gone."""
-
-
-class NodeRowsRun:
-    """One run at this node. ``digest``: of its agreement and of what round 0 settled. ``rows``: fingerprint of its rows."""
-
-    def __init__(self, bundle: Bundle, agreed: AgreedRun, setup: RowsSetup, kept: KeptRun, held: NodeRows) -> None:
-        digest = run_digest(kept.agreement, kept.setup)
-        self.agreed, self.digest, self.number, self.config = agreed, digest, agreed.number, agreed.whole.config
-        splits, names = coded(held, setup.about), agreed.agreement.names
-        self.rows = same_rows(kept.rows, fingerprint(of_splits(splits)))
-        self.holders, self.judging = setup.holders, setup.judging
-        learn = node_setup.replayed(setup.totals)
-        self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
-        self.judged, self.judged_on = len(splits["test"].y) if "test" in splits else 0, judged_on(held)
-        if setup.judging:
-            self.setup = with_judging(self.setup, judges(self.setup))
-        folder = bundle.path / "state" / agreed.agreement.run
-        self.state = NodeState(folder, self.number)
-        how = self.setup.bench.protection
-        self.private = how is not None
-        keys = NodeKeys.of(bundle, agreed, digest, how, folder)
-        sizes = {self.number: len(splits["train"].y)}
-        worth = Worth(frozenset(setup.worth), setup.most)
-        executor = make_executor(node_setup.plan_of(agreed.whole), self.setup.bench, sizes.values(), worth)
-        self.state.party.landed = max(self.state.round, kept.landed)
-        known = (agreed.agreement.run, len(names), setup.examples, rules_of(self.setup))
-        expected = Expected(self.setup.bench, *known)
-        for request in self.state.asked:
-            expected.counted(request, self.state.party)
-        self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
-
-    def asked(self, request: Request) -> Asked:
-        """A request as the policy sees it. ProtocolError where the experiment draws other nodes for this round."""
-        local, n = self.config.local, self.half.sizes[self.number]
-        budget = request.budget or self.setup.bench.local.budget
-        epochs = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) / max(n, 1) if n else 0.0
-        cohort = self._cohort(request)
-        names = tuple(self.agreed.agreement.names[k] for k in cohort)
-        counts = self.setup.bench.algorithm.tells_labels(request.what)
-        return self.agreed.asked(
-            epochs=epochs, cohort=len(cohort), members=names, counts_labels=counts, alone=request.single
-        )
-
-    def _cohort(self, request: Request) -> tuple[int, ...]:
-        """The nodes of an ask: those that this node signs for under masks, else those that the experiment draws."""
-        session = self.half.sessions.get(self.number)
-        if (signed := cohort_of(request, self.setup.bench.protection, session)) is not None:
-            return signed
-        if request.what == JUDGE:
-            return self.judging
-        if request.round == 0:
-            return self.holders
-        drawn = tuple(sorted(select(self.config.cohort, [*self.holders], self.config.seed, request.round)))
-        if self.number not in drawn:
-            raise ProtocolError("the experiment draws other nodes for this round.")
-        return drawn
-
-    def add_own_part(self, folder: Path) -> None:
-        """Nothing is added to what the server sends."""
-
-
-def cohort_of(request: Request, protection: Protection | None, session: Any) -> tuple[int, ...] | None:
-    """Return the nodes that this node signs for, or whose sum it helps to open; None where a request does not tell."""
-    protocol = None if protection is None else protection.protocol
-    if protocol is None or protocol.cohort is None:
-        return None
-    return protocol.cohort(request.what, request.message, session)
 
 
 @contextlib.contextmanager
@@ -175,6 +103,7 @@ class Trainer:
         self.agreements = NodeAgreements(bundle, self.log.agreed)
         self.opened = OpenedAnswers(bundle.path)
         self.run: NodeRowsRun | NodeColumnsRun | None = None  # one run at a time
+        self.read_by: tuple[Any, ...] = ()  # what the policy said of the rows of that run
         self.kept: tuple[str, Any] = "", None  # the rows, or the table, that were read last
         self.answers: dict[type, Callable[[Any], Any]] = {
             FactsQuestion: self._facts,
@@ -242,25 +171,31 @@ class Trainer:
         agreed = self.agreements.accept(run, kept.agreement)
         self._check(agreed, agreed.asked())
         self.agreements.pin(agreed)
-        held = self.held(agreed)
+        held, how = self.held(agreed), read_by(self.policy())
         if agreed.whole.columns:
             digest = run_digest(kept.agreement, kept.setup)
-            self.run = NodeColumnsRun(self.bundle, agreed, digest, kept.rows, held)
+            self.run, self.read_by = NodeColumnsRun(self.bundle, agreed, digest, kept.rows, held), how
             return self.run
         setup = decoded(RowsSetup, kept.setup)
         check_setup(setup, agreed, held.facts)
         FirstAnswers(self._folder(run)).check(setup.about, setup.totals)
         with untold("the run cannot be set up with its rows"):
-            self.run = NodeRowsRun(self.bundle, agreed, setup, kept, held)
+            self.run, self.read_by = NodeRowsRun(self.bundle, agreed, setup, kept, held), how
         return self.run
 
     def running(self, run: str) -> NodeRowsRun | NodeColumnsRun | None:
-        """Return a run that this node was told of, from its disk where this process is new; else None."""
-        if self.run is None or self.run.agreed.agreement.run != run:
-            kept = self._stored(run)
-            return None if kept is None else self._open(run, kept)
-        self.agreements.stands(self.run.agreed)
-        return self.run
+        """Return a run that this node was told of, from its disk where this process or its policy is new; else None."""
+        same = self.run is not None and self.run.agreed.agreement.run == run
+        if same and self.read_by == read_by(self.policy()):
+            assert self.run is not None
+            self.agreements.stands(self.run.agreed)
+            return self.run
+        if (kept := self._stored(run)) is None:
+            return None
+        try:
+            return self._open(run, kept)
+        except Untold as error:
+            raise (PrivacyError(OTHER_NAMES) if same else error) from None
 
     def _check(self, agreed: AgreedRun, asks: Asked) -> Policy:
         """Return the policy, which lets an ask pass; else PrivacyError. A node that is revoked by now counts nowhere."""
@@ -349,10 +284,7 @@ class Trainer:
 
     def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Asked:
         asks = running.asked(request)
-        policy = self._check(running.agreed, asks)
-        few = isinstance(running, NodeRowsRun) and request.what == JUDGE and running.judged < policy.min_rows
-        if few and not running.private:
-            raise PrivacyError("its policy.toml refuses to judge on fewer test rows than min_rows")
+        self._check(running.agreed, asks)
         return asks
 
     def _check_opening(self, running: NodeRowsRun | NodeColumnsRun, request: Request, asks: Asked) -> None:
@@ -391,6 +323,11 @@ class Trainer:
         if (running := self.running(asked.run)) is not None:
             running.add_own_part(where)
         return ModelStored(asked.run, str(where))
+
+
+def read_by(policy: Policy) -> tuple[Any, ...]:
+    """What a policy says of the rows themselves; where it is changed, a run is opened anew."""
+    return policy.names, policy.row_order
 
 
 def keeps_state(whole: Checked) -> bool:

@@ -18,7 +18,7 @@ TEMPLATE = """# What this node takes part in. It checks every ask against this f
 # rounds = 200                          # at most so many rounds of one run
 min_cohort = 2                          # no round with fewer nodes; under masks never fewer than 3
 # members = ["north", "south"]          # only these nodes count for min_cohort
-min_rows = 10                           # no answer before round 1 and no judging from fewer rows, unless in a secure sum
+min_rows = 10                           # nothing made of fewer rows (sums, updates, judging), unless in a secure sum
 # names = ["yes", "no"]                 # only these classes and categories are told; cells with others count as missing
 # label = "outcome"                     # the run's data.label must be this; weight, drop and categories can be pinned, too
 # threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
@@ -57,6 +57,7 @@ class Asked(NamedTuple):
     columns: bool = False  # whether nodes hold columns; two of them are enough then
     ids: int = 0  # of another party that this ask is about
     own_ids: int = 0  # of this node, where parties hold columns
+    rows: int = 0  # that the answer is made of; 0 = none, or not said
 
 
 class Policy(NamedTuple):
@@ -130,6 +131,10 @@ class Policy(NamedTuple):
                 else "an answer that tells label counts outside a sum"
             )
             said.append(f"{what}, which label_counts = '{self.label_counts}' forbids here")
+        if not hidden and 0 < asked.rows < self.min_rows:
+            said.append(
+                f"an answer made of {asked.rows} rows that the server sees alone, fewer than min_rows = {self.min_rows}"
+            )
         if found := [one for one in said if one]:
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 

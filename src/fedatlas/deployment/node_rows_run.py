@@ -1,0 +1,111 @@
+"""A run at a node that holds rows: its own set-up, its state, and how a request looks to its policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedatlas.algorithm import Question
+from fedatlas.data.batches import examples_of
+from fedatlas.deployment import node_setup
+from fedatlas.deployment.kept_run import KeptRun
+from fedatlas.deployment.node_agreement import AgreedRun
+from fedatlas.deployment.node_judging import JUDGE, judged_on, judges, with_judging
+from fedatlas.deployment.node_keys import NodeKeys
+from fedatlas.deployment.node_rows import NodeRows, coded
+from fedatlas.deployment.node_state import NodeState, same_rows
+from fedatlas.deployment.terms import RowsSetup
+from fedatlas.engine.executors import make_executor
+from fedatlas.engine.fast import Worth
+from fedatlas.errors import ProtocolError
+from fedatlas.federation.expected import Expected
+from fedatlas.federation.link import Request
+from fedatlas.federation.party import PartyHalf
+from fedatlas.privacy.mechanism import Protection
+from fedatlas.record.fingerprint import fingerprint, of_splits
+from fedatlas.setup.assembly import Setup, rules_of
+from fedatlas.setup.cohort import select
+from fedatlas.wire.agreement import run_digest
+from fedatlas.wire.bundle import Bundle
+from fedatlas.wire.policy import Asked
+
+
+class NodeRowsRun:
+    """One run at this node. ``digest``: of its agreement and of what round 0 settled. ``rows``: fingerprint of its rows."""
+
+    def __init__(self, bundle: Bundle, agreed: AgreedRun, setup: RowsSetup, kept: KeptRun, held: NodeRows) -> None:
+        digest = run_digest(kept.agreement, kept.setup)
+        self.agreed, self.digest, self.number, self.config = agreed, digest, agreed.number, agreed.whole.config
+        splits, names = coded(held, setup.about), agreed.agreement.names
+        self.rows = same_rows(kept.rows, fingerprint(of_splits(splits)))
+        self.holders, self.judging = setup.holders, setup.judging
+        learn = node_setup.replayed(setup.totals)
+        self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
+        self.judged, self.judged_on = len(splits["test"].y) if "test" in splits else 0, judged_on(held)
+        if setup.judging:
+            self.setup = with_judging(self.setup, judges(self.setup))
+        folder = bundle.path / "state" / agreed.agreement.run
+        self.state = NodeState(folder, self.number)
+        how = self.setup.bench.protection
+        self.private = how is not None
+        keys = NodeKeys.of(bundle, agreed, digest, how, folder)
+        sizes = {self.number: len(splits["train"].y)}
+        worth = Worth(frozenset(setup.worth), setup.most)
+        executor = make_executor(node_setup.plan_of(agreed.whole), self.setup.bench, sizes.values(), worth)
+        self.state.party.landed = max(self.state.round, kept.landed)
+        known = (agreed.agreement.run, len(names), setup.examples, rules_of(self.setup))
+        expected = Expected(self.setup.bench, *known)
+        for request in self.state.asked:
+            expected.counted(request, self.state.party)
+        self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
+
+    def asked(self, request: Request) -> Asked:
+        """A request as the policy sees it. ProtocolError where the experiment draws other nodes for this round."""
+        local, n = self.config.local, self.half.sizes[self.number]
+        budget = request.budget or self.setup.bench.local.budget
+        examples = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) if n else 0
+        cohort = self._cohort(request)
+        names = tuple(self.agreed.agreement.names[k] for k in cohort)
+        counts = self.setup.bench.algorithm.tells_labels(request.what)
+        return self.agreed.asked(
+            epochs=examples / max(n, 1),
+            cohort=len(cohort),
+            members=names,
+            counts_labels=counts,
+            alone=request.single,
+            rows=self._rows(request.what, examples),
+        )
+
+    def _rows(self, what: str, examples: int) -> int:
+        """Of how many rows an answer is made: of training, those of its steps; 0 for a question that is about none."""
+        task, n = self.setup.bench.tasks(self.number).get(what), self.half.sizes[self.number]
+        if what == JUDGE:
+            return self.judged
+        if isinstance(task, Question):
+            return n if task.data == "own" else 0
+        return min(examples, n)
+
+    def _cohort(self, request: Request) -> tuple[int, ...]:
+        """The nodes of an ask: those that this node signs for under masks, else those that the experiment draws."""
+        session = self.half.sessions.get(self.number)
+        if (signed := cohort_of(request, self.setup.bench.protection, session)) is not None:
+            return signed
+        if request.what == JUDGE:
+            return self.judging
+        if request.round == 0:
+            return self.holders
+        drawn = tuple(sorted(select(self.config.cohort, [*self.holders], self.config.seed, request.round)))
+        if self.number not in drawn:
+            raise ProtocolError("the experiment draws other nodes for this round.")
+        return drawn
+
+    def add_own_part(self, folder: Path) -> None:
+        """Nothing is added to what the server sends."""
+
+
+def cohort_of(request: Request, protection: Protection | None, session: Any) -> tuple[int, ...] | None:
+    """Return the nodes that this node signs for, or whose sum it helps to open; None where a request does not tell."""
+    protocol = None if protection is None else protection.protocol
+    if protocol is None or protocol.cohort is None:
+        return None
+    return protocol.cohort(request.what, request.message, session)
