@@ -44,7 +44,7 @@ def own_set(sender: str) -> Any:
 
     def lie(relay: Relay, request: Request) -> Request:
         return instead(
-            request, IDS, lambda one: relay.forged(request, sender, IDS, own_points(relay, request), one["step"])
+            request, IDS.topic, lambda one: relay.forged(request, sender, IDS.topic, own_points(relay, request), one["step"])
         )
 
     return lie
@@ -147,7 +147,7 @@ TWO: Mapping[str, Lie] = {
     "no id set": Lie("bank", align.REMASK, none, NONE),
     "letters that are none": Lie("bank", align.REMASK, no_letter, "no list"),
     "the weaker group": Lie("bank", align.MASK, in_words(group="x25519"), WORDS),
-    "the other's ids as a party's own": Lie("bank", align.REMASK, in_anothers_name(IDS, "bank"), ALTERED),
+    "the other's ids as a party's own": Lie("bank", align.REMASK, in_anothers_name(IDS.topic, "bank"), ALTERED),
     "ids masked once more": Lie("bank", align.REMASK, asking(align.MASK, group="ed25519"), "masked already"),
     "another order": Lie("bank", align.REMASK, asking(align.ORDER), "drawn already"),
     "a digest of all ids": Lie("bank", align.MATCH, asking(align.SAME), DUE),
@@ -178,10 +178,10 @@ TWO: Mapping[str, Lie] = {
 THREE: Mapping[str, Lie] = {
     "an id set of its own on its way": Lie("shop", align.PASS, own_set("bank"), ALTERED),
     "an id set of its own to be compared": Lie("bank", align.COMPARE, own_set("shop"), ALTERED),
-    "a party's set for another's": Lie("bank", align.COMPARE, in_anothers_name(IDS, "phone"), ALTERED),
+    "a party's set for another's": Lie("bank", align.COMPARE, in_anothers_name(IDS.topic, "phone"), ALTERED),
     "nothing to compare": Lie("bank", align.COMPARE, none, NONE),
     "the sets to another party": Lie("shop", align.BACK, asking(align.COMPARE), DUE),
-    "answers of its own": Lie("shop", align.MATCH, flipped(align.FLAGS), ALTERED),
+    "answers of its own": Lie("shop", align.MATCH, flipped(align.FLAGS.topic), ALTERED),
     "a set once more": Lie("shop", align.BACK, asking(align.PASS), NONE),
     "sums in another's name": Lie("bank", "open", in_anothers_name("sums", "phone"), ALTERED),
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedatlas.data.cells import Reading, read_as
 from fedatlas.errors import ConfigError
 from fedatlas.runs import run_key
 from fedatlas.runs.run_key import described, keys, written
@@ -239,6 +240,19 @@ def test_results_of_another_program_are_not_reused(monkeypatch: pytest.MonkeyPat
     before = key_of(BASE)
     monkeypatch.setattr(run_key, "RESULTS", run_key.RESULTS + 1)
     assert key_of(BASE).run_key != before.run_key
+
+
+def test_runs_on_own_files_of_other_reading_rules_are_not_reused(tmp_path: Path):
+    """Of registered tables and of pictures that come with a package all rules read the same: their runs stay."""
+    file = tmp_path / "rows.csv"
+    file.write_text("x,y\n" + "1,0\n2,1\n" * 20)
+    own = {**BASE, "data": {"name": "file", "path": str(file), "label": "y"}}
+    tested = {**BASE, "data": {"name": "breast_cancer_wdbc", "test": str(file)}}
+    for values, same in ((own, False), (tested, False), (BASE, True)):
+        with read_as(Reading(1)):
+            before = key_of(values)
+        after = key_of(values)
+        assert (after.run_key == before.run_key, after.curve_key == before.curve_key) == (same, same)
 
 
 def test_a_file_is_hashed_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

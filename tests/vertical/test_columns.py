@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedatlas.config import parse
+from fedatlas.data.cells import Reading, read_as
 from fedatlas.data.dataset import Column
 from fedatlas.data.party_tables import Deal, PartyFile, TrainedTable, deal, new_rows, read_party, shares
 from fedatlas.errors import ConfigError, DataError
@@ -230,6 +231,49 @@ def test_alignment_without_parties_is_refused():
         parse({"align": {"name": "psi"}})
     with pytest.raises(ConfigError, match="works with parties that hold columns"):
         parse({"algorithm": dict(BOOST)})
+
+
+LONG = [100000001 + i % 2 for i in range(20)]  # 32 bits make them one value
+NEAR = [0.1 + 1e-9 * (i % 2) for i in range(20)]
+
+
+def dealt_and_own(folder):
+    """The columns of one table as two parties' tables: dealt from a file, and read from a file of each."""
+    rows = [(i, LONG[i], NEAR[i], i % 8 / 4, 0.3 + i) for i in range(20)]
+    columns = {"bank": (0, 1, 4), "shop": (0, 2, 3)}
+    names = ["id", "long", "near", "exact", "amount"]
+    for party, at in {**columns, "whole": (1, 2, 3, 4)}.items():
+        lines = [",".join(names[j] for j in at), *(",".join(repr(row[j]) for j in at) for row in rows)]
+        (folder / f"{party}.csv").write_text("\n".join(lines) + "\n")
+    whole = {
+        "data": {"name": "file", "path": str(folder / "whole.csv"), "label": "amount"},
+        "partition": {"name": "vertical", "columns": {"bank": ["long"], "shop": ["near", "exact"]}},
+        "algorithm": dict(BOOST),
+    }
+    parties = [{"name": name, "path": str(folder / f"{name}.csv"), "id": "id"} for name in columns]
+    parties[0]["label"] = "amount"
+    return [consortium(checked(parse(made))).tables for made in (whole, {"parties": parties, "algorithm": dict(BOOST)})]
+
+
+def test_dealt_columns_and_own_files_hold_the_same_numbers(tmp_path):
+    for dealt_, own in zip(*dealt_and_own(tmp_path), strict=True):
+        at = [int(one) for one in dealt_.ids]
+        assert dealt_.names == own.names
+        assert np.array_equal(dealt_.x, own.x[at])
+        assert dealt_.bits == own.bits == 64
+        if own.y is not None:
+            assert np.array_equal(dealt_.y, own.y[at])
+        assert all(len(np.unique(column)) > 1 for column in dealt_.x.T)
+
+
+def test_dealt_columns_of_the_first_rules_keep_32_bits(tmp_path):
+    with read_as(Reading(1)):
+        (bank, shop), _ = dealt_and_own(tmp_path)
+    (_, now), _ = dealt_and_own(tmp_path)
+    assert (bank.bits, shop.bits) == (32, 32)
+    assert len(np.unique(bank.x)) == 1
+    assert np.array_equal(shop.x[:, 0], now.x[:, 0].astype(np.float32))
+    assert np.array_equal(shop.x[:, 1], now.x[:, 1]), "32 bits hold this column exactly"
 
 
 def test_one_tables_columns_are_dealt_from_the_file(tmp_path):

@@ -18,7 +18,7 @@ from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.vertical import boosting, letters
-from fedatlas.vertical.boosting import active, gains, inference, nodes, passive, records
+from fedatlas.vertical.boosting import active, gains, inference, letter_kinds, nodes, passive, records
 from fedatlas.vertical.boosting.settings import secureboost
 from fedatlas.vertical.parties import PartyLeft, tensor
 from fedatlas.wire import codec
@@ -26,6 +26,7 @@ from fedatlas.wire import codec
 OWNERS = [[0, 1], [2, 3]]
 HOW = secureboost(trees=2, bins=8)
 SEALED = HOW._replace(key_bits=256)
+LOST = "party 'p1' is lost: its letter 'sums' cannot be used: "
 
 
 def table(n: int = 60) -> Table:
@@ -184,17 +185,17 @@ def other_key(sums: Any) -> Any:
     ("how", "change", "said"),
     [
         (HOW, fewer, r"party 'p1' answered with \d+ sums per node, but its bins give \d+"),
-        (HOW, lambda s: {**s, "candidates": s["candidates"] + 1}, "party 'p1' answered with .* but its bins give"),
-        (HOW, lambda s: {**s, "left": [one[1:] for one in s["left"]]}, "party 'p1' did not answer with sums"),
-        (HOW, lambda s: {**s, "left": []}, "party 'p1' answered for 0 nodes, but 1 were open"),
-        (HOW, lambda s: {**s, "left": ["sums"]}, "party 'p1' did not answer with sums"),
+        (HOW, lambda s: {**s, "candidates": s["candidates"] + 1}, LOST + r"an entry of 'left' has \d+ entries where"),
+        (HOW, lambda s: {**s, "left": [one[1:] for one in s["left"]]}, LOST + "an entry of 'left' has"),
+        (HOW, lambda s: {**s, "left": []}, LOST + "'left' has 0 entries where 1 are due"),
+        (HOW, lambda s: {**s, "left": ["sums"]}, LOST + "an entry of 'left' is no tensor"),
         (HOW, impossible, "party 'p1' answered with 1 sums that no rows of a node can have"),
-        (SEALED, first_batch(noise), "party 'p1' did not answer with sums of its bins: "),
-        (SEALED, first_batch(lambda c: c[:-1]), r"party 'p1' did not answer .* arrived where \d+ were due"),
-        (SEALED, first_batch(lambda c: c[:, 1:]), "party 'p1' did not answer .* cut short"),
-        (SEALED, first_batch(lambda c: c * 0), "party 'p1' did not answer .* not between 0 and n"),
-        (SEALED, other_key, "party 'p1' did not answer .* where key"),
-        (SEALED, lambda s: {**s, "left": [[]]}, "party 'p1' did not answer .* no ciphertexts"),
+        (SEALED, first_batch(noise), LOST),
+        (SEALED, first_batch(lambda c: c[:-1]), LOST + r".* arrived where \d+ were due"),
+        (SEALED, first_batch(lambda c: c[:, 1:]), LOST + ".* cut short"),
+        (SEALED, first_batch(lambda c: c * 0), LOST + ".* not between 0 and n"),
+        (SEALED, other_key, LOST + ".* where key"),
+        (SEALED, lambda s: {**s, "left": [[]]}, LOST + "an entry of 'left' has 0 entries where 1 are due"),
     ],
     ids=[
         "fewer",
@@ -212,7 +213,7 @@ def other_key(sums: Any) -> Any:
     ],
 )
 def test_wrong_sums_name_the_party_in_one_sentence(how: Any, change: Any, said: str) -> None:
-    with pytest.raises(ProtocolError, match=said) as caught:
+    with pytest.raises(PartyLeft, match=said) as caught:
         misled(how, change)
     assert "\n" not in str(caught.value)
 
@@ -239,7 +240,7 @@ def test_garbage_under_the_right_key_is_no_sum() -> None:
     parties = parties_of(table(), OWNERS)
     held = columns_federation(parties, asked, states_of(parties, np.arange(60)))
     server = held.drive(boosting.begin(SEALED, {"names": ["p0", "p1"], "active": 0}), RoundStart(1, 0.0))
-    with pytest.raises(ProtocolError, match=r"party 'p1' (did not answer|answered) with"):
+    with pytest.raises(ProtocolError, match=f"{LOST}|party 'p1' answered with"):
         held.drive(boosting.grow(SEALED, server, 1), RoundStart(2, 0.0))
 
 
@@ -255,8 +256,8 @@ def test_a_split_that_was_never_offered_is_refused() -> None:
 
 def test_a_record_of_another_run_is_refused() -> None:
     done = trained(table(), OWNERS, HOW)
-    asked = {"records": tensor(np.array([99])), "rows": [tensor(np.arange(3))]}
-    message = {"step": 1, "letters": [letters.letter(done.parties[0], [1], inference.ASKED, asked, 1)]}
+    asked = {"records": tensor(np.array([99])), "rows": [tensor(np.arange(3, dtype=np.int32))]}
+    message = {"step": 1, "letters": [letters.letter(done.parties[0], [1], letter_kinds.ASKED.topic, asked, 1)]}
     with pytest.raises(ProtocolError, match="party 'p1' was asked for split 99, which is not in its file"):
         inference.way(HOW, None, done.parties[1], message, done.state(1), None)
 

@@ -82,9 +82,8 @@ def load_file(
     roles = Roles(label, client, weight, task, drop, categories, same_owner=bool(same_owner))
     with read_as(with_keys(thousands, units)):
         frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
-        return from_frames(
-            frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2
-        ).with_facts(**facts)
+        how = request.drop_unusable, 1 if request.few_classes else 2, request.bits
+        return from_frames(frames, roles, f"'{where.name}'", *how).with_facts(**facts)
 
 
 def _folder(where: Path, size: int, request: LoadRequest) -> Loaded:

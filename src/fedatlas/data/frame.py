@@ -67,7 +67,7 @@ class Roles(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A table as rows, before preprocessing: x float32 (n, columns) with NaN = missing and category codes."""
+    """A table as rows, before preprocessing: x (n, columns) with NaN = missing and category codes."""
 
     rows: Split
     kept: np.ndarray  # indices of the table's rows that have a target and, if requested, an owner and a weight
@@ -181,9 +181,9 @@ def narrow(values: np.ndarray, column: pd.Series, what: str, bits: int = 32) -> 
 
 
 def encode_table(
-    table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False, classes: int = 2
+    table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False, classes: int = 2, bits: int = 32
 ) -> Encoded:
-    """Encode a table as raw columns, target, owners and weights.
+    """Encode a table as raw columns, target, owners and weights, in numbers of so many bits.
 
     The target is numeric if its cells are numbers with a fractional part or with more than 20 different values,
     else a class; ``task`` overrides this. Rows without a target, owner or weight are an error, or left out if ``drop_unusable``.
@@ -196,11 +196,11 @@ def encode_table(
     kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice))
     table = table.iloc[kept]
     what = f"{source}: the target '{roles.label}'"
-    y, task, class_names = encode_target(table[roles.label], roles.task, what, classes)
+    y, task, class_names = encode_target(table[roles.label], roles.task, what, classes, bits=bits)
     outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
-    schema, x = encode_inputs(table, outside, roles.categories, source)
+    schema, x = encode_inputs(table, outside, roles.categories, source, bits=bits)
     client, client_names = encode_clients(table[roles.client], roles.same_owner) if roles.client else (None, ())
-    weight = encode_weights(table[roles.weight], source) if roles.weight else None
+    weight = encode_weights(table[roles.weight], source, bits) if roles.weight else None
     return Encoded(Split(torch.from_numpy(x), y, client, weight), kept, task, class_names, schema, client_names)
 
 

@@ -52,6 +52,7 @@ class LoadRequest:
     test_file: str = ""  # data.test = FILE; only tables and files read it
     drop_unusable: bool = False  # leave out rows without a target, owner or weight (unless data.missing = "error")
     few_classes: bool = False  # one class is allowed: these are the rows of one of several parties
+    bits: int = 32  # of a table's numbers
 
     def leaf(self, name: str, path: str) -> Path | None:
         """Return the folder with LEAF's train and test files: ``path``, or one in the data folder; None without either."""

@@ -102,7 +102,7 @@ def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop
     table = table[~lost]
     ids = id_texts(table[file.id], what)
     refuse_twice(ids, table[file.id], what)
-    bits = 64 if now().rules > 1 else 32
+    bits = bits_of_parties()
     y, task, classes = target(table, file, what, bits)
     weight = encode_weights(table[file.weight], what, bits).double().numpy() if file.weight else None
     schema, raw = encode_inputs(table, {*named, *file.drop}, file.categories, what, OWN_KEY, bits)
@@ -113,6 +113,11 @@ def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop
     ]
     found = PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, int(lost.sum()), called)
     return found._replace(reading=now(), bits=bits, doubts=tuple(f"'{file.name}': {one}" for one in said if one))
+
+
+def bits_of_parties() -> int:
+    """Return the bits of the numbers of parties that hold columns, by the rules of this context."""
+    return 64 if now().rules > 1 else 32
 
 
 def count_rows(n: int) -> str:
@@ -282,7 +287,7 @@ def deal(
         mine = rows[k]
         x, names = spread([schema[j] for j in at], raw[mine][:, at])
         table = PartyTable(name, tuple(str(i) for i in mine), tuple(schema[j] for j in at), x, names)
-        table = table._replace(reading=reading or now(), bits=32)  # as the table's rows are stored
+        table = table._replace(reading=reading or now(), bits=64 if raw.dtype == np.float64 else 32)
         if k == holder:
             checked, task, classes = check_classes(y[mine].astype(np.float64), *target_, "the target")
             own_weight = None if weight is None else weight[mine].astype(np.float64)

@@ -37,14 +37,14 @@ def listed(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
-def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded) -> list[str]:
-    """Return a warning for each input that is probably not a category or not an input, and for names that may mean the same."""
+def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded, bits: int = 32) -> list[str]:
+    """Return a warning for each input, of so many bits, that is probably none or no category, and for names that may mean the same."""
     named = f"the target '{roles.label}'"
     found = [same_classes(named, encoded.class_names)]
     if encoded.class_names:
         found.append(said_of_marks(f"The target '{roles.label}'", encoded.class_names))
     found.append("" if roles.same_owner else same_owners(f"column '{roles.client}'", encoded.client_names))
-    return [*filter(None, found), *of_inputs(table, encoded.schema, roles.categories)]
+    return [*filter(None, found), *of_inputs(table, encoded.schema, roles.categories, bits=bits)]
 
 
 def of_inputs(

@@ -72,7 +72,8 @@ def load_table(
         frames = [frames[0], read_table(request.test_file)]
     facts = {"files": provenance(found)} if found else {"files": [], "from": "scikit-learn"}
     with read_as(with_keys(thousands, units)):
-        return from_frames(frames, roles, f"table '{spec.name}'", request.drop_unusable).with_facts(**facts)
+        made = from_frames(frames, roles, f"table '{spec.name}'", request.drop_unusable, bits=request.bits)
+    return made.with_facts(**facts)
 
 
 def _find(spec: TableSpec, request: LoadRequest) -> Found:
@@ -81,11 +82,13 @@ def _find(spec: TableSpec, request: LoadRequest) -> Found:
     return obtain(request.store, spec.name, spec.files, remotes, prepare, spec.hint)
 
 
-def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unusable: bool, classes: int = 2) -> Loaded:
+def from_frames(
+    frames: list[pd.DataFrame], roles: Roles, source: str, drop_unusable: bool, classes: int = 2, bits: int = 32
+) -> Loaded:
     """Load one table, or a training and a test table with the same columns, as a source.
 
     They are coded together, so that codes agree; the categories that a model reads come from the training rows. ``classes``: the
-    fewest classes of a target.
+    fewest classes of a target; ``bits``: of the numbers.
     """
     import pandas as pd
 
@@ -102,7 +105,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
             other.set_axis(-other.index) if other.index.name == LINE else other
         )  # so that `where` tells training and test rows apart
         table = pd.concat([as_texts(frames[0], other), as_texts(other, frames[0])])
-    encoded = encode_table(table, roles, source, drop_unusable, classes)
+    encoded = encode_table(table, roles, source, drop_unusable, classes, bits)
     side = encoded.kept < len(frames[0])
     n, rows = len(frames[0]), encoded.rows._replace(row=torch.from_numpy(encoded.kept))
     train = rows.take(np.flatnonzero(side))
@@ -118,7 +121,7 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
             "label": roles.label,
             "read": in_words(roles, encoded),
             **given_keys(),
-            "doubts": doubts(table, roles, encoded),
+            "doubts": doubts(table, roles, encoded, bits),
             **({"rows_unusable": len(table) - len(encoded.kept)} if len(encoded.kept) < len(table) else {}),
         },
         train_rows=n,

@@ -19,7 +19,7 @@ import torch
 from fedatlas.errors import FedatlasError, ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.secret import Secret
-from fedatlas.vertical.letters import LETTERS, Letter
+from fedatlas.vertical.letters import LETTERS, Letter, well_addressed
 from fedatlas.vertical.psi import sodium
 from fedatlas.wire import codec
 
@@ -75,7 +75,9 @@ class SignedLetters:
             )
         try:
             plain = codec.decode(text)
-            right = (plain["of"], plain["from"]) == (self._place(request), sender) and self.number in plain["to"]
+            if not well_addressed(plain, sender, len(self.names)):
+                raise TypeError
+            right = plain["of"] == self._place(request) and self.number in plain["to"]
             box = plain["content"][str(self.number)] if right and plain["secret"] else None
         except (FedatlasError, LookupError, TypeError):
             raise ProtocolError(f"a letter of '{name}' cannot be read.") from None

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from fedatlas import plugins
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.by_name import find_source
+from fedatlas.data.cells import now
 from fedatlas.data.store import Store, sha256
 from fedatlas.data.store import cache as cache_folder
 from fedatlas.errors import ConfigError, DataError, FedatlasError
@@ -28,7 +29,10 @@ from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 
 RESULTS = 1
-"""Number that is raised whenever a change of the program changes a result, so that older results are not reused."""
+"""Number that is raised whenever a change of the program changes a result, so that older results are not reused.
+
+Rules by which files are read have a number of their own (`reading_of`): they change only runs on such files.
+"""
 CHUNK = 64  # clients held at once, in every configuration of a study
 WITHOUT = ("workers", "chunk", "memory", "state_memory")  # keys of [engine] that change the speed, never a result
 HASHES = "hashes.json"  # of data files, by path
@@ -91,9 +95,20 @@ def keys(plain: Mapping[str, Any], data: Mapping[str, str]) -> RunKeys:
     if isinstance(rest.get("engine"), dict):
         rest["engine"] = {key: value for key, value in rest["engine"].items() if key not in WITHOUT}
     whole = {"configuration": rest, "data": dict(data), "plugins": sorted(plugins.LOADED.values()), "results": RESULTS}
+    whole |= reading_of(rest)
     if bound_to_length(rest):
         whole["horizon"] = rounds
     return RunKeys(digest({**whole, "rounds": rounds}), digest(whole))
+
+
+def reading_of(plain: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of the reading rules for a run that reads a user's files, from the second rules on.
+
+    Registered tables are read alike by all rules.
+    """
+    data, rules = plain.get("data", {}), now().rules
+    own = data.get("name") == "file" or (isinstance(test := data.get("test"), str) and test != "own")
+    return {"reading": rules} if own and rules > 1 else {}
 
 
 def bound_to_length(plain: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from fedatlas.data.by_name import find_source
 from fedatlas.data.cells import Reading, now
 from fedatlas.data.dataset import Column, Split
 from fedatlas.data.loaded import OWN_FRACTION, Loaded, LoadRequest, draw
-from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, count_rows, deal, read_party
+from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, bits_of_parties, count_rows, deal, read_party
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.rng import numpy_stream
@@ -136,7 +136,8 @@ def files_of(config: ExperimentConfig) -> list[PartyFile]:
 def whole_table(config: ExperimentConfig) -> Loaded:
     """Return the table of ``[data]`` with all its rows as training rows, or a draw of ``limit`` of them."""
     source = find_source(config.data.name)
-    request = LoadRequest(Store.default(), config.seed, drop_unusable=config.data.missing != "error")
+    drop = config.data.missing != "error"
+    request = LoadRequest(Store.default(), config.seed, drop_unusable=drop, bits=bits_of_parties())
     loaded: Loaded = source.load(request, **config.data.options())
     rows = loaded.train if loaded.test is None else together(loaded.train, loaded.test)
     if rows.x.dim() != 2 or loaded.task == "tokens":

@@ -23,13 +23,15 @@ from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 
 from fedatlas import secret
 from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.vertical import psi
+from fedatlas.vertical.forms import Numbers, ShortText
 from fedatlas.vertical.ids import LITTLE, Look, difference, digest_of_ids, look_of, ordered, seed_key
-from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, others, taken
+from fedatlas.vertical.letters import LETTERS, Due, LetterKind, Mail, blamed, letter, others, taken, unusable
 from fedatlas.vertical.parties import Columns, Whole, order, tensor
 
 ORDER, MASK, REMASK, PASS, COMPARE, BACK, MATCH, SAME, LOOK = (
@@ -43,8 +45,12 @@ ORDER, MASK, REMASK, PASS, COMPARE, BACK, MATCH, SAME, LOOK = (
     "compare ids",
     "look of ids",
 )
-IDS, FLAGS, KEY, DIGEST = "ids", "in all", "row order", "digest of ids"  # topics of letters
+IDS = LetterKind("ids", {"points": Numbers(torch.uint8, ("ids", psi.BYTES))})
+FLAGS = LetterKind("in all", {"in_all": Numbers(torch.bool, ("ids",))})
+KEY = LetterKind("row order", {"key": Numbers(torch.uint8, (None,))})
+DIGEST = LetterKind("digest of ids", {"digest": ShortText(64)})
 MOST = 8  # parties that can be matched
+SECRET = 32  # bytes of a key that the active party draws
 
 
 class Align(NamedTuple):
@@ -67,23 +73,25 @@ def with_ids(data: Columns) -> Whole:
 
 def _order(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """The active party: the key of the rows' order, for all parties and nobody else."""
-    if session and KEY in session:
+    if session and KEY.topic in session:
         raise ProtocolError("the order of the rows is drawn already.")
-    key = secret.random_bytes(32) if data.row_order == "secret" else seed_key(data.seed)
-    told = letter(data, others(data), KEY, {"key": tensor(np.frombuffer(key, np.uint8).copy())}, secret=True)
-    return {"drawn": True, LETTERS: [told]}, state, {**(session or {}), KEY: key}
+    key = secret.random_bytes(SECRET) if data.row_order == "secret" else seed_key(data.seed)
+    told = letter(data, others(data), KEY.topic, {"key": tensor(np.frombuffer(key, np.uint8).copy())}, secret=True)
+    return {"drawn": True, LETTERS: [told]}, state, {**(session or {}), KEY.topic: key}
 
 
 def _key(data: Columns, message: Any, session: Any) -> bytes:
     """The key of the rows' order. ProtocolError where it is not as secret as this party wants it."""
-    if data.party == data.active and KEY in (session or {}):
-        return bytes(session[KEY])
+    if data.party == data.active and KEY.topic in (session or {}):
+        return bytes(session[KEY.topic])
     key = taken(data, message, data.active, KEY)["key"].numpy().tobytes()
-    if data.row_order == "secret" and (len(key) != 32 or key == seed_key(data.seed)):
+    if data.row_order == "secret" and (len(key) != SECRET or key == seed_key(data.seed)):
         raise ProtocolError(
             f"'{data.parties[data.active]}' orders the rows by the seed, which the coordinator knows, and '{data.name}' wants "
             "a secret order: set the same row_order in all policies."
         )
+    if len(key) != SECRET and key != seed_key(data.seed):
+        raise unusable(data.parties[data.active], KEY.topic, f"a key of {len(key)} bytes is no key")
     return bytes(key)
 
 
@@ -95,7 +103,9 @@ def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -
     rows = rows[psi.shuffle(len(rows))]
     points = psi.hashed([data.ids[i] for i in rows], message["group"], data.workers)
     held = {"group": message["group"], "key": key, "rows": rows, "orders": [], "back": 0}
-    told = letter(data, [_next(data)], IDS, {"points": psi.raised(points, key, message["group"], data.workers)}, 1)
+    told = letter(
+        data, [_next(data)], IDS.topic, {"points": psi.raised(points, key, message["group"], data.workers)}, 1
+    )
     return {"ids": len(rows), LETTERS: [told]}, state, {**(session or {}), "psi": held}
 
 
@@ -114,9 +124,16 @@ def _held(session: Any) -> dict[str, Any]:
 def _remask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Of two: the other's ids under both exponents, in its order; they are remembered to be compared with."""
     held, other = _held(session), _next(data)
-    points = psi.raised(taken(data, message, other, IDS, 1)["points"], held["key"], held["group"], data.workers)
-    told = letter(data, [other], IDS, {"points": points}, 2)
+    points = _raised(data, message, other, 1, held)
+    told = letter(data, [other], IDS.topic, {"points": points}, 2)
     return {LETTERS: [told]}, state, {**session, "psi": {**held, "theirs": frozenset(psi.keys_of(points))}}
+
+
+def _raised(data: Columns, message: Any, sender: int, step: int, held: Mapping[str, Any]) -> Any:
+    """The masked ids of a letter under one more exponent."""
+    came = taken(data, message, sender, IDS, step)["points"]
+    with blamed(data, sender, IDS):
+        return psi.raised(came, held["key"], held["group"], data.workers)
 
 
 def asked_about(data: Columns, what: str, message: Any, session: Any) -> int:
@@ -133,11 +150,10 @@ def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -
     step = len(held["orders"]) + 1
     if step >= P:
         raise ProtocolError("all sets have passed here already.")
-    came = taken(data, message, _next(data, -1), IDS, step)["points"]
-    points = psi.raised(came, held["key"], held["group"], data.workers)
+    points = _raised(data, message, _next(data, -1), step, held)
     shuffled = psi.shuffle(len(points))
     to = data.active if step == P - 1 else _next(data)
-    told = letter(data, [to], IDS, {"points": tensor(points.numpy()[shuffled])}, step + 1)
+    told = letter(data, [to], IDS.topic, {"points": tensor(points.numpy()[shuffled])}, step + 1)
     return {LETTERS: [told]}, state, {**session, "psi": {**held, "orders": [*held["orders"], shuffled]}}
 
 
@@ -149,7 +165,7 @@ def _compare(model: Any, data: Columns, message: Any, state: State, session: Any
     members = [frozenset(one) for one in keys]
     of_all = frozenset.intersection(*members)
     flags = [tensor(np.array([one in of_all for one in found], dtype=bool)) for found in keys]
-    told = [letter(data, [last[k]], FLAGS, {"in_all": flags[k]}, P - 1) for k in range(P)]
+    told = [letter(data, [last[k]], FLAGS.topic, {"in_all": flags[k]}, P - 1) for k in range(P)]
     common = {f"{names[a]} + {names[b]}": len(members[a] & members[b]) for a, b in combinations(range(P), 2)}
     return {"common": common, LETTERS: told}, state, session
 
@@ -162,22 +178,15 @@ def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -
         raise ProtocolError("no answer is on its way back here.")
     shuffled = held["orders"][step - 1]
     flags = np.zeros(len(shuffled), bool)
-    came = _flags(data, message, step, len(shuffled))
-    flags[shuffled] = came
-    told = letter(data, [_next(data, -1)], FLAGS, {"in_all": tensor(flags)}, step - 1)
+    flags[shuffled] = _flags(data, message, step, len(shuffled))
+    told = letter(data, [_next(data, -1)], FLAGS.topic, {"in_all": tensor(flags)}, step - 1)
     return {LETTERS: [told]}, state, {**session, "psi": {**held, "back": held["back"] + 1}}
 
 
 def _flags(data: Columns, message: Any, step: int, count: int) -> Any:
     """(count,) which are in all sets, as the party says that had the set after this one."""
     sender = data.active if step == len(data.parties) - 1 else _next(data)
-    return _whole(data, taken(data, message, sender, FLAGS, step)["in_all"].numpy(), count)
-
-
-def _whole(data: Columns, found: Any, count: int) -> Any:
-    if len(found) != count:
-        raise ProtocolError(f"party '{data.name}' got {len(found)} answers for {count} ids: they are not whole.")
-    return found
+    return taken(data, message, sender, FLAGS, step, ids=count)["in_all"].numpy()
 
 
 def _match(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -185,10 +194,10 @@ def _match(model: Any, data: Columns, message: Any, state: State, session: Any) 
     held = _held(session)
     rows, theirs = held["rows"], held.get("theirs")
     if len(data.parties) == 2:
-        mine = psi.points_of(taken(data, message, _next(data), IDS, 2)["points"])
+        mine = psi.points_of(taken(data, message, _next(data), IDS, 2, ids=len(rows))["points"])
         if theirs is None:
             raise ProtocolError("the other party's ids did not come here.")
-        found = _whole(data, np.array([one in theirs for one in mine], dtype=bool), len(rows))
+        found = np.array([one in theirs for one in mine], dtype=bool)
     else:
         found = _flags(data, message, 0, len(rows))
     return {"matched": int(found.sum())}, placed(data, state, rows[found], _key(data, message, session)), session
@@ -212,7 +221,7 @@ def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -
     if data.party == data.active:
         odd = [k for k in others(data) if taken(data, message, k, DIGEST)["digest"] != digest]
         return {**reply, "odd": odd}, placed(data, state, rows, key), session
-    told = letter(data, [data.active], DIGEST, {"digest": digest}, secret=True)
+    told = letter(data, [data.active], DIGEST.topic, {"digest": digest}, secret=True)
     return {**reply, LETTERS: [told]}, placed(data, state, rows, key), session
 
 
@@ -283,14 +292,14 @@ def _intersected(mail: Mail, how: Align, active: int) -> Any:
     ids = {names[k]: int(masked[k]["ids"]) for k in everybody}
     common: dict[str, int] = {}
     if len(names) == 2:
-        yield from mail.ask(everybody, REMASK, IDS)
+        yield from mail.ask(everybody, REMASK, IDS.topic)
     else:
         for _ in range(len(names) - 1):
-            yield from mail.ask(everybody, PASS, IDS)
-        common = dict((yield from mail.ask((active,), COMPARE, IDS))[active]["common"])
+            yield from mail.ask(everybody, PASS, IDS.topic)
+        common = dict((yield from mail.ask((active,), COMPARE, IDS.topic))[active]["common"])
         for _ in range(len(names) - 1):
-            yield from mail.ask(everybody, BACK, FLAGS)
-    heard = yield from mail.ask(everybody, MATCH, IDS, FLAGS, KEY)
+            yield from mail.ask(everybody, BACK, FLAGS.topic)
+    heard = yield from mail.ask(everybody, MATCH, IDS.topic, FLAGS.topic, KEY.topic)
     matched = {int(heard[k]["matched"]) for k in everybody}
     if len(matched) != 1:
         raise ProtocolError(
@@ -302,8 +311,8 @@ def _intersected(mail: Mail, how: Align, active: int) -> Any:
 
 def _compared(mail: Mail, active: int) -> Any:
     names = mail.names
-    yield from mail.ask([k for k in range(len(names)) if k != active], SAME, KEY)
-    said = (yield from mail.ask((active,), SAME, DIGEST))[active]
+    yield from mail.ask([k for k in range(len(names)) if k != active], SAME, KEY.topic)
+    said = (yield from mail.ask((active,), SAME, DIGEST.topic))[active]
     if odd := said["odd"]:
         raise DataError(
             f"align.name = 'none': '{names[active]}' and '{names[odd[0]]}' do not hold the same ids in the same order: "

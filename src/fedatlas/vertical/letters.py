@@ -4,21 +4,33 @@ A letter names its sender, its receivers, its topic, and the step of the protoco
 needs by these (`taken`), and the order of the steps follows from the experiment: what another party, question or step said is never used
 in their place. In a simulation letters are plain. Between real parties they are signed for the run, the round and the attempt
 (`federation.signed_letters`), and opened before a question sees them.
+
+Each kind of letter declares its form (`LetterKind`). A letter of another form, or with content that a check behind the form refuses
+(`blamed`), is the fault of its sender, which is lost as a party that does not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Ask, Replies, Update
-from fedatlas.errors import ProtocolError
-from fedatlas.vertical.parties import Columns, each
+from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.vertical.forms import Form, odd
+from fedatlas.vertical.parties import Columns, PartyLeft, each
 
 LETTERS = "letters"  # the part of a message, and of a reply, that holds them
 Letter = Mapping[str, Any]
 Due = Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
 """Question -> who may be asked it ("active", "passive", "all"), and what the coordinator may say beside letters."""
+
+
+class LetterKind(NamedTuple):
+    """A kind of letter: its topic, and the form of what it says."""
+
+    topic: str
+    form: Form
 
 
 def letter(
@@ -28,14 +40,43 @@ def letter(
     return {"from": data.party, "to": [*to], "topic": topic, "step": step, "secret": secret, "content": content}
 
 
-def taken(data: Columns, message: Mapping[str, Any], sender: int, topic: str, step: int = 0) -> Any:
-    """Return what a party's letter says. ProtocolError where the one that is due did not come."""
+def taken(data: Columns, message: Mapping[str, Any], sender: int, kind: LetterKind, step: int = 0, **sizes: int) -> Any:
+    """Return what a party's letter says, which has the form of its kind. ``sizes``: what the form names, as this party knows it.
+
+    PartyLeft where the letter that is due did not come, or says something else.
+    """
+    name, topic = data.parties[sender], kind.topic
     for one in message.get(LETTERS, ()):
         if (one["from"], one["topic"], one["step"]) == (sender, topic, step) and data.party in one["to"]:
+            if why := odd(kind.form, one["content"], "it", sizes):
+                raise unusable(name, topic, why)
             return one["content"]
-    raise ProtocolError(
-        f"party '{data.name}' got no letter '{topic}', number {step}, from '{data.parties[sender]}', and one was due."
-    )
+    raise PartyLeft(f"party '{data.name}' got no letter '{topic}', number {step}, from '{name}', and one was due.")
+
+
+def unusable(name: str, topic: str, why: str) -> PartyLeft:
+    """Return the error for a letter that cannot be used: its sender is lost."""
+    return PartyLeft(f"party '{name}' is lost: its letter '{topic}' cannot be used: {why.rstrip('.')}.")
+
+
+@contextmanager
+def blamed(data: Columns, sender: int, kind: LetterKind) -> Iterator[None]:
+    """What is refused inside is the fault of the sender of a letter. PartyLeft in its name."""
+    try:
+        yield
+    except PartyLeft:
+        raise
+    except (ProtocolError, PrivacyError) as error:
+        raise unusable(data.parties[sender], kind.topic, str(error)) from None
+
+
+def well_addressed(one: Any, sender: int, parties: int) -> bool:
+    """Return whether a letter names this sender, receivers among so many parties, a topic and a step."""
+    if not isinstance(one, Mapping) or not {"from", "to", "topic", "step"} <= {*one}:
+        return False
+    receivers = isinstance(one["to"], list) and all(type(k) is int and 0 <= k < parties for k in one["to"])
+    named = type(one["from"]) is int and one["from"] == sender and type(one["topic"]) is str
+    return receivers and named and type(one["step"]) is int
 
 
 def others(data: Columns) -> tuple[int, ...]:
@@ -53,14 +94,22 @@ class Mail:
     def ask(
         self, parties: Iterable[int], what: str, *topics: str, **told: Any
     ) -> Generator[Ask, Replies, Mapping[int, Update]]:
-        """Return the replies of some parties, each told the same beside its letters on these topics. PartyLeft as `each`."""
+        """Return the replies of some parties, each told the same beside its letters on these topics.
+
+        PartyLeft as `each`, and for letters that cannot be brought to anybody.
+        """
         to = tuple(parties)
         if not to:
             return {}
         ask = Ask(to, what, {k: {**told, LETTERS: self._take(k, topics)} for k in to}, "each")
         heard = yield from each(ask, self.names)
-        for reply in heard.values():
-            for one in reply.get(LETTERS, ()):
+        for sender, reply in heard.items():
+            letters = reply.get(LETTERS, [])
+            if not isinstance(letters, list) or not all(
+                well_addressed(one, sender, len(self.names)) for one in letters
+            ):
+                raise PartyLeft(f"party '{self.names[sender]}' is lost: it answered '{what}' with letters to nobody.")
+            for one in letters:
                 for k in one["to"]:
                     self.waiting.setdefault(k, []).append(one)
         return heard

@@ -43,7 +43,7 @@ class Columns(NamedTuple):
 
 
 class PartyLeft(ProtocolError):
-    """A party did not answer: the round is lost, and earlier rounds are kept."""
+    """A party did not answer, or not in the form that was due: the round is lost, and earlier rounds are kept."""
 
 
 def order(state: State) -> Whole:

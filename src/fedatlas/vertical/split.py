@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.errors import DataError
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.align import Answered
-from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, others, taken
-from fedatlas.vertical.parties import Columns, Whole, aligned, tensor
+from fedatlas.vertical.forms import Numbers
+from fedatlas.vertical.letters import LETTERS, Due, LetterKind, Mail, letter, others, taken, unusable
+from fedatlas.vertical.parties import Columns, Whole, aligned, order, tensor
 
 SPLIT, PLACES = "split rows", "told rows"
 PARTS = ("train", "held", "test")
+TOLD = LetterKind(PLACES, {"places": {part: Numbers(torch.int64, (None,), 0, "places") for part in PARTS}})
 
 
 def parted(y: Any, task: str, shares: Mapping[str, float], seed: int) -> dict[str, Whole]:
@@ -53,7 +56,9 @@ def _split(model: Any, data: Columns, message: Any, state: State, session: Any) 
 
 
 def _told(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    found = taken(data, message, data.active, PLACES)["places"]
+    found = taken(data, message, data.active, TOLD, places=len(order(state)))["places"]
+    if len(np.unique(all_of := np.concatenate([found[part].numpy() for part in PARTS]))) != len(all_of) != 0:
+        raise unusable(data.parties[data.active], PLACES, "a row is in two parts")
     return {}, {**state, "split": {part: found[part] for part in PARTS}}, session
 
 

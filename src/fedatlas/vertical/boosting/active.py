@@ -12,19 +12,22 @@ from typing import Any
 import numpy as np
 
 from fedatlas.algorithm import State
-from fedatlas.errors import FedatlasError, ProtocolError
+from fedatlas.errors import ProtocolError
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import gains, records, sealed
-from fedatlas.vertical.boosting.histogram import left_sums, received, summed
-from fedatlas.vertical.boosting.nodes import moved
-from fedatlas.vertical.boosting.passive import (
+from fedatlas.vertical.boosting.histogram import left_sums, summed
+from fedatlas.vertical.boosting.letter_kinds import (
     BINS,
     GRADIENTS,
     LEVEL,
-    SPLIT,
-    SUMS,
+    RECORDED,
     WANTED,
+    of_level,
+    sums_letter,
+)
+from fedatlas.vertical.boosting.nodes import moved
+from fedatlas.vertical.boosting.passive import (
     Answered,
     cut,
     divided,
@@ -33,8 +36,8 @@ from fedatlas.vertical.boosting.passive import (
     under_way,
 )
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.letters import LETTERS, letter, others, taken
-from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
+from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken, unusable
+from fedatlas.vertical.parties import Columns, PartyLeft, Whole, aligned, places, tensor
 
 KEY = "key"  # key of a session's memory that lasts over rounds and is never written
 
@@ -51,7 +54,7 @@ def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
         "margin": tensor(np.zeros(len(own.y))),
         "task": unit.task,
         "unit": tensor(np.array([unit.start, unit.scale])),
-        "announced": {str(k): int(taken(data, message, k, BINS)["candidates"]) for k in others(data)},
+        "announced": {str(k): taken(data, message, k, BINS)["candidates"] for k in others(data)},
         "nodes": records.empty(records.SKELETON),
     }
     return {"started": True}, {**state, "boost": boost}, session
@@ -111,7 +114,7 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
     before = under_way(session)
     if not before["open"]:
         raise ProtocolError("no node of the tree is open.")
-    now = {**_settled(data, before, message), "level": before["level"] + 1}
+    now = {**_settled(how, data, state, before, message), "level": before["level"] + 1}
     sums_of, opened = _opened(how, data, state, now, message, session)
     choices = {}
     for v in now["open"]:
@@ -130,23 +133,29 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
     now = {**now, "open": _next(how, choices)}
     said = {"told": told, "open": now["open"], "owners": sorted(now["asked"])}
     to = asked_for_sums(how, data, now["tree"])
-    sent = [letter(data, to, LEVEL, said, now["level"])] if to else []
+    sent = [letter(data, to, LEVEL.topic, said, now["level"])] if to else []
     for k, nodes in sorted(now["asked"].items()):
         wanted = {"nodes": nodes, "ties": [tensor(choices[v][0].ties) for v in nodes]}
-        sent.append(letter(data, [k], WANTED, wanted, now["level"]))
+        sent.append(letter(data, [k], WANTED.topic, wanted, now["level"]))
     reply = {LETTERS: sent, "owners": said["owners"], "open": len(now["open"]), "counts": opened}
     return reply, after, {**session, "boost": now}
 
 
-def _settled(data: Columns, now: Mapping[str, Any], message: Any) -> dict[str, Any]:
+def _settled(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], message: Any) -> dict[str, Any]:
     """With what the owners of the last level's splits said of them."""
-    nodes, told = dict(now["tree_nodes"]), []
+    nodes, at = dict(now["tree_nodes"]), now["at"]
     for k, asked in now["asked"].items():
-        said = taken(data, message, k, SPLIT, now["level"])
-        told.append(said["told"])
+        first = int((state["boost"]["nodes"]["party"] == k).sum())
+        first += sum(party == k and record >= 0 for party, record, _ in nodes.values())
+        numbers = {"told": len(asked), "first": first, "beyond": first + len(asked)}
+        said = taken(data, message, k, RECORDED, now["level"], **numbers, **of_level(how, now["level"]))
+        if said["told"]["nodes"] != asked:
+            raise unusable(data.parties[k], RECORDED.topic, "it divides other nodes than it was asked to")
+        with blamed(data, k, RECORDED):
+            at = moved(at, [said["told"]])
         for v, record in zip(asked, said["records"], strict=True):
-            nodes[v] = (*nodes[v][:1], int(record), *nodes[v][2:])
-    return {**now, "at": moved(now["at"], told), "tree_nodes": nodes, "asked": {}}
+            nodes[v] = (*nodes[v][:1], record, *nodes[v][2:])
+    return {**now, "at": at, "tree_nodes": nodes, "asked": {}}
 
 
 def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
@@ -155,44 +164,37 @@ def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
 
 
 def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], message: Any, session: Any) -> Any:
-    """({party: {node: (k, 3) left sums}}, counts). ProtocolError, in a sentence that names the party, for what are no such sums."""
+    """({party: {node: (k, 3) left sums}}, counts). PartyLeft, in a sentence that names the party, for what are no such sums."""
     found: dict[int, dict[int, Whole]] = {}
     decryptions = 0
     asked = asked_for_sums(how, data, now["tree"])
     form = sealed.fields(len(now["rows"]), how) if how.encrypted and asked else None
+    kind, most = sums_letter(how), len(now["rows"]) << how.precision  # no sum of a node is larger
+    sizes = {"open": len(now["open"]), "least": -most, "above": most + 1}
     for k in asked:
-        said, name = taken(data, message, k, SUMS, now["level"]), data.parties[k]
-        announced, candidates = state["boost"]["announced"][str(k)], int(said["candidates"])
+        said, name = taken(data, message, k, kind, now["level"], **sizes), data.parties[k]
+        announced, candidates = state["boost"]["announced"][str(k)], said["candidates"]
         if candidates > announced or (how.columns == 1 and candidates != announced):
-            raise ProtocolError(
-                f"party '{name}' answered with {candidates} sums per node, but its bins give {announced}."
-            )
-        if len(said["left"]) != len(now["open"]):
-            raise ProtocolError(
-                f"party '{name}' answered for {len(said['left'])} nodes, but {len(now['open'])} were open."
-            )
-        try:
-            if form is not None:
-                holder = session["run"][KEY]
-                found[k] = {
-                    v: sealed.opened(holder, one, form, candidates, data.workers)
-                    for v, one in zip(now["open"], said["left"], strict=True)
-                }
-                decryptions += sum(form.batches(candidates)) * len(said["left"])
-            else:
-                found[k] = {v: received(one, candidates) for v, one in zip(now["open"], said["left"], strict=True)}
-        except FedatlasError as error:
-            raise ProtocolError(f"party '{name}' did not answer with sums of its bins: {error}") from None
+            raise PartyLeft(f"party '{name}' answered with {candidates} sums per node, but its bins give {announced}.")
+        if form is None:
+            found[k] = {v: one.numpy() for v, one in zip(now["open"], said["left"], strict=True)}
+            continue
+        with blamed(data, k, kind):
+            found[k] = {
+                v: sealed.opened(session["run"][KEY], one, form, candidates, data.workers)
+                for v, one in zip(now["open"], said["left"], strict=True)
+            }
+        decryptions += sum(form.batches(candidates)) * len(said["left"])
     return found, {"decryptions": decryptions, "exponentiations": decryptions} if decryptions else {}
 
 
 def _possible(left: Whole, whole: Whole, name: str, how: SecureBoost) -> Whole:
-    """Return the same sums; ProtocolError if no rows of the node can have them."""
+    """Return the same sums; PartyLeft if no rows of the node can have them."""
     g, h, count = left.T
     top = 1 << how.precision
     wrong = (count < 0) | (count > whole[2]) | (h < 0) | (h > whole[1]) | (np.abs(g) > count * top)
     if wrong.any():
-        raise ProtocolError(
+        raise PartyLeft(
             f"party '{name}' answered with {int(wrong.sum())} sums that no rows of a node can have: they are broken or forged."
         )
     return left
@@ -231,7 +233,7 @@ def leaves(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
     before, boost = under_way(session), state["boost"]
     if before["open"] or not before["level"]:
         raise ProtocolError("the tree is not grown to its end.")
-    now = _settled(data, before, message)
+    now = _settled(how, data, state, before, message)
     split, tree = now["tree_nodes"], now["tree"] - 1
     order = sorted({1, *(c for v in split for c in (2 * v, 2 * v + 1))})
     place = {v: i for i, v in enumerate(order)}

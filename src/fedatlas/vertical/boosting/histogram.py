@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedatlas.errors import ProtocolError
 from fedatlas.vertical.boosting.bins import Grid
 from fedatlas.vertical.parties import Whole, tensor
 
@@ -51,12 +50,3 @@ class Clear(NamedTuple):
     def returned(self, histogram: Whole, found: Grid, order: Whole) -> Any:
         """Return the left sums of all candidates in this order, as they are sent."""
         return tensor(left_sums(histogram, found)[order])
-
-
-def received(plain: Any, candidates: int) -> Whole:
-    """Return the received sums (candidates, 3); ProtocolError if the message is not of this form."""
-    shape = getattr(plain, "shape", None)
-    if shape is None or tuple(shape) != (candidates, 3) or "int64" not in str(plain.dtype):
-        raise ProtocolError(f"{candidates} sums were expected, but the message has {0 if not shape else shape[0]}")
-    found: Whole = plain.numpy()
-    return found

@@ -15,14 +15,12 @@ import numpy as np
 from fedatlas.algorithm import State
 from fedatlas.errors import ProtocolError
 from fedatlas.vertical.boosting import records
+from fedatlas.vertical.boosting.letter_kinds import ANSWERED, ASKED, common
 from fedatlas.vertical.boosting.nodes import bits, unpacked
 from fedatlas.vertical.boosting.passive import Answered, session_of
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.letters import LETTERS, letter, taken
+from fedatlas.vertical.letters import LETTERS, blamed, letter, taken
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, tensor
-
-ASKED, ANSWERED = "rows at nodes", "ways"
-"""Topics of letters; their number is that of the walk, from 1."""
 
 
 def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -35,8 +33,9 @@ def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State
         now = {"at": np.repeat(roots[:, None], len(order(state)), axis=1), "asked": {}, "step": 0}
     at, step = now["at"].copy(), now["step"]
     for party, some in now["asked"].items():
-        answers = taken(data, message, party, ANSWERED, step)["left"]
-        _answered(at, skeleton, roots, some, answers, data.parties[party])
+        answers = taken(data, message, party, ANSWERED, step, asked=len(some))["left"]
+        with blamed(data, party, ANSWERED):
+            _answered(at, skeleton, roots, some, answers)
     asked: dict[int, list[tuple[int, Whole]]] = {}
     for tree in range(len(roots)):
         for node, rows in _onwards(at[tree], skeleton, roots[tree], data.party, own.x, boost["table"]):
@@ -45,7 +44,7 @@ def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State
     for party, some in asked.items():
         numbers = tensor(np.array([skeleton["record"][node] for node, _ in some], np.int64))
         places = [tensor(rows.astype(np.int32)) for _, rows in some]
-        sent.append(letter(data, [party], ASKED, {"records": numbers, "rows": places}, step + 1))
+        sent.append(letter(data, [party], ASKED.topic, {"records": numbers, "rows": places}, step + 1))
     session = {**session_of(session), "walk": {"at": at, "asked": asked, "step": step + 1}}
     if not asked:
         margin = np.zeros(at.shape[1])
@@ -75,9 +74,7 @@ def _onwards(
     return sorted(foreign, key=lambda one: one[0])
 
 
-def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, answers: Any, name: str) -> None:
-    if len(answers) != len(asked):
-        raise ProtocolError(f"party '{name}' answered for {len(answers)} nodes, but it was asked about {len(asked)}.")
+def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, answers: Any) -> None:
     for (node, rows), packed in zip(asked, answers, strict=True):
         tree = int(skeleton["tree"][node])
         root = roots[tree]
@@ -88,11 +85,11 @@ def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, 
 def way(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Return, at the owner of some nodes, which of the rows they send left."""
     table, x = state["boost"]["table"], aligned(data, state).x
-    said, answers = taken(data, message, data.active, ASKED, message["step"]), []
+    said, answers = taken(data, message, data.active, ASKED, message["step"], places=common(state)), []
     for record, rows in zip(said["records"].tolist(), said["rows"], strict=True):
         if not 0 <= record < len(table["tree"]):
             raise ProtocolError(
                 f"party '{data.name}' was asked for split {record}, which is not in its file: use the files of a single run."
             )
         answers.append(bits(records.ways(table, record, x[rows.numpy()])))
-    return {LETTERS: [letter(data, [data.active], ANSWERED, {"left": answers}, message["step"])]}, state, session
+    return {LETTERS: [letter(data, [data.active], ANSWERED.topic, {"left": answers}, message["step"])]}, state, session

@@ -15,15 +15,14 @@ from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import records, sealed
 from fedatlas.vertical.boosting.bins import Grid, cuts_of, grid, numbered, spots
 from fedatlas.vertical.boosting.histogram import Clear
+from fedatlas.vertical.boosting.letter_kinds import BINS, LEVEL, SPLIT, SUMS, WANTED, common, gradients_letter, of_level
 from fedatlas.vertical.boosting.nodes import bits, moved, parents, smaller
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.letters import LETTERS, letter, others, taken
+from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
 
 Answered = tuple[Update, State, Any]
-BINS, GRADIENTS, SUMS, LEVEL, WANTED, SPLIT = "bins", "gradients", "sums", "level", "wanted", "split"
-"""Topics of letters; from SUMS on their number is the level of the tree, from 1."""
 
 
 def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -38,7 +37,7 @@ def cut(how: SecureBoost, model: Any, data: Columns, message: Any, state: State,
         "table": records.empty(records.TABLE),
     }
     whole = grid(range(len(cuts)), cuts, holes)
-    told = letter(data, [data.active], BINS, {"candidates": len(whole.at)})
+    told = letter(data, [data.active], BINS.topic, {"candidates": len(whole.at)})
     return {LETTERS: [told]}, {**state, "boost": boost}, session
 
 
@@ -58,7 +57,7 @@ def offered(how: SecureBoost, data: Columns, state: State, tree: int) -> tuple[G
 def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """The left sums of all candidates of the open nodes, in a secret order."""
     if "boost" in session_of(session):
-        now, asked = _onwards(data, message, session["boost"])
+        now, asked = _onwards(how, data, message, session["boost"])
     else:
         now, asked = _begun(how, data, message, state), [1]
     sums, found = now["sums"], now["grid"]
@@ -70,12 +69,18 @@ def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
     return {LETTERS: [told], "counts": _counted(how, now, left)}, state, {**session_of(session), "boost": now}
 
 
-def _onwards(data: Columns, message: Any, now: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+def _onwards(how: SecureBoost, data: Columns, message: Any, now: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """(the session on the next level, its open nodes): with what the active party and the owners of splits said of the last one."""
-    level = now["level"]
-    said = taken(data, message, data.active, LEVEL, level)
-    theirs = [taken(data, message, k, SPLIT, level)["told"] for k in said["owners"] if k != data.party]
-    at = moved(now["at"], [said["told"], *theirs])
+    level, at = now["level"], now["at"]
+    sizes = of_level(how, level)
+    said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
+    with blamed(data, data.active, LEVEL):
+        at = moved(at, [said["told"]])
+    for k in said["owners"]:
+        if k != data.party:
+            told = taken(data, message, k, SPLIT, level, **sizes)["told"]
+            with blamed(data, k, SPLIT):
+                at = moved(at, [told])
     return {**now, "at": at, "level": level + 1, "divided": False}, list(said["open"])
 
 
@@ -92,14 +97,17 @@ def under_way(session: Any) -> dict[str, Any]:
 
 
 def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[str, Any]:
-    told = taken(data, message, data.active, GRADIENTS)
+    kind, train = gradients_letter(how), places(state, "train")
+    sizes = {"places": common(state), "trees": how.trees + 1} | ({} if how.subsample < 1 else {"rows": len(train)})
+    told = taken(data, message, data.active, kind, **sizes)
     tree = told["tree"]
     found, at_bins = offered(how, data, state, tree)
-    rows = told["rows"].numpy() if told["rows"] is not None else places(state, "train")
+    rows = told["rows"].numpy() if told["rows"] is not None else train
     sums: Any
     if how.encrypted:
-        public = paillier.public_key(told["public"], testing=how.testing)
-        batches = tuple(paillier.received(public, one, len(rows)) for one in told["ciphertexts"])
+        with blamed(data, data.active, kind):
+            public = paillier.public_key(told["public"], testing=how.testing)
+            batches = tuple(paillier.received(public, one, len(rows)) for one in told["ciphertexts"])
         sums = sealed.Cipher(public, batches, sealed.fields(len(rows), how), data.workers)
     else:
         sums = Clear(told["g"].numpy(), told["h"].numpy())
@@ -143,16 +151,17 @@ def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> d
 def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """New records in the party's own table, and which rows of each node they send left."""
     now = under_way(session)
-    said = taken(data, message, data.active, WANTED, now["level"])
+    said = taken(data, message, data.active, WANTED, now["level"], **of_level(how, now["level"]))
     if now["divided"]:
         raise ProtocolError("the nodes of this level are divided already.")
-    wanted = [
-        _first(now["orders"].get(v), ties, data.name) for v, ties in zip(said["nodes"], said["ties"], strict=True)
-    ]
+    with blamed(data, data.active, WANTED):
+        wanted = [
+            _first(now["orders"].get(v), ties, data.name) for v, ties in zip(said["nodes"], said["ties"], strict=True)
+        ]
     told, numbers, after = divided(data, state, now, said["nodes"], wanted)
     to = [k for k in others(data) if k != data.active]
-    sent = [letter(data, to, SPLIT, {"told": told}, now["level"])] if to else []
-    sent.append(letter(data, [data.active], SPLIT, {"told": told, "records": numbers}, now["level"]))
+    sent = [letter(data, to, SPLIT.topic, {"told": told}, now["level"])] if to else []
+    sent.append(letter(data, [data.active], SPLIT.topic, {"told": told, "records": numbers}, now["level"]))
     at = moved(now["at"], [told])
     return {LETTERS: sent}, after, {**session, "boost": {**now, "at": at, "divided": True}}
 

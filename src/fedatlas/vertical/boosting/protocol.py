@@ -15,7 +15,8 @@ from typing import Any
 
 from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.vertical.boosting import active as label_holder
-from fedatlas.vertical.boosting import inference, passive, records
+from fedatlas.vertical.boosting import inference, letter_kinds, passive, records
+from fedatlas.vertical.boosting.letter_kinds import GAINS
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, taken
 from fedatlas.vertical.parties import Columns, tensor
@@ -30,7 +31,7 @@ OPEN, SPLIT, LEAVES, SHARE, IMPORTANCE, WALK, WAY = (
     "walk",
     "way",
 )
-GAINS = "gains"  # topic of a letter
+LEVEL, SPLITS = letter_kinds.LEVEL.topic, letter_kinds.SPLIT.topic
 
 
 def questions(how: SecureBoost) -> Mapping[str, Question]:
@@ -68,7 +69,7 @@ def begin(how: SecureBoost, server: State) -> RoundGenerator:
     """Bins at every party, and the start of all margins; behind the alignment and the split of the rows."""
     mail = Mail(server["names"])
     yield from mail.ask(_others(server), BINS)
-    yield from mail.ask((server["active"],), START, passive.BINS)
+    yield from mail.ask((server["active"],), START, letter_kinds.BINS.topic)
     return {**server, "boost": {"counts": {}, "total": {}, "nodes": []}}
 
 
@@ -82,12 +83,12 @@ def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
     _add(counts, (yield from mail.ask((active,), GRADIENTS, tree=number)))
     goes_on = True
     while goes_on:
-        _add(counts, (yield from mail.ask(others, HISTOGRAM, passive.GRADIENTS, passive.LEVEL, passive.SPLIT)))
-        said = yield from mail.ask((active,), OPEN, passive.SUMS, passive.SPLIT)
+        _add(counts, (yield from mail.ask(others, HISTOGRAM, letter_kinds.GRADIENTS, LEVEL, SPLITS)))
+        said = yield from mail.ask((active,), OPEN, letter_kinds.SUMS, SPLITS)
         _add(counts, said)
         goes_on = bool(said[active]["open"])
-        yield from mail.ask([int(k) for k in said[active]["owners"]], SPLIT, passive.WANTED)
-    done = (yield from mail.ask((active,), LEAVES, passive.SPLIT))[active]
+        yield from mail.ask([int(k) for k in said[active]["owners"]], SPLIT, letter_kinds.WANTED.topic)
+    done = (yield from mail.ask((active,), LEAVES, SPLITS))[active]
     boost = server["boost"]
     total = {name: boost["total"].get(name, 0) + n for name, n in counts.items()}
     return {
@@ -110,11 +111,11 @@ def infer(how: SecureBoost, server: State) -> RoundGenerator:
     """Margins of all aligned rows by a model that was loaded; they stand in the active party's state."""
     mail, active, step = Mail(server["names"]), server["active"], 0
     while True:
-        owners = (yield from mail.ask((active,), WALK, inference.ANSWERED))[active]["owners"]
+        owners = (yield from mail.ask((active,), WALK, letter_kinds.ANSWERED.topic))[active]["owners"]
         if not owners:
             return server
         step += 1
-        yield from mail.ask([int(k) for k in owners], WAY, inference.ASKED, step=step)
+        yield from mail.ask([int(k) for k in owners], WAY, letter_kinds.ASKED.topic, step=step)
 
 
 def importance(how: SecureBoost, server: State) -> RoundGenerator:
@@ -122,7 +123,7 @@ def importance(how: SecureBoost, server: State) -> RoundGenerator:
     mail, names = Mail(server["names"]), server["names"]
     yield from mail.ask((server["active"],), SHARE)
     everybody = range(len(names))
-    found = yield from mail.ask(everybody, IMPORTANCE, GAINS)
+    found = yield from mail.ask(everybody, IMPORTANCE, GAINS.topic)
     by_party = {names[k]: found[k]["by_column"].tolist() for k in everybody}
     return {**server, "boost": {**server["boost"], "importance": by_party}}
 
@@ -134,7 +135,7 @@ def share(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
     for k in range(len(data.parties)):
         mine = nodes["party"] == k
         own = {"records": tensor(nodes["record"][mine]), "gains": tensor(nodes["gain"][mine])}
-        told.append(letter(data, [k], GAINS, own))
+        told.append(letter(data, [k], GAINS.topic, own))
     return {LETTERS: told}, state, session
 
 
@@ -142,7 +143,8 @@ def own_gains(
     how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any
 ) -> passive.Answered:
     """A party: what its splits gained, kept beside them, and the sum by column."""
-    boost, told = state["boost"], taken(data, message, data.active, GAINS)
+    boost = state["boost"]
+    told = taken(data, message, data.active, GAINS, lines=len(boost["table"]["tree"]))
     table = {name: one.clone() for name, one in boost["table"].items()}
     table["gain"][told["records"]] = told["gains"]
     return (

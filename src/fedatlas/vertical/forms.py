@@ -1,0 +1,120 @@
+"""Forms: what a letter must look like before its receiver uses anything in it.
+
+A form is a mapping of parts, or one of the records here. A size is a number, or the name of one that the receiver knows
+(``sizes``). A name that it does not know takes the first length that comes under it, so two lists of one name are
+equally long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+Size = int | str
+Sizes = dict[str, int]
+
+LARGE = 1 << 53  # whole numbers below this are exact in every type that they are computed in
+
+
+class WholeNumber(NamedTuple):
+    """A whole number, from ``low`` to less than ``below``; ``name``: that of the size that it tells."""
+
+    low: Size = 0
+    below: Size = LARGE
+    name: str = ""
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:
+        """Return why a value is not of this form, as part of a sentence, or ""."""
+        if type(value) is not int:
+            return f"{at} is no whole number"
+        if not known(self.low, sizes) <= value < known(self.below, sizes):
+            return f"{at} is out of its range"
+        sizes |= {self.name: value} if self.name else {}
+        return ""
+
+
+class ShortText(NamedTuple):
+    """A text of this many characters."""
+
+    length: int
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:  # noqa: ARG002
+        """Return why a value is not of this form, or ""."""
+        return (
+            "" if type(value) is str and len(value) == self.length else f"{at} is no text of {self.length} characters"
+        )
+
+
+class Numbers(NamedTuple):
+    """A tensor of finite numbers, from ``low`` to less than ``below``; a length of None may be any."""
+
+    dtype: torch.dtype
+    shape: tuple[Size | None, ...]
+    low: Size | None = None
+    below: Size | None = None
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:
+        """Return why a value is not of this form, or ""."""
+        if not isinstance(value, torch.Tensor) or value.dtype != self.dtype or value.ndim != len(self.shape):
+            return f"{at} is no tensor of the type and the axes that are due"
+        for found, size in zip(value.shape, self.shape, strict=True):
+            if why := other_length(found, size, at, sizes):
+                return why
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            return f"{at} is not finite"
+        low = self.low is not None and bool((value < known(self.low, sizes)).any())
+        high = self.below is not None and bool((value >= known(self.below, sizes)).any())
+        return f"{at} has numbers out of their range" if low or high else ""
+
+
+class ListOf(NamedTuple):
+    """A list of ``count`` values of one form; ``once``: no value comes twice."""
+
+    one: Form
+    count: Size | None = None
+    once: bool = False
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:
+        """Return why a value is not of this form, or ""."""
+        if not isinstance(value, list):
+            return f"{at} is no list"
+        reasons = (odd(self.one, one, f"an entry of {at}", sizes) for one in value)
+        if why := other_length(len(value), self.count, at, sizes) or next((why for why in reasons if why), ""):
+            return why
+        return f"{at} has an entry twice" if self.once and len({*value}) < len(value) else ""
+
+
+class Nothing(NamedTuple):
+    """None, where there is nothing to say."""
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:  # noqa: ARG002
+        """Return why a value is not of this form, or ""."""
+        return "" if value is None else f"{at} says something where nothing is due"
+
+
+Form = WholeNumber | ShortText | Numbers | ListOf | Nothing | Mapping[str, Any]
+"""A mapping holds the form of each of its parts."""
+
+
+def odd(form: Form, value: Any, at: str, sizes: Sizes) -> str:
+    """Return why a value is not of a form, as part of a sentence, or "". ``at``: how the value is called there."""
+    if not isinstance(form, Mapping):
+        return form.odd(value, at, sizes)
+    if not isinstance(value, Mapping):
+        return f"{at} is no table of parts"
+    if {*value} != {*form}:
+        return f"{at} has other parts than {', '.join(repr(name) for name in form)}"
+    return next((why for name, one in form.items() if (why := odd(one, value[name], f"'{name}'", sizes))), "")
+
+
+def known(size: Size, sizes: Sizes) -> int:
+    """Return a size as a number."""
+    return sizes[size] if isinstance(size, str) else size
+
+
+def other_length(found: int, size: Size | None, at: str, sizes: Sizes) -> str:
+    """Return how a length differs from the one that is due, or ""; a name that is new takes the length."""
+    due = found if size is None else sizes.setdefault(size, found) if isinstance(size, str) else size
+    return "" if found == due else f"{at} has {found:,} entries where {due:,} are due"
