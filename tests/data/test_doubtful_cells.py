@@ -37,6 +37,11 @@ def values(dataset: Dataset) -> set[float]:
     return {*dataset.train.x[:, 0].tolist(), *dataset.test.x[:, 0].tolist()}
 
 
+def told(dataset: Dataset) -> list[str]:
+    """What is told but that the owner, or a target of these few rows, repeats another column."""
+    return [doubt for doubt in dataset.facts["doubts"] if "says the same as" not in doubt]
+
+
 # ------------------------------------------------------------------------------------------------ numbers
 
 
@@ -98,7 +103,7 @@ def test_marks_of_numbers_are_said_and_read_by_their_keys(
     asked = load(path, **keys)
     plain = [float(cell.translate(str.maketrans("", "", "$%,' "))) for cell in cells]
     assert values(asked) == {*plain}
-    assert asked.facts["doubts"] == []
+    assert told(asked) == []
     target = load(path, label="a")
     assert target.task == "classes"
     assert any(said in doubt and "The target 'a'" in doubt for doubt in target.facts["doubts"])
@@ -185,7 +190,7 @@ def test_of_classes_the_text_is_the_class(cells: list[str], names: tuple[str, ..
     path = column(tmp_path / "t.csv", *cells)
     found = load(path, label="a", task="classes")
     assert found.class_names == names
-    assert [pair in doubt for doubt in found.facts["doubts"]] == [True] * bool(pair)
+    assert [pair in doubt for doubt in told(found)] == [True] * bool(pair)
     if len(names) == 2:
         with_id = pd.read_csv(path, sep=";", dtype=str).assign(id=range(60))
         with_id.to_csv(tmp_path / "p.csv", index=False)

@@ -30,7 +30,9 @@ from fedatlas.data.cells import (
     values_of,
 )
 from fedatlas.data.dataset import Column, Names, Split, TaskKind
+from fedatlas.data.dates import forms_of, proposed
 from fedatlas.data.decimals import with_points
+from fedatlas.data.problems import Problem, Problems
 from fedatlas.data.table_file import as_given
 from fedatlas.errors import ConfigError, DataError
 
@@ -124,48 +126,68 @@ def encode_table(
     """
     if not roles.label:
         raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
-    check_roles(table.columns, {**roles._asdict(), "dates": dict(now().dates)}, "data.", source)
+    problems = Problems(source)
+    problems.add(absent(table.columns, {**roles._asdict(), "dates": dict(now().dates)}, "data.", source))
     needed = {"target": roles.label, OWNER: roles.client, "weight column": roles.weight}
     advice = "data.missing = 'drop' or 'median' leaves out such rows"
-    kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice))
+    kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice, problems))
+    labels = table if problems.found else table.iloc[kept]  # what a row lacks elsewhere says nothing about its class
     table = table.iloc[kept]
     what = f"{source}: the target '{roles.label}'"
-    y, task, class_names = encode_target(table[roles.label], roles.task, what, classes)
+    if roles.label in table.columns:
+        with problems.noted():
+            known = labels[roles.label]
+            known = known[~missing(texts(known))] if problems.found else known
+            y, task, class_names = encode_target(known, roles.task, what, classes)
     outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
-    schema, x = encode_inputs(table, outside, roles.categories, source)
+    with problems.noted():
+        weight = encode_weights(table[roles.weight], source) if roles.weight and roles.weight in table.columns else None
+    schema, x = encode_inputs(table, outside, roles.categories, source, problems=problems)
     client, client_names = encode_clients(table[roles.client], roles.same_owner) if roles.client else (None, ())
-    weight = encode_weights(table[roles.weight], source) if roles.weight else None
     return Encoded(Split(torch.from_numpy(x), y, client, weight), kept, task, class_names, schema, client_names)
 
 
-def unusable(table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: bool, advice: str) -> np.ndarray:
-    """Return a mask, bool (rows,), of rows that lack a value no rule can fill; DataError for any of them unless ``drop``.
+def unusable(
+    table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: bool, advice: str, problems: Problems
+) -> np.ndarray:
+    """Return a mask, bool (rows,), of rows that lack a value no rule can fill, which is a problem unless ``drop``.
 
-    ``needed``: purpose of a column -> its name, "" for none.
+    ``needed``: purpose of a column -> its name, "" for none; an absent column lacks nothing. DataError if no row is left.
     """
     out = np.zeros(len(table), bool)
     for what, name in needed.items():
-        if not name:
+        if not name or name not in table.columns:
             continue
         values = None if what == OWNER else numbers(table[name])  # an owner's number is a name
         gone = missing(texts(table[name])) if values is None else np.isnan(values)
         if gone.any() and not drop:
-            raise DataError(f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: {advice}.")
+            said = f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: {advice}."
+            problems.add([DataError(said)])
         out |= gone
     if out.all():
-        raise DataError(f"{source}: no row has all of {', '.join(filter(None, needed.values()))}.")
+        problems.add([DataError(f"{source}: no row has all of {', '.join(filter(None, needed.values()))}.")])
+        problems.refuse()
     return out
 
 
-def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
-    """Raise ConfigError if a role names an absent column; ``prefix`` precedes the role's key in the message."""
+def absent(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> list[Problem]:
+    """Return an error for each role that names an absent column; ``prefix`` precedes the role's key in the message."""
+    out = dict[str, Problem]()
     for key in ("id", "label", "client", "weight", "image", "drop", "categories", "dates"):
         named = roles.get(key) or ""
         for name in (named,) if isinstance(named, str) else named:
             if name and name not in columns:
-                raise ConfigError(
-                    f"{prefix}{key} = '{name}': {source} has no such column; its columns are {', '.join(columns)}."
-                )
+                listed = f"its columns are {', '.join(columns)}" if not out else "see above"
+                said = f"{prefix}{key} = '{name}': {source} has no such column; {listed}."
+                out.setdefault(name, ConfigError(said))
+    return [*out.values()]
+
+
+def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
+    """Raise ConfigError if roles name absent columns."""
+    problems = Problems(source)
+    problems.add(absent(columns, roles, prefix, source))
+    problems.refuse()
 
 
 def encode_inputs(
@@ -175,12 +197,20 @@ def encode_inputs(
     source: str,
     keys: str = "data.",
     bits: int = 32,
+    problems: Problems | None = None,
 ) -> tuple[tuple[Column, ...], np.ndarray]:
-    """Return the raw columns except those ``outside``, and their values (rows, columns); ``keys``: what a message calls a key."""
+    """Return the raw columns except those ``outside``, and their values (rows, columns); ``keys``: what a message calls a key.
+
+    All ``problems`` that were noted so far are refused here with those of the columns.
+    """
+    problems, encoded = problems or Problems(source), []
     inputs = [name for name in table.columns if name not in outside]
     if not inputs:
-        raise DataError(f"{source}: no column is left as an input; name fewer in {keys}drop.")
-    encoded = [encode_column(table[name], name in categories, source, keys, bits) for name in inputs]
+        problems.add([DataError(f"{source}: no column is left as an input; name fewer in {keys}drop.")])
+    for name in inputs:
+        with problems.noted():
+            encoded.append(encode_column(table[name], name in categories, source, keys, bits))
+    problems.refuse()
     return tuple(column for column, _ in encoded), np.stack([values for _, values in encoded], axis=1)
 
 
@@ -204,6 +234,8 @@ def encode_column(
         if len(marks) <= (1 - MOSTLY) * len(categories):
             place = where(column, cells == marks[0])
             advice = f"most are numbers, but '{marks[0]}' in {place} is not: leave such cells empty"
+        elif forms := forms_of(categories.tolist()):
+            advice = f"they look like dates: {proposed(name, forms, keys)} reads them as days, or {advice}"
         elif said := marked(categories, keys):
             advice = said
         raise DataError(
@@ -347,18 +379,21 @@ def raw_rows(
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
     frame = as_given(frame, "the new rows")
     frame = with_points(frame, [column.name for column in schema if not column.categories], "the new rows")
-    out = np.full((len(frame), len(schema)), np.nan, FLOATS[bits])
+    out, problems = np.full((len(frame), len(schema)), np.nan, FLOATS[bits]), Problems("the new rows")
     for j, column in enumerate(schema):
         if column.name not in frame.columns and column.name in unused:
             continue
         if column.name not in frame.columns:
-            raise DataError(f"the rows lack column '{column.name}', which the model reads.")
+            problems.add([DataError(f"the rows lack column '{column.name}', which the model reads.")])
+            continue
         if not column.categories:
             values = numbers(frame[column.name])
             if values is None:
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
-                raise DataError(f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}")
+                said = f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}"
+                problems.add([DataError(said)])
+                continue
             with np.errstate(over="ignore"):  # too large a value becomes infinite, which a prediction treats as missing
                 out[:, j] = values
             continue
@@ -367,4 +402,5 @@ def raw_rows(
         out[:, j] = [
             np.nan if gone else code.get(str(cell), -1) for cell, gone in zip(cells, missing(cells), strict=True)
         ]
+    problems.refuse()
     return torch.from_numpy(out)

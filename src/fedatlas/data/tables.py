@@ -103,9 +103,9 @@ def from_frames(frames: list[pd.DataFrame], roles: Roles, source: str, drop_unus
     form = form_of(frames[0])
     table = frames[0]
     if len(frames) == 2:
-        absent = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
-        if absent:
-            raise DataError(f"{source}: the test file has no column '{absent[0]}'.")
+        lost = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
+        if lost:
+            raise DataError(f"{source}: the test file has no column {', '.join(map(repr, lost))}.")
         other = frames[1][[c for c in frames[0].columns if c in frames[1].columns]]
         other = (
             other.set_axis(-other.index) if other.index.name == LINE else other
