@@ -203,15 +203,20 @@ def made(path: Path) -> bool:
 
 
 def dry_run(
-    experiment: Experiment | ExperimentConfig | None = None, *, baselines: bool | None = None
+    experiment: Experiment | ExperimentConfig | None = None,
+    *,
+    baselines: bool | None = None,
+    all_columns: bool = False,
 ) -> dict[str, Any]:
     """Preview a run: who would hold what, how many bytes would be sent and about how long it would take.
 
-    Raises every refusal that the run would. Trains nothing.
+    Raises every refusal that the run would. Trains nothing. ``all_columns``: name every column of a table that was read.
     """
+    from fedatlas.data.reading import all_named
     from fedatlas.runs import preview
 
-    return preview.dry_run(checked(*_whole(experiment)), baselines)
+    with all_named() if all_columns else contextlib.nullcontext():
+        return preview.dry_run(checked(*_whole(experiment)), baselines)
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:

@@ -82,6 +82,9 @@ def run(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Print who holds what, how many bytes and how long; train nothing.")
     ] = False,
+    every: Annotated[
+        bool, Option("--all", help="With --dry-run: name every column of the table that was read.")
+    ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -96,19 +99,14 @@ def run(
     path, overrides = split(arguments)
     overrides += [f"engine.name={engine}"] if engine else []
     overrides += [f"engine.device={device}"] if device else []
-    if resume is not None and path is not None:
-        raise ConfigError("--resume uses the configuration of the run it continues: give no file with it.")
-    if resume is not None and (dry_run or out is not None):
-        raise ConfigError("--resume continues a run in its own folder: leave out --dry-run and --out.")
-    if dry_run and out is not None:
-        raise ConfigError("--dry-run writes nothing: leave out --out.")
+    _refuse_together(resume, path, dry_run, out, every)
     progress = watcher(quiet or as_json)
     try:
         with contextlib.closing(progress):
             asked = config.read(path, overrides) if resume is None else RunFolder.open(resume).config()
             without_gpus(asked.engine.device)
             if dry_run:
-                found = api.dry_run(asked, baselines=baselines)
+                found = api.dry_run(asked, baselines=baselines, all_columns=every)
                 emit(found) if as_json else preview.show(found)
                 return
             if resume is not None:
@@ -125,6 +123,18 @@ def run(
         sys.stderr.write(f"fedatlas: stopped; {kept}\n")
         raise typer.Exit(INTERRUPTED) from None
     _ended(done, as_json)
+
+
+def _refuse_together(resume: Path | None, path: Path | None, dry_run: bool, out: Path | None, every: bool) -> None:
+    """ConfigError for options of `run` that do not go together."""
+    if resume is not None and path is not None:
+        raise ConfigError("--resume uses the configuration of the run it continues: give no file with it.")
+    if resume is not None and (dry_run or out is not None):
+        raise ConfigError("--resume continues a run in its own folder: leave out --dry-run and --out.")
+    if dry_run and out is not None:
+        raise ConfigError("--dry-run writes nothing: leave out --out.")
+    if every and not dry_run:
+        raise ConfigError("--all names the columns of a dry run: add --dry-run.")
 
 
 def _ended(done: Any, as_json: bool) -> None:

@@ -100,7 +100,7 @@ def predict(
         list[str],
         Argument(
             metavar="FILE | NAME=FILE ...",
-            help="Rows to predict: .csv[.gz], .tsv, .parquet, .npz with x, a folder of pictures; if parties hold columns, a file each.",
+            help="Rows to predict: a table, a .npz with x, or a folder of pictures; if parties hold columns, a file each.",
         ),
     ],
     out: Annotated[Path | None, Option(help="CSV to write (default: standard output).")] = None,
@@ -114,6 +114,10 @@ def predict(
         list[str] | None,
         Option(help="A column of the table, such as a key, to put before the predictions."),
     ] = None,
+    decimal: Annotated[str, Option(help="Decimal mark of the file, where looking does not tell.")] = "",
+    separator: Annotated[str, Option(help="Character between columns of the file.")] = "",
+    encoding: Annotated[str, Option(help="Encoding of the file's text.")] = "",
+    sheet: Annotated[str, Option(help="Sheet of the workbook.")] = "",
     plugin: Plugin = None,
 ) -> None:
     """Apply a run's model, with its preprocessing, to new rows."""
@@ -122,14 +126,16 @@ def predict(
     from fedatlas.record.run_folder import RunFolder
 
     plug(plugin)
+    form = {"decimal": decimal, "separator": separator, "encoding": encoding, "sheet": sheet}
     if client is not None and model:
         raise ConfigError("give --client or --model, not both.")
     if RunFolder.open(run).of_columns:
         from fedatlas.prediction.parties import predicted
 
-        if client is not None or model or keep or holes != "error":
+        if client is not None or model or keep or holes != "error" or any(form.values()):
             raise ConfigError(
-                "--client, --model, --keep, --holes: leave these out, as parties that hold columns share one model."
+                "--client, --model, --keep, --holes and the form of a file: leave these out, as parties that hold columns share one "
+                "model, and each reads its own file as in training."
             )
         table, said = predicted(run, files)
         sys.stderr.write("".join(f"fedatlas: {line}\n" for line in said))
@@ -137,7 +143,11 @@ def predict(
         raise ConfigError(f"'{files[1]}': this run's model takes one file.")
     else:
         with noticing():
-            table = load(run).predict(Path(files[0]), client=client, model=model, holes=holes, keep=keep or ())
+            table = (
+                load(run)
+                .of_files(**form)
+                .predict(Path(files[0]), client=client, model=model, holes=holes, keep=keep or ())
+            )
     if out is None:
         sys.stdout.write(table.to_csv(index=False))
     else:

@@ -14,6 +14,8 @@ from fedatlas.errors import DiskError, as_utf8
 
 OWN_FILES = "each node's own"
 """Text in place of a path in the configuration of a deployed run, in which each node names its rows with --data."""
+OF_THE_FILE = ("decimal", "separator", "encoding", "sheet")
+"""Keys that say how one file is written. In a deployment each node has its own, and no other party is told of them."""
 
 
 def write_bytes(path: Path, data: bytes | bytearray) -> str:

@@ -11,9 +11,9 @@ import pytest
 
 from fedatlas.data.cells import class_text, missing, texts
 from fedatlas.data.config import DataConfig
-from fedatlas.data.frame import read_table
 from fedatlas.data.party_tables import PartyFile, TrainedTable, new_rows, read_party
 from fedatlas.data.sources import load_dataset
+from fedatlas.data.table_file import read_table
 
 pa = pytest.importorskip("pyarrow")
 FORMATS = ("csv", "tsv", "csv.gz", "parquet", "bare.parquet")

@@ -65,7 +65,7 @@ def test_a_node_reads_as_when_its_run_began(tmp_path: Path) -> None:
     assert facts_of(node, "new", signed["new"]).class_names == ("01", "1", "2")
     pin = made.paths["north"] / "state" / "new" / PIN
     kept = json.loads(pin.read_text())
-    assert kept["reading"] == {"rules": 2}
+    assert kept["reading"] == {"rules": 3}
     old = made.paths["north"] / "state" / "old" / PIN
     facts_of(node, "old", signed["old"])
     again = made.trainer("north", tmp_path / "n.csv")

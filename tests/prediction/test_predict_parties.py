@@ -135,7 +135,7 @@ def test_models_cut_64_bits_and_the_record_says_so(tmp_path: Path) -> None:
     assert made.summary["final"]["accuracy"] == 1
     assert not any("of 'shop' with a single value" in one for one in made.summary["notices"])
     part = json.loads((made.path / "model-shop.json").read_text())
-    assert part["reading"] == {"rules": 2, "thousands": "", "units": [], "background": "white", "bits": 64}
+    assert part["reading"] == {"rules": 3, "thousands": "", "units": [], "background": "white", "bits": 64}
     assert part["records"][0]["threshold"] == 100000001.5
     given = {name: str(tmp_path / f"{name}.csv") for name in ("bank", "shop")}
     assert fedatlas.predict(made.path, given)["prediction"].tolist() == [str(i % 2) for i in rows]

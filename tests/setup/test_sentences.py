@@ -375,8 +375,10 @@ def test_a_run_that_stops_early_says_why(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_not_utf8_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "latin.csv").write_bytes("café,y\n1,2\n".encode("latin-1"))
-    with pytest.raises(DataError, match="it is not UTF-8 text: save it as UTF-8"):
+    (tmp_path / "latin.csv").write_bytes("cafü,y\n1,2\n".encode("cp850"))
+    with pytest.raises(
+        DataError, match=r"it is neither UTF-8 nor cp1252 text \(byte 0x81 in line 1\): save it as UTF-8"
+    ):
         set_up(config.read(None, ["data.name=file", f"data.path={tmp_path / 'latin.csv'}", "data.label=y"]), 1)
 
 

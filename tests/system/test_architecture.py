@@ -76,7 +76,7 @@ ROOMS: dict[str, set[str]] = {
     "wire.heads": set(),
     "wire.codec": {"errors", "tree", "wire.heads"},
     "summaries": {"errors", "wire.codec"},
-    "data": RECORDS | {"registry", "summaries", "wire.codec"},
+    "data": RECORDS | {"registry", "files", "summaries", "wire.codec"},
     "models": RECORDS | {"registry", "tree", "layers"},
     "metrics": RECORDS,
     "federation.link": {"errors", "algorithm", "tree"},

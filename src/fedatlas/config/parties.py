@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fedatlas.data.cells import Thousands
+from fedatlas.data.cells import Dates, Decimal, Thousands
 from fedatlas.errors import ConfigError
 from fedatlas.registry import ConfigTable, arguments
 from fedatlas.vertical import LATER, SCHEMES
@@ -48,6 +48,12 @@ class PartyConfig(ConfigTable):
     categories: tuple[str, ...] | None = None
     thousands: Thousands | None = None
     units: tuple[str, ...] | None = None
+    na: tuple[str, ...] | None = None
+    dates: Dates | None = None
+    decimal: Decimal | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    sheet: str | None = None
 
 
 class AlignConfig(ConfigTable):

@@ -21,12 +21,15 @@ import numpy as np
 
 from fedatlas.data.dataset import Names
 from fedatlas.errors import DataError
+from fedatlas.files import OF_THE_FILE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NEWEST = 2
-"""Number of the rules of new runs. 1: numbers as Python's ``float`` reads them, classes by value, pictures as stored."""
+NEWEST = 3
+"""Number of the rules of new runs. 1: numbers as Python's ``float`` reads them, classes by value, pictures as stored. 2: the form
+of a text file is not looked for: UTF-8, the separator that the first line has most of, a decimal point."""
+LINE = "line of the file"  # index name of a table whose cells have lines; those of a test file are negative
 MISSING = ("", "na", "nan", "null")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE | re.ASCII)
 WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
@@ -38,6 +41,9 @@ UNITS = "$%\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}\N{PER MILLE SIGN}"
 
 Thousands = Literal[",", " ", "'"]
 Background = Literal["white", "black"]
+Decimal = Literal[".", ","]
+Dates = Mapping[str, str]
+"""Column -> the form of its dates, as ``strptime`` takes it."""
 
 
 class Reading(NamedTuple):
@@ -47,10 +53,22 @@ class Reading(NamedTuple):
     thousands: str = ""  # mark between groups of three digits; "" = none
     units: Names = ()  # signs before or behind a number that are left out
     background: str = "white"  # of transparent pictures
+    na: Names = ()  # further texts of a missing cell
+    dates: tuple[tuple[str, str], ...] = ()  # (column, form of its dates)
+    decimal: str = ""  # mark; of this and the next three "" = found by looking
+    separator: str = ""  # between columns
+    encoding: str = ""
+    sheet: str = ""  # of a workbook
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**self._asdict(), "units": list(self.units)}
+        """Return plain values, of the keys since the third rules only those that are given."""
+        later = {"na": list(self.na), "dates": dict(self.dates), **{key: getattr(self, key) for key in OF_THE_FILE}}
+        first = {key: getattr(self, key) for key in ("rules", "thousands", "units", "background")}
+        return {**first, "units": list(self.units), **{key: value for key, value in later.items() if value}}
+
+    def shared(self) -> Reading:
+        """Return what all parties know: without the keys of one file."""
+        return self._replace(decimal="", separator="", encoding="", sheet="")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any] | None) -> Reading:
@@ -58,7 +76,8 @@ class Reading(NamedTuple):
         if values is None:
             return OLDEST
         known = {key: values[key] for key in cls._fields if key in values}
-        return cls(**{**known, "units": tuple(known.get("units", ()))})
+        lists = {key: tuple(known.get(key, ())) for key in ("units", "na")}
+        return cls(**{**known, **lists, "dates": tuple(dict(known.get("dates", {})).items())})
 
 
 OLDEST = Reading(1)
@@ -71,10 +90,17 @@ def now() -> Reading:
 
 
 def with_keys(
-    thousands: str | None = None, units: Sequence[str] | None = None, background: str | None = None
+    thousands: str | None = None,
+    units: Sequence[str] | None = None,
+    background: str | None = None,
+    na: Sequence[str] | None = None,
+    dates: Dates | None = None,
+    **of_the_file: str | None,
 ) -> Reading:
-    """Return the rules of this context with these keys; None: as usual."""
-    return Reading(now().rules, thousands or "", tuple(units or ()), background or "white")
+    """Return the rules of this context with these keys; None: as usual. ``of_the_file``: some of `OF_THE_FILE`."""
+    given: dict[str, Any] = {key: value for key, value in of_the_file.items() if value}
+    read = Reading(now().rules, thousands or "", tuple(units or ()), background or "white", tuple(na or ()))
+    return read._replace(dates=tuple((dates or {}).items()), **given)
 
 
 @contextmanager

@@ -9,20 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.cells import Background, Thousands, missing, now, read_as, with_keys
+from fedatlas.data.cells import Background, Dates, Decimal, Reading, Thousands, missing, now, read_as, with_keys
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
-from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking, read_table
+from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking
 from fedatlas.data.images import owners
 from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.data.reading import same_owners
 from fedatlas.data.store import Arrays, members_of, read_npz, sha256
+from fedatlas.data.table_file import read_table
 from fedatlas.data.tables import from_frames
+from fedatlas.data.workbook import SUFFIXES
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.files import OF_THE_FILE
 from fedatlas.registry import PlainValues, Whole
 
-TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", *SUFFIXES)
 
 
 def load_file(
@@ -40,13 +43,19 @@ def load_file(
     thousands: Thousands | None = None,
     units: Names | None = None,
     background: Background | None = None,
+    na: Names | None = None,
+    dates: Dates | None = None,
+    decimal: Decimal | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
 ) -> Loaded:
     """A .npz, a table or a folder of pictures.
 
     Arrays of a .npz: x_train and y_train and, if you have them, x_test, y_test, client_train, client_test, weight_train,
     weight_test, class_names. Columns of a table that label, client, weight and drop do not name are inputs.
 
-    path: a .npz, a .csv[.gz], .tsv[.gz] or .parquet table, or a folder of pictures, relative to the working directory.
+    path: a .npz, a .csv[.gz], .tsv[.gz], .xlsx or .parquet table, or a folder of pictures, relative to the working directory.
     label: column of the target; required for a table.
     client: column with the owner of each row; "" = none.
     weight: column of survey weights, 0 or more; "" = all rows count equally.
@@ -59,28 +68,49 @@ def load_file(
     thousands: mark between groups of three digits, left out of numbers.
     units: signs before or behind a number, such as $ or %, left out of it.
     background: colour behind transparent pictures; omitted = white.
+    na: further texts of a missing cell, such as -9 or unknown.
+    dates: column -> form of its dates, such as %d.%m.%Y; they become days since 1970-01-01.
+    decimal: decimal mark of this file; omitted = found by looking.
+    separator: character between columns of this file; omitted = found by looking.
+    encoding: encoding of this file's text, such as cp1252; omitted = found by looking.
+    sheet: sheet of this workbook; omitted = the only one with cells.
     """
+    form = {"decimal": decimal, "separator": separator, "encoding": encoding, "sheet": sheet}
+    roles = Roles(label, client, weight, task, drop, categories, same_owner=bool(same_owner))
+    keys = with_keys(thousands, units, na=na, dates=dates, **form)
+    return _loaded(path, request, roles, keys, PictureKeys(size, background))
+
+
+class PictureKeys(NamedTuple):
+    """Keys for a folder of pictures."""
+
+    size: int
+    background: Background | None
+
+
+def _loaded(path: str, request: LoadRequest, roles: Roles, keys: Reading, pictures: PictureKeys) -> Loaded:
+    """Load what lies at the path. ConfigError for a key that says nothing about it."""
     if not path:
         raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
     where = Path(path).expanduser()
-    given: PlainValues = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
-    given |= {"thousands": thousands, "units": units}
+    given = {key: getattr(roles, key) for key in ("label", "client", "weight", "drop", "categories")}
+    given |= {key: getattr(keys, key) for key in ("thousands", "units", "na", "dates", *OF_THE_FILE)}
     if where.is_dir():
-        _only({**given, "same_owner": same_owner}, "a folder of pictures")
-        with read_as(with_keys(background=background)):
-            return _folder(where, size, request)
-    if background is not None:
+        _only({**given, "same_owner": roles.same_owner}, "a folder of pictures")
+        with read_as(with_keys(background=pictures.background)):
+            return _folder(where, pictures.size, request)
+    if pictures.background is not None:
         raise ConfigError("data.background is for a folder of pictures: remove the key.")
     if not where.exists():
         raise DataError(f"data.path: {lacking(path)}")
     facts = _files(where, request.test_file)
     if where.suffix == ".npz":
         _only(given, "a .npz")
-        return load_arrays(where, task, request, bool(same_owner)).with_facts(**facts)
+        return load_arrays(where, roles.task, request, roles.same_owner).with_facts(**facts)
     if not where.name.endswith(TABLE_SUFFIXES):
         raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
-    roles = Roles(label, client, weight, task, drop, categories, same_owner=bool(same_owner))
-    with read_as(with_keys(thousands, units)):
+    _applies(where, {key: given[key] for key in OF_THE_FILE})
+    with read_as(keys):
         frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
         how = request.drop_unusable, 1 if request.few_classes else 2, request.bits
         return from_frames(frames, roles, f"'{where.name}'", *how).with_facts(**facts)
@@ -111,6 +141,14 @@ def _only(given: PlainValues, what: str) -> None:
     for key, value in given.items():
         if value:
             raise ConfigError(f"data.{key} names a column of a table, but {what} has no columns: remove the key.")
+
+
+def _applies(where: Path, given: PlainValues) -> None:
+    """Raise ConfigError for a key that says how a file of another kind is written."""
+    kinds = {".parquet": (), **dict.fromkeys(SUFFIXES, ("decimal", "sheet"))}
+    known = kinds.get(where.suffix, ("decimal", "separator", "encoding"))
+    if odd := [key for key, value in given.items() if value and key not in known]:
+        raise ConfigError(f"data.{odd[0]} says nothing about '{where.name}', a file of another kind: remove the key.")
 
 
 def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: bool = False) -> Loaded:

@@ -7,11 +7,7 @@ imported only when a table is read, so that runs without one start half a second
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import re
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,6 +16,7 @@ import numpy as np
 import torch
 
 from fedatlas.data.cells import (
+    LINE,
     class_text,
     coded,
     in_order,
@@ -33,19 +30,20 @@ from fedatlas.data.cells import (
     values_of,
 )
 from fedatlas.data.dataset import Column, Names, Split, TaskKind
+from fedatlas.data.dates import forms_of, proposed
+from fedatlas.data.decimals import with_points
+from fedatlas.data.problems import Problem, Problems
+from fedatlas.data.table_file import as_given
 from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LINE = "line of the file"  # index name of a table read from text; lines of a test file are negative
 MOST_CATEGORIES = 256  # a text column with more is probably a name or a date
 DECIMAL_COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")  # 1,5; also 1.234,5
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+")  # 1,240: thousands, or a decimal comma
 MOSTLY = 0.8  # share of numbers among a column's texts from which the rest look like marks
-SEPARATOR = re.compile(r"sep=(.)", re.IGNORECASE)  # a first line that a spreadsheet writes
 OWNER = "client column"
-WHOLE_TYPES = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
 
 FLOATS = {32: np.float32, 64: np.float64}  # by bits
@@ -75,75 +73,6 @@ class Encoded(NamedTuple):
     class_names: Names
     schema: tuple[Column, ...]
     client_names: Names
-
-
-def read_table(path: str | Path) -> pd.DataFrame:
-    """Read a .csv, .csv.gz, .tsv or .parquet file; cells of text files stay texts. DataError if it cannot be read."""
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"there is no file '{path}'.")
-    try:
-        table = _read_parquet(path) if path.suffix == ".parquet" else _read_text(path)
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise DataError(f"'{path}' cannot be read as a table ({reason}).") from error
-    table.columns = [str(name).strip() for name in table.columns]
-    twice = sorted({name for name in table.columns if list(table.columns).count(name) > 1})
-    if twice:
-        raise DataError(f"'{path}' has two columns called '{twice[0]}': rename one.")
-    if len(table) == 0:
-        raise DataError(f"'{path}' has a header but no rows.")
-    return table
-
-
-def _read_text(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    raw = path.read_bytes()
-    try:
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError("it is not UTF-8 text: save it as UTF-8, or convert it with iconv") from error
-    if not text.strip():
-        raise ValueError("it is empty")
-    first, _, _ = text.partition("\n")
-    named = SEPARATOR.fullmatch(first.rstrip("\r")) if now().rules > 1 else None
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=named[1] if named else max(",;\t", key=first.count))
-    if named:
-        next(lines)
-    header = next(lines, [])
-    rows, numbered, at = [], [], lines.line_num
-    for row in lines:
-        if len(row) == len(header):
-            rows.append(row)
-            numbered.append(at + 1)
-        elif row:  # an empty line is no row
-            until = f" to {lines.line_num} (one quoted cell)" if lines.line_num > at + 1 else ""
-            raise ValueError(f"line {at + 1}{until} has {len(row)} cells, but the header has {len(header)}")
-        at = lines.line_num
-    return pd.DataFrame(rows, columns=header, index=pd.Index(numbered, name=LINE))
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    """Return a Parquet file by its own types: whole numbers stay whole with holes, whatever pandas noted beside them."""
-    import pandas as pd
-
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(f"'{path}' needs pyarrow: pip install \"fedatlas[tables]\"") from error
-    if now().rules < 2:
-        return pd.read_parquet(path)
-    table = pq.read_table(path)
-    index = {x for x in (table.schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(x, str)}
-    table = table.drop_columns([name for name in table.column_names if name in index])
-    plain = [
-        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-        for column in table.columns
-    ]
-    whole = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in WHOLE_TYPES}
-    return pa.table(plain, names=table.column_names).to_pandas(types_mapper=whole.get)
 
 
 def lacking(path: str, what: str = "file or folder") -> str:
@@ -180,6 +109,13 @@ def narrow(values: np.ndarray, column: pd.Series, what: str, bits: int = 32) -> 
     return out
 
 
+def number_columns(columns: Collection[str], roles: Roles) -> list[str]:
+    """Return the columns whose cells may be numbers: the target, the weight and inputs that are no categories."""
+    texts_ = {*roles.drop, *roles.categories, *(() if roles.client_is_input else (roles.client,))}
+    texts_ |= {roles.label} if roles.task == "classes" else set()
+    return [name for name in columns if name not in texts_]
+
+
 def encode_table(
     table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False, classes: int = 2, bits: int = 32
 ) -> Encoded:
@@ -190,48 +126,69 @@ def encode_table(
     """
     if not roles.label:
         raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
-    check_roles(table.columns, roles._asdict(), "data.", source)
+    problems = Problems(source)
+    problems.add(absent(table.columns, {**roles._asdict(), "dates": dict(now().dates)}, "data.", source))
     needed = {"target": roles.label, OWNER: roles.client, "weight column": roles.weight}
     advice = "data.missing = 'drop' or 'median' leaves out such rows"
-    kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice))
+    kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice, problems))
+    labels = table if problems.found else table.iloc[kept]  # what a row lacks elsewhere says nothing about its class
     table = table.iloc[kept]
     what = f"{source}: the target '{roles.label}'"
-    y, task, class_names = encode_target(table[roles.label], roles.task, what, classes, bits=bits)
+    if roles.label in table.columns:
+        with problems.noted():
+            known = labels[roles.label]
+            known = known[~missing(texts(known))] if problems.found else known
+            y, task, class_names = encode_target(known, roles.task, what, classes, bits=bits)
     outside = {roles.label, roles.weight, *roles.drop, *(() if roles.client_is_input else (roles.client,))}
-    schema, x = encode_inputs(table, outside, roles.categories, source, bits=bits)
+    weighted = bool(roles.weight) and roles.weight in table.columns
+    with problems.noted():
+        weight = encode_weights(table[roles.weight], source, bits) if weighted else None
+    schema, x = encode_inputs(table, outside, roles.categories, source, bits=bits, problems=problems)
     client, client_names = encode_clients(table[roles.client], roles.same_owner) if roles.client else (None, ())
-    weight = encode_weights(table[roles.weight], source, bits) if roles.weight else None
     return Encoded(Split(torch.from_numpy(x), y, client, weight), kept, task, class_names, schema, client_names)
 
 
-def unusable(table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: bool, advice: str) -> np.ndarray:
-    """Return a mask, bool (rows,), of rows that lack a value no rule can fill; DataError for any of them unless ``drop``.
+def unusable(
+    table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: bool, advice: str, problems: Problems
+) -> np.ndarray:
+    """Return a mask, bool (rows,), of rows that lack a value no rule can fill, which is a problem unless ``drop``.
 
-    ``needed``: purpose of a column -> its name, "" for none.
+    ``needed``: purpose of a column -> its name, "" for none; an absent column lacks nothing. DataError if no row is left.
     """
     out = np.zeros(len(table), bool)
     for what, name in needed.items():
-        if not name:
+        if not name or name not in table.columns:
             continue
         values = None if what == OWNER else numbers(table[name])  # an owner's number is a name
         gone = missing(texts(table[name])) if values is None else np.isnan(values)
         if gone.any() and not drop:
-            raise DataError(f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: {advice}.")
+            said = f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: {advice}."
+            problems.add([DataError(said)])
         out |= gone
     if out.all():
-        raise DataError(f"{source}: no row has all of {', '.join(filter(None, needed.values()))}.")
+        problems.add([DataError(f"{source}: no row has all of {', '.join(filter(None, needed.values()))}.")])
+        problems.refuse()
     return out
 
 
-def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
-    """Raise ConfigError if a role names an absent column; ``prefix`` precedes the role's key in the message."""
-    for key in ("id", "label", "client", "weight", "image", "drop", "categories"):
-        named = roles.get(key, "")
+def absent(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> list[Problem]:
+    """Return an error for each role that names an absent column; ``prefix`` precedes the role's key in the message."""
+    out = dict[str, Problem]()
+    for key in ("id", "label", "client", "weight", "image", "drop", "categories", "dates"):
+        named = roles.get(key) or ""
         for name in (named,) if isinstance(named, str) else named:
             if name and name not in columns:
-                raise ConfigError(
-                    f"{prefix}{key} = '{name}': {source} has no such column; its columns are {', '.join(columns)}."
-                )
+                listed = f"its columns are {', '.join(columns)}" if not out else "see above"
+                said = f"{prefix}{key} = '{name}': {source} has no such column; {listed}."
+                out.setdefault(name, ConfigError(said))
+    return [*out.values()]
+
+
+def check_roles(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> None:
+    """Raise ConfigError if roles name absent columns."""
+    problems = Problems(source)
+    problems.add(absent(columns, roles, prefix, source))
+    problems.refuse()
 
 
 def encode_inputs(
@@ -241,12 +198,20 @@ def encode_inputs(
     source: str,
     keys: str = "data.",
     bits: int = 32,
+    problems: Problems | None = None,
 ) -> tuple[tuple[Column, ...], np.ndarray]:
-    """Return the raw columns except those ``outside``, and their values (rows, columns); ``keys``: what a message calls a key."""
+    """Return the raw columns except those ``outside``, and their values (rows, columns); ``keys``: what a message calls a key.
+
+    All ``problems`` that were noted so far are refused here with those of the columns.
+    """
+    problems, encoded = problems or Problems(source), []
     inputs = [name for name in table.columns if name not in outside]
     if not inputs:
-        raise DataError(f"{source}: no column is left as an input; name fewer in {keys}drop.")
-    encoded = [encode_column(table[name], name in categories, source, keys, bits) for name in inputs]
+        problems.add([DataError(f"{source}: no column is left as an input; name fewer in {keys}drop.")])
+    for name in inputs:
+        with problems.noted():
+            encoded.append(encode_column(table[name], name in categories, source, keys, bits))
+    problems.refuse()
     return tuple(column for column, _ in encoded), np.stack([values for _, values in encoded], axis=1)
 
 
@@ -270,6 +235,8 @@ def encode_column(
         if len(marks) <= (1 - MOSTLY) * len(categories):
             place = where(column, cells == marks[0])
             advice = f"most are numbers, but '{marks[0]}' in {place} is not: leave such cells empty"
+        elif forms := forms_of(categories.tolist()):
+            advice = f"they look like dates: {proposed(name, forms, keys)} reads them as days, or {advice}"
         elif said := marked(categories, keys):
             advice = said
         raise DataError(
@@ -312,13 +279,18 @@ def refuse_commas(column: pd.Series, what: str, otherwise: str = "", keys: str =
         one = min(cells[commas].tolist(), key=lambda cell: cell.count(","))  # 1,240 before 1,240,000
         first = f"such as '{one}' in {where(column, cells == one)}"
         whole, point = one.replace(",", ""), one.replace(",", ".")
-        readings = f"this may mean {whole} or {point}" if one.count(",") == 1 else f"this means {whole}"
+        several = one.count(",") > 1
+        readings = f"this means {whole}" if several else f"this may mean {whole} or {point}"
+        decimal = "" if several or now().rules < 3 else f", {keys}decimal = ',' to read {point}"
         raise DataError(
-            f"{what} holds numbers with commas before three digits, {first}: {readings}; set {keys}thousands = ',' to read {whole}, "
-            f"or write a decimal point{otherwise}."
+            f"{what} holds numbers with commas before three digits, {first}: {readings}; set {keys}thousands = ',' to read {whole}"
+            f"{decimal}, or write a decimal point{otherwise}."
         )
     first = f"such as '{cells[commas][0]}' in {where(column, commas)}"
-    raise DataError(f"{what} holds numbers with a decimal comma, {first}: write them with a decimal point{otherwise}.")
+    advice = "write them with a decimal point"
+    if now().rules > 2 and not now().decimal and marks.any():
+        advice = f"they can be read without '{cells[marks][0]}', which {keys}na would name as missing"
+    raise DataError(f"{what} holds numbers with a decimal comma, {first}: {advice}{otherwise}.")
 
 
 def encode_target(
@@ -406,18 +378,23 @@ def raw_rows(
     import pandas as pd
 
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
-    out = np.full((len(frame), len(schema)), np.nan, FLOATS[bits])
+    frame = as_given(frame, "the new rows")
+    frame = with_points(frame, [column.name for column in schema if not column.categories], "the new rows")
+    out, problems = np.full((len(frame), len(schema)), np.nan, FLOATS[bits]), Problems("the new rows")
     for j, column in enumerate(schema):
         if column.name not in frame.columns and column.name in unused:
             continue
         if column.name not in frame.columns:
-            raise DataError(f"the rows lack column '{column.name}', which the model reads.")
+            problems.add([DataError(f"the rows lack column '{column.name}', which the model reads.")])
+            continue
         if not column.categories:
             values = numbers(frame[column.name])
             if values is None:
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
-                raise DataError(f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}")
+                said = f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}"
+                problems.add([DataError(said)])
+                continue
             with np.errstate(over="ignore"):  # too large a value becomes infinite, which a prediction treats as missing
                 out[:, j] = values
             continue
@@ -426,4 +403,5 @@ def raw_rows(
         out[:, j] = [
             np.nan if gone else code.get(str(cell), -1) for cell, gone in zip(cells, missing(cells), strict=True)
         ]
+    problems.refuse()
     return torch.from_numpy(out)

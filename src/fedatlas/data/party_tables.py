@@ -13,22 +13,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.cells import Reading, missing, now, read_as, texts, with_keys
+from fedatlas.data.cells import LINE, Dates, Reading, missing, now, read_as, texts, with_keys
 from fedatlas.data.dataset import Column, Names
+from fedatlas.data.decimals import with_points
 from fedatlas.data.frame import (
-    LINE,
+    Roles,
     TaskChoice,
-    check_roles,
+    absent,
     encode_inputs,
     encode_target,
     encode_weights,
     lacking,
+    number_columns,
     raw_rows,
-    read_table,
     unusable,
 )
+from fedatlas.data.problems import Problems
 from fedatlas.data.reading import of_inputs, same_classes
+from fedatlas.data.table_file import read_table
 from fedatlas.errors import ConfigError, DataError, unknown_name
+from fedatlas.files import OF_THE_FILE
 from fedatlas.rng import numpy_stream
 
 if TYPE_CHECKING:
@@ -53,6 +57,12 @@ class PartyFile(NamedTuple):
     categories: Names = ()
     thousands: str = ""
     units: Names = ()
+    na: Names = ()
+    dates: Dates | None = None
+    decimal: str = ""
+    separator: str = ""
+    encoding: str = ""
+    sheet: str = ""
 
 
 class PartyTable(NamedTuple):
@@ -88,24 +98,34 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     where = Path(file.path).expanduser()
     if not where.is_file():
         raise DataError(f"{what}: {lacking(file.path, 'file')}")
-    with read_as(with_keys(file.thousands, file.units)):
-        return _party_of(read_table(where), file, what, where.name, drop_unlabelled)
+    own = {key: getattr(file, key) for key in OF_THE_FILE}
+    with read_as(with_keys(file.thousands, file.units, na=file.na, dates=file.dates, **own)):
+        return _party_of(read_table(where, OWN_KEY), file, what, where.name, drop_unlabelled)
 
 
 def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool) -> PartyTable:
-    check_roles(table.columns, file._asdict(), f"{what}: ", f"'{called}'")
+    problems = Problems(what)
+    problems.add(absent(table.columns, file._asdict(), f"{what}: ", f"'{called}'"))
     named = [name for name in (file.id, file.label, file.weight) if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(f"{what}: '{twice[0]}' is named for two roles; id, label and weight need separate columns.")
+    roles = Roles(file.label, file.id, file.weight, file.task, file.drop, file.categories)
+    table = with_points(table, number_columns(table.columns, roles), what, OWN_KEY)
     needed = {"label": file.label, "weight": file.weight}
-    lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows")
+    lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows", problems)
     table = table[~lost]
-    ids = id_texts(table[file.id], what)
-    refuse_twice(ids, table[file.id], what)
+    if file.id in table.columns:
+        with problems.noted():
+            ids = id_texts(table[file.id], what)
+            refuse_twice(ids, table[file.id], what)
     bits = bits_of_parties()
-    y, task, classes = target(table, file, what, bits)
-    weight = encode_weights(table[file.weight], what, bits).double().numpy() if file.weight else None
-    schema, raw = encode_inputs(table, {*named, *file.drop}, file.categories, what, OWN_KEY, bits)
+    if not file.label or file.label in table.columns:
+        with problems.noted():
+            y, task, classes = target(table, file, what, bits)
+    with problems.noted():
+        weighted = bool(file.weight) and file.weight in table.columns
+        weight = encode_weights(table[file.weight], what, bits).double().numpy() if weighted else None
+    schema, raw = encode_inputs(table, {*named, *file.drop}, file.categories, what, OWN_KEY, bits, problems)
     x, names = spread(schema, raw)
     said = [
         same_classes(f"the label '{file.label}'", classes),

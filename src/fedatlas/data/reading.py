@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,13 +12,14 @@ import numpy as np
 from fedatlas.data.cells import difference, missing, no_numbers, now, numbers, one_owner, texts, value_of
 from fedatlas.data.dataset import Column
 from fedatlas.data.frame import MOSTLY, Encoded, Roles, marked
+from fedatlas.data.suspicions import FEW, copies, of_code, of_dates, of_owners, of_target
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAMED = 8  # columns or classes that are named; the rest are counted
 ROUNDED = 0.01  # share of a column's standard deviation that rounding to 32 bits may change
-FEW = 50  # with fewer rows, distinct values prove nothing
+_NAMED: ContextVar[int] = ContextVar("named", default=NAMED)
 
 
 def in_words(roles: Roles, encoded: Encoded) -> str:
@@ -31,10 +34,21 @@ def in_words(roles: Roles, encoded: Encoded) -> str:
     return "; ".join([*said, *([f"left out {listed(roles.drop)}"] if roles.drop else [])])
 
 
+@contextmanager
+def all_named() -> Iterator[None]:
+    """Name every column and class inside the block."""
+    token = _NAMED.set(1 << 62)
+    try:
+        yield
+    finally:
+        _NAMED.reset(token)
+
+
 def listed(names: Sequence[str]) -> str:
     """Return the first names, and the number of the rest."""
-    shown = ", ".join(names[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
+    most = _NAMED.get()
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded, bits: int = 32) -> list[str]:
@@ -44,6 +58,7 @@ def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded, bits: int = 32) 
     if encoded.class_names:
         found.append(said_of_marks(f"The target '{roles.label}'", encoded.class_names))
     found.append("" if roles.same_owner else same_owners(f"column '{roles.client}'", encoded.client_names))
+    found += [of_target(roles, encoded), of_owners(roles, encoded), *copies(roles, encoded)] if now().rules > 2 else []
     return [*filter(None, found), *of_inputs(table, encoded.schema, roles.categories, bits=bits)]
 
 
@@ -102,6 +117,10 @@ def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = 
             return said
         found, counts = np.unique(texts(cells), return_counts=True)
         known = ~missing(found)
+        if now().rules > 2 and (said := of_dates(column.name, found[known], keys)):
+            return said
+        if now().rules > 2 and len(cells) >= FEW and known.sum() == len(cells):
+            return f"Column '{column.name}' has a different text in every row, like a key: {keys}drop leaves it out."
         often = dict(zip(found[known].tolist(), counts[known].tolist(), strict=True))
         marks = [cell for cell in no_numbers(often) if cell != "?"]
         strange = sum(often[cell] for cell in marks)
@@ -115,6 +134,8 @@ def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = 
     if values is None or len(values) < FEW:
         return ""
     known = values[np.isfinite(values)]
+    if now().rules > 2 and (said := _coded(column.name, known, keys)):
+        return said
     lost = np.abs(known - known.astype(np.float32)).max(initial=0.0)
     if bits == 32 and len(np.unique(known)) > 1 and lost > ROUNDED * known.std():
         return (
@@ -122,8 +143,18 @@ def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = 
             "a fixed number from it first."
         )
     whole = bool(np.isfinite(values).all() and (values == np.rint(values)).all())
-    if whole and len(np.unique(values)) == len(values):
+    if whole and len(np.unique(values)) == len(values) and column.name not in dict(now().dates):
         return (
             f"Column '{column.name}' has a different whole number in every row, like a key: {keys}drop leaves it out."
         )
     return ""
+
+
+def _coded(name: str, known: np.ndarray, keys: str) -> str:
+    """Return a warning about numbers that are codes of missing cells, or dates without marks between; "" for none."""
+    if name in dict(now().dates):
+        return ""
+    if said := of_code(name, known, keys):
+        return said
+    eight = bool((known == np.rint(known)).all() and (known >= 1e7).all() and (known < 1e8).all())
+    return of_dates(name, np.unique(known.astype(np.int64)).astype(str), keys) if eight else ""

@@ -12,14 +12,17 @@ import numpy as np
 import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
-from fedatlas.data.cells import Reading, Thousands, now, read_as, with_keys
+from fedatlas.data.cells import LINE, Dates, Reading, Thousands, now, read_as, with_keys
 from fedatlas.data.dataset import Names
+from fedatlas.data.decimals import with_points
 from fedatlas.data.download import Originals, obtain
 from fedatlas.data.formats import member
-from fedatlas.data.frame import LINE, Roles, TaskChoice, encode_table, read_table
+from fedatlas.data.frame import Roles, TaskChoice, encode_table, number_columns
 from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.reading import doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
+from fedatlas.data.table_file import read_table
+from fedatlas.data.text_table import form_of
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.registry import PlainValues
 
@@ -40,6 +43,8 @@ def load_table(
     same_owner: bool | None = None,
     thousands: Thousands | None = None,
     units: Names | None = None,
+    na: Names | None = None,
+    dates: Dates | None = None,
 ) -> Loaded:
     """A registered table. Columns that label, client, weight and drop do not name are inputs.
 
@@ -53,6 +58,8 @@ def load_table(
     same_owner: whether owners that differ only by case, the form of Unicode or a final .0 are one.
     thousands: mark between groups of three digits, left out of numbers.
     units: signs before or behind a number, such as $ or %, left out of it.
+    na: further texts of a missing cell, such as -9 or unknown.
+    dates: column -> form of its dates, such as %d.%m.%Y; they become days since 1970-01-01.
     """
     roles = Roles(
         label or spec.label,
@@ -65,13 +72,13 @@ def load_table(
         same_owner=bool(same_owner),
     )
     found = None if spec.bundled and request.store.find(spec.files) is None else _find(spec, request)
-    frames = [bundled(spec)] if found is None else [read_table(path) for path in found.paths]
-    if found is None:
-        roles = roles._replace(drop=tuple(d for d in roles.drop if d in frames[0].columns))
-    if request.test_file:
-        frames = [frames[0], read_table(request.test_file)]
     facts = {"files": provenance(found)} if found else {"files": [], "from": "scikit-learn"}
-    with read_as(with_keys(thousands, units)):
+    with read_as(with_keys(thousands, units, na=na, dates=dates)):
+        frames = [bundled(spec)] if found is None else [read_table(path) for path in found.paths]
+        if found is None:
+            roles = roles._replace(drop=tuple(d for d in roles.drop if d in frames[0].columns))
+        if request.test_file:
+            frames = [frames[0], read_table(request.test_file)]
         made = from_frames(frames, roles, f"table '{spec.name}'", request.drop_unusable, bits=request.bits)
     return made.with_facts(**facts)
 
@@ -95,11 +102,13 @@ def from_frames(
     for role, column in (("client", roles.client), ("weight", roles.weight)):
         if column and column == roles.label:
             raise ConfigError(f"data.{role} = '{column}' is the label: name another column.")
+    frames = [with_points(frame, number_columns(frame.columns, roles), source) for frame in frames]
+    form = form_of(frames[0])
     table = frames[0]
     if len(frames) == 2:
-        absent = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
-        if absent:
-            raise DataError(f"{source}: the test file has no column '{absent[0]}'.")
+        lost = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
+        if lost:
+            raise DataError(f"{source}: the test file has no column {', '.join(map(repr, lost))}.")
         other = frames[1][[c for c in frames[0].columns if c in frames[1].columns]]
         other = (
             other.set_axis(-other.index) if other.index.name == LINE else other
@@ -119,7 +128,7 @@ def from_frames(
         client_names=encoded.client_names,
         facts={
             "label": roles.label,
-            "read": in_words(roles, encoded),
+            "read": "; ".join(filter(None, (in_words(roles, encoded), form.in_words()))),
             **given_keys(),
             "doubts": doubts(table, roles, encoded, bits),
             **({"rows_unusable": len(table) - len(encoded.kept)} if len(encoded.kept) < len(table) else {}),

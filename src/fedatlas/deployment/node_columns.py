@@ -5,8 +5,9 @@ Gradients, histograms and keys of a tree are only in memory. They go with the pr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.columns_end import named, part
@@ -35,12 +36,15 @@ from fedatlas.wire.messages import Count
 from fedatlas.wire.policy import Asked, Policy
 
 
-def own_table(config: ExperimentConfig, name: str, data: Path) -> PartyTable:
-    """Read the table of this node, which plays the party of its name. ConfigError, DataError for a table that cannot be used."""
+def own_table(config: ExperimentConfig, name: str, data: Path, form: Mapping[str, Any] = {}) -> PartyTable:
+    """Read the table of this node, which plays the party of its name. ConfigError, DataError for a table that cannot be used.
+
+    ``form``: how its file is written, as the node's policy says.
+    """
     file = next((one for one in files_of(config) if one.name == name), None)
     if file is None:
         raise ConfigError(f"'{name}' is none of the experiment's [[parties]].")
-    table = read_party(file._replace(path=str(data)), config.data.missing == "drop")
+    table = read_party(file._replace(path=str(data), **form), config.data.missing == "drop")
     refuse_labels(config, [table])
     return table
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.config import ExperimentConfig
-from fedatlas.data.cells import in_order, now
+from fedatlas.data.cells import Reading, in_order, now
 from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.files import load_file
 from fedatlas.data.loaded import LoadRequest, limit_rows, numbered, split_test
@@ -32,8 +32,12 @@ from fedatlas.wire.messages import Count, Open
 SUFFIX = ".rows"
 PARTS = ("x", "y", "weight")
 TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes tell
-OF_THE_EXPERIMENT = ("label", "task", "weight", "drop", "categories", "size", "thousands", "units", "background")
-"""Keys of ``[data]`` that are the experiment's; where a file lies, and what is tested on, is each node's own business."""
+OF_THE_EXPERIMENT = (
+    *("label", "task", "weight", "drop", "categories", "size"),
+    *("thousands", "units", "background", "na", "dates"),
+)
+"""Keys of ``[data]`` that are the experiment's; where a file lies, how it is written, and what is tested on, is each node's own
+business."""
 
 
 Form = tuple[Annotated[str, Bound(pattern="|".join(codec.DTYPES), what="a type of tensors")], tuple[Count, ...]]
@@ -118,8 +122,11 @@ def write_stored(path: Path, dataset: Dataset, splits: Mapping[str, Split]) -> N
     write_bytes(path, codec.encode({"about": plain(facts_of(dataset)), "splits": kept}))
 
 
-def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
-    """Read the rows of a node's or a server's file, raw. DataError, ConfigError for a file that cannot be used."""
+def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}) -> NodeRows:
+    """Read the rows of a node's or a server's file, raw. DataError, ConfigError for a file that cannot be used.
+
+    ``form``: how this file is written, by `OF_THE_FILE`; nobody is told.
+    """
     if path.suffix == SUFFIX:
         if not path.exists():
             raise DataError(f"there is no file '{path}'.")
@@ -134,7 +141,7 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
         )
     options = {key: value for key, value in config.data.options().items() if key in OF_THE_EXPERIMENT}
     request = LoadRequest(Store.default(), config.seed, drop_unusable=config.data.missing != "error", few_classes=True)
-    given = arguments("data", load_file, {**options, "path": str(path)})
+    given = arguments("data", load_file, {**options, **form, "path": str(path)})
     loaded = numbered(load_file(request, **given))
     if isinstance(config.data.test, float):
         loaded = split_test(loaded, config.data.test, config.seed)
@@ -149,10 +156,19 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
         scale=loaded.scale,
         shift=loaded.shift,
         schema=loaded.schema,
-        facts={key: value for key, value in loaded.facts.items() if key in TOLD},
+        facts=told(loaded.facts),
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
     return NodeRows(facts_of(whole), bare)
+
+
+def told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a source that its node tells: of the reading, what all parties know."""
+    found = {key: value for key, value in facts.items() if key in TOLD}
+    if "reading" in found:
+        shared = Reading.from_json(found.pop("reading")).shared()
+        found |= {"reading": shared.to_json()} if shared != Reading(shared.rules) else {}
+    return found
 
 
 def with_names(held: NodeRows, names: Collection[str]) -> NodeRows:

@@ -8,14 +8,14 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli_w
 
 from fedatlas.errors import ConfigError, DiskError, TransportError
-from fedatlas.files import OWN_FILES, write_bytes, write_text
+from fedatlas.files import OF_THE_FILE, OWN_FILES, write_bytes, write_text
 from fedatlas.secret import random_bytes
 from fedatlas.wire.agreement import agreement_of, sign
 from fedatlas.wire.bundle import Bundle
@@ -108,17 +108,31 @@ def text_of(path: Path) -> str:
 
 
 def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]:
-    """An experiment and its overrides, with a place holder for each file: every node says with --data where its own lies."""
+    """An experiment and its overrides, with a place holder for each file: every node says with --data where its own lies.
+
+    How a file is written (`OF_THE_FILE`) is left out, too: a node's policy says it.
+    """
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return text, [*overrides]  # its reader says what is wrong
     data, parties = values.get("data"), values.get("parties")
+    overrides = [
+        one for one in overrides if one.partition("=")[0].strip() not in {f"data.{key}" for key in OF_THE_FILE}
+    ]
+    if isinstance(data, dict) and not data.keys().isdisjoint(OF_THE_FILE):
+        data = without_form(data)
+        values["data"], text = data, tomli_w.dumps({**values, "data": data})
     given = {key.strip(): value.strip(" '\"") for key, _, value in (one.partition("=") for one in overrides)}
     name = given.get("data.name", data.get("name") if isinstance(data, dict) else None)
     if isinstance(parties, list) and all(isinstance(one, dict) for one in parties):
-        text = tomli_w.dumps({**values, "parties": [{**one, "path": OWN_FILES} for one in parties]})
+        text = tomli_w.dumps({**values, "parties": [{**without_form(one), "path": OWN_FILES} for one in parties]})
     return text, [*overrides, *([f"data.path={OWN_FILES}"] if name == "file" else [])]
+
+
+def without_form(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of an experiment without the keys that say how a file is written."""
+    return {key: value for key, value in table.items() if key not in OF_THE_FILE}
 
 
 def events(bundle: Bundle, run: str) -> Iterator[RunEvent | ServerAway]:

@@ -147,18 +147,18 @@ class Trainer:
 
     def held(self, agreed: AgreedRun) -> Any:
         """The rows of this node for a run whose agreement is kept, or its table where parties hold columns; read once."""
-        names, config, reading = self.policy().names, agreed.whole.config, self.agreements.reading(agreed)
-        key = str([config.data, config.seed, config.parties, names, reading])
+        policy, config, reading = self.policy(), agreed.whole.config, self.agreements.reading(agreed)
+        key = str([config.data, config.seed, config.parties, policy.names, policy.form, reading])
         if self.kept[0] != key:
             with untold("its rows cannot be used as the experiment says"), read_as(reading):
-                self.kept = key, self._read(config, names)
+                self.kept = key, self._read(config, policy)
         return self.kept[1]
 
-    def _read(self, config: ExperimentConfig, names: tuple[str, ...] | None) -> Any:
+    def _read(self, config: ExperimentConfig, policy: Policy) -> Any:
         if of_columns(config):
-            return own_table(config, self.bundle.name, self.data)
-        held = read_rows(self.data, config)
-        return held if names is None else with_names(held, names)
+            return own_table(config, self.bundle.name, self.data, policy.form)
+        held = read_rows(self.data, config, policy.form)
+        return held if policy.names is None else with_names(held, policy.names)
 
     def _folder(self, run: str) -> Path:
         return self.bundle.path / "state" / run

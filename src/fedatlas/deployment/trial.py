@@ -18,10 +18,12 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedatlas.deployment.audit import HEAD, LOG
 from fedatlas.deployment.operator_client import Say, check_out, fetch, silent, submit, to_stderr, watch
 from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.files import OF_THE_FILE
 from fedatlas.wire.bundle import POLICY, Bundle, init
 from fedatlas.wire.messages import StatusEvent
 from fedatlas.wire.policy import Policy
@@ -85,11 +87,11 @@ class RestartedProcesses:
                 process.wait()
 
 
-def tables_of(experiment: Path | None) -> dict[str, str]:
-    """The table of each party of an experiment whose parties hold columns; else nothing."""
+def parties_of(experiment: Path | None) -> dict[str, Mapping[str, Any]]:
+    """The entry of each party of an experiment whose parties hold columns; else nothing."""
     try:
         parties = tomllib.loads(experiment.read_text(encoding="utf-8"))["parties"] if experiment else []
-        return {str(one["name"]): str(one["path"]) for one in parties}
+        return {str(one["name"]): {**one, "path": str(one["path"])} for one in parties}
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # the process that deals says what is wrong
 
@@ -125,7 +127,8 @@ def trial(
     """Run a trial; return the run's name and its last event. The run's directory is ``out``."""
     say: Say = silent if quiet else to_stderr
     check_out(out)
-    tables = tables_of(experiment)
+    parties = parties_of(experiment)
+    tables = {name: str(one["path"]) for name, one in parties.items()}
     names = [*tables] or [f"site-{k + 1}" for k in range(nodes)]
     overrides = [*overrides]
     if not tables and not any(one.replace(" ", "").startswith("partition.clients=") for one in overrides):
@@ -142,7 +145,8 @@ def trial(
                 "(label_counts = 'plain', min_rows = 1)."
             )
             for name in names:
-                Policy.write_for_trial(bundles[name] / POLICY)
+                form = {key: value for key, value in parties.get(name, {}).items() if key in OF_THE_FILE}
+                Policy.write_for_trial(bundles[name] / POLICY, form)
             _, said = dealing.communicate()
             if dealing.returncode:
                 words = said.strip().splitlines()[-1:] or ["the rows could not be dealt."]

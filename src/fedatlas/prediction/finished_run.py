@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,9 +19,9 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.course.client_models import files_of, models_of, used_by
 from fedatlas.data.cells import read_as
 from fedatlas.data.files import read_inputs
-from fedatlas.data.frame import read_table
 from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
+from fedatlas.data.table_file import read_table
 from fedatlas.engine.job import Built
 from fedatlas.engine.model import Network
 from fedatlas.errors import CheckpointError, ConfigError, DataError, unknown_name
@@ -104,6 +105,13 @@ class FinishedRun(NamedTuple):
         for place, (name, values) in enumerate(kept.items()):
             table.insert(place, name, values, allow_duplicates=True)
         return table
+
+    def of_files(self, *, decimal: str = "", separator: str = "", encoding: str = "", sheet: str = "") -> FinishedRun:
+        """Return the run as it reads files that are written so; "" as in training, or found by looking."""
+        given = {"decimal": decimal, "separator": separator, "encoding": encoding, "sheet": sheet}
+        wanted: dict[str, Any] = {key: value for key, value in given.items() if value}
+        reading = self.preprocess.reading._replace(**wanted)
+        return self._replace(preprocess=replace(self.preprocess, reading=reading))
 
     @property
     def personal(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fedatlas.errors import ConfigError, PrivacyError, ProtocolError, unknown_name
+from fedatlas.files import OF_THE_FILE
 from fedatlas.wire.fields import Bound, record
 
 TEMPLATE = """# What this node takes part in. It checks every ask against this file and refuses all else, with the reason.
@@ -26,6 +28,8 @@ min_rows = 10                           # nothing made of fewer rows (sums, upda
 row_order = "secret"                    # the order of rows matched with other parties' columns: "secret" from the server | "seed"
 # max_ids = 100000                      # another party may ask about at most so many ids
 # max_ratio = 10                        # and about at most so many for each id of this node
+# decimal = ","                         # how this node's file is written, where looking does not tell: the decimal mark, and
+# separator = ";"                       # encoding = "cp1252", sheet = "2026"; nobody else is told
 # repeat = true                         # an answer may be opened again in the sum of other nodes, which shows the difference
 label_counts = "masked"                 # how many rows of each class: "masked" (only in a secure sum) | "plain" | "no"
                                         # (hwfedavg and nwfedavg need "plain": masks do not hide a score of labels)
@@ -82,6 +86,16 @@ class Policy(NamedTuple):
     max_ratio: Annotated[float, Bound(least=1e-9)] | None = None
     label_counts: Literal["masked", "plain", "no"] = "masked"
     repeat: bool = False
+    decimal: Literal[".", ","] | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    sheet: str | None = None
+
+    @property
+    def form(self) -> dict[str, str]:
+        """How this node's file is written, as far as the policy says it."""
+        given = {key: getattr(self, key) for key in OF_THE_FILE}
+        return {key: value for key, value in given.items() if value is not None}
 
     @classmethod
     def read(cls, path: Path) -> Policy:
@@ -102,11 +116,12 @@ class Policy(NamedTuple):
         return policy
 
     @staticmethod
-    def write_for_trial(path: Path) -> None:
-        """Write the policy of a node in a trial on one machine."""
+    def write_for_trial(path: Path, form: Mapping[str, str] = {}) -> None:
+        """Write the policy of a node in a trial on one machine, whose file is written in this form."""
         text = TEMPLATE
         for usual, trial in TRIAL:
             text = text.replace(usual, trial)
+        text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in form.items())
         path.write_text(text, encoding="utf-8")
 
     def check(self, asked: Asked) -> None:
@@ -183,6 +198,10 @@ WORDS = {
     "max_ratio": "a number above 0",
     "label_counts": '"masked", "plain" or "no"',
     "repeat": "true or false",
+    "decimal": '"." or ","',
+    "separator": "a text",
+    "encoding": "a text",
+    "sheet": "a text",
 }
 
 

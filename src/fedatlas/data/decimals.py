@@ -1,0 +1,107 @@
+"""The decimal mark of one file: the key's, or the only one under which all its columns of numbers are numbers.
+
+The comma reading of a cell is the point reading of the cell with commas and points exchanged: ``1.234,5`` is ``1,234.5`` with a comma
+between thousands. Cells are then written with a point, so that nothing behind this file knows of commas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedatlas.data.cells import MISSING, bare, now, read_as, value_of
+from fedatlas.data.text_table import form_of
+from fedatlas.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXCHANGED = str.maketrans(",.", ".,")
+
+
+class _Readings(NamedTuple):
+    """The different texts of a column with their readings as numbers; None where one is none."""
+
+    column: str
+    point: dict[str, float] | None
+    comma: dict[str, float] | None
+    cells: tuple[str, ...]
+
+    def first(self, mark: str) -> str:
+        """Return the first cell with the mark."""
+        return next((cell for cell in self.cells if mark in cell), "")
+
+
+def with_points(table: pd.DataFrame, columns: Iterable[str], source: str, keys: str = "data.") -> pd.DataFrame:
+    """Return the table with the numbers of these columns written with a decimal point. DataError where no mark fits them all."""
+    read = now()
+    if read.rules < 3:
+        return table
+    if read.thousands == read.decimal == ",":
+        raise ConfigError(f"{keys}decimal and {keys}thousands are both ',': one of them is another mark.")
+    if read.decimal == "." or (read.thousands == "," and not read.decimal):
+        return table
+    columns = [name for name in dict.fromkeys(columns) if name in table.columns]
+    if not read.decimal and not any(isinstance(cell, str) and "," in cell for name in columns for cell in table[name]):
+        return table
+    found = [_readings(name, _texts(table[name])) for name in columns]
+    commas = [one for one in found if one.comma is not None and one.point is None and one.cells]
+    points = [one for one in found if one.point is not None and one.comma is None and one.cells]
+    if not read.decimal and not any(map(_surely, commas)):
+        return table
+    if points:
+        other = points[0]
+        why = (
+            f"but {keys}decimal = ','"
+            if read.decimal
+            else f"but '{commas[0].column}' with a comma, such as '{commas[0].first(',')}'"
+        )
+        raise DataError(
+            f"{source}: column '{other.column}' holds numbers with a decimal point, such as '{other.first('.')}', {why}: "
+            "write all numbers of a file with one mark."
+        )
+    changed = {
+        one.column: _written(table[one.column]) for one in found if one.comma is not None and one.comma != one.point
+    }
+    out = table.assign(**changed)
+    out.attrs["form"] = form_of(table)._replace(decimal=",")
+    return out
+
+
+def _surely(one: _Readings) -> bool:
+    """Whether a cell's comma cannot stand between thousands."""
+    with read_as(now()._replace(thousands=",")):
+        return any(value_of(cell) is None for cell in one.cells)
+
+
+def _texts(column: pd.Series) -> tuple[str, ...]:
+    """Return the different texts of a column, without those of missing cells; values of other types are no texts."""
+    if column.dtype != object and str(column.dtype) not in {"str", "string"}:
+        return ()
+    cells = {cell.strip() for cell in column.tolist() if isinstance(cell, str)}
+    return tuple(sorted(cell for cell in cells if cell != "?" and cell.lower() not in MISSING))
+
+
+def _readings(column: str, cells: tuple[str, ...]) -> _Readings:
+    return _Readings(column, _read(cells, value_of), _read(cells, _with_comma), cells)
+
+
+def _read(cells: Iterable[str], how: Callable[[str], float | None]) -> dict[str, float] | None:
+    out: dict[str, float] = {}
+    for cell in cells:
+        if (value := how(cell)) is None:
+            return None
+        out[cell] = value
+    return out
+
+
+def _with_comma(cell: str) -> float | None:
+    with read_as(now()._replace(thousands=now().thousands or ",")):
+        return value_of(cell.translate(EXCHANGED))
+
+
+def _written(column: pd.Series) -> pd.Series:
+    """Return a column with its texts as numbers with a decimal point; missing cells and other values stay."""
+    with read_as(now()._replace(thousands=now().thousands or ",")):
+        known = {cell: bare(cell.strip().translate(EXCHANGED)) for cell in column.tolist() if isinstance(cell, str)}
+    return column.map(lambda cell: known[cell] if isinstance(cell, str) else cell)
