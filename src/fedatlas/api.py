@@ -13,12 +13,17 @@ from torch import Tensor, nn
 
 from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
 from fedatlas.course.progress import Progress, Run, Silent
+from fedatlas.data.by_name import find_source
+from fedatlas.data.config import DataConfig
+from fedatlas.data.handed import hand_over, is_rows
+from fedatlas.data.kept import Held
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
 from fedatlas.prediction.parties import predict as predict_between
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import CONFIG, OPTIONS, RunFolder, asked
+from fedatlas.registry import keywords, unknown_key
 from fedatlas.reporting import write_report
 from fedatlas.runs.ensure import carry_out, rounds_done, start_of
 from fedatlas.runs.finish import More
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 
     from fedatlas.prediction.finished_run import FinishedRun
     from fedatlas.runs.preview import Shown
+    from fedatlas.setup.checked import Checked
 
 
 class Experiment(NamedTuple):
@@ -40,14 +46,21 @@ class Experiment(NamedTuple):
 
     The network replaces ``[model]``, of which only ``loss`` and ``bn`` still apply.
     ``Experiment.of(rounds=5, algorithm={"name": "fedprox", "mu": 0.1})`` or ``Experiment.read("FILE.toml", "local.lr=0.01")``.
+    ``Experiment.of(data=FRAME, label="poor", client="region")`` takes rows that are in memory.
     """
 
     config: ExperimentConfig
     module: nn.Module | None = None
+    held: tuple[Held, ...] = ()  # keeps rows that were handed over until a run has them
 
     @classmethod
     def of(cls, module: nn.Module | None = None, **tables: Any) -> Experiment:
-        """Make an experiment from tables as keyword arguments; keys that are left out have their defaults."""
+        """Make an experiment from tables as keyword arguments; keys that are left out have their defaults.
+
+        ``data`` may be rows: a DataFrame, arrays ``(x, y)`` or ``(x, y, owner)``, a mapping with ``x_train`` and ``y_train``,
+        a torch Dataset or a Hugging Face data set. The keys of ``[data]``, such as ``label``, are then keyword arguments, and
+        ``test`` may be rows, too. Known owners are the clients, unless ``partition`` is given.
+        """
         if isinstance(module, Mapping):
             raise ConfigError(
                 "Experiment.of takes tables as keyword arguments: Experiment.of(rounds=2), or of(**tables)."
@@ -58,12 +71,27 @@ class Experiment(NamedTuple):
                 raise ConfigError(
                     f"model.{key} has no effect on a network that is given as module=...: remove one of the two."
                 )
-        return cls(parse(tables), module)
+        tables, held = rows_in(tables)
+        return cls(parse(tables), module, held)
 
     @classmethod
     def read(cls, path: str | Path, *overrides: str, module: nn.Module | None = None) -> Experiment:
         """Read an experiment file and apply ``table.key=value`` overrides."""
         return cls(read(Path(path), overrides), module)
+
+
+def rows_in(tables: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Held, ...]]:
+    """Return tables in which rows given as ``data`` are named by their content, and what keeps these rows."""
+    if not is_rows(tables.get("data")):
+        return dict(tables), ()
+    tops = ExperimentConfig.model_fields
+    own = [*keywords(find_source("file").builder), *DataConfig.model_fields]
+    for key in tables:
+        if key not in tops and key not in own:
+            raise unknown_key("", key, [*tops, *own])
+    handed = hand_over(tables["data"], {key: value for key, value in tables.items() if key not in tops})
+    out = {key: value for key, value in tables.items() if key in tops} | {"data": handed.keys}
+    return {**({"partition": {"name": "natural"}} if handed.owned else {}), **out}, handed.held
 
 
 def run(
@@ -81,7 +109,7 @@ def run(
     parties (`fedatlas.federation.link.Observer`), for every seed but not for baselines; they change no result.
     """
     given = _whole(experiment)
-    whole, progress = checked(*given), progress or Silent()
+    whole, progress = checked(given.config, given.module), progress or Silent()
     path = Path(out) if out is not None else new_folder(given.config)
     more, observers = More(baselines, attacks=True, options=asked(baselines)), tuple(observers)
     try:
@@ -211,14 +239,14 @@ def dry_run(
     """
     from fedatlas.runs import preview
 
-    return preview.dry_run(checked(*_whole(experiment)), baselines)
+    return preview.dry_run(_checked(experiment), baselines)
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:
     """Return who would hold what: row indices and figures of each client, and a text; ``out``: also draw it as SVG."""
     from fedatlas.runs import preview
 
-    return preview.partition_of(checked(*_whole(experiment)), None if out is None else Path(out))
+    return preview.partition_of(_checked(experiment), None if out is None else Path(out))
 
 
 def predict(
@@ -262,7 +290,7 @@ def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -
     """
     from fedatlas.runs import alignment
 
-    whole = checked(*_whole(experiment))
+    whole = _checked(experiment)
     whole.of_columns()
     return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole)
 
@@ -284,6 +312,11 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     """Write report.html for a run, or for several side by side, and return its path."""
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     return write_report([Path(path) for path in paths], None if out is None else Path(out))
+
+
+def _checked(experiment: Experiment | ExperimentConfig | None) -> Checked:
+    whole = _whole(experiment)
+    return checked(whole.config, whole.module)
 
 
 def _whole(experiment: Experiment | ExperimentConfig | None) -> Experiment:

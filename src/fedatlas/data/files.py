@@ -13,6 +13,7 @@ from fedatlas.data.cells import Background, Thousands, missing, now, read_as, wi
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking, read_table
 from fedatlas.data.images import owners
+from fedatlas.data.kept import CALLED, is_kept, located
 from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
@@ -62,7 +63,7 @@ def load_file(
     """
     if not path:
         raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
-    where = Path(path).expanduser()
+    where = located(path)
     given: PlainValues = {"label": label, "client": client, "weight": weight, "drop": drop, "categories": categories}
     given |= {"thousands": thousands, "units": units}
     if where.is_dir():
@@ -73,17 +74,17 @@ def load_file(
         raise ConfigError("data.background is for a folder of pictures: remove the key.")
     if not where.exists():
         raise DataError(f"data.path: {lacking(path)}")
-    facts = _files(where, request.test_file)
+    facts = _files(where, request.test_file, CALLED[where.suffix] if is_kept(path) else where.name)
     if where.suffix == ".npz":
         _only(given, "a .npz")
         return load_arrays(where, task, request, bool(same_owner)).with_facts(**facts)
-    if not where.name.endswith(TABLE_SUFFIXES):
+    if not where.name.endswith(TABLE_SUFFIXES) and not is_kept(path):
         raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
     roles = Roles(label, client, weight, task, drop, categories, same_owner=bool(same_owner))
     with read_as(with_keys(thousands, units)):
         frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
         return from_frames(
-            frames, roles, f"'{where.name}'", request.drop_unusable, 1 if request.few_classes else 2
+            frames, roles, f"'{facts['called']}'", request.drop_unusable, 1 if request.few_classes else 2
         ).with_facts(**facts)
 
 
@@ -95,9 +96,9 @@ def _folder(where: Path, size: int, request: LoadRequest) -> Loaded:
     return load_pictures(where, size).with_facts(called=where.name)
 
 
-def _files(where: Path, test_file: str) -> PlainValues:
+def _files(where: Path, test_file: str, called: str) -> PlainValues:
     """Return the files as facts; ConfigError if the test file holds the training rows."""
-    facts: PlainValues = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
+    facts: PlainValues = {"called": called, "files": [{"file": where.name, "sha256": sha256(where)}]}
     if test_file and Path(test_file).is_file():
         facts["files"].append({"file": Path(test_file).name, "sha256": sha256(Path(test_file))})
     if len({each["sha256"] for each in facts["files"]}) < len(facts["files"]):

@@ -33,6 +33,7 @@ from fedatlas.data.cells import (
     values_of,
 )
 from fedatlas.data.dataset import Column, Names, Split, TaskKind
+from fedatlas.data.kept import TABLE, read_kept
 from fedatlas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -78,12 +79,15 @@ class Encoded(NamedTuple):
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """Read a .csv, .csv.gz, .tsv or .parquet file; cells of text files stay texts. DataError if it cannot be read."""
+    """Read a .csv, .csv.gz, .tsv or .parquet file, or a table of `kept`; cells of text files stay texts.
+
+    DataError if it cannot be read.
+    """
     path = Path(path)
     if not path.is_file():
         raise DataError(f"there is no file '{path}'.")
     try:
-        table = _read_parquet(path) if path.suffix == ".parquet" else _read_text(path)
+        table = READERS.get(path.suffix, _read_text)(path)
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         reason = str(error).strip().split("\n")[0]
         raise DataError(f"'{path}' cannot be read as a table ({reason}).") from error
@@ -144,6 +148,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     ]
     whole = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in WHOLE_TYPES}
     return pa.table(plain, names=table.column_names).to_pandas(types_mapper=whole.get)
+
+
+READERS = {".parquet": _read_parquet, TABLE: read_kept}
+"""Suffix of a file of columns -> its reader; others are text."""
 
 
 def lacking(path: str, what: str = "file or folder") -> str:
