@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
-from fedatlas.course.progress import Progress, Run, Silent
+from fedatlas.course.progress import Progress
 from fedatlas.data.by_name import find_source
 from fedatlas.data.config import DataConfig
 from fedatlas.data.handed import hand_over, is_rows
@@ -20,6 +20,7 @@ from fedatlas.data.kept import Held
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
+from fedatlas.notebook import RunResult, experiment_html, experiment_text, watched
 from fedatlas.prediction.parties import predict as predict_between
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import CONFIG, OPTIONS, RunFolder, asked
@@ -52,6 +53,12 @@ class Experiment(NamedTuple):
     config: ExperimentConfig
     module: nn.Module | None = None
     held: tuple[Held, ...] = ()  # keeps rows that were handed over until a run has them
+
+    def __repr__(self) -> str:
+        return experiment_text(self.config)
+
+    def _repr_html_(self) -> str:
+        return experiment_html(self.config)
 
     @classmethod
     def of(cls, module: nn.Module | None = None, **tables: Any) -> Experiment:
@@ -101,25 +108,26 @@ def run(
     baselines: bool | None = None,
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
-) -> Run:
+) -> RunResult:
     """Run an experiment (None: the embedded default), and return its folder and summary.
 
     ``baselines``: also train each client alone and all data pooled, for the table of gains; by default only if that is
-    cheap. With ``seeds``, every seed has a separate folder in ``out``. ``observers`` see the messages between server and
-    parties (`fedatlas.federation.link.Observer`), for every seed but not for baselines; they change no result.
+    cheap. ``progress``: by default one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate
+    folder in ``out``. ``observers`` see the messages between server and parties (`fedatlas.federation.link.Observer`),
+    for every seed but not for baselines; they change no result.
     """
     given = _whole(experiment)
-    whole, progress = checked(given.config, given.module), progress or Silent()
+    whole, progress = checked(given.config, given.module), progress or watched()
     path = Path(out) if out is not None else new_folder(given.config)
     more, observers = More(baselines, attacks=True, options=asked(baselines)), tuple(observers)
     try:
         with RunFolder(path).claimed():
             if whole.config.seeds is None:
-                return carry_out(whole, path, "new", more, progress, observers)
+                return RunResult(*carry_out(whole, path, "new", more, progress, observers))
             fixed, _ = apply_fixes(given.config, whole.algorithm)  # config.toml names every key, also those it fixes
             folder = RunFolder.create(path, fixed, more.options)
             try:
-                return run_seeds(whole, path, more, progress, observers)
+                return RunResult(*run_seeds(whole, path, more, progress, observers))
             except FedatlasError:
                 if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before any run began: leave no folder behind
                     folder.discard()
@@ -138,13 +146,13 @@ def resume(
     baselines: bool | None = None,
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
-) -> Run:
+) -> RunResult:
     """Continue a run from its last intact checkpoint; the result is the same as without the stop.
 
     Only ``rounds`` may change. ``module``: the network of a run with a custom one. ``baselines`` defaults to the choice
     made when the run began. ``observers`` as in `run`; they see only the rounds that are run now.
     """
-    path, progress, observers = Path(path), progress or Silent(), tuple(observers)
+    path, progress, observers = Path(path), progress or watched(), tuple(observers)
     folder = RunFolder.open(path)
     with folder.claimed():
         config = longer(folder, overrides) if overrides else folder.config()
@@ -153,11 +161,11 @@ def resume(
         if config.seeds is None:
             if (start := start_of(path)) == "resume":
                 same_beginning(path, module)  # before names that only a plug-in defines are looked up
-            return carry_out(checked(config, module), path, start, more, progress, observers)
+            return RunResult(*carry_out(checked(config, module), path, start, more, progress, observers))
         if overrides:
             folder.reopen()
             folder.rewrite(config)
-        return run_seeds(checked(config, module), path, more, progress, observers)
+        return RunResult(*run_seeds(checked(config, module), path, more, progress, observers))
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
