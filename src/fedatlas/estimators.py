@@ -97,7 +97,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             check_consistent_length(rows, groups)
             table[owner] = np.asarray(groups)
             more = {"client": owner}
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         own = self.model if isinstance(self.model, nn.Module) else None
         experiment = Experiment.of(
             own,
@@ -106,20 +105,29 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             label=label,
             task=task,
             missing=self.missing,
-            seed=seed,
-            rounds=self.rounds,
-            algorithm=_named(self.algorithm),
-            **({"model": _named(self.model)} if own is None else {}),
-            local={key: getattr(self, key) for key in ("epochs", "batch_size", "lr", "momentum", "weight_decay")},
-            evaluation={"every": max(self.rounds, 1)},
-            checkpoint={"every": max(self.rounds, 1), "keep": 1},
-            **{"engine": {"precision": "float64"}, **more, **(self.settings or {})},
+            **more,
+            **_merged(self._tables(), self.settings or {}),
         )
         with tempfile.TemporaryDirectory(prefix="fedatlas-") as folder:
             done = ensure(checked(experiment.config, experiment.module), Path(folder) / "run", ONLY_TRAIN)
             self.run_ = TrainedModel(load(done.path, experiment.module))
         self.n_clients_ = int(done.summary["clients"])
         self.n_iter_ = int(done.summary["rounds"])
+
+    def _tables(self) -> dict[str, Any]:
+        """Return the tables of an experiment that the parameters mean."""
+        once = max(self.rounds, 1)
+        local = {key: getattr(self, key) for key in ("epochs", "batch_size", "lr", "momentum", "weight_decay")}
+        return {
+            "seed": int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
+            "rounds": self.rounds,
+            "algorithm": _named(self.algorithm),
+            **({} if isinstance(self.model, nn.Module) else {"model": _named(self.model)}),
+            "local": local,
+            "evaluation": {"every": once},
+            "checkpoint": {"every": once, "keep": 1},
+            "engine": {"precision": "float64"},
+        }
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
@@ -181,3 +189,9 @@ def _free(columns: Sequence[Any], name: str) -> str:
     while name in columns:
         name += "_"
     return name
+
+
+def _merged(tables: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables with further keys, which count where both have one."""
+    both = {key: {**tables[key], **value} for key, value in further.items() if isinstance(tables.get(key), dict)}
+    return {**tables, **further, **both}

@@ -18,7 +18,8 @@ from torch import nn
 
 from fedatlas import ConfigError, Experiment, FederatedClassifier, FederatedRegressor, predict, run
 
-FAST = {"engine": {"name": "loop", "precision": "float64"}}
+FAST = {"engine": {"name": "loop"}}
+SET = {**FAST, "local": {"momentum": 0.5}}
 EXPECTED_FAILED = {FederatedClassifier: {}, FederatedRegressor: {}}
 """Estimator -> scikit-learn's checks that it does not pass, each with the reason."""
 
@@ -73,7 +74,8 @@ def test_fit_leaves_no_folder(tmp_path, monkeypatch):
 def test_it_is_the_run_of_the_same_experiment(tmp_path):
     """Owners are clients, the seed follows from ``random_state``: an experiment with these keys predicts the same."""
     x, y, owner = rows()
-    model = FederatedClassifier(model="logistic", rounds=3, lr=0.2, random_state=7, settings=FAST).fit(x, y, owner)
+    model = FederatedClassifier(model="logistic", rounds=3, lr=0.2, random_state=7, settings=SET).fit(x, y, owner)
+    assert model.get_params()["settings"] is SET
     seed = int(np.random.RandomState(7).randint(np.iinfo(np.int32).max))
     experiment = Experiment.of(
         data=x.assign(y=y, owner=owner),
@@ -83,8 +85,8 @@ def test_it_is_the_run_of_the_same_experiment(tmp_path):
         seed=seed,
         rounds=3,
         model={"name": "logistic"},
-        local={"lr": 0.2},
-        **FAST,
+        local={"lr": 0.2, "momentum": 0.5},
+        engine={"name": "loop", "precision": "float64"},
     )
     done = run(experiment, out=tmp_path / "run", baselines=False)
     own = done.estimator()
