@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
     from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.data.dataset import Dataset, Partition
+    from fedatlas.estimators import FederatedClassifier, FederatedRegressor
     from fedatlas.recommender.command import recommend
     from fedatlas.record.fields import RoundRow, RunSummary
     from fedatlas.study.study import Study
@@ -42,6 +43,8 @@ __all__ = [
     "DivergedError",
     "Experiment",
     "FedatlasError",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "Local",
     "Partition",
     "PrivacyError",
@@ -69,6 +72,7 @@ __all__ = [
 _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
+    "fedatlas.estimators": ("FederatedClassifier", "FederatedRegressor"),
     "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
     "fedatlas.recommender.command": ("recommend",),
     "fedatlas.record.fields": ("RoundRow", "RunSummary"),

@@ -12,13 +12,19 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
-from fedatlas.course.progress import Progress, Run, Silent
+from fedatlas.course.progress import Progress
+from fedatlas.data.by_name import find_source
+from fedatlas.data.config import DataConfig
+from fedatlas.data.handed import hand_over, is_rows
+from fedatlas.data.kept import Held
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
+from fedatlas.notebook import RunResult, experiment_html, experiment_text, watched
 from fedatlas.prediction.parties import predict as predict_between
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import CONFIG, OPTIONS, RunFolder, asked
+from fedatlas.registry import keywords, unknown_key
 from fedatlas.reporting import write_report
 from fedatlas.runs.ensure import carry_out, rounds_done, start_of
 from fedatlas.runs.finish import More
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
 
     from fedatlas.prediction.finished_run import FinishedRun
     from fedatlas.runs.preview import Shown
+    from fedatlas.setup.checked import Checked
 
 
 class Experiment(NamedTuple):
@@ -40,14 +47,27 @@ class Experiment(NamedTuple):
 
     The network replaces ``[model]``, of which only ``loss`` and ``bn`` still apply.
     ``Experiment.of(rounds=5, algorithm={"name": "fedprox", "mu": 0.1})`` or ``Experiment.read("FILE.toml", "local.lr=0.01")``.
+    ``Experiment.of(data=FRAME, label="poor", client="region")`` takes rows that are in memory.
     """
 
     config: ExperimentConfig
     module: nn.Module | None = None
+    held: tuple[Held, ...] = ()  # keeps rows that were handed over until a run has them
+
+    def __repr__(self) -> str:
+        return experiment_text(self.config)
+
+    def _repr_html_(self) -> str:
+        return experiment_html(self.config)
 
     @classmethod
     def of(cls, module: nn.Module | None = None, **tables: Any) -> Experiment:
-        """Make an experiment from tables as keyword arguments; keys that are left out have their defaults."""
+        """Make an experiment from tables as keyword arguments; keys that are left out have their defaults.
+
+        ``data`` may be rows: a DataFrame, arrays ``(x, y)`` or ``(x, y, owner)``, a mapping with ``x_train`` and ``y_train``,
+        a torch Dataset or a Hugging Face data set. The keys of ``[data]``, such as ``label``, are then keyword arguments, and
+        ``test`` may be rows, too. Known owners are the clients, unless ``partition`` is given.
+        """
         if isinstance(module, Mapping):
             raise ConfigError(
                 "Experiment.of takes tables as keyword arguments: Experiment.of(rounds=2), or of(**tables)."
@@ -58,12 +78,27 @@ class Experiment(NamedTuple):
                 raise ConfigError(
                     f"model.{key} has no effect on a network that is given as module=...: remove one of the two."
                 )
-        return cls(parse(tables), module)
+        tables, held = rows_in(tables)
+        return cls(parse(tables), module, held)
 
     @classmethod
     def read(cls, path: str | Path, *overrides: str, module: nn.Module | None = None) -> Experiment:
         """Read an experiment file and apply ``table.key=value`` overrides."""
         return cls(read(Path(path), overrides), module)
+
+
+def rows_in(tables: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Held, ...]]:
+    """Return tables in which rows given as ``data`` are named by their content, and what keeps these rows."""
+    if not is_rows(tables.get("data")):
+        return dict(tables), ()
+    tops = ExperimentConfig.model_fields
+    own = [*keywords(find_source("file").builder), *DataConfig.model_fields]
+    for key in tables:
+        if key not in tops and key not in own:
+            raise unknown_key("", key, [*tops, *own])
+    handed = hand_over(tables["data"], {key: value for key, value in tables.items() if key not in tops})
+    out = {key: value for key, value in tables.items() if key in tops} | {"data": handed.keys}
+    return {**({"partition": {"name": "natural"}} if handed.owned else {}), **out}, handed.held
 
 
 def run(
@@ -73,25 +108,26 @@ def run(
     baselines: bool | None = None,
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
-) -> Run:
+) -> RunResult:
     """Run an experiment (None: the embedded default), and return its folder and summary.
 
     ``baselines``: also train each client alone and all data pooled, for the table of gains; by default only if that is
-    cheap. With ``seeds``, every seed has a separate folder in ``out``. ``observers`` see the messages between server and
-    parties (`fedatlas.federation.link.Observer`), for every seed but not for baselines; they change no result.
+    cheap. ``progress``: by default one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate
+    folder in ``out``. ``observers`` see the messages between server and parties (`fedatlas.federation.link.Observer`),
+    for every seed but not for baselines; they change no result.
     """
     given = _whole(experiment)
-    whole, progress = checked(*given), progress or Silent()
+    whole, progress = checked(given.config, given.module), progress or watched()
     path = Path(out) if out is not None else new_folder(given.config)
     more, observers = More(baselines, attacks=True, options=asked(baselines)), tuple(observers)
     try:
         with RunFolder(path).claimed():
             if whole.config.seeds is None:
-                return carry_out(whole, path, "new", more, progress, observers)
+                return RunResult(*carry_out(whole, path, "new", more, progress, observers))
             fixed, _ = apply_fixes(given.config, whole.algorithm)  # config.toml names every key, also those it fixes
             folder = RunFolder.create(path, fixed, more.options)
             try:
-                return run_seeds(whole, path, more, progress, observers)
+                return RunResult(*run_seeds(whole, path, more, progress, observers))
             except FedatlasError:
                 if not any(path.glob(f"seed-*/{CONFIG}")):  # refused before any run began: leave no folder behind
                     folder.discard()
@@ -110,13 +146,13 @@ def resume(
     baselines: bool | None = None,
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
-) -> Run:
+) -> RunResult:
     """Continue a run from its last intact checkpoint; the result is the same as without the stop.
 
     Only ``rounds`` may change. ``module``: the network of a run with a custom one. ``baselines`` defaults to the choice
     made when the run began. ``observers`` as in `run`; they see only the rounds that are run now.
     """
-    path, progress, observers = Path(path), progress or Silent(), tuple(observers)
+    path, progress, observers = Path(path), progress or watched(), tuple(observers)
     folder = RunFolder.open(path)
     with folder.claimed():
         config = longer(folder, overrides) if overrides else folder.config()
@@ -125,11 +161,11 @@ def resume(
         if config.seeds is None:
             if (start := start_of(path)) == "resume":
                 same_beginning(path, module)  # before names that only a plug-in defines are looked up
-            return carry_out(checked(config, module), path, start, more, progress, observers)
+            return RunResult(*carry_out(checked(config, module), path, start, more, progress, observers))
         if overrides:
             folder.reopen()
             folder.rewrite(config)
-        return run_seeds(checked(config, module), path, more, progress, observers)
+        return RunResult(*run_seeds(checked(config, module), path, more, progress, observers))
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
@@ -216,14 +252,14 @@ def dry_run(
     from fedatlas.runs import preview
 
     with all_named() if all_columns else contextlib.nullcontext():
-        return preview.dry_run(checked(*_whole(experiment)), baselines)
+        return preview.dry_run(_checked(experiment), baselines)
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:
     """Return who would hold what: row indices and figures of each client, and a text; ``out``: also draw it as SVG."""
     from fedatlas.runs import preview
 
-    return preview.partition_of(checked(*_whole(experiment)), None if out is None else Path(out))
+    return preview.partition_of(_checked(experiment), None if out is None else Path(out))
 
 
 def predict(
@@ -267,7 +303,7 @@ def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -
     """
     from fedatlas.runs import alignment
 
-    whole = checked(*_whole(experiment))
+    whole = _checked(experiment)
     whole.of_columns()
     return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole)
 
@@ -289,6 +325,11 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     """Write report.html for a run, or for several side by side, and return its path."""
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     return write_report([Path(path) for path in paths], None if out is None else Path(out))
+
+
+def _checked(experiment: Experiment | ExperimentConfig | None) -> Checked:
+    whole = _whole(experiment)
+    return checked(whole.config, whole.module)
 
 
 def _whole(experiment: Experiment | ExperimentConfig | None) -> Experiment:

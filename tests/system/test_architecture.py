@@ -83,12 +83,7 @@ ROOMS: dict[str, set[str]] = {
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "files", "vertical"},
-    "wire": {
-        "errors",
-        "files",
-        "secret",
-        "wire.heads",
-    },  # frames, streams, certificates, policy: it knows no experiment
+    "wire": {"errors", "files", "secret", "wire.heads"},  # it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks", "vertical"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
@@ -104,7 +99,9 @@ ROOMS: dict[str, set[str]] = {
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
-    "api": RUNS | {"runs", "prediction"},
+    "notebook": COURSE | {"course", "reporting", "prediction"},
+    "estimators": RUNS | {"runs", "prediction", "api"},
+    "api": RUNS | {"runs", "prediction", "notebook"},
     "terminal": {"errors", "engine", "wording", "record", "course"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
@@ -136,6 +133,8 @@ PUBLIC = [
     "DivergedError",
     "Experiment",
     "FedatlasError",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "Local",
     "Partition",
     "PrivacyError",
@@ -352,7 +351,10 @@ def test_a_run_loads_no_extra_and_no_report():
     """What only some runs need must not cost every run its start."""
     heavy = modules_of({k: v for e in PROJECT["optional-dependencies"] for k, v in requirements(e).items()})
     heavy |= {"jinja2", "pandas", "pooch", "sklearn"}
-    loaded = set(run_python("import sys, fedatlas; from fedatlas import *; print(*sys.modules)").split())
+    names = (
+        "[getattr(fedatlas, name) for name in fedatlas.__all__ if not name.startswith('Federated')]"  # are sklearn's
+    )
+    loaded = set(run_python(f"import sys, fedatlas; {names}; print(*sys.modules)").split())
     assert "torch" in loaded
     assert not heavy & loaded
 

@@ -23,6 +23,7 @@ from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_co
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
 from fedatlas.data.config import DataConfig, PublicConfig
+from fedatlas.data.kept import look_in
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
 from fedatlas.registry import Component, ConfigTable, Count, Decay, Positive, Rate, Whole, config_error, refuse_flags
@@ -390,6 +391,7 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Read the experiment file with ``table.key=value`` overrides; None = the embedded default experiment."""
     values: dict[str, Any] = {}
     if path is not None:
+        look_in(path.parent)
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

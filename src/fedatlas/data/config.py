@@ -55,6 +55,11 @@ class DataConfig(registry.Component):
         """Return the file with the test rows; "" if they are the source's own, or a share of all rows."""
         return self.test if isinstance(self.test, str) and self.test != "own" else ""
 
+    def files(self) -> list[str]:
+        """Return the files with training and test rows that the keys name."""
+        path = (self.model_extra or {}).get("path")
+        return [each for each in (path, self.test_file) if isinstance(each, str) and each]
+
     def options(self) -> dict[str, Any]:
         """Return the source's own keys with their defaults, checked against its loader's typed signature."""
         builder = find_source(self.name).builder

@@ -13,6 +13,7 @@ from fedatlas.data.cells import Background, Dates, Decimal, Reading, Thousands, 
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking
 from fedatlas.data.images import owners
+from fedatlas.data.kept import CALLED, TABLE, is_kept, located
 from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
@@ -92,7 +93,7 @@ def _loaded(path: str, request: LoadRequest, roles: Roles, keys: Reading, pictur
     """Load what lies at the path. ConfigError for a key that says nothing about it."""
     if not path:
         raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
-    where = Path(path).expanduser()
+    where = located(path)
     given = {key: getattr(roles, key) for key in ("label", "client", "weight", "drop", "categories")}
     given |= {key: getattr(keys, key) for key in ("thousands", "units", "na", "dates", *OF_THE_FILE)}
     if where.is_dir():
@@ -103,17 +104,17 @@ def _loaded(path: str, request: LoadRequest, roles: Roles, keys: Reading, pictur
         raise ConfigError("data.background is for a folder of pictures: remove the key.")
     if not where.exists():
         raise DataError(f"data.path: {lacking(path)}")
-    facts = _files(where, request.test_file)
+    facts = _files(where, request.test_file, CALLED[where.suffix] if is_kept(path) else where.name)
     if where.suffix == ".npz":
         _only(given, "a .npz")
         return load_arrays(where, roles.task, request, roles.same_owner).with_facts(**facts)
-    if not where.name.endswith(TABLE_SUFFIXES):
+    if not where.name.endswith(TABLE_SUFFIXES) and not is_kept(path):
         raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
     _applies(where, {key: given[key] for key in OF_THE_FILE})
     with read_as(keys):
         frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
         how = request.drop_unusable, 1 if request.few_classes else 2, request.bits
-        return from_frames(frames, roles, f"'{where.name}'", *how).with_facts(**facts)
+        return from_frames(frames, roles, f"'{facts['called']}'", *how).with_facts(**facts)
 
 
 def _folder(where: Path, size: int, request: LoadRequest) -> Loaded:
@@ -124,9 +125,9 @@ def _folder(where: Path, size: int, request: LoadRequest) -> Loaded:
     return load_pictures(where, size).with_facts(called=where.name)
 
 
-def _files(where: Path, test_file: str) -> PlainValues:
+def _files(where: Path, test_file: str, called: str) -> PlainValues:
     """Return the files as facts; ConfigError if the test file holds the training rows."""
-    facts: PlainValues = {"called": where.name, "files": [{"file": where.name, "sha256": sha256(where)}]}
+    facts: PlainValues = {"called": called, "files": [{"file": where.name, "sha256": sha256(where)}]}
     if test_file and Path(test_file).is_file():
         facts["files"].append({"file": Path(test_file).name, "sha256": sha256(Path(test_file))})
     if len({each["sha256"] for each in facts["files"]}) < len(facts["files"]):
@@ -145,7 +146,7 @@ def _only(given: PlainValues, what: str) -> None:
 
 def _applies(where: Path, given: PlainValues) -> None:
     """Raise ConfigError for a key that says how a file of another kind is written."""
-    kinds = {".parquet": (), **dict.fromkeys(SUFFIXES, ("decimal", "sheet"))}
+    kinds = {".parquet": (), TABLE: (), **dict.fromkeys(SUFFIXES, ("decimal", "sheet"))}
     known = kinds.get(where.suffix, ("decimal", "separator", "encoding"))
     if odd := [key for key, value in given.items() if value and key not in known]:
         raise ConfigError(f"data.{odd[0]} says nothing about '{where.name}', a file of another kind: remove the key.")

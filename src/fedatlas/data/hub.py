@@ -111,7 +111,7 @@ def _task(rows: Any, label: str) -> tuple[TaskKind, Names]:
 
 def _part(rows: Any, label: str, image: str, numeric: Sequence[str], class_names: Names, task: TaskKind) -> Split:
     if image:
-        x = torch.from_numpy(np.stack([_pixels(picture) for picture in rows[image]]))
+        x = torch.from_numpy(np.stack([pixels(picture) for picture in rows[image]]))
     else:
         x = torch.from_numpy(np.stack([np.asarray(rows[c], np.float32) for c in numeric], axis=1))
     return Split(x, _target(rows, label, class_names, task))
@@ -127,7 +127,7 @@ def _target(rows: Any, label: str, class_names: Names, task: TaskKind) -> Tensor
     return torch.tensor([code.get(str(v), -1) for v in values])
 
 
-def _pixels(picture: Any) -> np.ndarray:
+def pixels(picture: Any) -> np.ndarray:
     """Return a picture of the hub as uint8 (channels, height, width)."""
     picture = upright(picture)
     grey = picture.mode in GREY

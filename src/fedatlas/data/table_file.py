@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedatlas.data.cells import class_text, now
 from fedatlas.data.dates import with_days
+from fedatlas.data.kept import TABLE, read_kept
 from fedatlas.data.text_table import read_text
 from fedatlas.data.workbook import SUFFIXES, read_workbook
 from fedatlas.errors import DataError
@@ -22,7 +23,7 @@ GIVEN = "as given"  # attribute of a table whose missing cells and dates are as 
 
 
 def read_table(path: str | Path, keys: str = "data.") -> pd.DataFrame:
-    """Read a .csv, .csv.gz, .tsv, .xlsx or .parquet file; cells of text files stay texts. DataError if it cannot be read.
+    """Read a .csv, .csv.gz, .tsv, .xlsx or .parquet file, or a table of `kept`; cells of texts stay texts. DataError if it cannot be read.
 
     Missing cells and dates are then as the keys ``na`` and ``dates`` say; ``keys``: what a message calls a key.
     """
@@ -30,10 +31,10 @@ def read_table(path: str | Path, keys: str = "data.") -> pd.DataFrame:
     if not path.is_file():
         raise DataError(f"there is no file '{path}'.")
     try:
-        if path.suffix in SUFFIXES:
-            table = read_workbook(path, keys)
+        if path.suffix in (".parquet", TABLE):
+            table = read_kept(path) if path.suffix == TABLE else _read_parquet(path)
         else:
-            table = _read_parquet(path) if path.suffix == ".parquet" else read_text(path, keys)
+            table = (read_workbook if path.suffix in SUFFIXES else read_text)(path, keys)
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         reason = str(error).strip().split("\n")[0]
         raise DataError(f"'{path}' cannot be read as a table ({reason}).") from error

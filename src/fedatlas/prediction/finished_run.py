@@ -56,6 +56,9 @@ class FinishedRun(NamedTuple):
     preprocess: Preprocess
     module: nn.Module | None = None  # the run's custom network
 
+    def __repr__(self) -> str:
+        return f"<FinishedRun {self.path}: {self.config.algorithm.name}, {len(self.rows)} rows>"
+
     def predict(
         self,
         rows: str | Path | pandas.DataFrame | Mapping[str, Sequence[Any]] | np.ndarray | Tensor,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedatlas.config import ExperimentConfig, read
 from fedatlas.data.cells import Reading, now
+from fedatlas.data.kept import forget, keep
 from fedatlas.errors import CheckpointError, ConfigError
 from fedatlas.files import OWN_FILES, disk_error, write_bytes, write_json, write_text
 from fedatlas.models.registry import OWN
@@ -79,6 +80,10 @@ class RunFolder:
             (path / METRICS).unlink(missing_ok=True)
         if options:
             folder.write_json(OPTIONS, options)
+        try:
+            keep(config.data.files(), path)
+        except OSError as error:
+            raise disk_error(path, error) from error
         folder.rewrite(config)
         return folder
 
@@ -88,8 +93,10 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undo `create`: remove its files, and the folder if it is then empty."""
+        kept = self.config().data.files()
         for name in (OPTIONS, CONFIG):
             (self.path / name).unlink(missing_ok=True)
+        forget(kept, self.path)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 

@@ -19,6 +19,7 @@ from fedatlas import plugins
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.by_name import find_source
 from fedatlas.data.cells import now
+from fedatlas.data.kept import located
 from fedatlas.data.store import Store, sha256
 from fedatlas.data.store import cache as cache_folder
 from fedatlas.errors import ConfigError, DataError, FedatlasError
@@ -130,7 +131,7 @@ def data_files(config: ExperimentConfig) -> list[Path]:
     """
     out = source_files(config.data.name, dict(config.data.model_extra or {}).get("path"))
     named = (config.data.test_file, config.data.constants)
-    out += [Path(name).expanduser() for name in named if name and isinstance(name, str)]
+    out += [located(name) for name in named if name and isinstance(name, str)]
     if config.public is not None and config.public.source not in ("test", "train"):
         out += source_files(config.public.source, None)
     for path in out:
@@ -143,7 +144,7 @@ def source_files(name: str, path: Any) -> list[Path]:
     """Return the files of a source: the one that is named, or the prepared ones that exist."""
     source = find_source(name)
     if isinstance(path, str) and path:
-        return [Path(path).expanduser()]
+        return [located(path)]
     found = [place for files in source.files if (place := Store.default().find(files))]
     return [each for place in found for each in place.paths]
 

@@ -1,0 +1,137 @@
+"""Rows that were handed over in Python, kept as a file named by its content: ``data/<fingerprint>.table`` or ``.npz``.
+
+A configuration names them by that path, so another content is another configuration. Before a run begins the file lies in a
+temporary folder; the run copies it into its own folder, where later readers find it: next to ``config.toml``, or above it for
+seeds and baselines.
+
+A ``.table`` is a .npz without pickles. ``names`` holds the columns' names; column i is ``numbers_i``, or ``texts_i[codes_i]``
+with the text of each cell ("" = missing), which is all that `frame` reads of a column that holds no plain numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedatlas.data.cells import texts
+from fedatlas.data.store import Arrays, read_npz, sha256, write_npz
+from fedatlas.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE, ARRAYS = ".table", ".npz"
+CALLED = {TABLE: "data frame", ARRAYS: "arrays"}
+"""Suffix -> what a report calls such rows."""
+FOLDER = "data"
+NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{32}})(\.table|\.npz)")
+ABOVE = 3  # folders above a configuration that may hold its rows: RUN/seed-1/baselines/local_only
+
+_PLACES: dict[Path, None] = {}  # folders of configurations that were read in this process, and those of `Held`
+
+
+class Held:
+    """Rows in a temporary folder, until nothing refers to them any more."""
+
+    def __init__(self, suffix: str, arrays: Arrays) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="fedatlas-")).resolve()
+        weakref.finalize(self, _remove, self.place, os.getpid())
+        first = self.place / FOLDER / suffix
+        write_npz(first, np.savez, **arrays)
+        self.name = f"{FOLDER}/{sha256(first)[:32]}{suffix}"
+        first.rename(self.place / self.name)
+        look_in(self.place)
+
+
+def _remove(place: Path, process: int) -> None:
+    """Remove a folder, but not from a forked child, whose parent still needs it."""
+    if os.getpid() == process:
+        _PLACES.pop(place, None)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def look_in(folder: Path) -> None:
+    """Also look for kept rows in this folder, and in those above it."""
+    _PLACES[folder.resolve()] = None
+
+
+def is_kept(path: str) -> bool:
+    """Return whether a path of a configuration names rows that were handed over in Python."""
+    return NAME.fullmatch(path) is not None
+
+
+def located(path: str) -> Path:
+    """Return where a file of a configuration lies. DataError if it names handed rows that are gone, or were altered."""
+    if (found := NAME.fullmatch(path)) is None:
+        return Path(path).expanduser()
+    places = [each for place in reversed(list(_PLACES)) for each in (place, *list(place.parents)[:ABOVE])]
+    if (place := next((each for each in places if (each / path).is_file()), None)) is None:
+        raise DataError(
+            f"'{path}', rows that were handed over in Python, is not in the run's folder: put the file back, or hand the rows over again."
+        )
+    if not sha256(place / path).startswith(found[1]):
+        raise DataError(f"'{place / path}' was altered since the run began: put the original back.")
+    return place / path
+
+
+def keep(paths: Iterable[str], folder: Path) -> None:
+    """Copy handed rows into a run's folder, unless it, or a run that it is part of, has them."""
+    for path in filter(is_kept, paths):
+        if not any((place / path).is_file() for place in (folder.resolve(), *list(folder.resolve().parents)[:ABOVE])):
+            source, target = located(path), folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(f"{target.name}.part")
+            shutil.copyfile(source, part)
+            os.replace(part, target)
+    look_in(folder)
+
+
+def forget(paths: Iterable[str], folder: Path) -> None:
+    """Undo `keep`."""
+    for path in filter(is_kept, paths):
+        (folder / path).unlink(missing_ok=True)
+        if (folder / FOLDER).is_dir() and not any((folder / FOLDER).iterdir()):
+            (folder / FOLDER).rmdir()
+
+
+def table_arrays(frame: pd.DataFrame, drop: Collection[str] = ()) -> Arrays:
+    """Return a table as arrays (see above). DataError for one that no file could hold, or without rows."""
+    names = [str(name).strip() for name in frame.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"the data frame has two columns called '{twice[0]}': rename one.")
+    if not len(frame):
+        raise DataError("the data frame has no rows.")
+    out: Arrays = {"names": np.array(names, str)}
+    for i, name in enumerate(names):
+        column = frame.iloc[:, i]
+        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
+            out[f"numbers_{i}"] = column.to_numpy()
+            continue
+        cells = np.array([""] * len(column)) if name in drop else texts(column)  # a dropped one may hold lists
+        out[f"texts_{i}"], codes = np.unique(cells, return_inverse=True)
+        out[f"codes_{i}"] = codes.astype(np.min_scalar_type(len(out[f"texts_{i}"])))
+    return out
+
+
+def read_kept(path: Path) -> pd.DataFrame:
+    """Invert `table_arrays`; the index is the row number."""
+    import pandas as pd
+
+    arrays = read_npz(path, (), whole=True)
+
+    def column(i: int) -> np.ndarray:
+        if f"numbers_{i}" in arrays:
+            return arrays[f"numbers_{i}"]
+        cells: np.ndarray = arrays[f"texts_{i}"].astype(object)[arrays[f"codes_{i}"]]
+        return cells
+
+    names = arrays["names"].tolist()
+    return pd.DataFrame(dict(enumerate(map(column, range(len(names)))))).set_axis(names, axis=1)
