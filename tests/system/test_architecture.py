@@ -49,7 +49,7 @@ SEAM = {
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}
-RUNS = COURSE | {"course", "leakage", "reporting"}
+RUNS = COURSE | {"course", "leakage", "reporting", "tracking"}
 WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -94,6 +94,7 @@ ROOMS: dict[str, set[str]] = {
     "setup": SETUP,
     "record": RECORD,
     "course": COURSE,
+    "tracking": COURSE | {"course"},
     "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "vertical"},
     "runs": RUNS,
     "prediction": COURSE | {"course"},
@@ -161,7 +162,13 @@ PUBLIC = [
 ]
 
 # Distribution -> the module it is imported as, where the two differ.
-IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc", "pynacl": "nacl"}
+IMPORTED_AS = {
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "grpcio": "grpc",
+    "pynacl": "nacl",
+    "mlflow-skinny": "mlflow",
+}
 
 
 def sources() -> list[Path]:
