@@ -136,6 +136,14 @@ def _ended(done: Any, as_json: bool) -> None:
 
 
 @app.command()
+def watch(run: Annotated[Path, Argument(help="Folder of a run, or of several seeds.")]) -> None:
+    """Follow a run that another process runs, live, until it ends; of a finished one, show the figures."""
+    from fedatlas.watching import watch as watch_
+
+    watch_(run)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], Argument(help="One or more run folders.")],
     out: Annotated[

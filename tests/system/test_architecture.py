@@ -107,6 +107,7 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "api": RUNS | {"runs", "prediction"},
     "terminal": {"errors", "engine", "wording", "record", "course"},
+    "watching": {"errors", "wording", "terminal"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
     "cli_deploy": {"errors", "commands", "deployment", "wire"},
@@ -122,8 +123,7 @@ ROOMS: dict[str, set[str]] = {
         "leakage",
         "plugins",
     }
-    | {"prediction"}
-    | {"published", "record", "reporting", "runs", "terminal"},
+    | {"prediction", "published", "record", "reporting", "runs", "terminal", "watching"},
 }
 
 PUBLIC = [
