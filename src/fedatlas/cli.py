@@ -24,6 +24,7 @@ from fedatlas.commands import (
     Quiet,
     align,
     emit,
+    export,
     noticing,
     plug,
     predict,
@@ -52,6 +53,7 @@ def _version(wanted: bool) -> None:
 app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
 app.command()(predict)
+app.command()(export)
 app.command()(cli_study.study)
 app.command()(cli_study.recommend)
 

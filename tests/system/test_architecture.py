@@ -40,12 +40,8 @@ PARTS = BASE | {
     "layers",
 }
 METHODS = {"algorithms", "weighting", "vertical"}
-SEAM = {
-    "secret",
-    "wire.codec",
-    "federation.link",
-    "federation.sealing",
-}  # what crosses between parties, and how it is sealed
+# What crosses between parties, and how it is sealed.
+SEAM = {"secret", "wire.codec", "federation.link", "federation.sealing"}
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}
