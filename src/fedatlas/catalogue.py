@@ -61,6 +61,9 @@ EXTRAS = {
     "dp": ("dp_accounting", "differential privacy"),
     "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),
+    "tracking": ("mlflow", "MLflow and TensorBoard hear a run"),
+    "onnx": ("onnxscript", "models as ONNX files"),
+    "wandb": ("wandb", "Weights & Biases hears a run"),
 }
 
 

@@ -24,6 +24,7 @@ from fedatlas.commands import (
     Quiet,
     align,
     emit,
+    export,
     noticing,
     plug,
     predict,
@@ -52,6 +53,7 @@ def _version(wanted: bool) -> None:
 app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
 app.command()(predict)
+app.command()(export)
 app.command()(cli_study.study)
 app.command()(cli_study.recommend)
 
@@ -143,6 +145,14 @@ def _ended(done: Any, as_json: bool) -> None:
         emit({**done.summary, "run_dir": str(done.path)})
     if done.summary.get("failed_attacks"):
         raise typer.Exit(1)
+
+
+@app.command()
+def watch(run: Annotated[Path, Argument(help="Folder of a run, or of several seeds.")]) -> None:
+    """Follow a run that another process runs, live, until it ends; of a finished one, show the figures."""
+    from fedatlas.watching import watch as watch_
+
+    watch_(run)
 
 
 @app.command()

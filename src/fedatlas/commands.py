@@ -1,4 +1,4 @@
-"""Options and output shared by the commands, and two of them: ``fedatlas align`` and ``fedatlas predict``."""
+"""Options and output shared by the commands, and three of them: ``fedatlas align``, ``predict`` and ``export``."""
 
 from __future__ import annotations
 
@@ -153,3 +153,22 @@ def predict(
     else:
         write_text(out, table.to_csv(index=False))
         typer.echo(f"{len(table)} predictions written to {out}")
+
+
+def export(
+    run: Annotated[Path, Argument(help="Run folder.")],
+    onnx: Annotated[Path, Option(help="ONNX file to write.")],
+    client: Annotated[int | None, Option(help="Use the model that this client would use.", min=0)] = None,
+    model: Annotated[str, Option(help="Use this one of several models.")] = "",
+    plugin: Plugin = None,
+) -> None:
+    """Write a run's model, with its preprocessing, as a file that others run without fedatlas."""
+    from fedatlas.prediction.finished_run import load
+    from fedatlas.prediction.onnx_file import export_onnx
+
+    plug(plugin)
+    if client is not None and model:
+        raise ConfigError("give --client or --model, not both.")
+    with noticing():
+        export_onnx(load(run), onnx, client=client, model=model)
+    typer.echo(f"{onnx} written")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,11 +15,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from fedatlas.course.course import Course
-from fedatlas.course.progress import Silent
-from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.record.fields import RoundRow
 from fedatlas.wording import NOT_TOLD, beyond_delta, bytes_text, given_up_text, is_spread, seconds_text, total_of
+
+if TYPE_CHECKING:  # who only reads a folder (`watching`) takes no torch
+    from fedatlas.course.course import Course
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -50,6 +50,12 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def time_left(rows: Sequence[Mapping[str, Any]], rounds: int) -> float | None:
+    """Return the seconds left until round ``rounds``, from the median of the last ones; None without any."""
+    times = sorted(row["seconds"] for row in rows[-9:] if row["round"])
+    return float(times[len(times) // 2] * (rounds - rows[-1]["round"])) if times else None
+
+
 class Watcher:
     """Base of all views of a run's progress."""
 
@@ -76,10 +82,8 @@ class Watcher:
 
     def left(self) -> str:
         """Return the time left as text, from the median of the last rounds."""
-        times = sorted(row["seconds"] for row in self.seen[-9:] if row["round"])
-        if not times:
-            return "?"
-        return seconds_text(times[len(times) // 2] * (self.rounds - self.seen[-1]["round"]))
+        left = time_left(self.seen, self.rounds)
+        return "?" if left is None else seconds_text(left)
 
     def beside(self, name: str) -> AbstractContextManager[Standing]:
         """Return a line with the progress of a baseline."""
@@ -215,12 +219,16 @@ def standing(name: str) -> Iterator[Standing]:
 def watcher(quiet: bool) -> Any:
     """Return the view to use: live in a terminal, lines elsewhere, silent if asked."""
     if quiet:
+        from fedatlas.course.progress import Silent
+
         return Silent()
     return Lively() if sys.stderr.isatty() else Plain()
 
 
 def not_derived(summary: Mapping[str, Any]) -> str:
     """Return why no step program could be derived although one was wanted; else ""."""
+    from fedatlas.engine.fast import ASKED, FEW, RARE
+
     found = [note.partition("tuned step: ")[2] for note in summary.get("plan", {}).get("steps", ())]
     return next((why for why in found if why and why not in {ASKED, RARE, FEW}), "")
 

@@ -18,8 +18,8 @@ from fedatlas import ConfigError, DataError, Experiment, dry_run, predict, repor
 from fedatlas.cli import app
 from fedatlas.data import kept
 from fedatlas.data.cells import numbers, texts
-from fedatlas.data.table_file import read_table
 from fedatlas.data.sources import load_dataset
+from fedatlas.data.table_file import read_table
 from fedatlas.runs.run_key import data_hashes, keys
 
 KEYS = {"label": "poor", "client": "office", "missing": "median"}

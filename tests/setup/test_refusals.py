@@ -99,6 +99,7 @@ EARLY = [
     ("data.constants=nowhere.json", "there is no such file", "constants.read_constants"),
     ("data={constants='c.json', scale='none'}", "remove one of the keys", "config._settled_once"),
     ("data.test=rows.csv", "only tables and files take a test file", "config._known_keys"),
+    ("tracking.name=wandb", 'pip install "fedatlas', "tracking.check_tracking"),
     ("data.lmit=3", "did you mean 'data.limit'", "config.options"),
 ]
 
@@ -121,6 +122,7 @@ def test_it_is_refused_before_the_data_are_read(
 ) -> None:
     monkeypatch.setattr(refusals, "find_compiler", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("fedatlas.config.tracking.find_spec", lambda package: None)
     with pytest.raises(ConfigError, match=said) as error:
         set_up(config.read(None, list(words(given))), 1)
     frames = [f"{Path(f.filename).stem}.{f.name}" for f in traceback.extract_tb(error.value.__traceback__)]

@@ -40,16 +40,12 @@ PARTS = BASE | {
     "layers",
 }
 METHODS = {"algorithms", "weighting", "vertical"}
-SEAM = {
-    "secret",
-    "wire.codec",
-    "federation.link",
-    "federation.sealing",
-}  # what crosses between parties, and how it is sealed
+# What crosses between parties, and how it is sealed.
+SEAM = {"secret", "wire.codec", "federation.link", "federation.sealing"}
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}
-RUNS = COURSE | {"course", "leakage", "reporting"}
+RUNS = COURSE | {"course", "leakage", "reporting", "tracking"}
 WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -89,6 +85,7 @@ ROOMS: dict[str, set[str]] = {
     "setup": SETUP,
     "record": RECORD,
     "course": COURSE,
+    "tracking": COURSE | {"course"},
     "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "vertical"},
     "runs": RUNS,
     "prediction": COURSE | {"course"},
@@ -103,6 +100,7 @@ ROOMS: dict[str, set[str]] = {
     "estimators": RUNS | {"runs", "prediction", "api"},
     "api": RUNS | {"runs", "prediction", "notebook"},
     "terminal": {"errors", "engine", "wording", "record", "course"},
+    "watching": {"errors", "wording", "terminal"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
     "cli_deploy": {"errors", "commands", "deployment", "wire"},
@@ -118,8 +116,7 @@ ROOMS: dict[str, set[str]] = {
         "leakage",
         "plugins",
     }
-    | {"prediction"}
-    | {"published", "record", "reporting", "runs", "terminal"},
+    | {"prediction", "published", "record", "reporting", "runs", "terminal", "watching"},
 }
 
 PUBLIC = [
@@ -160,7 +157,13 @@ PUBLIC = [
 ]
 
 # Distribution -> the module it is imported as, where the two differ.
-IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "grpcio": "grpc", "pynacl": "nacl"}
+IMPORTED_AS = {
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "grpcio": "grpc",
+    "pynacl": "nacl",
+    "mlflow-skinny": "mlflow",
+}
 
 
 def sources() -> list[Path]:

@@ -22,6 +22,7 @@ from fedatlas.config.overrides import override
 from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
+from fedatlas.config.tracking import TrackingConfig
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.kept import look_in
 from fedatlas.errors import ConfigError, as_utf8
@@ -266,6 +267,7 @@ class ExperimentConfig(ConfigTable):
     parties: tuple[PartyConfig, ...] = ()
     align: AlignConfig | None = None
     observe: ObserveConfig | None = None
+    tracking: TrackingConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     stop: StopConfig | None = None
     round: RoundConfig | None = None
@@ -353,7 +355,7 @@ class ExperimentConfig(ConfigTable):
             plain["algorithm"].pop(SCHEMES[self.algorithm.name].rounds, None)
         elif plain["local"]["schedule"]["name"] == "cosine":
             plain["local"]["schedule"].setdefault("rounds", self.rounds)
-        for key in ("checkpoint", "observe") if bound_to_rounds(self.privacy) else ("rounds", "checkpoint", "observe"):
+        for key in ("checkpoint", "observe", "tracking", *(() if bound_to_rounds(self.privacy) else ("rounds",))):
             plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -36,6 +36,8 @@ def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
 
 def refuse(whole: Checked, names: Sequence[str]) -> None:
     """ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
+    if whole.config.tracking is not None:
+        raise ConfigError("[tracking]: a deployed run tells no tool in this version; remove the table.")
     for words in _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names)):
         raise ConfigError(words)
 

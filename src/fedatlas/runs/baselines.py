@@ -34,6 +34,7 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["rounds"] = rounds
     plain.pop("stop", None)
     plain.pop("observe", None)
+    plain.pop("tracking", None)
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)

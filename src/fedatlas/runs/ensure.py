@@ -19,6 +19,7 @@ from fedatlas.runs.finish import WHOLE, More, finish
 from fedatlas.runs.loop import run_one
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.resolution import resolve
+from fedatlas.tracking.follower import tracked
 
 
 def ensure(
@@ -52,14 +53,15 @@ def carry_out(
 
     The data are read once for the run and its baselines, by the rules that the run began with.
     """
-    with read_as(RunFolder(folder).reading()), contextlib.nullcontext() if more.baselines is False else read_once():
+    once = contextlib.nullcontext() if more.baselines is False else read_once()
+    with read_as(RunFolder(folder).reading()), once, tracked(whole.config, folder, progress) as told:
         try:
-            done = run_one(whole, folder, start, more, progress, observers)
+            done = run_one(whole, folder, start, more, told, observers)
         except DivergedError:
             if more.report and (folder / SUMMARY).exists():
                 write_report([folder])  # of what was done until then
             raise
-        return finish(done, whole, more, progress, renew)
+        return finish(done, whole, more, told, renew)
 
 
 def renew(whole: Checked, folder: Path, progress: Progress) -> None:

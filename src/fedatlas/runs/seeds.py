@@ -14,10 +14,16 @@ from fedatlas.reporting import write_report
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More, closed
 from fedatlas.setup.checked import Checked
+from fedatlas.tracking.follower import tracked
 
 
 def run_seeds(whole: Checked, path: Path, more: More, progress: Progress, observers: Iterable[Observer] = ()) -> Run:
     """Run every seed in a separate folder in ``path``. DivergedError, after the last, if one of them diverged."""
+    with tracked(whole.config, path, progress) as told:
+        return _run_seeds(whole, path, more, told, observers)
+
+
+def _run_seeds(whole: Checked, path: Path, more: More, progress: Progress, observers: Iterable[Observer]) -> Run:
     summaries, diverged = [], dict[int, DivergedError]()
     for seed in whole.config.seeds or ():
         progress.said(f"Seed {seed}.")

@@ -16,6 +16,7 @@ from torch import nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
+from fedatlas.config.tracking import check_tracking
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.constants import read_constants
 from fedatlas.data.dataset import Dataset, Partition
@@ -50,6 +51,7 @@ def check(whole: Checked) -> None:
 
     If parties hold columns, all checks were made when the file was read and its scheme resolved.
     """
+    check_tracking(whole.config.tracking)
     if whole.columns:
         return
     config, algorithm, module = whole.config, whole.algorithm, whole.module
