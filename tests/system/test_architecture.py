@@ -83,12 +83,7 @@ ROOMS: dict[str, set[str]] = {
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
     "federation": PARTS | SEAM | {"engine", "files", "vertical"},
-    "wire": {
-        "errors",
-        "files",
-        "secret",
-        "wire.heads",
-    },  # frames, streams, certificates, policy: it knows no experiment
+    "wire": {"errors", "files", "secret", "wire.heads"},  # it knows no experiment
     "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks", "vertical"},
     "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
     "setup": SETUP,
@@ -101,6 +96,7 @@ ROOMS: dict[str, set[str]] = {
     "deployment": RUNS | {"runs", "wire"},
     "study": RUNS | {"runs"},
     "recommender": RUNS | {"runs", "study"},
+    "comparison": RUNS | {"runs", "study"},
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
@@ -108,10 +104,12 @@ ROOMS: dict[str, set[str]] = {
     "terminal": {"errors", "engine", "wording", "record", "course"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
+    "cli_compare": {"errors", "commands", "comparison", "terminal"},
     "cli_deploy": {"errors", "commands", "deployment", "wire"},
     "cli": {
         "api",
         "catalogue",
+        "cli_compare",
         "cli_deploy",
         "cli_study",
         "commands",

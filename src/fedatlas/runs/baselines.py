@@ -46,6 +46,14 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     return parse(plain)
 
 
+def baseline_key(config: ExperimentConfig) -> str:
+    """Return the name under which runs share a baseline: all that decides its result, as its own configuration says it.
+
+    Two runs whose data, partition, seed, model and local work agree have equal baselines, whatever their algorithms.
+    """
+    return f"{config.algorithm.name}-seed-{config.seed}-{config.rounds}-rounds-{config.hash()[:16]}"
+
+
 def wanted(config: ExperimentConfig, summary: Mapping[str, Any], asked: bool | None) -> bool:
     """Return whether to train the baselines of a finished run; a run that diverged has no model to compare with."""
     rows = [row["train_rows"] for row in summary["per_client"]]

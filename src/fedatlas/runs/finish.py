@@ -28,6 +28,7 @@ class More(NamedTuple):
     report: bool = True
     intervals: bool = True  # of the final figures; for many clients they take as long as rounds do
     options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
+    shared: Path | None = None  # folder of baselines that several runs need, each trained once; the run gets a copy
 
 
 WHOLE = More()

@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +75,11 @@ class Ended(NamedTuple):
 
 def begin(whole: Checked, folder: Path) -> Child:
     """Fork a child that runs an experiment in ``folder / "run"``."""
+    return forked(partial(run_and_report, whole, folder / "run"), folder)
+
+
+def forked(work: Callable[[], Plain], folder: Path) -> Child:
+    """Fork a child that does this work and leaves its outcome in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / END).unlink(missing_ok=True)
     sys.stdout.flush()
@@ -87,7 +94,7 @@ def begin(whole: Checked, folder: Path) -> Child:
     try:
         die_with(parent)
         redirect_output(folder / LOG)
-        write_json(folder / END, run_and_report(whole, folder / "run"))
+        write_json(folder / END, work())
         code = 0
     finally:
         os._exit(code)  # skip the parent's clean-up: nothing is closed, flushed or caught here
