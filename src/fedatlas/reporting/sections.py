@@ -11,7 +11,7 @@ from fedatlas.reporting.blocks import Block
 from fedatlas.reporting.client_rows import held_blocks
 from fedatlas.reporting.columns_leaks import columns_leak_blocks
 from fedatlas.reporting.columns_trees import tree_blocks
-from fedatlas.reporting.confusion import error_blocks
+from fedatlas.reporting.confusion import error_blocks, errors_over
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import COLUMNS, PARTY, ROWS, Entry, Subject
 from fedatlas.reporting.privacy import privacy_blocks
@@ -62,7 +62,7 @@ SECTIONS = [
     ReportSection("held", "Data of each party", "Data", run=columns_result.parties_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("cost", "What it cost", "Cost", run=costs.cost_blocks),
     ReportSection("cost", "What it cost", "Cost", run=costs.columns_cost_blocks, pages=[COLUMNS]),
-    ReportSection("errors", "Errors of the model", "Errors", run=error_blocks),
+    ReportSection("errors", "Errors of the model", "Errors", page=errors_over, run=error_blocks),
     ReportSection("left", "What the clients sent", "Sent", run=left_blocks),
     ReportSection("left", "What each party could learn", "Leaks", run=columns_leak_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("repeat", "Repeat {run}", "Repeat", folder=repeat_blocks, pages=[ROWS, COLUMNS]),
