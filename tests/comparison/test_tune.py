@@ -90,7 +90,7 @@ def test_the_best_on_validation_rows_wins_and_the_earlier_of_equals() -> None:
         winner([trial("accuracy", None)])
 
 
-def test_trials_hold_no_test_rows_and_the_winner_is_the_files_experiment(file: Path, tmp_path: Path) -> None:
+def test_trials_never_look_at_test_rows_and_the_winner_is_the_files_experiment(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done, record = tuned(file, out, "local.lr=0.0001,0.1")
     assert record["winner"] == {"local.lr": 0.1}
@@ -99,8 +99,12 @@ def test_trials_hold_no_test_rows_and_the_winner_is_the_files_experiment(file: P
     assert (done.path / "model.safetensors").read_bytes() == (by_hand.path / "model.safetensors").read_bytes()
     assert tomllib.loads((out / WINNER).read_text())["local"] == {"lr": 0.1}
     assert done.summary["final"] == by_hand.summary["final"]
-    for one in Table.open(out / TABLE).members("tune"):
+    table = Table.open(out / TABLE)
+    for one in table.members("tune"):
         assert one["configuration"]["evaluation"]["on"] == "validation"
+        kept = table.summary(one["run_key"])
+        assert kept is not None
+        assert "test" not in kept
     assert json.loads((out / TUNED).read_text()) == record
 
 
@@ -115,11 +119,11 @@ def test_a_tuning_that_was_stopped_goes_on_and_may_grow(file: Path, tmp_path: Pa
     told: list[str] = []
     _, record = tuned(file, out, "local.lr=0.01..0.3", say=told.append)
     assert len(record["trials"]) == 3
-    assert sum(line.startswith("tuning") for line in told) < 3  # the first had ended
+    assert sum(line.startswith("trial") for line in told) < 3  # the first had ended
     told.clear()
     _, more = tuned(file, out, "local.lr=0.01..0.3", budget=4, say=told.append)
     assert more["trials"][:3] == record["trials"]
-    assert sum(line.startswith("tuning") for line in told) == 1
+    assert sum(line.startswith("trial") for line in told) == 1
     with pytest.raises(ConfigError, match="another tuning"):
         tuned(file, out, "local.lr=0.01..0.4")
 

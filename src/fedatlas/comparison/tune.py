@@ -106,7 +106,7 @@ def plan_of_trials(given: Tuning, trials: Sequence[Mapping[str, Any]], parallel:
     cells = []
     for trial in trials:
         levels = tuple(sorted((key, level_name(value)) for key, value in trial.items()))
-        runs = with_seeds("tuning", levels, tuple(trial.items()), known.described(given.judged(trial), seed), [seed])
+        runs = with_seeds("trial", levels, tuple(trial.items()), known.described(given.judged(trial), seed), [seed])
         cells.append(CellRuns(Cell(levels, (), holdout=False), (), runs))
     return StudyPlan(study_file(given, parallel), (), (), known, (), tuple(cells))
 

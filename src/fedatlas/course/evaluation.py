@@ -32,10 +32,12 @@ ClientModel = Callable[[int], Model]
 class Evaluator:
     """The evaluation rows of a run, and the figures of models on them.
 
-    Every figure depends only on the model and the rows. ``with_intervals``: whether to compute intervals.
+    Every figure depends only on the model and the rows. ``with_intervals``: whether to compute intervals;
+    ``with_test``: whether a run that is judged on validation rows looks at its test rows at the end.
     """
 
     with_intervals = True
+    with_test = True
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

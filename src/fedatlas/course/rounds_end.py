@@ -37,7 +37,9 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
         summary["clusters"] = cluster_figures(found, planted_groups(setup.partition))
     if not setup.personal:
         summary["final"] |= evaluator.detail(models["global"]) if last else {"interval": {}}
-    if last and setup.config.evaluation.on == "validation":  # these rows were not used for any choice
+    if (
+        last and setup.config.evaluation.on == "validation" and evaluator.with_test
+    ):  # these rows were not used for any choice
         one = None if setup.personal else models["global"]
         summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))
     if setup.bench.protection is not None:

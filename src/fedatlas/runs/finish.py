@@ -27,6 +27,7 @@ class More(NamedTuple):
     attacks: bool = False  # those on views that the experiment declares
     report: bool = True
     intervals: bool = True  # of the final figures; for many clients they take as long as rounds do
+    tested: bool = True  # whether a run judged on validation rows is also judged on test rows, at its end
     options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
     shared: Path | None = None  # folder of baselines that several runs need, each trained once; the run gets a copy
 

@@ -73,9 +73,9 @@ class Ended(NamedTuple):
     said: Row
 
 
-def begin(whole: Checked, folder: Path) -> Child:
-    """Fork a child that runs an experiment in ``folder / "run"``."""
-    return forked(partial(run_and_report, whole, folder / "run"), folder)
+def begin(whole: Checked, folder: Path, *, tested: bool = True) -> Child:
+    """Fork a child that runs an experiment in ``folder / "run"``; ``tested`` as in `More`."""
+    return forked(partial(run_and_report, whole, folder / "run", tested), folder)
 
 
 def forked(work: Callable[[], Plain], folder: Path) -> Child:
@@ -120,7 +120,7 @@ def redirect_output(log: Path) -> None:
         os.dup2(file, number)
 
 
-def run_and_report(whole: Checked, folder: Path) -> Plain:
+def run_and_report(whole: Checked, folder: Path, tested: bool = True) -> Plain:
     """Run the experiment; return its outcome."""
     counter = MessageCounter(folder.parent)
     said: Plain = {"status": "done"}
@@ -129,7 +129,7 @@ def run_and_report(whole: Checked, folder: Path) -> Plain:
             empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = ensure(whole, folder, More(report=False, intervals=False), observers=[counter])
+            run = ensure(whole, folder, More(report=False, intervals=False, tested=tested), observers=[counter])
         if any(row["bytes_up"] is None for row in RunFolder.open(folder).rows()):
             said["expected"] = expected(whole, run.summary)
     except Exception as error:  # noqa: BLE001  (any error of a plug-in is an outcome of its run)

@@ -17,7 +17,8 @@ from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
 from fedatlas.study.plain import Plain, Row
 
-Kind = Literal["cell", "baseline", "tuning", "holdout"]
+Kind = Literal["cell", "baseline", "tuning", "holdout", "trial"]
+"""A trial is a run of `fedatlas tune`, which never looks at test rows."""
 Rates = tuple[tuple[str, Any], ...]
 
 
