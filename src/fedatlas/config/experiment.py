@@ -143,6 +143,10 @@ class CompressionConfig(Component):
     """``[compression]``: compression of what a client sends."""
 
 
+MetricName = Literal["accuracy", "balanced_accuracy", "macro_f1", "auc", "pr_auc", "log_loss", "rmse", "mae", "r2"]
+"""Name of one of `metrics.metric.METRICS`."""
+
+
 class EvaluationConfig(ConfigTable):
     """``[evaluation]``."""
 
@@ -152,6 +156,7 @@ class EvaluationConfig(ConfigTable):
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
     drift: bool = False
     rounds: tuple[Whole, ...] | None = None  # replaces every; None keeps hashes unchanged
+    metric: MetricName | None = None  # by which models are compared; None: the one that suits the data
 
     @model_validator(mode="after")
     def _one_of_both(self) -> EvaluationConfig:
