@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.config import ExperimentConfig
 from fedatlas.course.metric_figures import ByMetric
 from fedatlas.course.metric_rows import said_by_constant, said_of, scored
 from fedatlas.data.batches import Rows
@@ -51,7 +52,10 @@ class Evaluator:
         self._ends: tuple[Model, Rows, dict[str, intervals.Interval]] | None = None
         self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
-        self.keys = QUALITY["numbers" if self.numbers else "classes"]
+        self.keys: tuple[str, ...] = QUALITY["numbers" if self.numbers else "classes"]
+        # the metric that [stop] follows, if rows have no field for it anyway
+        self.followed = tuple({followed(setup.config)} - {"", *self.keys})
+        self.keys += self.followed
         self.headline = "rmse" if self.numbers else "accuracy"
         self._trivial: Trivial | None = None
 
@@ -78,7 +82,8 @@ class Evaluator:
         rows = self.rows if rows is None else rows
         found, d = self.scores(model, rows), self.setup.dataset
         if not self.numbers:
-            return quality.class_figures(self._sums(found, rows), d.uncounted)
+            own = {name: self.metric.value(self.said(model, rows)) for name in self.followed}
+            return {**quality.class_figures(self._sums(found, rows), d.uncounted), **own}
         predicted, y = d.predictions(found.predicted), d.predictions(rows.y.double())  # errors in the target's own unit
         return dict(quality.number_figures(quality.number_sums(predicted, y, found.losses, rows.weight)))
 
@@ -110,9 +115,12 @@ class Evaluator:
 
         If ``model`` is None, plain means over clients with rows, without intervals.
         """
+        trained = {k: model_of(k) for k, n in self.setup.sizes.items() if n} if model is None else {0: model}
+        by = ByMetric(self.setup, self.metric, self.with_intervals, 0)
+        found = {"metric": by.mean({k: self.said(each, rows) for k, each in trained.items()})}
         if model is not None:
-            return self.figures(model, rows) | self.detail(model, rows)
-        return self._mean_figures([self.figures(model_of(k), rows) for k, n in self.setup.sizes.items() if n])
+            return self.figures(model, rows) | self.detail(model, rows) | found
+        return self._mean_figures([self.figures(each, rows) for each in trained.values()]) | found
 
     def _mean_figures(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
@@ -323,6 +331,11 @@ class Evaluator:
     def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
         """Return the fields of a row for this spread; ``client_accuracy`` is always present."""
         return {"client_accuracy": None, f"client_{self.headline}": found}
+
+
+def followed(config: ExperimentConfig) -> str:
+    """Return the metric by which ``[stop]`` ends the run: that of the experiment file, or "" if it names none."""
+    return config.evaluation.metric or "" if config.stop is not None else ""
 
 
 def floats_in(value: Any) -> Iterator[float]:

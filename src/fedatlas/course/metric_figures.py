@@ -14,14 +14,13 @@ import numpy as np
 
 from fedatlas.course.metric_rows import KeptRows, Lines, kept, owners
 from fedatlas.metrics.intervals import drawings, interval, usual_draws
-from fedatlas.metrics.metric import Metric, Said
-from fedatlas.metrics.quality import Floats
+from fedatlas.metrics.metric import METRICS, Metric, Said
+from fedatlas.metrics.quality import Floats, over
 from fedatlas.record.judged_rows import OWNER, TRIVIAL
 from fedatlas.setup.assembly import Setup
 
-ENDS = ("value", "low", "high")
 COMMON = Lines("", "")
-NONE: Mapping[str, float | None] = dict.fromkeys(ENDS)
+NONE: Mapping[str, float | None] = dict.fromkeys(("value", "low", "high"))
 TOGETHER = 5_000_000  # largest number of rows times models whose intervals are computed together
 OF_OWNERS = 1_000  # rows that count for each owner in the number of draws: fewer draws for many owners
 
@@ -32,11 +31,19 @@ class Resampled(NamedTuple):
     value: float | None
     values: Floats
     rows: int
+    log_loss: float | None = None  # beside an area that is undefined, as rows of one class alone have none
 
     def ends(self) -> dict[str, float | None]:
-        """Return {value, low, high}."""
+        """Return {value, low, high}, and ``log_loss`` if there is one."""
         found = interval(np.nan if self.value is None else self.value, self.values)
-        return dict(zip(ENDS, (found.estimate, found.low, found.high), strict=True))
+        beside = {} if self.log_loss is None else {"log_loss": self.log_loss}
+        return {"value": found.estimate, "low": found.low, "high": found.high, **beside}
+
+    def better_than(self, other: Resampled, metric: Metric) -> Resampled:
+        """Return by how much this figure is better than another one from the same draws; positive is better."""
+        sign, draws = -1.0 if metric.lower_is_better else 1.0, min(len(self.values), len(other.values))
+        value = None if self.value is None or other.value is None else sign * (self.value - other.value)
+        return Resampled(value, sign * (self.values[:draws] - other.values[:draws]), self.rows)
 
 
 def drawn_of(
@@ -51,7 +58,13 @@ def drawn_of(
     for counts in drawings(rows, seed, *key, draws=draws) if rows > 1 else ():
         for k, each in figures.items():
             found[k].append(each(counts)[metric.name])
-    return {k: Resampled(metric.value(one), np.concatenate(found[k]), one.rows) for k, one in said.items()}
+    return {k: _resampled(metric, one, np.concatenate(found[k])) for k, one in said.items()}
+
+
+def _resampled(metric: Metric, said: Said, values: Floats) -> Resampled:
+    value = metric.value(said)
+    beside = METRICS["log_loss"].value(said) if value is None and said.outputs is not None else None
+    return Resampled(value, values, said.rows, beside)
 
 
 def mean_of(each: Mapping[int, Resampled]) -> tuple[Resampled, int]:
@@ -64,13 +77,9 @@ def mean_of(each: Mapping[int, Resampled]) -> tuple[Resampled, int]:
     value = float(np.array([one.value for one in known]) @ rows / rows.sum())
     draws = min(len(one.values) for one in known)
     table = np.stack([one.values[:draws] for one in known])
-    there = np.isfinite(table)
-    weight = there * rows[:, None]
-    total = weight.sum(0)
-    sums = (np.where(there, table, 0.0) * weight).sum(0)
-    return Resampled(
-        value, np.divide(sums, total, out=np.full(draws, np.nan), where=total > 0), int(rows.sum())
-    ), left_out
+    weight = np.isfinite(table) * rows[:, None]  # a draw in which a client has no figure leaves it out
+    means = over((np.where(weight > 0, table, 0.0) * weight).sum(0), weight.sum(0))
+    return Resampled(value, means, int(rows.sum())), left_out
 
 
 class ByMetric:
@@ -80,6 +89,7 @@ class ByMetric:
         self.setup, self.metric, self.intervals = setup, metric, intervals
         self.kept, self.owner = KeptRows(most), owners(setup)
         self.labels = setup.dataset.train.y[:1].numel() or 1  # of a row
+        self.held_by: set[int] = set()  # clients judged on rows that they held out
         self.judged: dict[int, Resampled] = {}
         self.own: dict[int, Resampled] = {}
         self.constant: dict[int, Resampled] = {}
@@ -104,6 +114,7 @@ class ByMetric:
         one = Lines(f"-{client}", f"-{client}")
         self.kept.add({**kept(said, one), **kept(constant, one, TRIVIAL)})
         found = self._drawn({0: said, 1: constant}, ("client", client))
+        self.held_by.add(client)
         self.judged[client] = self.own[client] = found[0]
         self.constant[client] = found[1]
 
@@ -113,41 +124,39 @@ class ByMetric:
         ``trained``: the clients whose models have learnt something.
         """
         self._end_waiting()
+        common = len(constant.weight) if len(self.held_by) < len(self.setup.sizes) else 0
         if said is not None:
             self.kept.add({**kept(said, COMMON), **kept(constant, COMMON, TRIVIAL)})
             one, other = self._drawn({0: said, 1: constant}, ("test",)).values()
             self.judged = dict.fromkeys(self.setup.sizes, one) | self.judged
-            return self._told(one, other, {})
-        if any(k not in self.constant for k in self.judged):
+            return self._told(one, other, self.own, {"test_rows": one.rows})
+        if common:
             same = self._drawn({0: constant}, ("clients",))[0]
             self.constant = dict.fromkeys(self.judged, same) | self.constant
         (one, left_out), (other, _) = (mean_of({k: x[k] for k in trained}) for x in (self.judged, self.constant))
-        return self._told(one, other, {"models": len(trained), "left_out": left_out})
+        rows = common + sum(self.judged[k].rows for k in self.held_by)
+        own = {k: x for k, x in self.own.items() if k in trained}
+        return self._told(one, other, own, {"test_rows": rows, "models": len(trained), "left_out": left_out})
 
-    def _told(self, one: Resampled, other: Resampled, more: Mapping[str, int]) -> dict[str, Any]:
-        metric, own = self.metric, mean_of(self.own)
-        sign = -1.0 if metric.lower_is_better else 1.0
-        draws = min(len(one.values), len(other.values))
-        known = one.value is not None and other.value is not None
-        better = Resampled(
-            sign * (one.value - other.value) if known else None,
-            sign * (one.values[:draws] - other.values[:draws]),
-            one.rows,
-        )  # type: ignore[operator]
-        asked = self.setup.config.evaluation.metric is not None
+    def _told(
+        self, one: Resampled, other: Resampled, own: Mapping[int, Resampled], more: Mapping[str, int]
+    ) -> dict[str, Any]:
+        asked, mean = self.setup.config.evaluation.metric is not None, None
+        if own:
+            found, left_out = mean_of(own)
+            mean = {**found.ends(), "test_rows": found.rows, "clients": len(own), "left_out": left_out}
+        better = one.better_than(other, self.metric).ends()
         return {
-            "metric": {
-                "name": metric.name,
-                "asked": asked,
-                **one.ends(),
-                "test_rows": one.rows,
-                **more,
-                "own": {**own[0].ends(), "test_rows": own[0].rows, "clients": len(self.own), "left_out": own[1]}
-                if self.own
-                else None,
-            },
-            "trivial": {**other.ends(), "better_by": better.ends()},
+            "metric": {"name": self.metric.name, "asked": asked, **one.ends(), **more, "own": mean},
+            "trivial": {**other.ends(), "better_by": better},
         }
+
+    def mean(self, said: Mapping[int, Said]) -> dict[str, Any]:
+        """Return the metric of models on the same rows: the mean over them, with how many are left out if there are several."""
+        found, left_out = mean_of(self._drawn(said, ("test",)))
+        several = {"models": len(said), "left_out": left_out} if len(said) > 1 else {}
+        rows = max(one.rows for one in said.values())
+        return {"name": self.metric.name, **found.ends(), "test_rows": rows, **several}
 
     def entry(self, client: int, *, learnt: bool) -> dict[str, Any]:
         """Return the fields of a client in `per_client`. ``learnt``: whether its figure says anything about the method."""
