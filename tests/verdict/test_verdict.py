@@ -238,7 +238,7 @@ def test_a_swing_of_the_last_rounds_is_what_a_straight_line_leaves():
     assert not matters(0.02, UP, None)
     assert matters(0.1, None, (0.4, 0.5))
     assert not matters(0.04, None, (0.4, 0.5))
-    swung = text(whole(swing=0.1, cures=["local.schedule", "averaging"]))
+    swung = text(whole(swing=0.1, cures=["a falling rate", "averaging"]))
     assert swung.endswith(
-        "still swings by 0.100, so the round of the end matters: local.schedule and averaging calms it."
+        "swings by 0.100, so much depends on the round of the end; what calms it: a falling rate, or averaging."
     )

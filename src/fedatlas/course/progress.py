@@ -59,6 +59,11 @@ class Run(NamedTuple):
     path: Path
     summary: RunSummary
 
+    @property
+    def answer(self) -> str:
+        """Should we federate, with which scheme, at which cost, for whom, how sure; "" where a run has no answer."""
+        return str(self.summary.get("answer", {}).get("text", ""))
+
 
 def stopped(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return why ``[stop]`` ends the run (a level reached, or no better figure for ``patience`` rounds); else "".

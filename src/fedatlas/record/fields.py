@@ -130,6 +130,7 @@ class RunSummary(TypedDict, total=False):
     per_client: Annotated[list[Facts], "rows of each client, and the headline figure of its model with its interval"]
     metric: Annotated[Facts, "the figure by which models are compared, its interval, and that of own test rows"]
     trivial: Annotated[Facts, "the constant model: its answer, its figure, and by how much the run's is better"]
+    answer: Annotated[Facts, "should we federate: `text`, `verdict`, figures, and the fate of each party"]
     gain: Annotated[Facts | None, "what each party gains over training alone, and the baselines"]
     partition_facts: Annotated[Facts, "sizes, class counts, distance to the pooled data"]
     judged_on: Annotated[str, "fingerprint of the test rows: equal for runs that can be compared"]

@@ -11,6 +11,7 @@ from fedatlas.federation.link import Observer
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import over, write_summary
 from fedatlas.reporting import write_report
+from fedatlas.runs.answer import answer_over, told
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More, closed
 from fedatlas.setup.checked import Checked
@@ -32,5 +33,7 @@ def run_seeds(whole: Checked, path: Path, more: More, progress: Progress, observ
         raise DivergedError(" ".join(f"seed {seed}: {error}" for seed, error in diverged.items()))
     top = RunFolder.open(path)
     summary = over(summaries, top.config().hash())
+    if (found := answer_over(summaries, top.config())) is not None:
+        summary["answer"] = told(found)
     write_summary(top, summary)
     return closed(Run(path, summary), more, progress)

@@ -61,6 +61,7 @@ class Answer(NamedTuple):
     left_out: int = 0  # parties without the figure on their rows
     compared: bool = True  # whether there is a model alone to compare with
     swing: float | None = None  # how far the figure swings over the last rounds, where that matters
+    swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # what calms it
 
     def plain(self) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def answer(
     rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
     sure = _enough(judged, own)
     means = (_mean(judged, figures, there, name) for name in ("together", "alone", "trivial"))
-    named = _parties(asked, counted, gained) if own else []
+    named = _parties(asked, counted, gained, figures) if own else []
     left = [PartyVerdict(p.client, p.name, 0, "too few to say") for p in parties if p not in counted] if own else []
     return decided(
         Answer(
@@ -173,25 +174,41 @@ def _enough(judged: Sequence[Evidence], own: bool) -> bool:
     return enough(sum(j.rows for j in rows), sum(rarer) if rarer else None)
 
 
-def _parties(asked: Asked, parties: Sequence[PartyEvidence], gained: Compared | None) -> list[PartyVerdict]:
+def _parties(
+    asked: Asked, parties: Sequence[PartyEvidence], gained: Compared | None, figures: Sequence[Mapping[str, Floats]]
+) -> list[PartyVerdict]:
     """Return the fate of each party; the intervals of all that have enough rows hold together (Bonferroni)."""
     each = [None] * len(parties) if gained is None else gained.each
     level = bonferroni(sum(p.judged.enough() for p in parties))
     found = [ends(d, level) if p.judged.enough() else None for p, d in zip(parties, each, strict=True)]
     return [
-        PartyVerdict(p.client, p.name, p.judged.rows, fate(gain, asked.margin), gain, p.alone_always)
-        for p, gain in zip(parties, found, strict=True)
+        PartyVerdict(
+            *(
+                p.client,
+                p.name,
+                p.judged.rows,
+                fate(gain, asked.margin),
+                gain,
+                _value(f, "together"),
+                _value(f, "alone"),
+            ),
+            alone_always=p.alone_always,
+        )
+        for p, gain, f in zip(parties, found, figures, strict=True)
     ]
+
+
+def _value(figures: Mapping[str, Floats], model: str) -> float | None:
+    """Return a model's figure on all rows; None where it has none."""
+    return float(figures[model][0]) if model in figures and math.isfinite(figures[model][0]) else None
 
 
 def _mean(
     judged: Sequence[Evidence], figures: Sequence[Mapping[str, Floats]], known: Sequence[bool], model: str
 ) -> float | None:
     """Return a model's figure: the mean over the parties that have it, weighted by their test rows."""
-    there = [
-        (j.rows, float(f[model][0])) for j, f, one in zip(judged, figures, known, strict=True) if one and model in f
-    ]
-    there = [(n, v) for n, v in there if math.isfinite(v)]
+    values = [(j.rows, _value(f, model)) for j, f, one in zip(judged, figures, known, strict=True) if one]
+    there = [(n, v) for n, v in values if v is not None]
     total = math.fsum(n for n, _ in there)
     return math.fsum(n * v for n, v in there) / total if total else None
 
@@ -231,6 +248,7 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
         spread(lambda a: a.gain), spread(lambda a: a.over_trivial), parties,
         left_out=max(a.left_out for a in answers), compared=all(a.compared for a in answers),
         swing=max((a.swing for a in answers if a.swing is not None), default=None),
+        swing_of=next((a.swing_of for a in answers if a.swing is not None), ""),
         cures=tuple(dict.fromkeys(cure for a in answers for cure in a.cures)),
     )  # fmt: skip
     return decided(found)
@@ -254,5 +272,9 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
         gain = ends(d, level)
         always = {one[k].alone_always for one in each if k in one}
         same = always.pop() if len(always) == 1 else None
-        out.append(each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same))
+        means = {
+            key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
+        }
+        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same)
+        out.append(fated._replace(together=means["together"], alone=means["alone"]))
     return out

@@ -28,6 +28,8 @@ class PartyVerdict(NamedTuple):
     test_rows: int
     fate: Fate
     gain: Ends | None = None  # over training alone; None where its test rows are too few
+    together: float | None = None  # the figure of the model together on these rows, also where they are too few
+    alone: float | None = None
     alone_always: str | None = None  # the class that its model alone always answers, where its rows hold no other
 
 

@@ -152,5 +152,6 @@ def swing_text(found: Answer) -> str:
     """Return that the figure swings over the last rounds, and what cures it; "" where it does not."""
     if found.swing is None:
         return ""
-    cures = f": {listed(found.cures)} calms it" if found.cures else ""
-    return f"Over the last rounds {found.asked.words} still swings by {number(found.swing)}, so the round of the end matters{cures}."
+    cures = f"; what calms it: {', or '.join(found.cures)}" if found.cures else ""
+    what = found.swing_of or found.asked.words
+    return f"Over the last rounds {what} still swings by {number(found.swing)}, so much depends on the round of the end{cures}."
