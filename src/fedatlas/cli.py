@@ -126,13 +126,18 @@ def run(
         )
         sys.stderr.write(f"fedatlas: stopped; {kept}\n")
         raise typer.Exit(INTERRUPTED) from None
-    _ended(done, as_json)
+    _ended(done, as_json, quiet)
 
 
-def _ended(done: Any, as_json: bool) -> None:
-    """Print the summary of a run if that is wanted; exit code 1 if an attack that it declares could not be carried out."""
+def _ended(done: Any, as_json: bool, quiet: bool) -> None:
+    """Print the summary of a run if that is wanted, else the answer where no progress showed it.
+
+    Exit code 1 if an attack that the run declares could not be carried out.
+    """
     if as_json:
         emit({**done.summary, "run_dir": str(done.path)})
+    elif quiet and done.answer:
+        typer.echo(done.answer)
     if done.summary.get("failed_attacks"):
         raise typer.Exit(1)
 

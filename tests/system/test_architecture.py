@@ -49,7 +49,7 @@ SEAM = {
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}
-RUNS = COURSE | {"course", "leakage", "reporting"}
+RUNS = COURSE | {"course", "leakage", "reporting", "verdict"}
 WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -79,6 +79,7 @@ ROOMS: dict[str, set[str]] = {
     "data": RECORDS | {"registry", "summaries", "wire.codec"},
     "models": RECORDS | {"registry", "tree", "layers"},
     "metrics": RECORDS,
+    "verdict": {"metrics", "wording"},
     "federation.link": {"errors", "algorithm", "tree"},
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
@@ -89,7 +90,7 @@ ROOMS: dict[str, set[str]] = {
     "setup": SETUP,
     "record": RECORD,
     "course": COURSE,
-    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "vertical"},
+    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "verdict", "vertical"},
     "runs": RUNS,
     "prediction": COURSE | {"course"},
     "leakage": COURSE,

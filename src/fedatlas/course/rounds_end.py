@@ -32,6 +32,8 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
     if setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in setup.algorithm.groups(now.server)]
     summary["per_client"] = evaluator.per_client(now.client_model) if last else without_models(now)
+    if last:
+        summary |= evaluator.by_metric(None if setup.personal else models["global"], summary["per_client"])
     if setup.algorithm.clusters is not None:
         found = setup.algorithm.clusters(now.server)
         summary["clusters"] = cluster_figures(found, planted_groups(setup.partition))

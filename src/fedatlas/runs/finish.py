@@ -14,6 +14,7 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
 from fedatlas.runs import baselines, columns_baselines
+from fedatlas.runs.answer import answer_of, told
 from fedatlas.setup.checked import Checked
 
 Runner = Callable[[Checked, Path, Progress], object]
@@ -66,6 +67,9 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
         elif run is not None and baselines.wanted(whole.config, summary, more.baselines):
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
+        write_summary(RunFolder(path), summary)
+    if (more.report or more.baselines is not False) and (found := answer_of(path, summary)) is not None:
+        summary["answer"] = told(found)
         write_summary(RunFolder(path), summary)
     return closed(Run(path, summary), more, progress)
 

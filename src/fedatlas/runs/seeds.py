@@ -12,6 +12,7 @@ from fedatlas.record.fields import RunSummary
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import over, write_summary
 from fedatlas.reporting import write_report
+from fedatlas.runs.answer import answer_over, told
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More, closed
 from fedatlas.setup.checked import Checked
@@ -38,5 +39,7 @@ def summed_up(path: Path, summaries: Sequence[RunSummary]) -> Run:
     """Write the summary over the seeds of a folder, and return it as a run."""
     top = RunFolder.open(path)
     summary = over(summaries, top.config().hash())
+    if (found := answer_over(summaries, top.config())) is not None:
+        summary["answer"] = told(found)
     write_summary(top, summary)
     return Run(path, summary)
