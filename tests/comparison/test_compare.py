@@ -131,7 +131,14 @@ def test_runs_and_baselines_are_those_of_runs_by_hand(file: Path, tmp_path: Path
             assert summary(ours)["gain"] == summary(theirs)["gain"]
         assert summary(out / name)["final"] == summary(tmp_path / name)["final"]
     assert {row["scheme"] for row in record["answer"]["rows"]} == {"fedavg", "fedprox"}
-    assert "2 runs compared" in (out / record["page"]).read_text()
+    page = (out / record["page"]).read_text()
+    assert "2 runs compared" in page
+    ranking, *answers = record["answer"]["sentences"]
+    assert ranking in page  # the terminal, the record and the page say the same
+    assert "no verdict over seeds" in ranking
+    assert [summary(out / name)["answer"]["text"] in line for line in answers for name in [line.partition(":")[0]]] == [
+        True
+    ]
 
 
 def summary(folder: Path) -> dict[str, Any]:

@@ -7,30 +7,45 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.metrics.intervals import over_seeds
-from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.record.run_folder import RunFolder
-from fedatlas.wording import NAMES, PARTS, bytes_text, number, seconds_text, total_of
+from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
+from fedatlas.reporting.ranking import Ranked, ranked
+from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 
 Plain = Mapping[str, Any]
+NOTHING = "No runs came to their end that could be compared."
 
 
 def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path) -> dict[str, Any]:
     """Return the answer: the figure, one row per scheme from best to worst, and the sentences.
 
-    ``schemes``: their entries of the record, each with the seeds that ended well. Only test rows that were not used for
-    a choice count.
+    ``schemes``: their entries of the record, each with the seeds that ended well.
     """
     runs: dict[str, dict[int, Plain]] = {
         one["label"]: {seed: summary_of(out / one["label"], seed) for seed in one["seeds"]} for one in schemes
     }
-    known = [summary for found in runs.values() for summary in found.values()]
-    if not known:
-        return {"figure": None, "rows": [], "sentences": ["No run came to its end, so there is nothing to compare."]}
-    figure = "rmse" if known[0]["task"] == "numbers" else "accuracy"
-    rows = [row(label, found, figure) for label, found in runs.items() if found]
-    sign = 1 if figure in LOWER_IS_BETTER else -1
-    rows.sort(key=lambda one: (one["mean"] is None, sign * (one["mean"] or 0.0)))
-    return {"figure": figure, "rows": rows, "sentences": sentences(schemes, runs, figure)}
+    ends = [line for one in schemes for line in end_lines(one)]
+    found = ranked({name: seeds for name, seeds in runs.items() if seeds})
+    if found is None:
+        return {"figure": None, "words": "", "rows": [], "sentences": [NOTHING, *ends]}
+    rows = [row(name, runs[name], found) for name in found.ranking.order]
+    told = [found.text, *best_text(out, found.ranking.order), *ends]
+    return {"figure": found.figure, "words": found.words, "rows": rows, "sentences": told}
+
+
+def best_text(out: Path, order: Sequence[str]) -> list[str]:
+    """Return the answer of the best scheme over its seeds: whether to federate with it, at which cost, for whom."""
+    top = RunFolder(out / order[0]) if order else None
+    if top is None or not (top.path / SUMMARY).exists() or "answer" not in (summary := top.summary()):
+        return []
+    return [f"{order[0]}: {summary['answer']['text']}"]
+
+
+def end_lines(one: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each run of a scheme that did not end well."""
+    return [
+        f"{one['label']}, seed {seed}, {end['status']}: {end['reason'].rstrip('.')}."
+        for seed, end in one.get("ended", {}).items()
+    ]
 
 
 def summary_of(folder: Path, seed: int) -> Plain:
@@ -38,48 +53,39 @@ def summary_of(folder: Path, seed: int) -> Plain:
     return dict(RunFolder(folder / f"seed-{seed}").summary())
 
 
-def row(label: str, found: Mapping[int, Plain], figure: str) -> dict[str, Any]:
+def row(label: str, found: Mapping[int, Plain], by: Ranked) -> dict[str, Any]:
     """Return a scheme's figures over its seeds: quality, the baselines' means, bytes and seconds."""
     summaries = list(found.values())
-    spread = over_seeds([value_of(one, figure) for one in summaries])
-    out: dict[str, Any] = {"scheme": label, "mean": spread.mean, "sd": spread.sd, "seeds": sorted(found)}
-    for part in ("local_only", "centralised"):
-        values = [one["gain"]["summary"][part]["mean"] for one in summaries if part in _gained(one)]
-        out[part] = over_seeds(values).mean if len(values) == len(summaries) else None
+    spread = over_seeds([one.value for one in by.values[label].values()])
+    out: dict[str, Any] = {"scheme": label, "mean": spread.mean, "sd": spread.sd, "seeds": sorted(by.values[label])}
+    for part in BASELINES:
+        values = [_of_baseline(one, part, by.figure) for one in summaries]
+        out[part] = None if None in values else over_seeds(values).mean
     keys = ("bytes_up", "bytes_down", "bytes_peer")
     out["bytes"] = over_seeds([total_of(one["cost"][key] for key in keys) for one in summaries]).mean
     out["seconds"] = over_seeds([one["cost"]["seconds"] for one in summaries]).mean
     return out
 
 
-def value_of(summary: Plain, figure: str) -> float | None:
-    """Return a run's figure on test rows: with ``evaluation.on = "validation"`` those that were used for no choice."""
-    value: float | None = summary.get("test", summary["final"]).get(figure)
-    return value
-
-
-def _gained(summary: Plain) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = summary.get("gain", {}).get("summary", {})
-    return found
-
-
-def sentences(schemes: Sequence[Mapping[str, Any]], runs: Mapping[str, Mapping[int, Plain]], figure: str) -> list[str]:
-    """Return the answer in sentences, and one for each run that did not end well."""
-    out: list[str] = []
-    for one in schemes:
-        out += [
-            f"{one['label']}, seed {seed}, {end['status']}: {end['reason'].rstrip('.')}."
-            for seed, end in one.get("ended", {}).items()
-        ]
-    return out
+def _of_baseline(summary: Plain, part: str, figure: str) -> float | None:
+    """Return a baseline's figure; None if it was not trained, or its rows are not those of the scheme's figure."""
+    gain = summary.get("gain") or {}
+    if part == "local_only" and "answer" in summary:
+        alone: float | None = summary["answer"]["alone"]
+        return alone
+    if "metric" in gain:
+        value: float | None = gain["metric"]["values"].get(part)
+        return value
+    mean: float | None = gain.get("summary", {}).get(part, {}).get("mean") if gain.get("figure") == figure else None
+    return mean
 
 
 def table_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the rows of an answer as aligned lines."""
     if not answer["rows"]:
         return []
-    parts = [part for part in ("local_only", "centralised") if any(one[part] is not None for one in answer["rows"])]
-    head = ["scheme", f"{NAMES[answer['figure']]}, mean", "sd", "seeds", *(PARTS[p] for p in parts), "sent", "time"]
+    parts = [part for part in BASELINES if any(one[part] is not None for one in answer["rows"])]
+    head = ["scheme", f"{answer['words']}, mean", "sd", "seeds", *(PARTS[p] for p in parts), "sent", "time"]
     cells = [head]
     for one in answer["rows"]:
         sent = bytes_text(one["bytes"])

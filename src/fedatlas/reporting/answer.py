@@ -8,7 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from fedatlas.reporting.blocks import Block, Cells, TableBlock, TableCell, Text, lead
-from fedatlas.reporting.entries import Entry
+from fedatlas.reporting.entries import Entry, whole
+from fedatlas.reporting.ranking import ranked
 from fedatlas.verdict.answer import Answer, of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni
 from fedatlas.wording import DASH, capital, count, csv_text, interval_text, number, signed
@@ -26,6 +27,9 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
         out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, found["text"])) if several else lead(found["text"]))
         answer = of_plain(found)
         out += [_table(entry, answer)] if answer.parties and answer.compared and not several else []
+    runs = {entry.label: {s.summary["seed"]: s.summary for s in whole(entry.subjects)} for entry in entries}
+    if several and (found := ranked(runs)) is not None:
+        out.insert(0, lead(found.text))
     return out
 
 

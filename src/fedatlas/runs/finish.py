@@ -68,7 +68,7 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
         write_summary(RunFolder(path), summary)
-    if (more.report or more.baselines is not False) and (found := answer_of(path, summary)) is not None:
+    if (more.report or more.baselines is not False or more.shared) and (found := answer_of(path, summary)) is not None:
         summary["answer"] = told(found)
         write_summary(RunFolder(path), summary)
     return closed(Run(path, summary), more, progress)
