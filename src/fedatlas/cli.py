@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from fedatlas import cli_deploy, cli_study
+from fedatlas import cli_compare, cli_deploy, cli_study
 from fedatlas.commands import (
     INTERRUPTED,
     File,
@@ -54,6 +54,8 @@ app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
 app.command()(predict)
 app.command()(export)
+app.command()(cli_compare.compare)
+app.command()(cli_compare.tune)
 app.command()(cli_study.study)
 app.command()(cli_study.recommend)
 
@@ -124,7 +126,7 @@ def run(
         )
         sys.stderr.write(f"fedatlas: stopped; {kept}\n")
         raise typer.Exit(INTERRUPTED) from None
-    _ended(done, as_json)
+    _ended(done, as_json, quiet)
 
 
 def _refuse_together(resume: Path | None, path: Path | None, dry_run: bool, out: Path | None, every: bool) -> None:
@@ -139,10 +141,15 @@ def _refuse_together(resume: Path | None, path: Path | None, dry_run: bool, out:
         raise ConfigError("--all names the columns of a dry run: add --dry-run.")
 
 
-def _ended(done: Any, as_json: bool) -> None:
-    """Print the summary of a run if that is wanted; exit code 1 if an attack that it declares could not be carried out."""
+def _ended(done: Any, as_json: bool, quiet: bool) -> None:
+    """Print the summary of a run if that is wanted, else the answer where no progress showed it.
+
+    Exit code 1 if an attack that the run declares could not be carried out.
+    """
     if as_json:
         emit({**done.summary, "run_dir": str(done.path)})
+    elif quiet and done.answer:
+        typer.echo(done.answer)
     if done.summary.get("failed_attacks"):
         raise typer.Exit(1)
 

@@ -95,6 +95,8 @@ class Watcher:
             self.out.print(
                 f"[yellow]Local training used plain autograd, which is slower than a derived step: {escape(why)}.[/]"
             )
+        if answer := summary.get("answer"):
+            self.out.print(f"[bold]{escape(answer['text'])}[/]", soft_wrap=True)
         self.out.print(end_table(summary))
         report = folder / "report.html"
         self.out.print(f"Report: {report if report.exists() else folder}")
@@ -252,8 +254,12 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("time", seconds_text(cost["seconds"]))
     for name, text in protected_texts(summary):
         table.add_row(name, text)
-    gained = summary.get("gain")
-    if gained and "sides" in gained:
+    gained, answer = summary.get("gain"), summary.get("answer")
+    if answer and answer["asked"]["figure"] not in {"accuracy", "rmse"}:
+        for side in ("together", "alone", "trivial"):
+            if answer[side] is not None:
+                table.add_row(f"{answer['asked']['words']}, {side}", figure_text(answer[side]))
+    elif gained and "sides" in gained:
         for name, line in between_texts(gained):
             table.add_row(name, line)
     elif gained:

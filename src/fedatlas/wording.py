@@ -70,7 +70,14 @@ def share(v: float | None) -> str:
 def count(n: float, thing: str = "", things: str = "") -> str:
     """1234 -> '1,234'; with a noun '1 round', '1,234 rounds'."""
     text = f"{n:,.0f}" if float(n).is_integer() else f"{n:,.1f}"
-    return f"{text} {thing if n == 1 else things or thing + 's'}" if thing else text
+    return f"{text} {thing if n == 1 else things or plural(thing)}" if thing else text
+
+
+def plural(word: str) -> str:
+    """'office' -> 'offices', 'agency' -> 'agencies', 'bus' -> 'buses'."""
+    if word.endswith("y") and word[-2:-1] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_registered_section_stands_in_its_place(runs: dict[str, Path], tmp_path: Path) -> None:
     page = Page(write_report([runs["half"]], tmp_path / "one.html"))
     titles = [text for _, text in page.of("h2")]
-    assert titles[:2] == ["Results", "How long this run took"]
+    assert titles[:3] == ["The answer", "How long this run took", "Results"]
     assert "This run had 4 rounds." in page.text()
     assert "Length" in page.of("nav")[0][1]
     assert "How long" not in Page(write_report([runs["nothing"]], tmp_path / "nothing.html")).text()

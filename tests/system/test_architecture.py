@@ -45,7 +45,7 @@ SEAM = {"secret", "wire.codec", "federation.link", "federation.sealing"}
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}
-RUNS = COURSE | {"course", "leakage", "reporting", "tracking"}
+RUNS = COURSE | {"course", "leakage", "reporting", "tracking", "verdict"}
 WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -75,6 +75,7 @@ ROOMS: dict[str, set[str]] = {
     "data": RECORDS | {"registry", "files", "summaries", "wire.codec"},
     "models": RECORDS | {"registry", "tree", "layers"},
     "metrics": RECORDS,
+    "verdict": {"metrics", "wording"},
     "federation.link": {"errors", "algorithm", "tree"},
     "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
     "engine": PARTS | SEAM,
@@ -86,13 +87,14 @@ ROOMS: dict[str, set[str]] = {
     "record": RECORD,
     "course": COURSE,
     "tracking": COURSE | {"course"},
-    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "vertical"},
+    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "verdict", "vertical"},
     "runs": RUNS,
     "prediction": COURSE | {"course"},
     "leakage": COURSE,
     "deployment": RUNS | {"runs", "wire"},
     "study": RUNS | {"runs"},
     "recommender": RUNS | {"runs", "study"},
+    "comparison": RUNS | {"runs", "study"},
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
@@ -103,10 +105,12 @@ ROOMS: dict[str, set[str]] = {
     "watching": {"errors", "wording", "terminal"},
     "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
+    "cli_compare": {"errors", "commands", "comparison", "terminal"},
     "cli_deploy": {"errors", "commands", "deployment", "wire"},
     "cli": {
         "api",
         "catalogue",
+        "cli_compare",
         "cli_deploy",
         "cli_study",
         "commands",

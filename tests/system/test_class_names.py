@@ -8,6 +8,7 @@ from test_architecture import module_name, parsed, room, sources
 
 # Classes of one name in two rooms, and why that is no trap.
 SAME_NAME = {
+    "Answer": "of a party to its requests; of a run to whether to federate",
     "Asked": "what a mechanism or a policy is shown before it says no",
     "Axis": "of a tensor's units; of a picture",
     "Batch": "of rows; of ciphertexts under one key: seen inside privacy/paillier alone",

@@ -16,7 +16,7 @@ from fedatlas.config.experiment import (
     read,
     renamed,
 )
-from fedatlas.config.overrides import override, put
+from fedatlas.config.overrides import override, put, value_of
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
 from fedatlas.registry import ConfigTable
@@ -43,4 +43,5 @@ __all__ = [
     "put",
     "read",
     "renamed",
+    "value_of",
 ]

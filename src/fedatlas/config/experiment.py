@@ -145,6 +145,10 @@ class CompressionConfig(Component):
     """``[compression]``: compression of what a client sends."""
 
 
+MetricName = Literal["accuracy", "balanced_accuracy", "macro_f1", "auc", "pr_auc", "log_loss", "rmse", "mae", "r2"]
+"""Name of one of `metrics.metric.METRICS`."""
+
+
 class EvaluationConfig(ConfigTable):
     """``[evaluation]``."""
 
@@ -154,6 +158,8 @@ class EvaluationConfig(ConfigTable):
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
     drift: bool = False
     rounds: tuple[Whole, ...] | None = None  # replaces every; None keeps hashes unchanged
+    metric: MetricName | None = None  # by which models are compared; None: the one that suits the data
+    margin: Rate | None = None  # a difference up to this does not count for the answer; None: 0
 
     @model_validator(mode="after")
     def _one_of_both(self) -> EvaluationConfig:
@@ -164,6 +170,12 @@ class EvaluationConfig(ConfigTable):
     def judges(self, number: int) -> bool:
         """Return whether a round is evaluated; row 0 and the last round always are."""
         return number % self.every == 0 if self.rounds is None else number in self.rounds
+
+
+class WordsConfig(ConfigTable):
+    """``[words]``: the user's words for pages, the terminal and the answer; no result depends on them."""
+
+    party: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\W\d_][\w -]*$")] | None = None  # None: client
 
 
 class StopConfig(ConfigTable):
@@ -269,6 +281,7 @@ class ExperimentConfig(ConfigTable):
     observe: ObserveConfig | None = None
     tracking: TrackingConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
+    words: WordsConfig | None = None
     stop: StopConfig | None = None
     round: RoundConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -318,6 +331,11 @@ class ExperimentConfig(ConfigTable):
         return self
 
     @property
+    def party(self) -> str:
+        """The user's word for a party."""
+        return (self.words and self.words.party) or "client"
+
+    @property
     def columns(self) -> bool:
         """Return whether parties hold columns of the same rows, instead of rows with the same columns."""
         return bool(self.parties) or self.partition.name == VERTICAL
@@ -351,6 +369,8 @@ class ExperimentConfig(ConfigTable):
         if deciding := [table for table in plain.pop("attack", ()) if table["name"] in POISONING]:
             plain["attack"] = deciding
         plain.pop("round", None)
+        plain.pop("words", None)
+        plain.get("evaluation", {}).pop("margin", None)  # it decides what the answer says, not what the run computes
         if self.columns:
             plain["algorithm"].pop(SCHEMES[self.algorithm.name].rounds, None)
         elif plain["local"]["schedule"]["name"] == "cosine":

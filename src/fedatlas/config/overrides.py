@@ -27,7 +27,7 @@ def override(values: dict[str, Any], text: str) -> None:
         raise ConfigError(f"'{text}' is not an override: write table.key=value, such as local.lr=0.01.")
     if parts[0] in BY_NAME and len(parts) == 1 and not raw.strip().startswith("{"):
         raise ConfigError(f"'{text}': write {parts[0]}.name={raw.strip()}.")
-    put(values, key.strip(), _value(raw), text)
+    put(values, key.strip(), value_of(raw), text)
 
 
 def put(values: dict[str, Any], key: str, value: Any, text: str = "") -> None:
@@ -44,7 +44,8 @@ def put(values: dict[str, Any], key: str, value: Any, text: str = "") -> None:
     at[parts[-1]] = value
 
 
-def _value(raw: str) -> Any:
+def value_of(raw: str) -> Any:
+    """Return the value of a text of the command line: as TOML if it parses, else the text itself."""
     try:
         return tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:

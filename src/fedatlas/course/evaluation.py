@@ -10,14 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.config import ExperimentConfig
+from fedatlas.course.metric_figures import ByMetric
+from fedatlas.course.metric_rows import said_by_constant, said_of, scored
 from fedatlas.data.batches import Rows
 from fedatlas.errors import FedatlasError
 from fedatlas.metrics import intervals, quality, resampling
 from fedatlas.metrics.fairness import client_summary
+from fedatlas.metrics.metric import Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.model import Model, Scores
 from fedatlas.setup.assembly import Setup, judged_rows
 from fedatlas.setup.party_rows import HELD_OUT
+from fedatlas.setup.trivial import Trivial, metric_of, trivial_of
 
 KEPT = 20_000_000  # largest number of row scores saved with a run
 HELD = 8  # largest number of models whose figures are kept within a row
@@ -37,22 +42,36 @@ class NotJudged(FedatlasError):
 class Evaluator:
     """The evaluation rows of a run, and the figures of models on them.
 
-    Every figure depends only on the model and the rows. ``with_intervals``: whether to compute intervals.
+    Every figure depends only on the model and the rows. ``with_intervals``: whether to compute intervals;
+    ``with_test``: whether a run that is judged on validation rows looks at its test rows at the end.
     """
 
     with_intervals = True
+    with_test = True
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.rows = judged_rows(setup)
-        # From `per_client`: ``score-K`` and ``weight-K`` of the rows of client K, without -K if shared by all.
+        self.metric = metric_of(setup)
+        # From `per_client`: what `record.judged_rows` names, of the rows of client K, without -K if shared by all.
         self.judged: dict[str, np.ndarray] = {}
         self._last: tuple[Model, Rows, Scores] | None = None
         self._ends: tuple[Model, Rows, dict[str, intervals.Interval]] | None = None
         self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
-        self.keys = QUALITY["numbers" if self.numbers else "classes"]
+        self.keys: tuple[str, ...] = QUALITY["numbers" if self.numbers else "classes"]
+        # the metric that [stop] follows, if rows have no field for it anyway
+        self.followed = tuple({followed(setup.config)} - {"", *self.keys})
+        self.keys += self.followed
         self.headline = "rmse" if self.numbers else "accuracy"
+        self._trivial: Trivial | None = None
+
+    @property
+    def trivial(self) -> Trivial:
+        """The constant model."""
+        if self._trivial is None:
+            self._trivial = trivial_of(self.setup, self.rows)
+        return self._trivial
 
     def scores(self, model: Model, rows: Rows) -> Scores:
         """Return predictions and losses (C10); the last result is cached."""
@@ -70,7 +89,8 @@ class Evaluator:
         rows = self.rows if rows is None else rows
         found, d = self.scores(model, rows), self.setup.dataset
         if not self.numbers:
-            return quality.class_figures(self._sums(found, rows), d.uncounted)
+            own = {name: self.metric.value(self.said(model, rows)) for name in self.followed}
+            return {**quality.class_figures(self._sums(found, rows), d.uncounted), **own}
         predicted, y = d.predictions(found.predicted), d.predictions(rows.y.double())  # errors in the target's own unit
         return dict(quality.number_figures(quality.number_sums(predicted, y, found.losses, rows.weight)))
 
@@ -102,9 +122,12 @@ class Evaluator:
 
         If ``model`` is None, plain means over clients with rows, without intervals.
         """
+        trained = {k: model_of(k) for k, n in self.setup.sizes.items() if n} if model is None else {0: model}
+        by = ByMetric(self.setup, self.metric, self.with_intervals, 0)
+        found = {"metric": by.mean({k: self.said(each, rows) for k, each in trained.items()})}
         if model is not None:
-            return self.figures(model, rows) | self.detail(model, rows)
-        return self._mean_figures([self.figures(model_of(k), rows) for k, n in self.setup.sizes.items() if n])
+            return self.figures(model, rows) | self.detail(model, rows) | found
+        return self._mean_figures([self.figures(each, rows) for each in trained.values()]) | found
 
     def _mean_figures(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
@@ -132,10 +155,13 @@ class Evaluator:
         """
         out: list[dict[str, Any]] = []
         self.judged.clear()
+        self._by = by = ByMetric(self.setup, self.metric, self.with_intervals, KEPT)
+        constant = self._constant(self.rows)
         kept, sizes, personal = 0, self.setup.sizes, self.setup.personal
         names = self.setup.partition.info.get("names", ())
         found: dict[int, intervals.Interval] = {}
         alike: dict[int, np.ndarray] = {}  # scores of clients' own models on the common rows, not yet evaluated
+        shared: Said | None = None
         common = None  # one model on the same rows for all clients gives one figure
         for k in sorted(sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
@@ -149,15 +175,21 @@ class Evaluator:
                 if kept <= KEPT:
                     self.judged[f"score{which}"] = score.astype(np.float32)
                     self.judged[f"weight{which if held else ''}"] = own.astype(np.float32)
+                said = self.said(model, rows)
                 if held:
                     found[k] = self.interval(model, rows, "client", k)
+                    by.held(k, said, self._constant(rows))
                 elif personal:
                     alike[k], weight = score, own
+                    by.common(k, said, constant)
                     if len(alike) * rows.n > TOGETHER:
                         found |= self._of_common(alike, weight)
                         alike.clear()
                 else:
                     found[k] = common = self.ends(model)[self.headline]
+                    shared = said
+            if shared is not None and not held:
+                by.shared(k, shared)
             named = {"name": names[k]} if names else {}
             out.append({"client": k, **named, "train_rows": sizes[k], "test_rows": rows.n, "own_rows": held})
         if alike:
@@ -169,6 +201,34 @@ class Evaluator:
             # a client without rows still has the initial model: its figure says nothing about the method
             entry |= dict.fromkeys(ENDS) if personal and not sizes[k] else dict(zip(ENDS, found[k][:3], strict=True))
         return out
+
+    def by_metric(self, model: Model | None, clients: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return ``metric`` and ``trivial`` of the summary, and complete what `per_client` returned and the rows kept.
+
+        ``model``: the one that all share; None if clients use their own. Called after `per_client`.
+        """
+        sizes, personal = self.setup.sizes, model is None
+        said = None if model is None else self.said(model, self.rows)
+        trained = [k for k in sorted(sizes) if sizes[k]]
+        found = self._by.end(said, self._constant(self.rows), trained)
+        for entry in clients:
+            entry |= self._by.entry(entry["client"], learnt=not personal or sizes[entry["client"]] > 0)
+        if self.judged:  # else the rows were too many to be kept
+            self.judged = {**self._by.kept.arrays, **self.judged}
+        found["trivial"] |= self._about_constant()
+        return found
+
+    def said(self, model: Model, rows: Rows) -> Said:
+        """Return what a model says of rows, as far as the run's metric needs it."""
+        return said_of(self.setup, self.metric, self.scores(model, rows), rows, model)
+
+    def _constant(self, rows: Rows) -> Said:
+        return said_by_constant(self.setup, self.metric, self.trivial, rows)
+
+    def _about_constant(self) -> dict[str, Any]:
+        d, one = self.setup.dataset, self.trivial
+        answer = one.predicted if self.numbers else d.class_names[int(one.predicted)]
+        return {"answer": answer, "source": one.source}
 
     def _of_common(self, scores: Mapping[int, np.ndarray], weight: np.ndarray) -> dict[int, intervals.Interval]:
         """Map clients to the headline figure of their models with intervals.
@@ -232,17 +292,8 @@ class Evaluator:
         return resampling.of_mean("loss", losses.reshape(-1).numpy(), own.numpy())
 
     def _scored(self, model: Model, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Return, per row, the score whose weighted mean gives the headline figure, and its weight.
-
-        The score is the share of right answers, or the squared error.
-        """
-        predicted = self.scores(model, rows).predicted
-        own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
-        if self.numbers:
-            sd = self.setup.dataset.target_sd
-            return (sd * (predicted - rows.y.double())).square().numpy(), own
-        right, counted = self._right(predicted, rows.y)
-        return right, own * counted
+        """Return, per row, the score whose weighted mean gives the headline figure, and its weight."""
+        return scored(self.setup, self.scores(model, rows).predicted, rows)
 
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:
         """Return the details of the final model that the report shows.
@@ -268,20 +319,6 @@ class Evaluator:
             out["word_accuracy"] = word_accuracy(self._sums(scores, rows), d.facts["special"])
         return out
 
-    def _right(self, predicted: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return, per row, the share of its labels predicted rightly, and how many of them count.
-
-        Ignored and uncounted labels do not count.
-        """
-        hit, d = (predicted == y).double(), self.setup.dataset
-        if d.task != "tokens" and not d.uncounted:
-            return hit.numpy(), np.ones(len(y))
-        counted = (~torch.isin(y, torch.tensor((d.ignore, *d.uncounted)))).double()
-        if d.task != "tokens":
-            return hit.numpy(), counted.numpy()
-        total = counted.sum(1)
-        return ((hit * counted).sum(1) / total.clamp(min=1)).numpy(), total.numpy()
-
     def _own_summary(self, model_of: ClientModel) -> dict[str, float | None] | None:
         if not self.setup.held_out:
             return None
@@ -301,6 +338,11 @@ class Evaluator:
     def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
         """Return the fields of a row for this spread; ``client_accuracy`` is always present."""
         return {"client_accuracy": None, f"client_{self.headline}": found}
+
+
+def followed(config: ExperimentConfig) -> str:
+    """Return the metric by which ``[stop]`` ends the run: that of the experiment file, or "" if it names none."""
+    return config.evaluation.metric or "" if config.stop is not None else ""
 
 
 def floats_in(value: Any) -> Iterator[float]:

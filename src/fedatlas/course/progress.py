@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.course import Course
+from fedatlas.metrics.metric import METRICS
 from fedatlas.record.fields import RoundRow, RunSummary
 
 
@@ -58,18 +59,26 @@ class Run(NamedTuple):
     path: Path
     summary: RunSummary
 
+    @property
+    def answer(self) -> str:
+        """Should we federate, with which scheme, at which cost, for whom, how sure; "" where a run has no answer."""
+        return str(self.summary.get("answer", {}).get("text", ""))
+
 
 def stopped(config: ExperimentConfig, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return why ``[stop]`` ends the run (a level reached, or no better figure for ``patience`` rounds); else ""."""
+    """Return why ``[stop]`` ends the run (a level reached, or no better figure for ``patience`` rounds); else "".
+
+    The figure is ``evaluation.metric`` if the experiment names it, else the headline: accuracy, or the errors of numbers.
+    """
     if config.stop is None or not rows:
         return ""
-    key, sign = ("rmse", -1.0) if "rmse" in rows[0] else ("accuracy", 1.0)
+    reached = [r["accuracy"] for r in rows if r.get("accuracy") is not None]
+    if config.stop.accuracy is not None and reached and reached[-1] >= config.stop.accuracy:
+        return f"accuracy {reached[-1]:.4f} has reached {config.stop.accuracy:g}"
+    key = config.evaluation.metric or ("rmse" if "rmse" in rows[0] else "accuracy")
+    sign = -1.0 if METRICS[key].lower_is_better else 1.0
     seen = [(r["round"], sign * r[key]) for r in rows if r.get(key) is not None]
-    if not seen:  # round 0 could not be judged
+    if config.stop.patience is None or not seen:
         return ""
     best_round, _ = max(seen, key=lambda pair: (pair[1], -pair[0]))
-    if config.stop.accuracy is not None and key == "accuracy" and seen[-1][1] >= config.stop.accuracy:
-        return f"accuracy {seen[-1][1]:.4f} has reached {config.stop.accuracy:g}"
-    if config.stop.patience is not None and seen[-1][0] - best_round >= config.stop.patience:
-        return f"no better {key} since round {best_round}"
-    return ""
+    return f"no better {key} since round {best_round}" if seen[-1][0] - best_round >= config.stop.patience else ""

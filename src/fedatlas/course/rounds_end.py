@@ -42,12 +42,16 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
     if setup.algorithm.groups is not None:
         summary["groups"] = [list(group) for group in setup.algorithm.groups(now.server)]
     summary["per_client"] = evaluator.per_client(now.client_model) if last or judges else without_models(now)
+    if last:
+        summary |= evaluator.by_metric(None if setup.personal else models["global"], summary["per_client"])
     if setup.algorithm.clusters is not None:
         found = setup.algorithm.clusters(now.server)
         summary["clusters"] = cluster_figures(found, planted_groups(setup.partition))
     if not setup.personal:
         summary["final"] |= evaluator.detail(models["global"]) if last else {"interval": {}}
-    if last and setup.config.evaluation.on == "validation":  # these rows were not used for any choice
+    if (
+        last and setup.config.evaluation.on == "validation" and evaluator.with_test
+    ):  # these rows were not used for any choice
         one = None if setup.personal else models["global"]
         summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))
     if setup.bench.protection is not None:

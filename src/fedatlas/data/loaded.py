@@ -145,6 +145,12 @@ def _unless_all(row: Tensor | None) -> Tensor | None:
     return None if row is None or torch.equal(row, torch.arange(len(row))) else row
 
 
+def _place(values: Tensor, of: Tensor) -> Tensor:
+    """Return the place of each value in ``of``, ascending and without repeats; -1 if it is not there."""
+    at = torch.searchsorted(of, values).clamp(max=len(of) - 1)
+    return torch.where(of[at] == values, at, -1)
+
+
 def limit_rows(loaded: Loaded, limit: int, seed: int) -> Loaded:
     """Return the training set cut to ``limit`` rows, in proportion to the classes; 0 = all."""
     n = len(loaded.train.y)
@@ -161,8 +167,11 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
     train, test = loaded.train, loaded.test
     assert test is not None, "split_test comes first"
     client, names, facts = train.client, loaded.client_names, dict(loaded.facts)
+    owner = None
     if client is not None:
         held, codes = torch.unique(client, return_inverse=True)
+        if test.client is not None:
+            owner = _place(test.client, held)
         client, names = codes, tuple(loaded.client_names[i] for i in held.tolist())
         if absent := [name for name in loaded.client_names if name not in set(names)]:
             facts["owners_absent"] = absent
@@ -170,7 +179,7 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
         name=name,
         splits={
             "train": train._replace(client=client, row=_unless_all(train.row)),
-            "test": test._replace(client=None, row=_unless_all(test.row)),
+            "test": test._replace(client=owner, row=_unless_all(test.row)),
         },
         task=loaded.task,
         class_names=loaded.class_names,

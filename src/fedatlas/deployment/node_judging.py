@@ -116,6 +116,13 @@ class NodeJudge(Evaluator):
             for k, n in sizes.items()
         ]
 
+    def by_metric(self, model: Model | None, clients: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ARG002
+        """The metric's value, if it can be made of sums; no row, no interval and no constant model is known here."""
+        value = None if model is None else self.shared(model).get(self.metric.name)
+        ends = {"value": value, "low": None, "high": None}
+        asked = self.setup.config.evaluation.metric is not None
+        return {"metric": {"name": self.metric.name, "asked": asked, **ends, "test_rows": None, "own": None}}
+
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Per-class accuracy, where this process has judged the model; no intervals. The nodes are not asked again."""
         found: dict[str, Any] = {"interval": {}}

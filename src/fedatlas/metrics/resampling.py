@@ -26,6 +26,8 @@ from fedatlas.metrics.quality import (
 )
 
 Weighted = Callable[[Floats], dict[str, Floats]]
+Area = Callable[[Floats], Floats]
+"""Maps how often each row was drawn, (draws, n), to the area under a curve, (draws,)."""
 
 
 def together(*parts: Weighted) -> Weighted:
@@ -100,27 +102,61 @@ def different(y: Floats, w: Floats) -> Callable[[Floats], NDArray[np.bool_]]:
 
 def of_two_classes(margin: Values, probabilities: Values, targets: Values, weights: Values | None = None) -> Weighted:
     """Return AUC from scores (n,), log-loss and expected calibration error from the probability of class 1, (n,)."""
-    score, p, y = plain_array(margin), floats(probabilities), one_of_two(targets)
+    p, y = floats(probabilities), one_of_two(targets)
     w = row_weights(weights, y)
-    order = np.argsort(score, kind="stable")
-    positive, negative = order[y[order]], order[~y[order]]
-    lower, upper = (np.searchsorted(score[negative], score[positive], side=side) for side in ("left", "right"))
+    area = under_roc(margin, y, w)
     at = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
     losses = -np.log(np.where(y, clipped(p), 1 - clipped(p)))
     sums, gaps = summed(w * losses, w), grouped(w * (y - p), at, BINS, np.arange(len(y)))
 
     def figures(drawn: Floats) -> dict[str, Floats]:
-        weight = drawn * w
-        won = [pairs_won(one[positive], one[negative], lower, upper) for one in weight]
-        all_pairs = weight[:, positive].sum(1) * weight[:, negative].sum(1)
         loss, total = sums(drawn).T
         return {
-            "auc": over(np.array(won), all_pairs),
+            "auc": area(drawn),
             "log_loss": over(loss, total),
             "calibration_error": over(np.abs(gaps(drawn)).sum(1), total),
         }
 
     return figures
+
+
+def under_roc(score: Values, y: NDArray[np.bool_], w: Floats) -> Area:
+    """Return the area under the ROC curve of scores (n,) for rows that are of the class, ``y``, or not; ties by half."""
+    score = plain_array(score)
+    order = np.argsort(score, kind="stable")
+    positive, negative = order[y[order]], order[~y[order]]
+    lower, upper = (np.searchsorted(score[negative], score[positive], side=side) for side in ("left", "right"))
+
+    def area(drawn: Floats) -> Floats:
+        weight = drawn * w
+        won = [pairs_won(one[positive], one[negative], lower, upper) for one in weight]
+        return over(np.array(won), weight[:, positive].sum(1) * weight[:, negative].sum(1))
+
+    return area
+
+
+def under_precision(score: Values, y: NDArray[np.bool_], w: Floats) -> Area:
+    """Return average precision, as scikit-learn defines it: the precision at each score, by the recall that it adds.
+
+    Rows with equal scores are found together. nan unless there are rows of both kinds.
+    """
+    score = plain_array(score)
+    order = np.argsort(-score, kind="stable")
+    down = score[order]
+    first = np.flatnonzero(np.concatenate([[True], down[1:] != down[:-1]])) if len(down) else np.empty(0, np.int64)
+    own = w[order]
+
+    def area(drawn: Floats) -> Floats:
+        if not len(first):
+            return np.full(len(drawn), np.nan)
+        weight = drawn[:, order] * own
+        every, hits = (np.add.reduceat(x, first, axis=1) for x in (weight, weight * y[order]))
+        seen, found, all_hits = every.cumsum(1), hits.cumsum(1), hits.sum(1)
+        precision = np.divide(found, seen, out=np.zeros_like(seen), where=seen > 0)
+        both = (all_hits > 0) & ((weight * ~y[order]).sum(1) > 0)
+        return np.where(both, over((hits * precision).sum(1), all_hits), np.nan)
+
+    return area
 
 
 def pairs_won(positive: Floats, negative: Floats, lower: Values, upper: Values) -> float:

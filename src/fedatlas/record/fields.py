@@ -40,7 +40,10 @@ class Quality(TypedDict, total=False):
     macro_f1: Annotated[Share, "mean of the classes' F1"]
     weighted_f1: Annotated[Share, "mean of the classes' F1, weighted by their rows"]
     per_class_f1: Annotated[Shares, "F1 of each class"]
-    auc: Annotated[Share, "area under the ROC curve; for two classes, if parties hold columns"]
+    auc: Annotated[Share, "area under the ROC curve; of two classes if parties hold columns, or if `[stop]` follows it"]
+    balanced_accuracy: Annotated[Share, "mean of the classes' accuracies, if `[stop]` follows it"]
+    pr_auc: Annotated[Share, "average precision, if `[stop]` follows it"]
+    log_loss: Annotated[float | None, "mean of -log of the true class's probability, if `[stop]` follows it"]
     rmse: Annotated[Target, "root of the mean squared error"]
     mae: Annotated[Target, "mean absolute error"]
     r2: Annotated[Share, "1 - squared errors / spread of the target"]
@@ -99,6 +102,7 @@ class Final(Quality, total=False):
     two_class: Annotated[Facts, "of two classes: AUC, log-loss, calibration"]
     word_accuracy: Annotated[Spread, "of texts: with and without sentence ends and unknown words"]
     by_target: Annotated[list[Facts], "predictions by the size of the target"]
+    metric: Annotated[Facts, "of `test`: the run's metric on these rows"]
 
 
 class RunSummary(TypedDict, total=False):
@@ -124,6 +128,9 @@ class RunSummary(TypedDict, total=False):
     cost: Annotated[Effort, "of all rounds"]
     test: Annotated[Final, '`evaluation.on = "validation"`: the last model on the test rows']
     per_client: Annotated[list[Facts], "rows of each client, and the headline figure of its model with its interval"]
+    metric: Annotated[Facts, "the figure by which models are compared, its interval, and that of own test rows"]
+    trivial: Annotated[Facts, "the constant model: its answer, its figure, and by how much the run's is better"]
+    answer: Annotated[Facts, "should we federate: `text`, `verdict`, figures, and the fate of each party"]
     gain: Annotated[Facts | None, "what each party gains over training alone, and the baselines"]
     partition_facts: Annotated[Facts, "sizes, class counts, distance to the pooled data"]
     judged_on: Annotated[str, "fingerprint of the test rows: equal for runs that can be compared"]

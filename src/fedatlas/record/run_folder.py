@@ -108,10 +108,10 @@ class RunFolder:
         return cls(path)
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Let only this process write the run; ConfigError if another one does. A lock ends with its process.
+    def claimed(self, *, wait: bool = False) -> Iterator[None]:
+        """Let only this process write the run; ConfigError if another one does, or ``wait`` until it ends.
 
-        Not to be entered twice. A folder that is made for the lock and stays empty is removed again.
+        A lock ends with its process. Not to be entered twice. A folder that is made for the lock and stays empty is removed again.
         """
         there = self.path.exists()
         if sys.platform == "win32" or (there and not self.path.is_dir()):  # `create` refuses a file
@@ -119,7 +119,7 @@ class RunFolder:
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = self._locked()
+            file = self._locked(wait)
         except OSError as error:
             raise disk_error(self.path, error) from error
         try:
@@ -133,14 +133,14 @@ class RunFolder:
                 with contextlib.suppress(OSError):
                     self.path.rmdir()
 
-    def _locked(self) -> IO[str]:
+    def _locked(self, wait: bool) -> IO[str]:
         """Return the lock's file, held; retry if another process removed it in between."""
         import fcntl
 
         while True:
             file = open(self.path / LOCK, "w")  # noqa: SIM115  (held open: a lock lasts as long as its file)
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 file.close()
                 raise ConfigError(

@@ -15,6 +15,7 @@ from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.record.fields import RunSummary
 from fedatlas.record.fingerprint import judged_on
 from fedatlas.record.run_folder import SUMMARY, RunFolder
+from fedatlas.record.seed_means import detail_over
 from fedatlas.setup.assembly import Holdings, Setup, judged_rows
 
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
@@ -167,8 +168,12 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> RunSummary
     means: dict[str, Any] = {part: {key: one["mean"] for key, one in each.items()} for part, each in found.items()}
     for key, value in means["best"].items():
         means["best"][key] = {"value": value, "rounds": [s["best"][key]["round"] for s in summaries]}
+    detail = detail_over(summaries)
+    means["final"] |= detail.pop("final")
     told = {key: first[key] for key in (*KEPT, *SAME) if key in first}
     if failed := {name: why for s in summaries for name, why in s.get("failed_attacks", {}).items()}:
         told["failed_attacks"] = failed
     seeds = [s["seed"] for s in summaries]
-    return cast(RunSummary, {**told, "seeds": seeds, **means, "over_seeds": found, "config_hash": config_hash})
+    return cast(
+        RunSummary, {**told, "seeds": seeds, **means, **detail, "over_seeds": found, "config_hash": config_hash}
+    )

@@ -58,7 +58,7 @@ def _listed(clients: Sequence[object]) -> str:
 
 def _sentence(subject: Subject) -> str:
     facts, held = subject.summary["partition_facts"], subject.partition
-    text = f"{count(facts['clients'], 'client')} held {held_text(facts['sizes'])}, {count(sum(facts['sizes']), 'row')} in all"
+    text = f"{count(facts['clients'], subject.config.party)} held {held_text(facts['sizes'])}, {count(sum(facts['sizes']), 'row')} in all"
     if facts["left_out"]:
         text += f"; {count(facts['left_out'], 'row')} went to no client"
     text += f". The split is '{subject.summary['partition']}'. "
@@ -82,10 +82,10 @@ def names_of(subject: Subject, clients: Sequence[int]) -> list[str]:
     return [subject.name(k) for k in clients]
 
 
-def drawn_note(clients: int) -> str:
+def drawn_note(clients: int, party: str = "client") -> str:
     """Return a sentence if not all clients are drawn."""
     drawn = len(drawn_clients(clients))
-    return f" {count(drawn)} of the {count(clients)} clients are drawn; the CSV has all." if drawn < clients else ""
+    return f" {count(drawn)} of the {count(clients, party)} are drawn; the CSV has all." if drawn < clients else ""
 
 
 def _classes(subject: Subject) -> Figure:
@@ -96,15 +96,15 @@ def _classes(subject: Subject) -> Figure:
         for c, name in enumerate(names)
     ]
     how = (
-        "One column per client, one row per class. The stronger a cell's colour, the larger the class's share of that client's rows; "
-        f"the number is the count of rows (printed if there is room).{drawn_note(facts['clients'])}"
+        f"One column per {subject.config.party}, one row per class. The stronger a cell's colour, the larger the class's share of its "
+        f"rows; the number is the count of rows (printed if there is room).{drawn_note(facts['clients'])}"
     )
     label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
     heads = names_of(subject, columns)
-    draw = partial(heat, rows=names, columns=heads, cells=cells, titles=("class", "client"), label=label)
+    draw = partial(heat, rows=names, columns=heads, cells=cells, titles=("class", subject.config.party), label=label)
     table = [(k, subject.name(k), *row) for k, row in enumerate(held)]
     text = csv_text(("client", "name", *names), table)
-    return Figure(f"{subject.key}-classes", "Classes at each client", how, draw, text)
+    return Figure(f"{subject.key}-classes", f"Classes at each {subject.config.party}", how, draw, text)
 
 
 def _targets(subject: Subject) -> Figure:
@@ -125,10 +125,10 @@ def _targets(subject: Subject) -> Figure:
     how = f"The target (in its own unit) at each client: mean, with one standard deviation either way.{drawn_note(facts['clients'])}"
     series = [Series("mean", 0, points)]
     axis = Axis("Target, mean and standard deviation")
-    draw = partial(dots, names=names_of(subject, columns), title="client", y=axis, series=series, label=how)
+    draw = partial(dots, names=names_of(subject, columns), title=subject.config.party, y=axis, series=series, label=how)
     table = [(k, subject.name(k), facts["sizes"][k], means[k], sds[k]) for k in range(facts["clients"])]
     text = csv_text(("client", "name", "rows", "target_mean", "target_sd"), table)
-    return Figure(f"{subject.key}-targets", "The target at each client", how, draw, text)
+    return Figure(f"{subject.key}-targets", f"The target at each {subject.config.party}", how, draw, text)
 
 
 def _sizes(subject: Subject) -> Figure:
@@ -142,15 +142,15 @@ def _sizes(subject: Subject) -> Figure:
     stack = [Bars("rows", 0, [sizes[k] for k in columns], tips)]
     label = f"Training rows of {facts['clients']} clients"
     names = names_of(subject, columns)
-    draw = partial(bars, names=names, title="client", y=Axis("Rows"), stacks=stack, label=label)
+    draw = partial(bars, names=names, title=subject.config.party, y=Axis("Rows"), stacks=stack, label=label)
     text = csv_text(("client", "name", "rows"), [(k, subject.name(k), n) for k, n in enumerate(sizes)])
-    return Figure(f"{subject.key}-sizes", "Rows at each client", how, draw, text)
+    return Figure(f"{subject.key}-sizes", f"Rows at each {subject.config.party}", how, draw, text)
 
 
 def _table(subject: Subject) -> TableBlock:
     facts, names = subject.summary["partition_facts"], subject.summary["class_names"]
     known = "histogram" in facts
-    head: list[TableCell | str] = ["client", "rows"]
+    head: list[TableCell | str] = [subject.config.party, "rows"]
     columns, rows, table = ["client", "name", "rows"], list[list[TableCell | str]](), list[list[object]]()
     if known:
         head += ["largest class", TableCell("distance", "total variation")]
@@ -221,8 +221,10 @@ def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
     )
     axis = Axis("Weight in the mean", zero=True)
     names, series = names_of(subject, columns), [Series("weight", 0, points)]
-    draw = partial(dots, names=names, title="client", y=axis, series=series, label=how)
-    return Figure(f"{subject.key}-weights", "Weight of each client", how, draw, _weights_csv(subject, found))
+    draw = partial(dots, names=names, title=subject.config.party, y=axis, series=series, label=how)
+    return Figure(
+        f"{subject.key}-weights", f"Weight of each {subject.config.party}", how, draw, _weights_csv(subject, found)
+    )
 
 
 def _weights_csv(subject: Subject, found: dict[int, dict[int, float]]) -> str:
@@ -235,10 +237,10 @@ def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequ
     most = max(w for by in found.values() for w in by.values())
     cells = [[_weighed(subject, k, r, found[k].get(r), most) for k in columns] for r in rounds]
     how = (
-        f"One column per client, one row per round. The stronger the colour, the more its update counted (strongest: {number(most)}); "
-        f"empty: it did not take part or did not return.{drawn_note(len(found))}"
+        f"One column per {subject.config.party}, one row per round. The stronger the colour, the more its update counted (strongest: "
+        f"{number(most)}); empty: it did not take part or did not return.{drawn_note(len(found))}"
     )
-    names, titles = names_of(subject, columns), ("round", "client")
+    names, titles = names_of(subject, columns), ("round", subject.config.party)
     draw = partial(heat, rows=[*map(str, rounds)], columns=names, cells=cells, titles=titles, label=how)
     name = f"{subject.key}-weights-by-round"
     return Figure(name, "Weights round by round", how, draw, _weights_csv(subject, found))

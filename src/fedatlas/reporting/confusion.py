@@ -7,10 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from fedatlas.reporting.blocks import NARROW, WIDE, Block, Figure, Figures, Key, KeyFigures, TableBlock, Text
+from fedatlas.metrics.intervals import Spread, over_seeds
+from fedatlas.reporting.blocks import (
+    NARROW,
+    WIDE,
+    Block,
+    Cells,
+    Figure,
+    Figures,
+    Key,
+    KeyFigures,
+    TableBlock,
+    TableCell,
+    Text,
+)
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, diagonal, dots, heat, shaded
-from fedatlas.reporting.entries import Subject
+from fedatlas.reporting.entries import Entry, Subject, whole
 from fedatlas.reporting.outcome import models_used
 from fedatlas.wording import capital, count, csv_text, interval_text, number, share, where
 
@@ -31,6 +45,42 @@ def error_blocks(subject: Subject) -> list[Block]:
     pictures = [*([_matrix(subject)] if "confusion" in final else []), _f1(subject)]
     many = len(final["per_class_f1"]) >= WIDE_FROM
     return [*_words(subject), *(pictures if many else [Figures(pictures)]), _table(subject), *_two_class(subject)]
+
+
+def errors_over(entries: Sequence[Entry]) -> list[Block]:
+    """Return the section of several runs: each class, and the probabilities of two classes, over the seeds of each."""
+    several = [(e, [s.summary["final"] for s in whole(e.subjects)]) for e in entries if len(whole(e.subjects)) > 1]
+    known = [(e, finals) for e, finals in several if all("per_class_accuracy" in final for final in finals)]
+    return [table for entry, finals in known for table in _classes_over(entry, finals, len(entries) > 1)]
+
+
+def _classes_over(entry: Entry, finals: Sequence[Mapping[str, Any]], labelled: bool) -> list[TableBlock]:
+    names, parts = entry.summary["class_names"], {"per_class_f1": "F1", "per_class_accuracy": "recall"}
+    spreads = [[over_seeds([final[part][c] for final in finals]) for part in parts] for c in range(len(names))]
+    head, whose = ["class", *parts.values()], f"{entry.label}: " if labelled else ""
+    below = f"mean of {count(len(finals), 'seed')}, with the standard deviation (sd) between them"
+    fold = f"The table of {count(len(names), 'class', 'classes')}" if len(names) > CLASSES_OPEN else ""
+    text = csv_text(
+        ("class", "f1", "f1_sd", "recall", "recall_sd"),
+        [(name, *(v for x in line for v in (x.mean, x.sd))) for name, line in zip(names, spreads, strict=True)],
+    )
+    rows: list[Cells] = [[name, *map(_spread, line)] for name, line in zip(names, spreads, strict=True)]
+    caption = f"{whose}Every class on the {where(entry.config)}: {below}"
+    out = [TableBlock(f"{entry.key}-classes-seeds", caption, head, rows, text, [], fold)]
+    if all(final.get("two_class") for final in finals):
+        found = {name: over_seeds([final["two_class"][key] for final in finals]) for key, name in PROBABILITIES.items()}
+        csv = csv_text(("figure", "mean", "sd", "seeds"), [(name, *x) for name, x in found.items()])
+        caption = f"{whose}Quality of the probabilities of '{names[1]}': {below}"
+        cells: list[Cells] = [[name, _spread(x)] for name, x in found.items()]
+        out.append(TableBlock(f"{entry.key}-two-class-seeds", caption, ["figure", "mean"], cells, csv))
+    return out
+
+
+PROBABILITIES = {"auc": "AUC", "log_loss": "log-loss", "calibration_error": "calibration error"}
+
+
+def _spread(found: Spread) -> TableCell:
+    return TableCell(number(found.mean), f"sd {number(found.sd)}")
 
 
 def _by_target(subject: Subject, spans: Sequence[Mapping[str, float]]) -> list[Block]:

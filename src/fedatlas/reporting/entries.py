@@ -58,6 +58,12 @@ class Subject(NamedTuple):
         return "rmse" if self.numbers else "accuracy"
 
     @property
+    def test_rows(self) -> int | None:
+        """How many rows the final figures are of; None in runs older than this record, and where a server has no rows."""
+        rows: int | None = self.summary.get("metric", {}).get("test_rows")
+        return rows
+
+    @property
     def personal(self) -> bool:
         """Return whether clients use their own models, or their cluster's, so that figures are means over clients."""
         return "interval" not in self.summary["final"]
@@ -88,7 +94,8 @@ class Subject(NamedTuple):
     def client(self, k: int) -> str:
         """Return client ``k`` as words for a sentence."""
         name = self.name(k)
-        return f"client {k}" if name == str(k) else f"{name} (client {k})"
+        numbered = f"{self.config.party} {k}"
+        return numbered if name == str(k) else f"{name} ({numbered})"
 
 
 class Entry(NamedTuple):

@@ -9,11 +9,14 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
+from fedatlas.metrics.metric import METRICS
 from fedatlas.record.run_folder import BASELINES
 from fedatlas.reporting.blocks import Block, Cells, Figure, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Plain, Subject
+from fedatlas.verdict.answer import of_plain
+from fedatlas.verdict.sentences import whom_text
 from fedatlas.wording import (
     NAMES,
     PARTS,
@@ -24,6 +27,7 @@ from fedatlas.wording import (
     interval_text,
     is_spread,
     number,
+    plural,
     signed,
     where,
 )
@@ -34,16 +38,19 @@ MEANT = {
     "centralised": "a model like the client's, trained on the rows of all clients, as if they could be collected in one place",
 }
 LISTED, OPEN = 200, 24  # most clients in the table, and most without a fold
-ROOM = 8  # most clients, and letters of a name, for names under the picture
 NAMED = 30  # most clients shown in their order; more are sorted
 
 
 class Gains(NamedTuple):
-    """Rows written by `fedatlas.runs.baselines`, and the parts they hold."""
+    """The figures of each client: as written by `fedatlas.runs.baselines`, or by the run's metric."""
 
     rows: Sequence[Plain]
     parts: Sequence[str]
     summary: Mapping[str, Mapping[str, float | None]]
+    words: str  # the figure's name
+    lower: bool  # whether less of it is better
+    root: str  # place of a client's figure in summary.json, from its number among the rows and its part
+    judged_on: str  # the rows
 
     @property
     def both(self) -> bool:
@@ -53,12 +60,48 @@ class Gains(NamedTuple):
 
 def gain_blocks(subject: Subject) -> list[Block]:
     """Return the section of one run."""
-    found = subject.summary.get("gain")
-    if not found:
+    if not subject.summary.get("gain"):
         return [notice(_absent(subject)), *_federated(subject)]
-    gains = Gains(found["clients"], [part for part in PARTS if part in found["summary"]], found["summary"])
-    out = [lead(_verdict(subject, gains)), Text(_method(subject, gains))]
-    return [*out, _picture(subject, gains), _table(subject, gains)]
+    gains = gains_of(subject)
+    return [*_verdict(subject, gains), Text(_method(subject, gains)), _picture(subject, gains), _table(subject, gains)]
+
+
+def gains_of(subject: Subject) -> Gains:
+    """Return the figures by the run's metric, on clients' own test rows if there are any."""
+    found = subject.summary["gain"]
+    parts, by = [part for part in PARTS if part in found["summary"]], found.get("metric")
+    own = by is not None and any(one["own"] for one in by["clients"])
+    if by is None or (by["name"] == subject.headline and not (own and not subject.own_rows)):
+        words, lower, rows = NAMES[subject.headline], subject.numbers, _as_answered(subject, found["clients"])
+        return Gains(rows, parts, found["summary"], words, lower, "gain.clients.{}.{}", subject.judged_on)
+    metric = METRICS[by["name"]]
+    rows = [_by_metric(row, one, parts, own) for row, one in zip(found["clients"], by["clients"], strict=True)]
+    root = "gain.metric.clients.{}.own.{}" if own else "gain.metric.clients.{}.{}"
+    judged = f"each {subject.config.party}'s own {where(subject.config)}" if own else subject.judged_on
+    return Gains(_as_answered(subject, rows), parts, {}, metric.words, metric.lower_is_better, root, judged)
+
+
+def _as_answered(subject: Subject, rows: Sequence[Plain]) -> Sequence[Plain]:
+    """Return the rows with the intervals that the answer rests on, if it names clients: a page states one for each gain."""
+    found = {one["client"]: one["gain"] for one in subject.summary.get("answer", {}).get("parties", ())}
+    if not found:
+        return rows
+    nothing = {"low": None, "high": None}
+    return [
+        {**row, "gain": {**row["gain"], **(found.get(row["client"]) or nothing)}} if "gain" in row else row
+        for row in rows
+    ]
+
+
+def _by_metric(row: Plain, one: Plain, parts: Sequence[str], own: bool) -> Plain:
+    """Return a client's row with its figures by the metric: on its own rows, or on those it is judged on."""
+    held = one["own"] if own else {"test_rows": row["test_rows"], **one}
+    nothing = dict.fromkeys(("value", "low", "high"))
+    figures = {part: nothing if held is None else held[part] for part in parts}
+    gain = None if held is None else held["gain"]
+    known = {"gain": gain} if gain is not None and gain["value"] is not None else {}
+    rows = {"test_rows": 0 if held is None else held["test_rows"], "own_rows": own and held is not None}
+    return {**{key: row[key] for key in ("client", "train_rows")}, **rows, **figures, **known}
 
 
 def gain_over(entries: Sequence[Entry]) -> list[Block]:
@@ -117,20 +160,20 @@ def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
     columns = ("client", "name", *(f"{part}{end}" for part in (*parts, "gain") for end in ("", "_sd")))
     less = f" (the first {LISTED}; the CSV has all)" if len(rows) > LISTED else ""
     whose = f"{entry.label}: " if labelled else ""
-    caption = f"{whose}{capital(NAMES[entry.headline])} of every client{less}, "
+    caption = f"{whose}{capital(NAMES[entry.headline])} of every {first.config.party}{less}, "
     caption += f"mean of {count(len(found), 'seed')}; sd: standard deviation between them"
-    folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
+    folded = f"The table of {count(len(rows), first.config.party)}" if len(rows) > OPEN else ""
     csv = csv_text(columns, table)
     return TableBlock(f"{entry.key}-gain-parties", caption, _head(first, parts), rows[:LISTED], csv, [], folded)
 
 
 def _named(subject: Subject, k: int, *notes: str) -> TableCell:
     name = subject.name(k)
-    return TableCell(name, ", ".join([*([] if name == str(k) else [f"client {k}"]), *notes]))
+    return TableCell(name, ", ".join([*([] if name == str(k) else [f"{subject.config.party} {k}"]), *notes]))
 
 
 def _head(subject: Subject, parts: Sequence[str], gain: bool = True, *between: TableCell) -> list[TableCell]:
-    head = [TableCell("client"), *between, *(TableCell(PARTS[p], p.replace("_", " ")) for p in parts)]
+    head = [TableCell(subject.config.party), *between, *(TableCell(PARTS[p], p.replace("_", " ")) for p in parts)]
     return [*head, TableCell("gain", "less error" if subject.numbers else "")] if gain else head
 
 
@@ -155,12 +198,16 @@ def _federated(subject: Subject) -> list[Block]:
                 f"{NAMES[subject.headline]} {number(rows[0]['value'])} for each."
             )
         ]
-    gains = Gains([{**row, "federated": row} for row in rows], ["federated"], {})
+    words, lower = NAMES[subject.headline], subject.numbers
+    rows = [{**row, "federated": row} for row in rows]
+    gains = Gains(rows, ["federated"], {}, words, lower, "per_client.{}", subject.judged_on)
     return [_picture(subject, gains), _table(subject, gains)]
 
 
 def gained(subject: Subject, row: Plain) -> float | None:
     """Return the gain of a client from the federation: accuracy gained over training alone, or error avoided."""
+    if "value" in (row.get("gain") or {}):
+        return float(row["gain"]["value"])
     if "local_only" not in row or "federated" not in row:
         return None
     alone, together = row["local_only"]["value"], row["federated"]["value"]
@@ -169,43 +216,11 @@ def gained(subject: Subject, row: Plain) -> float | None:
     return float(alone - together if subject.numbers else together - alone)
 
 
-def _certain(row: Plain) -> bool:
-    """Return whether the interval of the gain excludes 0."""
-    found = row.get("gain")
-    return found is not None and bool(found["low"] > 0 or found["high"] < 0)
-
-
-def _verdict(subject: Subject, gains: Gains) -> Markup | str:
-    found = [(v, row) for row in gains.rows if (v := gained(subject, row)) is not None]
-    if not found:
-        return "The clients' figures with their intervals."
-    better, worse = ([row for v, row in found if sign * v > 0] for sign in (1, -1))
-    least, row = min(found, key=lambda pair: pair[0])
-    who, figure = subject.client(row["client"]), NAMES[subject.headline]
-    text = Markup("<b>{} of {} do better together than alone</b>{}. ").format(
-        count(len(better)), count(len(found), "client"), _sure(subject, better)
-    )
-    if not least:
-        return text + f"{capital(who)} gains nothing: its {figure} is the same as alone."
-    if not worse:
-        return (
-            text
-            + f"The smallest gain is that of {who}: {figure} {number(least)} {'lower' if subject.numbers else 'higher'}."
-        )
-    than = f"its {figure} is {number(-least)} {'higher' if subject.numbers else 'lower'} than alone"
-    return (
-        text
-        + f"{count(len(worse))} {'does' if len(worse) == 1 else 'do'} worse{_sure(subject, worse)}, most of all {who}: {than}."
-    )
-
-
-def _sure(subject: Subject, rows: Sequence[Plain]) -> str:
-    """Return for how many of the clients the difference exceeds the chance in the rows judged on."""
-    if not any("gain" in row for row in rows):
-        return ""
-    sure = sum(map(_certain, rows))
-    which = where(subject.config)
-    return f" (for {count(sure) if sure else 'none'} of them by more than the choice of {which} can explain)"
+def _verdict(subject: Subject, gains: Gains) -> list[Block]:
+    """Return for whom federation is certain to help, in the words of the answer; there is no second opinion here."""
+    found = subject.summary.get("answer")
+    said = whom_text(of_plain(found)) if found and gains.both else ""
+    return [lead(f"{capital(said)}.")] if said else []
 
 
 def _method(subject: Subject, gains: Gains) -> Markup:
@@ -213,9 +228,7 @@ def _method(subject: Subject, gains: Gains) -> Markup:
     started = "All start from the same model"
     if subject.config.models:
         started = "Each client starts from the model of its architecture, and pooled training from the first of the models; all"
-    judged = Markup("{}. {} and are judged by {} on {}.").format(
-        meant, started, NAMES[subject.headline], subject.judged_on
-    )
+    judged = Markup("{}. {} and are judged by {} on {}.").format(meant, started, gains.words, gains.judged_on)
     return judged + Markup("").join(Markup(" {}").format(line) for line in _unequal(subject, gains))
 
 
@@ -238,13 +251,13 @@ def _unequal(subject: Subject, gains: Gains) -> list[str]:
 
 
 def _picture(subject: Subject, gains: Gains) -> Figure:
-    title, first = NAMES[subject.headline], PARTS[gains.parts[0]]
+    title, first, party = gains.words, PARTS[gains.parts[0]], subject.config.party
     order = [i for i, row in enumerate(gains.rows) if all(row[p]["value"] is not None for p in gains.parts)]
-    names, axis, less = column_names(subject, [gains.rows[i]["client"] for i in order]), "client", ""
+    names, axis, less = [subject.name(gains.rows[i]["client"]) for i in order], party, ""
     if len(order) > NAMED:
         order.sort(key=lambda i: gains.rows[i][gains.parts[0]]["value"])
         names = [str(i + 1) for i in drawn_clients(len(order))]
-        axis, less = f"clients, sorted by their {title} {first}", drawn_note(len(order))
+        axis, less = f"{plural(party)}, sorted by their {title} {first}", drawn_note(len(order), party)
         order = [order[i] for i in drawn_clients(len(order))]
     series = [
         Series(PARTS[part], STYLES[part], [_point(subject, slot, gains.rows[i], part) for slot, i in enumerate(order)])
@@ -252,22 +265,15 @@ def _picture(subject: Subject, gains: Gains) -> Figure:
     ]
     parts = ", ".join(s.label for s in series)
     how = (
-        f"One column per client. Marks show {title} {parts}"
+        f"One column per {party}. Marks show {title} {parts}"
         f"{'; the longer the line between alone and together, the larger the effect of federation' if len(series) > 1 else ''}. "
-        f"Short vertical lines are 95% intervals, drawn if there is room. {'Lower' if subject.numbers else 'Higher'} is "
+        f"Short vertical lines are 95% intervals, drawn if there is room. {'Lower' if gains.lower else 'Higher'} is "
         f"better.{less}"
     )
-    text = capital(f"{title} of every client{f': {parts}' if len(series) > 1 else ''}")
+    text = capital(f"{title} of every {party}{f': {parts}' if len(series) > 1 else ''}")
     join = {s.style for s in series} >= {0, 1}
     draw = partial(dots, names=names, title=axis, y=Axis(capital(title)), series=series, label=text, join=join)
     return Figure(f"{subject.key}-gain", text, how, draw, _csv(subject, gains))
-
-
-def column_names(subject: Subject, clients: Sequence[int]) -> list[str]:
-    """Return the names under the columns: owners' names if all fit, else the clients' numbers."""
-    names = [subject.name(k) for k in clients]
-    fit = len(names) <= ROOM and all(len(name) <= ROOM for name in names)
-    return names if fit else [str(k) for k in clients]
 
 
 STYLES = {"local_only": 1, "federated": 0, "centralised": 2}
@@ -284,11 +290,10 @@ def _table(subject: Subject, gains: Gains) -> TableBlock:
     rows = list(enumerate(gains.rows))
     if gains.both and len(rows) > LISTED:
         rows = sorted(rows, key=lambda pair: gained(subject, pair[1]) or 0.0)[:LISTED]
-    root = "gain.clients.{}.{}" if subject.summary.get("gain") else "per_client.{}"
     body: list[Cells] = []
     for i, row in rows:
         cells = [
-            TableCell(subject.printed(f"{root.format(i, p)}.value"), interval_note(row[p]["low"], row[p]["high"]))
+            TableCell(subject.printed(f"{gains.root.format(i, p)}.value"), interval_note(row[p]["low"], row[p]["high"]))
             for p in gains.parts
         ]
         if gains.both:
@@ -296,17 +301,21 @@ def _table(subject: Subject, gains: Gains) -> TableBlock:
             ends = interval_text(low, high, signed)
             cells.append(TableCell(signed(gained(subject, row)), ends))
         notes = ["on the common rows"] if subject.own_rows and not row["own_rows"] else []
-        body.append([_named(subject, row["client"], *notes), optional(count(row["train_rows"])), *cells])
-    head = _head(subject, gains.parts, gains.both, optional("rows"))
+        counts = optional(count(row["train_rows"])), count(row["test_rows"])
+        body.append([_named(subject, row["client"], *notes), *counts, *cells])
+    head = _head(subject, gains.parts, gains.both, optional("rows"), TableCell(where(subject.config)))
     less = f" (the {LISTED} with the smallest gain; the CSV has all)" if len(gains.rows) > LISTED else ""
-    title = NAMES[subject.headline]
+    title, party = gains.words, subject.config.party
+    answered = bool(subject.summary.get("answer", {}).get("parties"))
     paired = (
-        f"; below the gain the interval of the difference, bootstrapped over the same {where(subject.config)} for both models"
+        "; below the gain its interval, as in the answer"
+        if answered and gains.both
+        else f"; below the gain the interval of the difference, bootstrapped over the same {where(subject.config)} for both models"
         if any("gain" in row for row in gains.rows)
         else ""
     )
-    caption = f"{capital(title)} of every client{less}, with the 95% bootstrap interval below{paired}"
-    folded = f"The table of {count(len(rows), 'client')}" if len(rows) > OPEN else ""
+    caption = f"{capital(title)} of every {party}{less}, with the 95% bootstrap interval below{paired}"
+    folded = f"The table of {count(len(rows), party)}" if len(rows) > OPEN else ""
     foot = _foot(subject, gains) if not folded else []
     return TableBlock(f"{subject.key}-gain-table", caption, head, body, _csv(subject, gains), foot, folded)
 
@@ -317,7 +326,7 @@ def _foot(subject: Subject, gains: Gains) -> list[Cells]:
     See `fedatlas.runs.baselines`.
     """
     if not gains.summary:
-        return []
+        return _mean_foot(subject, gains)
     names = {
         "mean": "mean" if len({row["test_rows"] for row in gains.rows}) == 1 else f"mean, by {where(subject.config)}",
         "p10": "90th percentile" if subject.numbers else "10th percentile",
@@ -330,11 +339,31 @@ def _foot(subject: Subject, gains: Gains) -> list[Cells]:
         [
             name,
             optional(""),
+            "",
             *(subject.printed(f"gain.summary.{p}.{key}") if key in told[p] else "" for p in gains.parts),
             *([last.get(key, "")] if gains.both else []),
         ]
         for key, name in names.items()
         if any(key in keys for keys in told.values())
+    ]
+
+
+def _mean_foot(subject: Subject, gains: Gains) -> list[Cells]:
+    """Return the means of the answer, over the clients that have the figure."""
+    found = subject.summary.get("answer")
+    if not found or not gains.both:
+        return []
+    values = {"local_only": found["alone"], "federated": found["together"]}
+    gain = signed(found["gain"]["value"]) if found["gain"] else ""
+    name = f"mean, by {where(subject.config)}"
+    return [
+        [
+            name,
+            optional(""),
+            count(found["test_rows"]),
+            *(number(values[p]) if p in values else "" for p in gains.parts),
+            gain,
+        ]
     ]
 
 

@@ -13,6 +13,7 @@ from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import Block, Cells, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.wording import (
+    DASH,
     NAMES,
     bytes_text,
     capital,
@@ -22,6 +23,7 @@ from fedatlas.wording import (
     held_text,
     interval_text,
     number,
+    plural,
     seconds_text,
     total_of,
     where,
@@ -63,7 +65,7 @@ def sentence(entry: Entry) -> Markup:
         s["model"],
         sizes_text(s),
         data_name(s),
-        count(s["clients"], "client"),
+        count(s["clients"], entry.config.party),
         held_text(s["partition_facts"]["sizes"]),
         s["partition"],
         count(max(x.summary["rounds"] for x in entry.subjects), "round"),
@@ -263,7 +265,10 @@ def _keys(entry: Entry) -> list[Key]:
         else interval_words(first, key)
     )
     out = [Key(f"{NAMES[key]}{', mean' if several else ''}", entry.printed(f"final.{key}"), note)]
-    gained = None if several else s.get("gain")
+    decided = s.get("answer")
+    if decided and decided["asked"]["figure"] != key:
+        out = [*_decisive(entry, decided), *out]
+    gained = None if several or len(out) > 1 else s.get("gain")
     own = first.own_rows
     terms = {"federated": "together, mean"} if own else {}
     for part, term in (terms | {"local_only": "each alone, mean", "centralised": "all rows pooled"}).items():
@@ -281,6 +286,16 @@ def _keys(entry: Entry) -> list[Key]:
         Key(f"sent in total{', mean' if several else ''}", sent, sent_note(s)),
         Key("time", entry.printed("cost.seconds", seconds_text), time),
     ]
+
+
+def _decisive(entry: Entry, decided: Plain) -> list[Key]:
+    """Return the figure that decides, where it is not the one shown first: together, and alone."""
+    words = capital(decided["asked"]["words"])
+    mean = f"mean of the {plural(entry.config.party)} by test rows" if decided["own_rows"] else ""
+    out = [Key(f"{words}, together", entry.printed("answer.together"), mean)]
+    if decided["alone"] is not None:
+        out.append(Key(f"{words}, each alone", entry.printed("answer.alone"), mean))
+    return out
 
 
 def sent_note(summary: Plain) -> str:
@@ -330,21 +345,24 @@ def _figures(subject: Subject) -> TableBlock:
     text = csv_text(("figure", "final", "best", "best_round", *tested), table)
     flatters = "" if test else "; the best round is chosen on these rows, so its figures are slightly optimistic"
     below = f", with {found['level']:.0%} bootstrap intervals below" if (found := final.get("interval")) else ""
-    return TableBlock("figures", f"Figures on the {where(subject.config)}{below}{flatters}", head, rows, text)
+    n = "" if subject.test_rows is None else f"{count(subject.test_rows)} "
+    return TableBlock("figures", f"Figures on the {n}{where(subject.config)}{below}{flatters}", head, rows, text)
 
 
 def _seeds(entry: Entry, part: Literal["final", "test"]) -> TableBlock:
     """Return the figures of every seed, with mean and standard deviation."""
     keys, spread = [k for k in COMPARED if k in entry.summary[part]], entry.summary["over_seeds"][part]
-    rows: list[Cells] = [[s.label.rsplit(", ")[-1], *(_judged(s, part, k) for k in keys)] for s in entry.subjects]
+    rows: list[Cells] = [
+        [s.label.rsplit(", ")[-1], _rows_of(s, part), *(_judged(s, part, k) for k in keys)] for s in entry.subjects
+    ]
     means = {"mean": "mean", "sd": "standard deviation"}
-    foot = [[name, *(entry.printed(f"over_seeds.{part}.{k}.{x}") for k in keys)] for x, name in means.items()]
+    foot = [[name, "", *(entry.printed(f"over_seeds.{part}.{k}.{x}") for k in keys)] for x, name in means.items()]
     table = [(s.summary["seed"], *(s.summary.get(part, {}).get(k) for k in keys)) for s in entry.subjects]
     table += [(x, *(spread[k][x] for k in keys)) for x in means]
     which = where(entry.config) if part == "final" else "test rows"
     caption = f"Figures after the last round on the {which}, by seed, with bootstrap intervals below"
     name = "figures" if part == "final" else "test-figures"
-    return TableBlock(name, caption, ["seed", *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
+    return TableBlock(name, caption, ["seed", which, *map(_head, keys)], rows, csv_text(("seed", *keys), table), foot)
 
 
 def _runs(entries: Sequence[Entry]) -> TableBlock:
@@ -363,8 +381,9 @@ def _runs(entries: Sequence[Entry]) -> TableBlock:
         n = f", {len(entry.subjects)} seeds" if spread else ""
         name = TableCell(entry.label, f"{entry.summary['algorithm']}{n}")
         sent = bytes_text(total_of(cost[k] for k in TOTALS))
-        rows.append([name, *cells, sent, optional(seconds_text(cost["seconds"]))])
-    head: Cells = ["run", *map(_head, keys), "sent", optional("time")]
+        judged = _rows_of(entry.subjects[0], "final")
+        rows.append([name, judged, *cells, sent, optional(seconds_text(cost["seconds"]))])
+    head: Cells = ["run", where(entries[0].config), *map(_head, keys), "sent", optional("time")]
     records = [
         flat({k: v for k, v in e.summary.items() if k in {"algorithm", "data", "rounds", "final", "cost"}})
         for e in entries
@@ -376,6 +395,14 @@ def _runs(entries: Sequence[Entry]) -> TableBlock:
         "After the last round; below each figure its bootstrap interval, or its standard deviation (sd) over seeds"
     )
     return TableBlock("runs", caption, head, rows, csv_text(("run", *columns), table))
+
+
+def _rows_of(subject: Subject, part: str) -> str:
+    """Return how many rows a figure is of."""
+    if part == "final":
+        return DASH if subject.test_rows is None else count(subject.test_rows)
+    rows = subject.summary.get("test", {}).get("metric", {}).get("test_rows")
+    return DASH if rows is None else count(rows)
 
 
 def _judged(subject: Subject, part: str, key: str) -> TableCell:

@@ -16,6 +16,7 @@ from fedatlas.errors import as_utf8
 from fedatlas.reporting.blocks import Block, Chapter, Choice, Figure, Section, as_cell
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, TITLES, ReportSection
+from fedatlas.wording import plural
 
 # The colours of a downloaded picture: chart.css refers to them by name, but a separate file has no such names.
 LIGHT = re.compile(r"--([\w-]+):\s*([^;]+);")
@@ -44,7 +45,8 @@ def render(entries: Sequence[Entry]) -> str:
 
 def built(section: ReportSection, subject: Subject, blocks: Sequence[Block], key: str = "", run: str = "") -> Section:
     """Return the section with its blocks; if it occurs several times, ``key`` and the name of the ``run`` tell them apart."""
-    title = section.title.format(party=subject.party, run=run if key else "this run")
+    party = subject.party or subject.config.party
+    title = section.title.format(party=party, parties=plural(party), run=run if key else "this run")
     return Section(f"{key}-{section.id}-section" if key else section.id, title, blocks, "" if key else section.nav)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedatlas.reporting import columns_gain, columns_result, costs, gain, outcome
+from fedatlas.reporting.answer import answer_blocks
 from fedatlas.reporting.attackers import attacker_blocks
 from fedatlas.reporting.blocks import Block
 from fedatlas.reporting.client_rows import held_blocks
 from fedatlas.reporting.columns_leaks import columns_leak_blocks
 from fedatlas.reporting.columns_trees import tree_blocks
-from fedatlas.reporting.confusion import error_blocks
+from fedatlas.reporting.confusion import error_blocks, errors_over
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import COLUMNS, PARTY, ROWS, Entry, Subject
 from fedatlas.reporting.privacy import privacy_blocks
@@ -27,7 +28,7 @@ class ReportSection(NamedTuple):
     """
 
     id: str
-    title: str  # {party}: the party of the page; {run}: the folder
+    title: str  # {party}: the party of the page, or the word for one; {parties}: for several; {run}: the folder
     nav: str  # name in the table of contents
     page: Callable[[Sequence[Entry]], Sequence[Block]] | None = None
     run: Callable[[Subject], Sequence[Block]] | None = None
@@ -36,10 +37,11 @@ class ReportSection(NamedTuple):
 
 
 SECTIONS = [
+    ReportSection("answer", "The answer", "Answer", page=answer_blocks),
     ReportSection("result", "Results", "Result", page=outcome.opening),
     ReportSection("result", "Results", "Result", run=columns_result.result_blocks, pages=[COLUMNS]),
     ReportSection("result", "About this page", "Start", run=columns_result.party_blocks, pages=[PARTY]),
-    ReportSection("gain", "What does each party gain?", "Gain", page=gain.gain_over, run=gain.gain_blocks),
+    ReportSection("gain", "What does each {party} gain?", "Gain", page=gain.gain_over, run=gain.gain_blocks),
     ReportSection(
         "gain", "Would a party's columns help?", "Gain", run=columns_gain.columns_gain_blocks, pages=[COLUMNS]
     ),
@@ -58,12 +60,12 @@ SECTIONS = [
     ReportSection("attackers", "The attackers and the defence", "Attackers", run=attacker_blocks),
     ReportSection("privacy", "What was protected, and from whom", "Privacy", run=privacy_blocks),
     ReportSection("leaks", "What a party could have learnt", "Leaks", run=leak_blocks),
-    ReportSection("held", "Data of each client", "Data", run=held_blocks),
+    ReportSection("held", "Data of each {party}", "Data", run=held_blocks),
     ReportSection("held", "Data of each party", "Data", run=columns_result.parties_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("cost", "What it cost", "Cost", run=costs.cost_blocks),
     ReportSection("cost", "What it cost", "Cost", run=costs.columns_cost_blocks, pages=[COLUMNS]),
-    ReportSection("errors", "Errors of the model", "Errors", run=error_blocks),
-    ReportSection("left", "What the clients sent", "Sent", run=left_blocks),
+    ReportSection("errors", "Errors of the model", "Errors", page=errors_over, run=error_blocks),
+    ReportSection("left", "What the {parties} sent", "Sent", run=left_blocks),
     ReportSection("left", "What each party could learn", "Leaks", run=columns_leak_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("repeat", "Repeat {run}", "Repeat", folder=repeat_blocks, pages=[ROWS, COLUMNS]),
 ]

@@ -15,7 +15,9 @@ from fedatlas.data.batches import examples_of
 from fedatlas.errors import DivergedError
 from fedatlas.metrics.fairness import client_summary
 from fedatlas.metrics.intervals import differences
+from fedatlas.record.judged_rows import Arrays
 from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
+from fedatlas.runs.metric_gain import by_metric
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.refusals import checked
@@ -45,6 +47,14 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["evaluation"].pop("rounds", None)
     plain["checkpoint"] = {"every": max(rounds // 4, 1), "keep": 1}
     return parse(plain)
+
+
+def baseline_key(config: ExperimentConfig) -> str:
+    """Return the name under which runs share a baseline: all that decides its result, as its own configuration says it.
+
+    Two runs whose data, partition, seed, model and local work agree have equal baselines, whatever their algorithms.
+    """
+    return f"{config.algorithm.name}-seed-{config.seed}-{config.rounds}-rounds-{config.hash()[:16]}"
 
 
 def wanted(config: ExperimentConfig, summary: Mapping[str, Any], asked: bool | None) -> bool:
@@ -85,7 +95,8 @@ def gain(run: Path) -> dict[str, Any] | None:
         return None
     by_client = {name: {row["client"]: row for row in part["per_client"]} for name, part in parts.items()}
     first = by_client["federated"]
-    known = won(run, parts["federated"]) if "local_only" in parts else {}
+    together, alone = (RunFolder(folder).arrays(JUDGED) for folder in (run, baseline_path(run, "local_only")))
+    known = won(together, alone, parts["federated"]) if "local_only" in parts else {}
     rows = [
         {
             **{key: first[k][key] for key in ("client", "train_rows", "test_rows", "own_rows")},
@@ -99,16 +110,16 @@ def gain(run: Path) -> dict[str, Any] | None:
         "figure": "rmse" if parts["federated"]["task"] == "numbers" else "accuracy",
         "clients": rows,
         "summary": summary,
+        **({"metric": by_metric(parts, together, alone)} if all("metric" in part for part in parts.values()) else {}),
     }
 
 
-def won(run: Path, summary: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+def won(together: Arrays, alone: Arrays, summary: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     """Map each client to the 95% interval {low, high} of its gain over training alone.
 
     The gain is accuracy won, or error avoided; bootstrapped over the same test rows for both models. {} if the scores
     of the rows were too many to be kept.
     """
-    together, alone = (RunFolder(folder).arrays(JUDGED) for folder in (run, baseline_path(run, "local_only")))
     numbers, seed = summary["task"] == "numbers", summary["seed"]
     clients = [
         row["client"] for row in summary["per_client"] if row["train_rows"] and f"score-{row['client']}" in alone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from fedatlas.course.progress import NOBODY, Progress, Run
@@ -12,10 +13,12 @@ from fedatlas.data.cells import read_as
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.federation.link import Observer
+from fedatlas.files import disk_error
 from fedatlas.record.initial_files import own_module, same_plugins
-from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder, Start
+from fedatlas.record.run_folder import CONFIG, LOCK, SUMMARY, RunFolder, Start
 from fedatlas.reporting import REPORT, write_report
-from fedatlas.runs.finish import WHOLE, More, finish
+from fedatlas.runs.baselines import baseline_key
+from fedatlas.runs.finish import WHOLE, More, Runner, finish
 from fedatlas.runs.loop import run_one
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.resolution import resolve
@@ -43,7 +46,7 @@ def ensure(
     if not more.attacks and more.baselines is False and not (more.report and not (folder / REPORT).exists()):
         return done
     with RunFolder(folder).claimed(), read_as(RunFolder(folder).reading()), read_once():
-        return finish(done, whole, more, progress, renew)
+        return finish(done, whole, more, progress, trainer(more))
 
 
 def carry_out(
@@ -61,7 +64,7 @@ def carry_out(
             if more.report and (folder / SUMMARY).exists():
                 write_report([folder])  # of what was done until then
             raise
-        return finish(done, whole, more, told, renew)
+        return finish(done, whole, more, told, trainer(more))
 
 
 def renew(whole: Checked, folder: Path, progress: Progress) -> None:
@@ -69,6 +72,35 @@ def renew(whole: Checked, folder: Path, progress: Progress) -> None:
     if (folder / CONFIG).exists() and not holds(folder, whole):
         shutil.rmtree(folder)
     ensure(whole, folder, More(report=False), progress)
+
+
+def trainer(more: More) -> Runner:
+    """Return the function that makes sure of a baseline: in its run's folder, or copied from the shared ones."""
+    return renew if more.shared is None else partial(copied, more.shared)
+
+
+def copied(shared: Path, whole: Checked, folder: Path, progress: Progress) -> None:
+    """Make sure of a baseline in ``folder``, as a copy of the one in ``shared``, which is trained by the first who needs it.
+
+    Another process that needs the same one waits. A copy, not a link: a run's folder stays whole where it is moved,
+    and continuing one run changes no other.
+    """
+    if (folder / CONFIG).exists() and holds(folder, whole) and finished(whole, folder) is not None:
+        return
+    kept = shared / baseline_key(whole.config)
+    kept.mkdir(parents=True, exist_ok=True)
+    with RunFolder(kept).claimed(wait=True):
+        if finished(whole, kept) is None:
+            carry_out(whole, kept, start_of(kept), More(report=False), progress)
+    part = folder.with_name(f"{folder.name}.part")
+    try:
+        for old in (part, folder):
+            if old.exists():
+                shutil.rmtree(old)
+        shutil.copytree(kept, part, ignore=shutil.ignore_patterns(LOCK))
+        part.rename(folder)
+    except OSError as error:
+        raise disk_error(folder, error) from error
 
 
 def finished(whole: Checked, folder: Path) -> Run | None:

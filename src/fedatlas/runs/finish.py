@@ -14,6 +14,7 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
 from fedatlas.runs import baselines, columns_baselines
+from fedatlas.runs.answer import answer_of, told
 from fedatlas.setup.checked import Checked
 
 Runner = Callable[[Checked, Path, Progress], object]
@@ -27,7 +28,9 @@ class More(NamedTuple):
     attacks: bool = False  # those on views that the experiment declares
     report: bool = True
     intervals: bool = True  # of the final figures; for many clients they take as long as rounds do
+    tested: bool = True  # whether a run judged on validation rows is also judged on test rows, at its end
     options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
+    shared: Path | None = None  # folder of baselines that several runs need, each trained once; the run gets a copy
 
 
 WHOLE = More()
@@ -64,6 +67,9 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
         elif run is not None and baselines.wanted(whole.config, summary, more.baselines):
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
+        write_summary(RunFolder(path), summary)
+    if (more.report or more.baselines is not False or more.shared) and (found := answer_of(path, summary)) is not None:
+        summary["answer"] = told(found)
         write_summary(RunFolder(path), summary)
     return closed(Run(path, summary), more, progress)
 

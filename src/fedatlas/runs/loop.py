@@ -53,6 +53,7 @@ def run_one(
     else:
         setup = set_up(whole)
         course = Simulation(setup, folder(), resume=resume, observers=observers, intervals=more.intervals)
+        course.evaluator.with_test = more.tested
     return Run(path, run_course(course, progress))
 
 

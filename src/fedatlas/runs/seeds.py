@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedatlas.course.progress import Progress, Run
 from fedatlas.errors import DivergedError
 from fedatlas.federation.link import Observer
+from fedatlas.record.fields import RunSummary
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import over, write_summary
 from fedatlas.reporting import write_report
+from fedatlas.runs.answer import answer_over, told
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More, closed
 from fedatlas.setup.checked import Checked
@@ -36,7 +38,14 @@ def _run_seeds(whole: Checked, path: Path, more: More, progress: Progress, obser
     if diverged:
         write_report([path])
         raise DivergedError(" ".join(f"seed {seed}: {error}" for seed, error in diverged.items()))
+    return closed(summed_up(path, summaries), more, progress)
+
+
+def summed_up(path: Path, summaries: Sequence[RunSummary]) -> Run:
+    """Write the summary over the seeds of a folder, and return it as a run."""
     top = RunFolder.open(path)
     summary = over(summaries, top.config().hash())
+    if (found := answer_over(summaries, top.config())) is not None:
+        summary["answer"] = told(found)
     write_summary(top, summary)
-    return closed(Run(path, summary), more, progress)
+    return Run(path, summary)

@@ -25,6 +25,7 @@ from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import find_device
 from fedatlas.engine.model import NO_FEATURES
 from fedatlas.errors import ConfigError
+from fedatlas.metrics.metric import fitting
 from fedatlas.models import has_batch_norm
 from fedatlas.models.config import dealt
 from fedatlas.models.losses import check_form
@@ -253,6 +254,8 @@ def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset
             f"stop.accuracy = {config.stop.accuracy:g}: the target of '{dataset.name}' is a number, which has no accuracy; "
             "use stop.patience."
         )
+    if config.evaluation.metric is not None:
+        fitting(config.evaluation.metric, dataset.task, dataset.name)
     if config.evaluation.drift and dataset.task != "classes":
         raise ConfigError(
             f"evaluation.drift = true compares shares of classes, and '{dataset.name}' has no classes: remove the key."

@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,8 +73,13 @@ class Ended(NamedTuple):
     said: Row
 
 
-def begin(whole: Checked, folder: Path) -> Child:
-    """Fork a child that runs an experiment in ``folder / "run"``."""
+def begin(whole: Checked, folder: Path, *, tested: bool = True) -> Child:
+    """Fork a child that runs an experiment in ``folder / "run"``; ``tested`` as in `More`."""
+    return forked(partial(run_and_report, whole, folder / "run", tested), folder)
+
+
+def forked(work: Callable[[], Plain], folder: Path) -> Child:
+    """Fork a child that does this work and leaves its outcome in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / END).unlink(missing_ok=True)
     sys.stdout.flush()
@@ -87,7 +94,7 @@ def begin(whole: Checked, folder: Path) -> Child:
     try:
         die_with(parent)
         redirect_output(folder / LOG)
-        write_json(folder / END, run_and_report(whole, folder / "run"))
+        write_json(folder / END, work())
         code = 0
     finally:
         os._exit(code)  # skip the parent's clean-up: nothing is closed, flushed or caught here
@@ -113,7 +120,7 @@ def redirect_output(log: Path) -> None:
         os.dup2(file, number)
 
 
-def run_and_report(whole: Checked, folder: Path) -> Plain:
+def run_and_report(whole: Checked, folder: Path, tested: bool = True) -> Plain:
     """Run the experiment; return its outcome."""
     counter = MessageCounter(folder.parent)
     said: Plain = {"status": "done"}
@@ -122,7 +129,7 @@ def run_and_report(whole: Checked, folder: Path) -> Plain:
             empty_unfinished(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = ensure(whole, folder, More(report=False, intervals=False), observers=[counter])
+            run = ensure(whole, folder, More(report=False, intervals=False, tested=tested), observers=[counter])
         if any(row["bytes_up"] is None for row in RunFolder.open(folder).rows()):
             said["expected"] = expected(whole, run.summary)
     except Exception as error:  # noqa: BLE001  (any error of a plug-in is an outcome of its run)

@@ -128,7 +128,7 @@ class StudyRunner:
                 self.due += self.tried.get(key, ())
                 continue
             preload(run.checked.config, run.seed)
-            self.working[key] = Working(children.begin(run.checked, self.folder(key)), run)
+            self.working[key] = Working(children.begin(run.checked, self.folder(key), tested=run.kind != "trial"), run)
             return True
         return False
 

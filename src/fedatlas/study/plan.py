@@ -17,7 +17,8 @@ from fedatlas.study.design import StudyFile
 from fedatlas.study.levels import Factor, factors_of, overridden
 from fedatlas.study.plain import Plain, Row
 
-Kind = Literal["cell", "baseline", "tuning", "holdout"]
+Kind = Literal["cell", "baseline", "tuning", "holdout", "trial"]
+"""A trial is a run of `fedatlas tune`, which never looks at test rows."""
 Rates = tuple[tuple[str, Any], ...]
 
 
@@ -107,14 +108,18 @@ def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
     for tried in itertools.product(*tuning.keys.values()):
         rates = tuple(zip(tuning.keys, tried, strict=True))
         values = plan.values_of(cell.levels, rates)
-        judged = {key: x for key, x in values.get("evaluation", {}).items() if key not in ("every", "rounds")}
-        last = max(
-            values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1
-        )  # only the last round decides
-        values["evaluation"] = {**judged, "on": "validation", "validation": tuning.validation, "every": last}
+        judge_on_validation(values, tuning.validation)
         found = plan.configurations.described(values, tuning.seed)
         trials += with_seeds("tuning", cell.levels, rates, found, [tuning.seed])
     return CellRuns(cell, tuple(trials), runs)
+
+
+def judge_on_validation(values: Plain, share: float, *, often: bool = False) -> None:
+    """Have an experiment judged on a share of its training rows; only after the last round, which decides, unless ``often``."""
+    drop = () if often else ("every", "rounds")
+    judged = {key: x for key, x in values.get("evaluation", {}).items() if key not in drop}
+    last = max(values.get("rounds", ExperimentConfig.model_fields["rounds"].default), 1)
+    values["evaluation"] = {**judged, "on": "validation", "validation": share} | ({} if often else {"every": last})
 
 
 def baselines_of(plan: StudyPlan, setting: Levels, name: str) -> tuple[PlannedRun, ...]:

@@ -1,0 +1,100 @@
+"""The answer of a comparison: each scheme's figures over the seeds, and which of them did best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedatlas.metrics.intervals import over_seeds
+from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
+from fedatlas.reporting.ranking import Ranked, ranked
+from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
+
+Plain = Mapping[str, Any]
+NOTHING = "No runs came to their end that could be compared."
+
+
+def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path) -> dict[str, Any]:
+    """Return the answer: the figure, one row per scheme from best to worst, and the sentences.
+
+    ``schemes``: their entries of the record, each with the seeds that ended well.
+    """
+    runs: dict[str, dict[int, Plain]] = {
+        one["label"]: {seed: summary_of(out / one["label"], seed) for seed in one["seeds"]} for one in schemes
+    }
+    ends = [line for one in schemes for line in end_lines(one)]
+    found = ranked({name: seeds for name, seeds in runs.items() if seeds})
+    if found is None:
+        return {"figure": None, "words": "", "rows": [], "sentences": [NOTHING, *ends]}
+    rows = [row(name, runs[name], found) for name in found.ranking.order]
+    told = [found.text, *best_text(out, found.ranking.order), *ends]
+    return {"figure": found.figure, "words": found.words, "rows": rows, "sentences": told}
+
+
+def best_text(out: Path, order: Sequence[str]) -> list[str]:
+    """Return the answer of the best scheme over its seeds: whether to federate with it, at which cost, for whom."""
+    top = RunFolder(out / order[0]) if order else None
+    if top is None or not (top.path / SUMMARY).exists() or "answer" not in (summary := top.summary()):
+        return []
+    return [f"{order[0]}: {summary['answer']['text']}"]
+
+
+def end_lines(one: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each run of a scheme that did not end well."""
+    return [
+        f"{one['label']}, seed {seed}, {end['status']}: {end['reason'].rstrip('.')}."
+        for seed, end in one.get("ended", {}).items()
+    ]
+
+
+def summary_of(folder: Path, seed: int) -> Plain:
+    """Return the summary of a scheme's run with a seed."""
+    return dict(RunFolder(folder / f"seed-{seed}").summary())
+
+
+def row(label: str, found: Mapping[int, Plain], by: Ranked) -> dict[str, Any]:
+    """Return a scheme's figures over its seeds: quality, the baselines' means, bytes and seconds."""
+    summaries = list(found.values())
+    spread = over_seeds([one.value for one in by.values[label].values()])
+    out: dict[str, Any] = {"scheme": label, "mean": spread.mean, "sd": spread.sd, "seeds": sorted(by.values[label])}
+    for part in BASELINES:
+        values = [_of_baseline(one, part, by.figure) for one in summaries]
+        out[part] = None if None in values else over_seeds(values).mean
+    keys = ("bytes_up", "bytes_down", "bytes_peer")
+    out["bytes"] = over_seeds([total_of(one["cost"][key] for key in keys) for one in summaries]).mean
+    out["seconds"] = over_seeds([one["cost"]["seconds"] for one in summaries]).mean
+    return out
+
+
+def _of_baseline(summary: Plain, part: str, figure: str) -> float | None:
+    """Return a baseline's figure; None if it was not trained, or its rows are not those of the scheme's figure."""
+    gain = summary.get("gain") or {}
+    if part == "local_only" and "answer" in summary:
+        alone: float | None = summary["answer"]["alone"]
+        return alone
+    if "metric" in gain:
+        value: float | None = gain["metric"]["values"].get(part)
+        return value
+    mean: float | None = gain.get("summary", {}).get(part, {}).get("mean") if gain.get("figure") == figure else None
+    return mean
+
+
+def table_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the rows of an answer as aligned lines."""
+    if not answer["rows"]:
+        return []
+    parts = [part for part in BASELINES if any(one[part] is not None for one in answer["rows"])]
+    head = ["scheme", f"{answer['words']}, mean", "sd", "seeds", *(PARTS[p] for p in parts), "sent", "time"]
+    cells = [head]
+    for one in answer["rows"]:
+        sent = bytes_text(one["bytes"])
+        values = [number(one["mean"]), number(one["sd"]), str(len(one["seeds"])), *(number(one[p]) for p in parts)]
+        cells.append([one["scheme"], *values, sent, seconds_text(one["seconds"])])
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    ]

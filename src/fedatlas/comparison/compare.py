@@ -1,0 +1,101 @@
+"""Run every scheme with every seed in one folder, share the baselines, and answer which scheme did best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedatlas.comparison.answer import answer_of
+from fedatlas.comparison.folder import refuse_other
+from fedatlas.comparison.jobs import ComparedRun, JobEnd, JobRunner, Say, there
+from fedatlas.comparison.schemes import ComparedScheme, Comparison
+from fedatlas.data.sources import read_once
+from fedatlas.errors import FedatlasError
+from fedatlas.files import write_json
+from fedatlas.machine import one_thread_an_operator
+from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder, asked
+from fedatlas.reporting import COMPARISON, write_report
+from fedatlas.runs.finish import More
+from fedatlas.runs.seeds import summed_up
+from fedatlas.study.execute import PARALLEL, preload
+
+RECORD = "comparison.json"
+SHARED = "shared-baselines"
+NOTES = "working"  # what the children write while they run
+
+
+def compare(
+    given: Comparison, out: Path, *, baselines: bool | None = None, parallel: int = PARALLEL, say: Say = print
+) -> dict[str, Any]:
+    """Make the runs that are missing, and return the record that stands in ``out / RECORD``: the schemes and the answer.
+
+    If it is stopped at any time, a new call continues from there, also with more schemes or seeds. ConfigError if the
+    folder holds something else, or another process works on it.
+    """
+    refuse_other(out, RECORD, given.key, "comparison")
+    with RunFolder(out).claimed():
+        record: dict[str, Any] = {"key": given.key, "keys": list(given.keys), "seeds": list(given.seeds)}
+        write_json(out / RECORD, record)  # without the answer, which may change
+        for one in given.schemes:
+            begun(one, out / one.label, baselines)
+        more = More(baselines, attacks=True, report=False, options=asked(baselines), shared=out / SHARED)
+        # In this order runs side by side have different seeds, so that none waits for the other's baselines.
+        jobs = [
+            ComparedRun(one.label, seed, one.checked.with_seed(seed), out / one.label / f"seed-{seed}")
+            for one in given.schemes
+            for seed in given.seeds
+        ]
+        ends = carry_out_all([job for job in jobs if not there(job, more)], out, more, parallel, say)
+        record |= {"schemes": [ended(one, out / one.label, given.seeds, ends) for one in given.schemes]}
+        record |= {"answer": answer_of(record["schemes"], out)}
+        if paths := [out / each["label"] for each in record["schemes"] if each["shown"]]:
+            record["page"] = str(write_report(paths, out / COMPARISON).name)
+        write_json(out / RECORD, record)
+    return record
+
+
+def begun(one: ComparedScheme, folder: Path, baselines: bool | None) -> None:
+    """Make the folder of a scheme, which `fedatlas run --resume` and `fedatlas report` read like that of several seeds."""
+    if (folder / CONFIG).exists():
+        top = RunFolder.open(folder)
+        if top.config().seeds != one.config.seeds:
+            top.reopen()
+            top.rewrite(one.config)
+        return
+    RunFolder.create(folder, one.config, asked(baselines))
+
+
+@one_thread_an_operator()
+def carry_out_all(
+    jobs: Sequence[ComparedRun], out: Path, more: More, parallel: int, say: Say
+) -> dict[tuple[str, int], JobEnd]:
+    """Carry out the jobs in children, which share the data that are read before they are forked."""
+    if not jobs:
+        return {}
+    with read_once():
+        preload(jobs[0].whole.config, jobs[0].seed)
+        return JobRunner(jobs, out / NOTES, more, parallel, say).run_all()
+
+
+def ended(
+    one: ComparedScheme, folder: Path, seeds: Sequence[int], ends: dict[tuple[str, int], JobEnd]
+) -> dict[str, Any]:
+    """Sum up a scheme over its seeds; return its entry of the record."""
+    bad = {seed: end for seed in seeds if (end := ends.get((one.label, seed), JobEnd("done"))).status != "done"}
+    out: dict[str, Any] = {"label": one.label, "given": list(one.given)}
+    if bad:
+        out["ended"] = {str(seed): end._asdict() for seed, end in bad.items()}
+    runs = [RunFolder(folder / f"seed-{seed}") for seed in seeds if seed not in bad]
+    if not bad:
+        summed_up(folder, [run.summary() for run in runs])
+    # The page shows a run that diverged as it was before, so that it needs a summary, but not one of the whole scheme.
+    shown = not bad or all(_has_summary(folder / f"seed-{seed}") for seed in seeds)
+    return {**out, "seeds": [seed for seed in seeds if seed not in bad], "shown": shown}
+
+
+def _has_summary(folder: Path) -> bool:
+    try:
+        return (folder / SUMMARY).exists() and bool(RunFolder(folder).summary())
+    except FedatlasError:
+        return False

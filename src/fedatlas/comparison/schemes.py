@@ -1,0 +1,133 @@
+"""The schemes of a comparison: one experiment per combination of values, all refused together or none."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from fedatlas import plugins
+from fedatlas.comparison.values import GivenKey, given_keys, label_of
+from fedatlas.config import ExperimentConfig, read
+from fedatlas.data.sources import read_once
+from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.machine import one_thread_an_operator
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.refusals import checked
+from fedatlas.setup.resolution import apply_fixes
+from fedatlas.wording import count
+
+MOST = 64  # schemes of one comparison
+Made = TypeVar("Made")
+
+
+class ComparedScheme(NamedTuple):
+    """One combination of values."""
+
+    label: str  # name of its folder, too
+    given: tuple[str, ...]  # the overrides that tell it from the others
+    config: ExperimentConfig  # as written, with all seeds
+    checked: Checked
+    task: str  # "classes" or "numbers"
+
+
+class Comparison(NamedTuple):
+    """Schemes that are run with the same seeds."""
+
+    name: str  # of its default folder
+    key: str  # of everything that its schemes have in common; a folder continues a comparison with the same key
+    keys: tuple[str, ...]  # with several values
+    seeds: tuple[int, ...]
+    schemes: tuple[ComparedScheme, ...]
+
+
+def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = None) -> Comparison:
+    """Return the comparison of an experiment file under ``key=a,b`` words. ``seeds``: "5" (1 to 5) or "1,4,9".
+
+    ConfigError for anything that is wrong, with all bad values in one sentence; the data are read for it.
+    """
+    given = given_keys(words)
+    several = [one for one in given if len(one.values) > 1]
+    if not several:
+        raise ConfigError("nothing to compare: give a key several values, such as algorithm.name=fedavg,fedprox.")
+    if any(one.key in ("seed", "seeds") for one in (given if seeds else several)):
+        raise ConfigError("the seeds of a comparison are given once, by --seeds 5 or --seeds 1,4,9.")
+    asked = [f"seeds={list(seeds_of(seeds))}"] if seeds else []
+    total = 1
+    for one in several:
+        total *= len(one.values)
+    if total > MOST:
+        raise ConfigError(f"these are {total} schemes, and a comparison has at most {MOST}: use 'fedatlas study'.")
+    chosen = list(itertools.product(*(range(len(one.values)) for one in given)))
+    labels = [labelled(given, at) for at in chosen]
+    with read_once(), one_thread_an_operator():
+        made = made_of_all(labels, [partial(_scheme, path, given, at, asked) for at in chosen])
+    refuse_alike(made)
+    fixed = [one.text(0) for one in given if len(one.values) == 1 and one.key not in ("seed", "seeds")]
+    whole = [path.read_text(encoding="utf-8") if path else "", *fixed, *sorted(plugins.LOADED.values())]
+    key = hashlib.sha256("\0".join(whole).encode()).hexdigest()
+    name = f"{path.stem if path else 'default'}-{key[:8]}"
+    return Comparison(name, key, tuple(one.key for one in several), made[0].config.seeds or (), tuple(made))
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Return the seeds of ``--seeds``: 1 to N, or those that are listed."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words) or words == ["0"]:
+        raise ConfigError(f"--seeds {text}: write how many, --seeds 5, or which, --seeds 1,4,9.")
+    return tuple(range(1, int(words[0]) + 1)) if len(words) == 1 else tuple(map(int, words))
+
+
+def labelled(given: Sequence[GivenKey], at: Sequence[int]) -> str:
+    """Return the name of a combination, from the keys that have several values."""
+    return label_of([one.text(i) for one, i in zip(given, at, strict=True) if len(one.values) > 1])
+
+
+def made_of_all(labels: Sequence[str], makers: Sequence[Callable[[], Made]]) -> list[Made]:
+    """Return what all makers return. ConfigError, after the last, that says which of them refused, and why."""
+    made: list[Made] = []
+    wrong: dict[str, list[str]] = {}
+    for label, make in zip(labels, makers, strict=True):
+        try:
+            made.append(make())
+        except FedatlasError as error:
+            wrong.setdefault(str(error).rstrip("."), []).append(label)
+    if len(wrong) == 1 and not made:  # the same for all: it is the file's
+        raise ConfigError(f"{next(iter(wrong))}.")
+    if wrong:
+        refused = sum(map(len, wrong.values()))
+        said = "; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items())
+        raise ConfigError(f"{refused} of {count(len(labels), 'scheme')} cannot be run, so none was: {said}.")
+    return made
+
+
+def _scheme(path: Path | None, given: Sequence[GivenKey], at: Sequence[int], asked: Sequence[str]) -> ComparedScheme:
+    texts = [one.text(i) for one, i in zip(given, at, strict=True)]
+    own = tuple(text for text, one in zip(texts, given, strict=True) if len(one.values) > 1)
+    config = read(path, [*texts, *asked])
+    if config.seeds is None:
+        values = config.plain()
+        config = read(path, [*texts, f"seeds=[{values['seed']}]"])
+    whole = checked(config).of_rows()
+    setup = set_up(whole.with_seed((config.seeds or (1,))[0]))  # refuses what does not suit the data
+    fixed, _ = apply_fixes(config, whole.algorithm)
+    return ComparedScheme(labelled(given, at), own, fixed, whole, setup.dataset.task)
+
+
+def refuse_alike(schemes: Sequence[ComparedScheme]) -> None:
+    """Raise ConfigError if two schemes are one experiment, have one name, or predict different things."""
+    seen: dict[str, str] = {}
+    for one in schemes:
+        key = f"{one.checked.config.hash()} {one.checked.config.rounds}"
+        if key in seen:
+            raise ConfigError(f"'{seen[key]}' and '{one.label}' are the same experiment: remove one of them.")
+        seen[key] = one.label
+    if len({one.task for one in schemes}) > 1:
+        raise ConfigError("some schemes predict classes and others numbers: compare those that predict the same.")
+    labels = [one.label.lower() for one in schemes]
+    if twice := next((label for label in labels if labels.count(label) > 1), ""):
+        raise ConfigError(f"two schemes would have the folder '{twice}': give values that differ in their letters.")

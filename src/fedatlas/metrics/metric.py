@@ -1,0 +1,193 @@
+"""The figure by which models are compared (``evaluation.metric``): a table of records, each a function of row scores.
+
+A `Metric` maps what a model said of some rows (`Said`) to a `Weighted`, so its value, its interval and the paired
+difference of two models come from the same few sums. Scores of different models are never put into one `Said`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.errors import ConfigError
+from fedatlas.metrics import resampling
+from fedatlas.metrics.quality import Floats, clipped, one_of_two, over
+from fedatlas.metrics.resampling import Area, Weighted
+
+Task = Literal["classes", "numbers", "tokens"]
+Need = Literal["true", "predicted", "outputs"]
+SKEWED = 1.5  # times its even share that the largest class holds, above which accuracy says little
+_LEAST = math.log(1e-12)  # C15: of a log-probability
+
+
+class Said(NamedTuple):
+    """What one model said of n rows, and the truth. What a metric does not need may be None."""
+
+    score: Floats  # (n,) share of right answers, or squared error in the target's unit
+    weight: Floats  # (n,)
+    true: NDArray[Any] | None = None  # (n,) class numbers, or numbers in the target's unit
+    predicted: NDArray[Any] | None = None  # (n,) the same
+    outputs: NDArray[Any] | None = None  # (n,) log-odds of class 1 of two; (n, C) log-probabilities of more classes
+
+    @property
+    def rows(self) -> int:
+        """How many rows count."""
+        return int(np.count_nonzero(self.weight))
+
+    def at(self, rows: NDArray[Any]) -> Said:
+        """Return the same of some rows, by mask or numbers."""
+        return Said(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
+
+
+class Metric(NamedTuple):
+    """One figure. ``weighted(said)`` maps weightings of the rows to {name: values}, nan where it is undefined."""
+
+    name: str
+    words: str  # as a page calls it
+    tasks: tuple[Task, ...]
+    needs: tuple[Need, ...]  # beside score and weight
+    weighted: Callable[[Said], Weighted]
+    lower_is_better: bool = False
+
+    def value(self, said: Said) -> float | None:
+        """Return the figure of these rows; None where it is undefined."""
+        found = (
+            float(self.weighted(said)(np.ones((1, len(said.weight))))[self.name][0]) if len(said.weight) else math.nan
+        )
+        return found if math.isfinite(found) else None
+
+
+def _of_mean(name: str, root: bool = False) -> Callable[[Said], Weighted]:
+    return lambda said: resampling.of_mean(name, said.score.astype(np.float64), said.weight.astype(np.float64), root)
+
+
+def _picked(name: str, of: Callable[[Said], Weighted]) -> Callable[[Said], Weighted]:
+    def weighted(said: Said) -> Weighted:
+        every = of(said)
+        return lambda drawn: {name: every(drawn)[name]}
+
+    return weighted
+
+
+def _classes(said: Said) -> Weighted:
+    true, predicted = _given(said.true), _given(said.predicted)
+    most = int(max(true.max(initial=0), predicted.max(initial=0))) + 1
+    return resampling.of_classes(predicted, true, most, said.weight)
+
+
+def _numbers(said: Said) -> Weighted:
+    return resampling.of_numbers(_given(said.predicted), _given(said.true), said.weight)
+
+
+def _balanced(said: Said) -> Weighted:
+    true, right = _given(said.true), _given(said.true) == _given(said.predicted)
+    most, row, w = int(true.max(initial=0)) + 1, np.arange(len(true)), said.weight.astype(np.float64)
+    sums = resampling.grouped(w, true, most, row), resampling.grouped(w * right, true, most, row)
+
+    def figures(drawn: Floats) -> dict[str, Floats]:
+        there, hits = (each(drawn) for each in sums)
+        known = there > 0
+        recalls = np.where(known, np.divide(hits, there, out=np.zeros_like(hits), where=known), 0.0)
+        return {"balanced_accuracy": over(recalls.sum(1), known.sum(1).astype(np.float64))}
+
+    return figures
+
+
+def _areas(name: str, under: Callable[[Any, NDArray[np.bool_], Floats], Area]) -> Callable[[Said], Weighted]:
+    """Return the area of class 1 of two; of more classes the mean of one against the rest, over those with both kinds."""
+
+    def weighted(said: Said) -> Weighted:
+        true, outputs, w = _given(said.true), _given(said.outputs), said.weight.astype(np.float64)
+        if outputs.ndim == 1:
+            one = under(outputs, one_of_two(true), w)
+            return lambda drawn: {name: one(drawn)}
+        there = np.unique(true[w > 0]).astype(np.int64)  # the others have rows of one kind only, in each draw
+        each = [under(outputs[:, c], true == c, w) for c in there]
+
+        def figures(drawn: Floats) -> dict[str, Floats]:
+            if not each:
+                return {name: np.full(len(drawn), np.nan)}
+            found = np.stack([area(drawn) for area in each])
+            known = ~np.isnan(found)
+            return {name: over(np.where(known, found, 0.0).sum(0), known.sum(0).astype(np.float64))}
+
+        return figures
+
+    return weighted
+
+
+def _log_loss(said: Said) -> Weighted:
+    true, outputs = _given(said.true), _given(said.outputs).astype(np.float64)
+    if outputs.ndim == 1:
+        p, y = clipped(1 / (1 + np.exp(-np.clip(outputs, -700, 700)))), one_of_two(true)
+        losses = -np.log(np.where(y, p, 1 - p))
+    else:
+        losses = -np.maximum(outputs[np.arange(len(true)), true.astype(np.int64)], _LEAST)
+    return resampling.of_mean("log_loss", losses, said.weight.astype(np.float64))
+
+
+def _given(values: NDArray[Any] | None) -> NDArray[Any]:
+    assert values is not None, "a metric's needs are kept with the rows"
+    return values
+
+
+METRICS: Mapping[str, Metric] = {
+    one.name: one
+    for one in (
+        Metric("accuracy", "accuracy", ("classes", "tokens"), (), _of_mean("accuracy")),
+        Metric("balanced_accuracy", "balanced accuracy", ("classes",), ("true", "predicted"), _balanced),
+        Metric("macro_f1", "macro F1", ("classes",), ("true", "predicted"), _picked("macro_f1", _classes)),
+        Metric("auc", "AUC", ("classes",), ("true", "outputs"), _areas("auc", resampling.under_roc)),
+        Metric(
+            "pr_auc",
+            "average precision",
+            ("classes",),
+            ("true", "outputs"),
+            _areas("pr_auc", resampling.under_precision),
+        ),
+        Metric("log_loss", "log-loss", ("classes",), ("true", "outputs"), _log_loss, lower_is_better=True),
+        Metric("rmse", "root mean squared error", ("numbers",), (), _of_mean("rmse", root=True), lower_is_better=True),
+        Metric(
+            "mae",
+            "mean absolute error",
+            ("numbers",),
+            ("true", "predicted"),
+            _picked("mae", _numbers),
+            lower_is_better=True,
+        ),
+        Metric("r2", "R²", ("numbers",), ("true", "predicted"), _picked("r2", _numbers)),
+    )
+}
+
+
+def chosen(task: Task, counts: Sequence[float] | None) -> str:
+    """Return the metric that is used where ``evaluation.metric`` is left out.
+
+    ``counts``: training rows of each class; None where they are not told.
+    """
+    if task == "numbers":
+        return "rmse"
+    if task == "tokens" or not counts or not skewed(counts):
+        return "accuracy"
+    return "auc" if len(counts) == 2 else "macro_f1"
+
+
+def skewed(counts: Sequence[float]) -> bool:
+    """Return whether the largest class holds over `SKEWED` times its even share of the rows."""
+    return max(counts) * len(counts) > SKEWED * sum(counts)
+
+
+def fitting(name: str, task: Task, what: str) -> Metric:
+    """Return the metric called ``name``. ConfigError if it does not fit the task of the data called ``what``."""
+    found = METRICS[name]
+    if task in found.tasks:
+        return found
+    able = [one.name for one in METRICS.values() if task in one.tasks]
+    said = {"classes": "a class", "numbers": "a number", "tokens": "a text"}[task]
+    raise ConfigError(
+        f"evaluation.metric = '{name}': the target of '{what}' is {said}; use {' or '.join(able)}, or remove the key."
+    )

@@ -1,0 +1,62 @@
+"""``judged.npz``: what the final models of a run said of the rows that they are judged on, row by row.
+
+==============================  ====================================================================================
+``score`` ``weight``            (n,) share of right answers or squared error, and the row's weight
+``true``                        (n,) class numbers, or numbers in the target's unit
+``predicted`` ``outputs``       (n,) the same; (n,) log-odds of class 1 of two, or (n, C) log-probabilities
+``owner``                       (n,) the client whose own row it is, -1 for nobody's: natural owners alone
+``trivial-...``                 the same fields of the constant model
+==============================  ====================================================================================
+
+A name ends in ``-K`` if it belongs to client K: of ``weight``, ``true`` and ``trivial-...`` where the client is judged on
+rows that it held out, of the others also where its model is its own. ``true``, ``predicted`` and ``outputs`` are there if
+the run's metric needs them, and if they are not too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.metrics.metric import Said
+
+Arrays = Mapping[str, NDArray[Any]]
+TRIVIAL = "trivial-"
+OWNER = "owner"
+OF_ROWS = ("weight", "true")  # fields that all models share
+
+
+def named(said: Said, model: str, rows: str, kind: str = "") -> dict[str, NDArray[Any]]:
+    """Return the arrays of a model under their names. ``model``, ``rows``: "" or "-K"; ``kind``: "" or `TRIVIAL`."""
+    fields = said._asdict()
+    own = {f"{kind}{name}{model}": x for name, x in fields.items() if name not in OF_ROWS}
+    shared = {f"{name}{rows}": fields[name] for name in OF_ROWS} if not kind else {}
+    return {name: x for name, x in {**own, **shared}.items() if x is not None}
+
+
+def said_of(arrays: Arrays, client: int | None = None, kind: str = "") -> Said | None:
+    """Return what a client's model, or the one that all share, said of the rows it is judged on; None if it is not kept.
+
+    ``kind``: "" or `TRIVIAL`, for the constant model on the same rows.
+    """
+    one = f"-{client}"
+    rows = one if f"weight{one}" in arrays else ""
+    model = one if f"{kind}score{one}" in arrays else ""
+    if f"{kind}score{model}" not in arrays or f"weight{rows}" not in arrays:
+        return None
+    if rows and not model:  # a model that all share is not what this client's rows were kept with
+        return None
+    from_model = {name: arrays.get(f"{kind}{name}{model}") for name in ("score", "predicted", "outputs")}
+    return Said(**from_model, **{name: arrays.get(f"{name}{rows}") for name in OF_ROWS})  # type: ignore[arg-type]
+
+
+def own_of(arrays: Arrays, client: int, kind: str = "") -> Said | None:
+    """Return the same of the client's own rows alone; None if it has none, or they are not kept."""
+    said = said_of(arrays, client, kind)
+    if said is None or f"weight-{client}" in arrays:
+        return said
+    mine = arrays[OWNER] == client if OWNER in arrays else np.zeros(len(said.weight), bool)
+    return said.at(mine) if mine.any() else None

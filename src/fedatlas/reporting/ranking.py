@@ -1,0 +1,71 @@
+"""Schemes over several seeds, ranked by the figure that decides: the same for a page of several runs and for `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fedatlas.metrics.metric import METRICS
+from fedatlas.verdict.schemes import SchemeRanking, SeedFigure, rank, ranking_text
+from fedatlas.wording import NAMES
+
+Summary = Mapping[str, Any]
+Runs = Mapping[str, Mapping[int, Summary]]
+"""Scheme -> seed -> summary.json."""
+
+
+class Ranked(NamedTuple):
+    """The ranking of schemes by one figure."""
+
+    figure: str
+    words: str
+    lower_is_better: bool
+    values: Mapping[str, Mapping[int, SeedFigure]]  # scheme -> seed -> the figure
+    ranking: SchemeRanking
+
+    @property
+    def text(self) -> str:
+        """The ranking in sentences."""
+        return ranking_text(self.ranking, self.words)
+
+
+def ranked(runs: Runs) -> Ranked | None:
+    """Rank schemes by the figure of their answers; None without a run, or if runs are compared by different figures."""
+    known = [one for found in runs.values() for one in found.values()]
+    if not known or len({_figure(one) for one in known}) > 1:
+        return None
+    figure = _figure(known[0])
+    words = METRICS[figure].words if figure in METRICS else NAMES[figure]
+    lower = figure in METRICS and METRICS[figure].lower_is_better
+    answered = all("answer" in one for one in known)
+    values: dict[str, dict[int, SeedFigure]] = {}
+    for name, found in runs.items():
+        each = {seed: (_value(one, figure, answered), str(one.get("judged_on"))) for seed, one in found.items()}
+        if any(value is not None for value, _ in each.values()):
+            values[name] = {seed: SeedFigure(value, on) for seed, (value, on) in each.items() if value is not None}
+    return Ranked(figure, words, lower, values, rank(values, lower_is_better=lower, drawn=_drawn(known)))
+
+
+def _figure(summary: Summary) -> str:
+    usual = "rmse" if summary["task"] == "numbers" else "accuracy"
+    return str(summary.get("metric", {}).get("name", usual))
+
+
+def _value(summary: Summary, figure: str, answered: bool) -> float | None:
+    """Return a run's figure: on test rows that no choice has used, if it has such; else that of its answer."""
+    found: Any
+    if "test" in summary:
+        found = summary["test"].get("metric", {}).get("value", summary["test"].get(figure))
+    elif answered:
+        found = summary["answer"]["together"]
+    else:
+        found = summary.get("metric", {}).get("value", summary["final"].get(figure))
+    return None if found is None else float(found)
+
+
+def _drawn(known: list[Summary]) -> float:
+    """Return test rows per training row if seeds draw their test rows, for the correction of Nadeau and Bengio; else 0."""
+    first = known[0].get("answer")
+    if first is None or len({one.get("judged_on") for one in known}) == 1 or not first["train_rows"]:
+        return 0.0
+    return float(first["test_rows"] / first["train_rows"])

@@ -1,0 +1,194 @@
+"""The answer of a finished run, and of several seeds, from their folders: see `fedatlas.verdict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.metrics.metric import METRICS, Metric, Said
+from fedatlas.metrics.resampling import Weighted
+from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
+from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
+from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
+from fedatlas.verdict.evidence import RARITY, Evidence
+from fedatlas.verdict.noise import last_swing, matters
+from fedatlas.verdict.sentences import text
+from fedatlas.wording import NAMES, number, total_of
+
+Summary = Mapping[str, Any]
+DRAWS = 400  # of test rows: the standard error of a difference is then known to 4%
+SENT = ("bytes_up", "bytes_down", "bytes_peer")
+
+
+class Models(NamedTuple):
+    """What the models of a run said of its test rows, by row."""
+
+    together: Arrays
+    alone: Arrays  # empty without a baseline
+
+
+def answer_of(run: Path, summary: Summary) -> Answer | None:
+    """Return whether the run's parties should federate.
+
+    None for a run without an answer: a baseline, parties that hold columns, a run that diverged, or one whose rows were not kept.
+    """
+    if summary["algorithm"] in BASELINES or "diverged" in summary or "metric" not in summary:
+        return None
+    config = RunFolder.open(run).config()
+    local = RunFolder(baseline_path(run, "local_only"))
+    models = Models(RunFolder(run).arrays(JUDGED), local.arrays(JUDGED) if local.finished() else {})
+    metric, parties = METRICS[summary["metric"]["name"]], _parties(summary, models)
+    if not parties:
+        return None
+    train = sum(row["train_rows"] or 0 for row in summary["per_client"])
+    found = answer(
+        _asked(config, summary, metric), parties, summary["seed"], str(summary.get("judged_on")), train, DRAWS
+    )
+    return _with_swing(run, config, summary, found)
+
+
+def answer_over(summaries: Sequence[Summary], config: ExperimentConfig) -> Answer | None:
+    """Return the answer of several seeds of an experiment from their summaries; None if one of them has none."""
+    known = [of_plain(one["answer"]) for one in summaries if "answer" in one]
+    if not known or len(known) < len(summaries):
+        return None
+    sent = [total_of(one["cost"][key] for key in SENT) for one in summaries]
+    total = total_of(sent)
+    same = config.partition.name == "natural"  # otherwise client k is another in each seed
+    return over(known, None if total is None else total / len(sent), same)
+
+
+def told(found: Answer) -> dict[str, Any]:
+    """Return the answer as ``answer`` of summary.json, with its paragraph in front."""
+    return {"text": text(found), "verdict": found.verdict, **found.plain()}
+
+
+def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
+    sent = total_of(summary["cost"][key] for key in SENT)
+    return Asked(
+        summary["algorithm"],
+        metric.name,
+        metric.words,
+        metric.lower_is_better,
+        config.evaluation.margin or 0.0,
+        config.party,
+        sent,
+        _reference(summary),
+    )
+
+
+def _reference(summary: Summary) -> str:
+    found = summary.get("trivial", {})
+    if "answer" not in found:
+        return ""
+    constant = found["answer"]
+    where = ", the best on these rows," if found.get("source") == "test rows" else ""
+    if summary["task"] == "numbers":
+        return f"always answering the mean ({number(constant)}){where}"
+    return f"always answering '{constant}'{where}"
+
+
+def _parties(summary: Summary, models: Models) -> list[PartyEvidence]:
+    """Return the evidence of each party, on test rows of its own if any party has some; else on everybody's."""
+    once: dict[tuple[str, str], tuple[Said, Weighted]] = {}
+    clients = [row["client"] for row in summary["per_client"]]
+    own = any(own_of(models.together, k) is not None for k in clients)
+    out = []
+    for row in summary["per_client"]:
+        k = row["client"]
+        mine = own and own_of(models.together, k) is not None
+        said = _said(summary, models, k, mine, bool(row["train_rows"]), once)
+        if "together" not in said:
+            continue
+        out.append(PartyEvidence(k, str(row.get("name", k)), _evidence(summary, said), mine, _always(summary, k, said)))
+    return out
+
+
+def _said(
+    summary: Summary,
+    models: Models,
+    k: int,
+    mine: bool,
+    trained: bool,
+    once: dict[tuple[str, str], tuple[Said, Weighted]],
+) -> dict[str, tuple[Said, Weighted]]:
+    """Return what each model of a party said, and its figures; those that several parties share are made once."""
+    metric, out = METRICS[summary["metric"]["name"]], dict[str, tuple[Said, Weighted]]()
+    sources = {"together": (models.together, ""), "trivial": (models.together, TRIVIAL)}
+    if trained:
+        sources["alone"] = (models.alone, "")
+    for name, (arrays, kind) in sources.items():
+        shared = not mine and f"{kind}score-{k}" not in arrays
+        if shared and (name, "") in once:
+            out[name] = once[name, ""]
+            continue
+        said = (own_of if mine else said_of)(arrays, k, kind)
+        if said is None or any(getattr(said, need) is None for need in metric.needs):
+            continue
+        said = said.at(said.weight > 0)
+        out[name] = said, metric.weighted(said)
+        if shared:
+            once[name, ""] = out[name]
+    return out
+
+
+def _evidence(summary: Summary, said: Mapping[str, tuple[Said, Weighted]]) -> Evidence:
+    name, first = summary["metric"]["name"], said["together"][0]
+    shares = name == "accuracy" and summary["task"] == "classes" and bool((first.weight == 1).all())
+    hits = {model: one.score for model, (one, _) in said.items()} if shares else {}
+    rarer = None
+    if name in RARITY and first.true is not None:
+        counts = np.bincount(first.true.astype(np.int64), minlength=len(summary["class_names"]))
+        there = counts if len(counts) == 2 else counts[counts > 0]  # of several, those that these rows have
+        rarer = int(there.min(initial=first.rows))
+    return Evidence(first.rows, {model: figures for model, (_, figures) in said.items()}, rarer, hits)
+
+
+def _always(summary: Summary, k: int, said: Mapping[str, tuple[Said, Weighted]]) -> str | None:
+    """Return the class that a model alone always answers, of a party whose training rows hold no other; else None."""
+    held = summary["partition_facts"].get("histogram")
+    if held is None or "alone" not in said or sum(n > 0 for n in held[k]) != 1:
+        return None
+    answers = _answers(said["alone"][0])
+    return (
+        str(summary["class_names"][int(answers[0])])
+        if answers is not None and len(set(answers.tolist())) == 1
+        else None
+    )
+
+
+def _answers(said: Said) -> NDArray[Any] | None:
+    if said.predicted is not None:
+        return said.predicted
+    if said.outputs is None:
+        return None
+    return (said.outputs > 0).astype(np.int64) if said.outputs.ndim == 1 else said.outputs.argmax(1)
+
+
+def _with_swing(run: Path, config: ExperimentConfig, summary: Summary, found: Answer) -> Answer:
+    """Add how far the figure swings over the last rounds, where that matters for the answer, and what calms it.
+
+    Of a metric that rounds are not judged by, the figure of rounds that is nearest to it.
+    """
+    rows = RunFolder(run).rows()[1:]
+    known = [key for key in (found.asked.figure, "rmse", "macro_f1", "accuracy") if any(key in row for row in rows)]
+    if not known:
+        return found
+    swing = last_swing([row.get(known[0]) for row in rows])  # type: ignore[misc]
+    low, high = summary["final"].get("interval", {}).get(known[0], (None, None))
+    gain = found.gain if known[0] == found.asked.figure else None
+    if not matters(swing, gain, None if low is None or high is None else (low, high)):
+        return found
+    return found._replace(swing=swing, swing_of=NAMES.get(known[0], known[0]), cures=_cures(config))
+
+
+def _cures(config: ExperimentConfig) -> tuple[str, ...]:
+    out = [] if config.local.schedule.name != "constant" else ['a rate that falls (local.schedule.name = "cosine")']
+    if config.cohort.fraction is not None and config.cohort.fraction < 1:
+        out.append("more clients in each round's average (cohort.fraction)")
+    return (*out, "a smaller local.lr")

@@ -1,0 +1,83 @@
+"""The metric of a run, and the constant model that each other has to be told apart from.
+
+In a simulation both come from the clients' training rows. In a deployment the server knows how many rows each class has
+only if it was told before round 1 (`Holdings.class_counts`); otherwise the metric is the usual one, and the constant is
+the best one on the test rows, which is said. Neither asks a party anything, and nothing enters the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedatlas.data.batches import Rows
+from fedatlas.metrics.metric import Metric, chosen, fitting
+from fedatlas.metrics.quality import Floats, clipped
+from fedatlas.setup.assembly import Setup
+
+
+class Trivial(NamedTuple):
+    """A model with one answer for all rows."""
+
+    predicted: float  # the class number, or the number in the target's unit
+    outputs: NDArray[Any] | None  # () log-odds of class 1 of two, (C,) log-probabilities of more; None for numbers
+    source: str  # "training rows" or "test rows"
+
+
+def metric_of(setup: Setup) -> Metric:
+    """Return the metric that the experiment asks for, else the one that suits its data. ConfigError if it does not fit."""
+    d, asked = setup.dataset, setup.config.evaluation.metric
+    return fitting(asked or chosen(d.task, class_rows(setup)), d.task, d.name)
+
+
+def class_rows(setup: Setup) -> list[float] | None:
+    """Return how many training rows each class has; None without classes, or where the server was not told."""
+    if setup.dataset.task != "classes":
+        return None
+    if not setup.partition.counted:
+        return _weights(_training(setup)[0], None, setup.dataset.classes).tolist()
+    told = setup.held.class_counts
+    return None if told is None else told.tolist()
+
+
+def trivial_of(setup: Setup, judged: Rows) -> Trivial:
+    """Return the constant model: the most frequent class or label, or the mean. ``judged``: the test rows."""
+    d, told = setup.dataset, class_rows(setup) if setup.partition.counted else None
+    if told is not None:
+        return _class(np.array(told), "training rows")
+    if setup.partition.counted:
+        (y, weight), source = (
+            (d.predictions(judged.y.double()) if d.task == "numbers" else judged.y, judged.weight),
+            "test rows",
+        )
+    else:
+        (y, weight), source = _training(setup), "training rows"
+    if d.task != "numbers":
+        skip = (d.ignore, *d.uncounted) if d.task == "tokens" else d.uncounted
+        return _class(_weights(y, weight, d.classes, skip), source)
+    w = torch.ones(len(y), dtype=torch.float64) if weight is None else weight.double()
+    return Trivial(float((w * y.double()).sum() / w.sum().clamp(min=1e-12)), None, source)
+
+
+def _training(setup: Setup) -> tuple[Tensor, Tensor | None]:
+    """Return targets and weights of the rows that clients train on."""
+    rows = setup.dataset.train.take(np.sort(np.concatenate(setup.partition.clients)))
+    return rows.y, rows.weight
+
+
+def _weights(y: Tensor, weight: Tensor | None, classes: int, skip: tuple[int, ...] = ()) -> Floats:
+    """Return the weight of each class, (C,); labels of a text count as often as its row."""
+    kept = ~torch.isin(y, torch.tensor(skip)) if skip else torch.ones_like(y, dtype=torch.bool)
+    w = torch.ones(len(y), dtype=torch.float64) if weight is None else weight.double()
+    each = w.reshape(-1, *[1] * (y.dim() - 1)).expand_as(y)[kept]
+    return np.bincount(y[kept].numpy(), each.numpy(), classes).astype(np.float64)
+
+
+def _class(weights: Floats, source: str) -> Trivial:
+    share = clipped(weights / max(weights.sum(), 1e-12))
+    odds = np.log(share[1] / share[0]) if len(share) == 2 else np.log(share)
+    return Trivial(float(weights.argmax()), np.asarray(odds), source)

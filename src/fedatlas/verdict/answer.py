@@ -1,0 +1,280 @@
+"""The answer of a run, and of several seeds, as one record: should we federate, with which scheme, for whom, how sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedatlas.metrics.intervals import over_seeds
+from fedatlas.metrics.quality import Floats
+from fedatlas.verdict.evidence import SEEDS, Difference, Evidence, drawn_figures, enough, mean_gap, of_draws, of_seeds
+from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
+
+
+class Asked(NamedTuple):
+    """What is asked, in the words of the person who asks."""
+
+    scheme: str  # the algorithm's name
+    figure: str  # key of the figure that decides
+    words: str  # its name
+    lower_is_better: bool = False
+    margin: float = 0.0  # a difference up to this does not count; in the figure's unit
+    party: str = "client"  # the word for a party
+    cost: float | None = None  # bytes sent in all; None where they would tell who took part
+    trivial: str = ""  # the reference: "always answering 'no'"
+
+    @property
+    def better(self) -> float:
+        """1 where more of the figure is better, else -1."""
+        return -1.0 if self.lower_is_better else 1.0
+
+
+class PartyEvidence(NamedTuple):
+    """A party, and what its models say of the test rows that it is judged on."""
+
+    client: int
+    name: str
+    judged: Evidence
+    own: bool  # whether the rows are its own; else they are everybody's, and it is not named
+    alone_always: str | None = None
+
+
+class Answer(NamedTuple):
+    """An answer. Figures are means over the parties, weighted by test rows; of several seeds, means over these."""
+
+    asked: Asked
+    verdict: Verdict
+    seeds: Sequence[int]
+    judged_on: Sequence[str]  # fingerprint of the test rows, by seed
+    test_rows: int  # of a seed
+    train_rows: int
+    own_rows: bool  # whether parties are judged on their own rows
+    together: float | None
+    alone: float | None
+    trivial: float | None
+    gain: Ends | None  # over training alone
+    over_trivial: Ends | None
+    parties: Sequence[PartyVerdict]  # those that can be named
+    left_out: int = 0  # parties without the figure on their rows
+    compared: bool = True  # whether there is a model alone to compare with
+    swing: float | None = None  # how far the figure swings over the last rounds, where that matters
+    swing_of: str = ""  # that figure's name
+    cures: Sequence[str] = ()  # what calms it
+
+    def plain(self) -> dict[str, Any]:
+        """Return the answer as plain values for JSON; `of_plain` reads them back."""
+        return {
+            **self._asdict(),
+            "asked": self.asked._asdict(),
+            "parties": [{**p._asdict(), "gain": _plain(p.gain)} for p in self.parties],
+            "cures": list(self.cures),
+            "gain": _plain(self.gain),
+            "over_trivial": _plain(self.over_trivial),
+        }
+
+
+def of_plain(found: Mapping[str, Any]) -> Answer:
+    """Return the answer that `Answer.plain` wrote."""
+    known = {key: found[key] for key in Answer._fields if key in found}
+    parties = [PartyVerdict(**{**one, "gain": _ends(one["gain"])}) for one in found["parties"]]
+    read = {
+        "gain": _ends(found["gain"]),
+        "over_trivial": _ends(found["over_trivial"]),
+        "parties": parties,
+        "cures": tuple(known.get("cures", ())),
+    }
+    return Answer(**{**known, **read, "asked": Asked(**found["asked"])})
+
+
+def _plain(found: Ends | None) -> dict[str, float] | None:
+    return None if found is None else found._asdict()
+
+
+def _ends(found: Mapping[str, float] | None) -> Ends | None:
+    return None if found is None else Ends(**found)
+
+
+class Compared(NamedTuple):
+    """The models together compared with others, on the rows of every party that counts."""
+
+    each: Sequence[Difference | None]
+    mean: Difference | None
+    known: Sequence[bool]  # parties whose difference is defined
+
+
+def answer(
+    asked: Asked, parties: Sequence[PartyEvidence], seed: int, judged_on: str, train_rows: int, draws: int | None = None
+) -> Answer:
+    """Return the answer of one run from the rows of its parties.
+
+    If parties have test rows of their own, those without are not counted, and each of the others is named. ``draws``: of test
+    rows; None: the usual number.
+    """
+    own = any(p.own for p in parties)
+    counted = [p for p in parties if p.judged.rows and (p.own or not own)]
+    judged, figures = [p.judged for p in counted], _figures(asked, counted, own, seed, draws)
+    gained = _compared(asked, judged, figures, "alone", own)
+    beyond = _compared(asked, judged, figures, "trivial", own)
+    there = next(
+        (c.known for c in (gained, beyond) if c is not None), [bool(np.isfinite(f["together"][0])) for f in figures]
+    )
+    rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
+    sure = _enough(judged, own)
+    means = (_mean(judged, figures, there, name) for name in ("together", "alone", "trivial"))
+    named = _parties(asked, counted, gained, figures) if own else []
+    left = [PartyVerdict(p.client, p.name, 0, "too few to say") for p in parties if p not in counted] if own else []
+    return decided(
+        Answer(
+            *(asked, "not compared", [seed], [judged_on], rows, train_rows, own, *means),
+            gain=ends(gained.mean) if gained and sure else None,
+            over_trivial=ends(beyond.mean) if beyond and sure else None,
+            parties=sorted([*named, *left], key=lambda p: p.client),
+            left_out=sum(not one for one in there),
+            compared=gained is not None,
+        )
+    )
+
+
+def _figures(
+    asked: Asked, parties: Sequence[PartyEvidence], own: bool, seed: int, draws: int | None
+) -> list[dict[str, Floats]]:
+    """Return each party's figures by model, (1 + draws,): on rows of its own, or in the same draws of everybody's."""
+    if not own:
+        tables = drawn_figures([p.judged for p in parties], asked.figure, seed, draws=draws) if parties else {}
+        return [{name: table[:, i] for name, table in tables.items()} for i in range(len(parties))]
+    each = (drawn_figures([p.judged], asked.figure, seed, p.client, draws=draws) for p in parties)
+    return [{name: table[:, 0] for name, table in tables.items()} for tables in each]
+
+
+def _compared(
+    asked: Asked, judged: Sequence[Evidence], figures: Sequence[Mapping[str, Floats]], other: str, own: bool
+) -> Compared | None:
+    """Compare together with another model; None if no party has such a model."""
+    if not any(other in j.models for j in judged):
+        return None
+    nothing = np.full(1, np.nan)
+    gaps = [asked.better * (f["together"] - f[other]) if other in f else nothing for f in figures]
+    many = [j.informative("together", other) if other in j.models else 0 for j in judged]
+    each = [of_draws(gap, n) for gap, n in zip(gaps, many, strict=True)]
+    known = [found is not None for found in each]
+    if not any(known):
+        return Compared(each, None, known)
+    there = [gap for gap, one in zip(gaps, known, strict=True) if one]
+    mean = mean_gap(there, [j.rows for j, one in zip(judged, known, strict=True) if one])
+    return Compared(each, of_draws(mean, sum(many) if own else max(many)), known)
+
+
+def _enough(judged: Sequence[Evidence], own: bool) -> bool:
+    """Return whether all rows together carry an interval."""
+    rows = judged if own else judged[:1]
+    rarer = [j.rarer for j in rows if j.rarer is not None]
+    return enough(sum(j.rows for j in rows), sum(rarer) if rarer else None)
+
+
+def _parties(
+    asked: Asked, parties: Sequence[PartyEvidence], gained: Compared | None, figures: Sequence[Mapping[str, Floats]]
+) -> list[PartyVerdict]:
+    """Return the fate of each party; the intervals of all that have enough rows hold together (Bonferroni)."""
+    each = [None] * len(parties) if gained is None else gained.each
+    level = bonferroni(sum(p.judged.enough() for p in parties))
+    found = [ends(d, level) if p.judged.enough() else None for p, d in zip(parties, each, strict=True)]
+    return [
+        PartyVerdict(
+            *(
+                p.client,
+                p.name,
+                p.judged.rows,
+                fate(gain, asked.margin),
+                gain,
+                _value(f, "together"),
+                _value(f, "alone"),
+            ),
+            alone_always=p.alone_always,
+        )
+        for p, gain, f in zip(parties, found, figures, strict=True)
+    ]
+
+
+def _value(figures: Mapping[str, Floats], model: str) -> float | None:
+    """Return a model's figure on all rows; None where it has none."""
+    return float(figures[model][0]) if model in figures and math.isfinite(figures[model][0]) else None
+
+
+def _mean(
+    judged: Sequence[Evidence], figures: Sequence[Mapping[str, Floats]], known: Sequence[bool], model: str
+) -> float | None:
+    """Return a model's figure: the mean over the parties that have it, weighted by their test rows."""
+    values = [(j.rows, _value(f, model)) for j, f, one in zip(judged, figures, known, strict=True) if one]
+    there = [(n, v) for n, v in values if v is not None]
+    total = math.fsum(n for n, _ in there)
+    return math.fsum(n * v for n, v in there) / total if total else None
+
+
+def decided(found: Answer) -> Answer:
+    """Return the answer with its verdict, by the rule."""
+    if not found.compared:
+        return found._replace(verdict="not compared")
+    fates = [p.fate for p in found.parties]
+    reference = found.trivial is not None
+    return found._replace(
+        verdict=federate(found.gain, fates, found.over_trivial, found.asked.margin, reference=reference)
+    )
+
+
+def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> Answer:
+    """Return the answer of several seeds: the unit is the seed, so fewer than three give no verdict.
+
+    ``cost``: bytes of one seed, on average. ``same_parties``: whether client k is the same party in every seed; else no party
+    is named.
+    """
+    first = answers[0]
+    if len(answers) == 1:
+        return first
+    judged_on = [one for a in answers for one in a.judged_on]
+    drawn = first.test_rows / first.train_rows if len(set(judged_on)) > 1 and first.train_rows else 0.0
+    asked = first.asked._replace(cost=cost)
+
+    def spread(of: Callable[[Answer], Ends | None]) -> Ends | None:
+        return ends(_over([of(a) for a in answers], drawn))
+
+    parties = _parties_over(asked, answers, drawn) if same_parties and all(a.own_rows for a in answers) else []
+    found = Answer(
+        asked, "cannot tell", [s for a in answers for s in a.seeds], judged_on, first.test_rows, first.train_rows,
+        first.own_rows,
+        *(over_seeds([getattr(a, key) for a in answers]).mean for key in ("together", "alone", "trivial")),
+        spread(lambda a: a.gain), spread(lambda a: a.over_trivial), parties,
+        left_out=max(a.left_out for a in answers), compared=all(a.compared for a in answers),
+        swing=max((a.swing for a in answers if a.swing is not None), default=None),
+        swing_of=next((a.swing_of for a in answers if a.swing is not None), ""),
+        cures=tuple(dict.fromkeys(cure for a in answers for cure in a.cures)),
+    )  # fmt: skip
+    return decided(found)
+
+
+def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
+    """Return a difference over the seeds that have it. Of test rows that all share, the error stays in it."""
+    known = [one for one in found if one is not None]
+    if len(known) < SEEDS:
+        return None
+    error = 0.0 if drawn else math.sqrt(math.fsum(one.error**2 for one in known) / len(known))
+    return of_seeds([one.value for one in known], drawn, error)
+
+
+def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list[PartyVerdict]:
+    each = [{p.client: p for p in a.parties} for a in answers]
+    found = {k: _over([one[k].gain for one in each if k in one], drawn) for k in each[0]}
+    level = bonferroni(sum(d is not None for d in found.values()))
+    out = []
+    for k, d in found.items():
+        gain = ends(d, level)
+        always = {one[k].alone_always for one in each if k in one}
+        same = always.pop() if len(always) == 1 else None
+        means = {
+            key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
+        }
+        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same)
+        out.append(fated._replace(together=means["together"], alone=means["alone"]))
+    return out

@@ -1,0 +1,161 @@
+"""The evidence for a difference: small samples, Wilson's interval, the paired bootstrap of test rows, and seeds.
+
+A difference is always that of what was asked: above 0, the first model is better, also where less of a figure is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.metrics.intervals import Interval, bootstrap, drawings, over_seeds, proportion, usual_draws
+from fedatlas.metrics.quality import Floats
+from fedatlas.metrics.resampling import Weighted
+
+LEVEL = 0.95
+ROWS, RARE = 30, 10  # fewest test rows, and fewest of the rarer class, for an interval
+SEEDS = 3  # fewest seeds for a verdict over seeds
+RARITY = frozenset({"auc", "pr_auc", "macro_f1", "weighted_f1"})  # figures that hang on the rarer class
+
+
+class Difference(NamedTuple):
+    """How much better one model is than another, and how sure that is."""
+
+    value: float
+    error: float  # standard error
+    freedom: float  # degrees of freedom of Student's t
+
+    def ends(self, level: float = LEVEL) -> tuple[float, float]:
+        """Return the interval (low, high) of this level."""
+        if not self.error:
+            return self.value, self.value
+        half = student((1 + level) / 2, self.freedom) * self.error
+        return self.value - half, self.value + half
+
+
+class Evidence(NamedTuple):
+    """What models of one party say of test rows. Parties judged on common rows each name the same rows."""
+
+    rows: int  # test rows that count
+    models: Mapping[str, Weighted]  # "together", "alone", "trivial" ... -> its figures under weightings of the rows
+    rarer: int | None = None  # rows of the rarer class; None where the figure does not hang on it
+    hits: Mapping[str, NDArray[Any]] = {}  # model -> whether it is right on each row (n,), for shares of rows
+
+    def enough(self) -> bool:
+        """Return whether these rows can carry an interval."""
+        return enough(self.rows, self.rarer)
+
+    def informative(self, one: str, other: str) -> int:
+        """Return how many rows bear on the difference: those where two shares differ, or those of the rarer class."""
+        if one in self.hits and other in self.hits:
+            return int(np.count_nonzero(self.hits[one] != self.hits[other]))
+        return self.rows if self.rarer is None else min(self.rarer, self.rows)
+
+
+def enough(rows: int, rarer: int | None = None) -> bool:
+    """Return whether test rows are enough for an interval: 30, and 10 of the rarer class where the figure hangs on it."""
+    return rows >= ROWS and (rarer is None or rarer >= RARE)
+
+
+def of_figure(
+    figures: Weighted,
+    name: str,
+    rows: int,
+    seed: int,
+    *key: int | str,
+    rarer: int | None = None,
+    hits: float | None = None,
+) -> Interval:
+    """Return a figure with its 95% interval; without ends where the rows are too few to say.
+
+    ``hits``: how many rows are predicted rightly, for the accuracy of rows without weights: then Wilson's interval.
+    """
+    if hits is not None and rows:
+        low, high = proportion(hits, rows)
+        return Interval(hits / rows, low if enough(rows) else None, high if enough(rows) else None, LEVEL)
+    if enough(rows, rarer):
+        return bootstrap(figures, rows, seed, "answer", *key)[name]
+    estimate = float(figures(np.ones((1, rows)))[name][0]) if rows else math.nan
+    return Interval(estimate if math.isfinite(estimate) else None, None, None, LEVEL)
+
+
+def drawn_figures(
+    judged: Sequence[Evidence], figure: str, seed: int, *key: int | str, draws: int | None = None
+) -> dict[str, Floats]:
+    """Map each model to (1 + draws, parties): its figure on common rows, first on all of them, then in each draw of them.
+
+    All models meet the same draws, so that differences are paired. nan where the figure is undefined, or a party has no such model.
+    """
+    rows, names = judged[0].rows, sorted({name for party in judged for name in party.models})
+    found: dict[str, list[Floats]] = {name: [] for name in names}
+    many = usual_draws(rows * len(judged)) if draws is None else draws
+    for counts in (np.ones((1, rows)), *(drawings(rows, seed, "answer", *key, draws=many) if rows > 1 else ())):
+        once: dict[int, Floats] = {}  # parties that share a model ask for its figures once
+        for name in names:
+            columns = [_figure_of(party.models.get(name), counts, figure, once) for party in judged]
+            found[name].append(np.stack(columns, axis=1))
+    return {name: np.concatenate(each) for name, each in found.items()}
+
+
+def _figure_of(model: Weighted | None, counts: Floats, figure: str, once: dict[int, Floats]) -> Floats:
+    if model is None:
+        return np.full(len(counts), np.nan)
+    if id(model) not in once:
+        once[id(model)] = model(counts)[figure]
+    return once[id(model)]
+
+
+def of_draws(gap: Floats, informative: int) -> Difference | None:
+    """Return the difference of (1 + draws,): its value, and the bootstrap's standard error with Student's t.
+
+    None where it is undefined. Few rows that bear on it make the bootstrap's spread too small; the factor and the degrees of
+    freedom make up for that, as for a mean of so many values.
+    """
+    value, known = float(gap[0]), gap[1:][np.isfinite(gap[1:])]
+    if not math.isfinite(value):
+        return None
+    n = max(informative, 2)
+    spread = float(known.std()) if len(known) > 1 else 0.0
+    return Difference(value, spread * math.sqrt(n / (n - 1)), n - 1)
+
+
+def mean_gap(each: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    """Return the weighted mean over parties of their differences, (1 + draws,) each, without those undefined in a draw."""
+    fewest = min(len(gap) for gap in each)
+    table, w = np.stack([gap[:fewest] for gap in each], axis=1), np.asarray(weights, dtype=np.float64)
+    there = np.isfinite(table)
+    total = (there * w).sum(1)
+    return np.asarray(np.where(there, table, 0.0) @ w / np.where(total, total, np.nan))
+
+
+def of_seeds(values: Sequence[float], drawn: float = 0.0, rows_error: float = 0.0) -> Difference | None:
+    """Return the mean of a difference over seeds, with Student's t; None for fewer than three.
+
+    ``drawn``: test rows per training row where each seed draws its test rows: their training rows overlap, so the variance is
+    multiplied by 1/n + test/train (Nadeau and Bengio 2003). Where all seeds share their test rows, ``rows_error`` is the
+    standard error that these rows cause: no number of seeds lessens it.
+    """
+    spread = over_seeds(values)
+    if spread.n < SEEDS or spread.mean is None or spread.sd is None:
+        return None
+    return Difference(spread.mean, math.hypot(spread.sd * math.sqrt(1 / spread.n + drawn), rows_error), spread.n - 1)
+
+
+def student(p: float, freedom: float) -> float:
+    """Return the quantile of Student's t."""
+    from scipy.special import ndtri, stdtrit  # a tenth of a second to import, at the end of a run
+
+    return float(ndtri(p) if math.isinf(freedom) else stdtrit(freedom, p))
+
+
+def chance(found: Difference) -> float:
+    """Return the two-sided p-value of a difference: how often chance alone makes one as large."""
+    from scipy.special import stdtr
+
+    if not found.error:
+        return 1.0 if not found.value else 0.0
+    return float(2 * stdtr(found.freedom, -abs(found.value) / found.error))

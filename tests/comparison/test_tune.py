@@ -1,0 +1,136 @@
+"""Tuning: what is drawn, what decides, and that test rows are seen by the winner alone."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedatlas import Experiment, Table, run
+from fedatlas.cli import app
+from fedatlas.comparison.draws import Searched, searched_keys, trials_of
+from fedatlas.comparison.tune import TUNED, WINNER, tune, tuning_of, winner
+from fedatlas.comparison.values import given_keys
+from fedatlas.course.progress import Run, Silent
+from fedatlas.errors import ConfigError
+from fedatlas.study.study import TABLE
+
+SMALL = "rounds = 2\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
+LR = Searched("local.lr", ends=(0.001, 1.0))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def tuned(
+    file: Path, out: Path, *words: str, budget: int = 3, say: Any = lambda line: None
+) -> tuple[Run, dict[str, Any]]:
+    return tune(tuning_of(file, words), out, budget, Silent(), say=say)
+
+
+def test_draws_are_even_on_a_log_scale_and_follow_the_seed() -> None:
+    drawn = [one["local.lr"] for one in trials_of([LR], 600, 1)]
+    thirds = [sum(10**low <= x < 10 ** (low + 1) for x in drawn) for low in (-3, -2, -1)]
+    assert all(150 < n < 250 for n in thirds), thirds  # 200 each, by a standard deviation of 12
+    assert trials_of([LR], 600, 1)[:20] == trials_of([LR], 20, 1)  # a larger budget begins with the same
+    assert trials_of([LR], 20, 2) != trials_of([LR], 20, 1)
+    assert all(float(f"{x:.4g}") == x for x in drawn)
+
+
+def test_whole_ends_give_whole_numbers_and_both_ends_are_reached() -> None:
+    one = Searched("local.epochs", ends=(1.0, 4.0), whole=True)
+    assert sorted(trial["local.epochs"] for trial in trials_of([one], 50, 1)) == [1, 2, 3, 4]  # no combination twice
+
+
+def test_lists_that_fit_the_budget_are_tried_in_full() -> None:
+    keys = searched_keys(given_keys(["local.momentum=0,0.5", "local.lr=0.1,0.2"]))
+    assert trials_of(keys, 4, 1) == [{"local.momentum": m, "local.lr": r} for m in (0, 0.5) for r in (0.1, 0.2)]
+    assert len(trials_of(keys, 3, 1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["local.lr=0.01..x"], "two numbers"),
+        (["local.lr=0..0.1"], "both ends are above 0"),
+        (["local.lr=0.3..0.01"], "smaller one"),
+        (["local.lr=0.3..0.01", "local.momentum=0..1"], "smaller one; .*above 0"),  # all that is wrong at once
+        (["local.lr=0.1"], "nothing to tune"),
+        (["seed=1,2"], "a seed is not tuned"),
+        (["local.lr=0.1..0.2", "seeds=[1,2]"], "one seed"),
+        (["algorithm.name=fedavg,fedprx", "local.lrr=0.1..0.2"], "did you mean 'local.lr'"),
+        (["algorithm.name=fedavg,fedprx", "model.name=mlp,mlpp"], "fedprx: .*did you mean.*mlpp: .*did you mean"),
+        (["local.momentum=0.5,1.5"], r"^local\.momentum=1\.5: "),
+        (["data.name=nothing", "local.lr=0.1..0.2"], "^unknown data"),  # the file's, so that no value is named
+    ],
+)
+def test_wrong_words_are_refused_before_any_trial(file: Path, tmp_path: Path, words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        tuned(file, tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_best_on_validation_rows_wins_and_the_earlier_of_equals() -> None:
+    def trial(figure: str, value: float | None) -> dict[str, Any]:
+        return {"values": {"x": value}, "status": "done", "figure": figure, "validation": value}
+
+    assert winner([trial("accuracy", x) for x in (0.5, None, 0.9, 0.7)])["validation"] == 0.9
+    assert winner([trial("rmse", x) for x in (0.5, 0.2, 0.7)])["validation"] == 0.2
+    first, second = trial("accuracy", 0.5), trial("accuracy", 0.5)
+    assert winner([first, second]) is first
+    with pytest.raises(ConfigError, match="no trial came to its end"):
+        winner([trial("accuracy", None)])
+
+
+def test_trials_never_look_at_test_rows_and_the_winner_is_the_files_experiment(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done, record = tuned(file, out, "local.lr=0.0001,0.1")
+    assert record["winner"] == {"local.lr": 0.1}
+    assert [one["status"] for one in record["trials"]] == ["done", "done"]
+    by_hand = run(Experiment.read(out / WINNER), out=tmp_path / "by hand")
+    assert (done.path / "model.safetensors").read_bytes() == (by_hand.path / "model.safetensors").read_bytes()
+    assert tomllib.loads((out / WINNER).read_text())["local"] == {"lr": 0.1}
+    assert done.summary["final"] == by_hand.summary["final"]
+    table = Table.open(out / TABLE)
+    for one in table.members("tune"):
+        assert one["configuration"]["evaluation"]["on"] == "validation"
+        kept = table.summary(one["run_key"])
+        assert kept is not None
+        assert "test" not in kept
+    assert json.loads((out / TUNED).read_text()) == record
+
+
+def test_a_tuning_that_was_stopped_goes_on_and_may_grow(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def pulled(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(file, out, "local.lr=0.01..0.3", say=pulled)
+    told: list[str] = []
+    _, record = tuned(file, out, "local.lr=0.01..0.3", say=told.append)
+    assert len(record["trials"]) == 3
+    assert sum(line.startswith("trial") for line in told) < 3  # the first had ended
+    told.clear()
+    _, more = tuned(file, out, "local.lr=0.01..0.3", budget=4, say=told.append)
+    assert more["trials"][:3] == record["trials"]
+    assert sum(line.startswith("trial") for line in told) == 1
+    with pytest.raises(ConfigError, match="another tuning"):
+        tuned(file, out, "local.lr=0.01..0.4")
+
+
+def test_the_command_prints_the_winner_on_test_rows(file: Path, tmp_path: Path) -> None:
+    words = ["tune", str(file), "local.lr=0.01,0.1", "--budget", "2", "--out", str(tmp_path / "out"), "--quiet"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    assert "The winner, local.lr=0.1, reaches accuracy" in said.output
+    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["winner"] == {"local.lr": 0.1}

@@ -1,0 +1,113 @@
+"""The answer of runs: from a table whose truth is known to summary.json, the terminal, Python and the page."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedatlas import Experiment, run
+from fedatlas.cli import app
+from fedatlas.config import parse
+from fedatlas.errors import ConfigError
+from reports import Page
+
+SIZES = {"Wien": 900, "Tirol": 500, "Lienz": 12, "Krems": 160}  # Krems: the office that holds "no" alone
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve weak columns, of which an office alone learns little; one row in nine says yes."""
+    rng, path = np.random.default_rng(5), tmp_path_factory.mktemp("answer") / "offices.csv"
+    truth = rng.normal(size=12) * 0.7
+    with open(path, "w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["office", *(f"x{i}" for i in range(12)), "paid"])
+        for office, n in SIZES.items():
+            x = rng.normal(size=(n, 12))
+            yes = rng.random(n) < 1 / (1 + np.exp(3.2 - x @ truth))
+            for row, one in zip(x, yes & (office != "Krems"), strict=True):
+                out.writerow([office, *(f"{v:.3f}" for v in row), "yes" if one else "no"])
+    return path
+
+
+def experiment(table: Path, **more: Any) -> Experiment:
+    return Experiment.of(
+        **{
+            "rounds": 12,
+            "data": {"name": "file", "path": str(table), "label": "paid", "client": "office"},
+            "partition": {"name": "natural"},
+            "model": {"name": "logistic"},
+            "words": {"party": "office"},
+            "engine": {"workers": 1},
+            **more,
+        }
+    )
+
+
+def test_the_answer_names_offices_on_their_own_rows_and_keeps_its_word_everywhere(table: Path, tmp_path: Path):
+    done = run(experiment(table), out=tmp_path / "run", baselines=True)
+    answer = done.summary["answer"]
+    assert done.answer == answer["text"]
+    assert answer["asked"]["figure"] == "auc", "accuracy says little where eight rows in nine are no"
+    parties = {p["name"]: p for p in answer["parties"]}
+    assert set(parties) == set(SIZES)
+    assert parties["Lienz"]["fate"] == parties["Krems"]["fate"] == "too few to say"
+    assert parties["Krems"]["alone_always"] == "no"
+    assert "Krems alone always answers 'no'." in done.answer
+    assert "1 office without this figure on its test rows is left out of the means." in done.answer
+    assert sum(p["test_rows"] for p in parties.values()) == answer["test_rows"]
+    assert answer["together"] - answer["alone"] == pytest.approx(answer["gain"]["value"])
+    assert answer["trivial"] == 0.5
+    page = Page(tmp_path / "run" / "report.html")
+    assert page.of("h2")[0][1] == "The answer"
+    assert " ".join(done.answer.split()) in page.text()
+    assert "What does each office gain?" in page.text()
+    table_of_gains = page.table("run-gain-table")
+    assert [row["gain_low"] for row in table_of_gains] == [
+        "" if p["gain"] is None else str(p["gain"]["low"]) for p in answer["parties"]
+    ], "one interval for each gain"
+    assert [int(row["test_rows"]) for row in table_of_gains] == [p["test_rows"] for p in answer["parties"]]
+
+
+def test_several_seeds_have_one_answer(table: Path, tmp_path: Path):
+    done = run(experiment(table, seeds=[1, 2, 3]), out=tmp_path / "run", baselines=True)
+    answer = done.summary["answer"]
+    assert answer["seeds"] == [1, 2, 3]
+    assert len(set(answer["judged_on"])) == 3
+    assert ", 3 seeds), " in done.answer
+    assert "a seed" in done.answer
+    assert {p["name"] for p in answer["parties"]} == set(SIZES)
+    assert " ".join(done.answer.split()) in Page(tmp_path / "run" / "report.html").text()
+
+
+def test_without_baselines_it_compares_with_the_trivial_model_and_says_how_to_get_more(table: Path, tmp_path: Path):
+    done = run(experiment(table), out=tmp_path / "run", baselines=False)
+    assert done.summary["answer"]["verdict"] == "not compared"
+    assert "run again with --baselines, which also trains each office alone" in done.answer
+    assert "Always answering 'no' reaches 0.500" in done.answer
+
+
+def test_a_margin_and_a_word_change_the_answer_and_no_hash(table: Path, tmp_path: Path):
+    plain = experiment(table).config
+    more = experiment(table, words={"party": "hospital"}, evaluation={"margin": 0.3}).config
+    assert plain.hash() == more.hash() == experiment(table, words={}).config.hash()
+    found = run(Experiment(more), out=tmp_path / "run", baselines=True)
+    assert found.summary["answer"]["verdict"] == "no", "the mean gains less than the margin"
+    assert "A difference up to 0.300 does not count (evaluation.margin)." in found.answer
+    with pytest.raises(ConfigError, match=r"words\.party"):
+        parse({"words": {"party": "<b>"}})
+
+
+def test_the_command_ends_with_the_answer(table: Path, tmp_path: Path):
+    keys = [f"data.path={table}", "data.name=file", "data.label=paid", "data.client=office", "partition.name=natural"]
+    run_it = ["run", *keys, "model.name=logistic", "rounds=2", "--out", str(tmp_path / "run"), "--baselines"]
+    loud = CliRunner().invoke(app, run_it)
+    assert loud.exit_code == 0, loud.output
+    assert loud.output.count("with fedavg: together AUC") == 1
+    quiet = CliRunner().invoke(app, [*run_it[:-2], str(tmp_path / "quiet"), "--baselines", "--quiet"])
+    assert quiet.stdout.count("with fedavg: together AUC") == 1

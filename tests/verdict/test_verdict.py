@@ -1,0 +1,244 @@
+"""The rule, small samples, seeds and schemes, with numbers worked by hand; and the sentences."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fedatlas.metrics.resampling import of_mean
+from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
+from fedatlas.verdict.evidence import (
+    Difference,
+    Evidence,
+    chance,
+    drawn_figures,
+    mean_gap,
+    of_draws,
+    of_figure,
+    of_seeds,
+)
+from fedatlas.verdict.noise import last_swing, matters
+from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, ends, fate, federate
+from fedatlas.verdict.schemes import SeedFigure, holm, rank, ranking_text
+from fedatlas.verdict.sentences import text
+
+ASKED = Asked("FedAvg", "auc", "AUC", party="office", cost=28_800, trivial="always answering 'no'")
+UP, DOWN, ROUND = Ends(0.05, 0.02, 0.08, 0.01), Ends(-0.05, -0.08, -0.02, 0.01), Ends(0.01, -0.02, 0.04, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("mean", "fates", "trivial", "margin", "expected"),
+    [
+        (UP, ["gains", "not told apart"], UP, 0.0, "yes"),
+        (UP, ["gains", "loses"], UP, 0.0, "yes, but"),
+        (UP, [], UP, 0.02, "cannot tell"),  # the interval begins at the margin
+        (ROUND, [], UP, 0.0, "cannot tell"),
+        (DOWN, [], UP, 0.0, "no"),
+        (ROUND, [], UP, 0.05, "no"),  # it lies below the margin
+        (UP, ["gains"], ROUND, 0.0, "cannot tell"),  # not told apart from the trivial model
+        (UP, ["gains"], DOWN, 0.0, "cannot tell"),
+        (UP, ["gains"], None, 0.0, "cannot tell"),  # too few rows to compare with it
+        (None, ["gains"], UP, 0.0, "cannot tell"),
+    ],
+)
+def test_the_rule(mean, fates, trivial, margin, expected):
+    assert federate(mean, fates, trivial, margin) == expected
+
+
+def test_the_fate_of_a_party():
+    assert [fate(one) for one in (UP, DOWN, ROUND, None)] == ["gains", "loses", "not told apart", "too few to say"]
+    assert fate(UP, 0.03) == fate(DOWN, 0.03) == "not told apart"
+    assert bonferroni(5) == pytest.approx(0.99)
+    assert bonferroni(0) == 0.95
+
+
+def test_seeds_are_compared_by_students_t_and_a_longer_variance_where_they_draw_their_rows():
+    """0.1, 0.2, 0.3: mean 0.2, sd 0.1; t of 97.5% with two degrees of freedom is 4.303 (a table)."""
+    found = of_seeds([0.1, 0.2, 0.3])
+    assert found is not None
+    assert (found.value, found.error, found.freedom) == pytest.approx((0.2, 0.1 / math.sqrt(3), 2))
+    assert found.ends() == pytest.approx((0.2 - 4.303 * 0.0577350, 0.2 + 4.303 * 0.0577350), abs=1e-4)
+    drawn = of_seeds([0.1, 0.2, 0.3], drawn=0.25)
+    assert drawn is not None
+    assert drawn.error == pytest.approx(0.1 * math.sqrt(1 / 3 + 0.25))
+    shared = of_seeds([0.1, 0.2, 0.3], rows_error=0.3)
+    assert shared is not None
+    assert shared.error == pytest.approx(math.sqrt(0.01 / 3 + 0.09))
+    assert of_seeds([0.1, 0.2]) is None
+    assert chance(found) == pytest.approx(0.0742, abs=1e-3)  # t = 3.464: between 0.05 and 0.1 in a table
+
+
+def test_holms_rule():
+    """0.01 x 3, then 0.02 x 2, then 0.9 x 1; never smaller than the one before."""
+    assert holm([0.02, 0.9, 0.01]) == pytest.approx([0.04, 0.9, 0.03])
+    assert holm([0.02, 0.021, 0.03]) == pytest.approx([0.06, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def scheme(*values: float, judged: str = "rows") -> dict[int, SeedFigure]:
+    return {seed: SeedFigure(value, f"{judged} {seed}") for seed, value in enumerate(values)}
+
+
+def test_a_ranking_says_what_cannot_be_told_apart():
+    found = rank({"scaffold": scheme(0.5, 0.51, 0.49, 0.5), "fedavg": scheme(0.9, 0.92, 0.91, 0.9),
+                  "fedprox": scheme(0.91, 0.91, 0.92, 0.9)})  # fmt: skip
+    assert found.order == ["fedprox", "fedavg", "scaffold"]
+    assert [(p.one, p.other, p.apart) for p in found.pairs] == [
+        ("fedprox", "fedavg", False),
+        ("fedprox", "scaffold", True),
+        ("fedavg", "scaffold", True),
+    ]
+    assert ranking_text(found, "AUC") == (
+        "By mean AUC: fedprox 0.910, fedavg 0.907, scaffold 0.500. fedprox cannot be told apart from fedavg. "
+        "fedprox is better than scaffold."
+    )
+
+
+def test_seeds_judged_on_other_rows_are_not_compared():
+    found = rank({"a": scheme(0.9, 0.9, 0.8), "b": scheme(0.5, 0.5, 0.5, judged="other")})
+    assert [(p.seeds, p.p) for p in found.pairs] == [(0, None)]
+    assert "no verdict over seeds" in ranking_text(found, "AUC")
+    two = rank({"a": scheme(0.9, 0.9), "b": scheme(0.5, 0.5)})
+    assert "Fewer than 3 seeds" in ranking_text(two, "AUC")
+
+
+def test_small_samples_have_no_interval():
+    right = np.repeat([1.0, 0.0], [24, 5])
+    mean = of_mean("accuracy", right, np.ones(29))
+    assert of_figure(mean, "accuracy", 29, 1, hits=24)[1:3] == (None, None)
+    assert of_figure(mean, "accuracy", 29, 1)[1:3] == (None, None)
+    wilson = of_figure(mean, "accuracy", 30, 1, hits=24)
+    assert wilson[1:3] == pytest.approx((0.6269, 0.9050), abs=1e-4)  # Wilson 1927, of 24 in 30
+    assert not Evidence(1000, {}, rarer=9).enough()
+    assert Evidence(1000, {}, rarer=10).enough()
+
+
+def test_the_paired_bootstrap_is_the_standard_error_of_a_mean():
+    """Of differences d per row, its square is var(d) / n, with n - 1 in the variance; the draws give it within a tenth."""
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(2, 200))
+    party = Evidence(200, {"together": of_mean("x", one, np.ones(200)), "alone": of_mean("x", other, np.ones(200))})
+    drawn = drawn_figures([party], "x", 1)
+    found = of_draws((drawn["together"] - drawn["alone"])[:, 0], party.informative("together", "alone"))
+    assert found is not None
+    assert found.value == pytest.approx((one - other).mean())
+    assert found.error == pytest.approx((one - other).std(ddof=1) / math.sqrt(200), rel=0.1)
+    assert found.freedom == 199
+
+
+def test_only_rows_where_two_shares_differ_bear_on_their_difference():
+    """All of four differing rows on one side: the chance of that is 1/8 without a difference, and nothing to be sure of."""
+    one, other = np.ones(100), np.repeat([1.0, 0.0], [96, 4])
+    hits = {"together": one, "alone": other}
+    party = Evidence(100, {name: of_mean("accuracy", x, np.ones(100)) for name, x in hits.items()}, None, hits)
+    drawn = drawn_figures([party], "accuracy", 1)
+    found = ends(of_draws((drawn["together"] - drawn["alone"])[:, 0], party.informative("together", "alone")))
+    assert found is not None
+    assert found.low < 0 < found.value
+
+
+def test_a_party_without_the_figure_is_left_out_of_the_mean_of_each_draw():
+    gap = mean_gap([np.array([0.1, np.nan, 0.3]), np.array([0.4, 0.4, np.nan])], [1, 2])
+    assert gap == pytest.approx([0.3, 0.4, 0.3])
+
+
+def test_the_same_model_twice_is_not_told_apart():
+    assert Difference(0.0, 0.0, 5).ends() == (0.0, 0.0)
+    assert fate(ends(Difference(0.0, 0.0, 5))) == "not told apart"
+
+
+def rows(k: int, n: int, together: float, alone: float, own: bool = True, seed: int = 0) -> PartyEvidence:
+    rng = np.random.default_rng([seed, k])
+    hits = {"together": rng.random(n) < together, "alone": rng.random(n) < alone, "trivial": rng.random(n) < 0.3}
+    models = {name: of_mean("accuracy", x.astype(float), np.ones(n)) for name, x in hits.items()}
+    return PartyEvidence(k, ("Wien", "Tirol", "Lienz")[k], Evidence(n, models, None, hits), own)
+
+
+SHARES = ASKED._replace(figure="accuracy", words="accuracy")
+
+
+def test_the_answer_of_a_run():
+    found = answer(SHARES, [rows(0, 300, 0.95, 0.5), rows(1, 200, 0.5, 0.95), rows(2, 12, 0.9, 0.1)], 1, "rows", 2000)
+    assert [p.fate for p in found.parties] == ["gains", "loses", "too few to say"]
+    assert found.test_rows == 512
+    assert found.together is not None
+    assert found.alone is not None
+    assert found.gain is not None
+    assert found.together - found.alone == pytest.approx(found.gain.value)
+    assert of_plain(json.loads(json.dumps(found.plain()))) == found
+
+
+def test_a_party_is_named_only_on_test_rows_of_its_own():
+    everybody = [rows(k, 300, 0.95, 0.5, own=False) for k in range(3)]
+    found = answer(SHARES, everybody, 1, "rows", 2000)
+    assert (found.verdict, found.parties, found.test_rows) == ("yes", [], 300)
+    assert "judged on everybody's rows, so no office is named" in text(found)
+    assert "Wien" not in text(found)
+    some = answer(SHARES, [rows(0, 300, 0.95, 0.5), rows(1, 300, 0.1, 0.9, own=False)], 1, "rows", 2000)
+    assert [(p.name, p.fate) for p in some.parties] == [("Wien", "gains"), ("Tirol", "too few to say")]
+    assert some.test_rows == 300, "the means do not count it"
+
+
+def test_several_seeds_need_three_and_name_parties_that_stay_the_same():
+    each = [answer(SHARES, [rows(0, 300, 0.95, 0.5, seed=s)], s, f"rows {s}", 1200) for s in (1, 2, 3)]
+    assert text(over(each[:2], 100.0, same_parties=True)).endswith(
+        "2 seeds are too few for a verdict over seeds: give 3 or more. Always answering 'no' reaches "
+        f"{(each[0].trivial + each[1].trivial) / 2:.3f}."  # type: ignore[operator]
+    )
+    whole = over(each, 100.0, same_parties=True)
+    assert (whole.verdict, [p.fate for p in whole.parties]) == ("yes", ["gains"])
+    assert over(each, 100.0, same_parties=False).parties == []
+    assert of_plain(json.loads(json.dumps(whole.plain()))) == whole
+
+
+def whole(**changed) -> Answer:
+    names = {"Wien": "gains", "Tirol": "gains", "Kärnten": "not told apart", "Lienz": "too few to say"}
+    parties = [PartyVerdict(k, name, 100, fate) for k, (name, fate) in enumerate(names.items())]
+    return Answer(
+        ASKED, "yes", [1, 2, 3, 4, 5], ["rows"] * 5, 834, 3300, True, 0.93, 0.88, 0.5, UP, UP, parties
+    )._replace(**changed)
+
+
+def test_the_sentence_of_a_yes():
+    assert text(whole()) == (
+        "Federate, with FedAvg: together AUC 0.930, alone 0.880 (+0.050, +0.020 to +0.080, 5 seeds), 28.8\xa0kB a seed; certain for "
+        "Wien and Tirol, not told apart for Kärnten, too few rows to say for Lienz. "
+        "Always answering 'no' reaches 0.500, and the model is better by +0.050 (+0.020 to +0.080)."
+    )
+
+
+def test_the_sentences_of_other_answers():
+    lost = [PartyVerdict(0, "Wien", 100, "gains"), PartyVerdict(1, "Tirol", 100, "loses", DOWN, alone_always="no")]
+    but = text(whole(verdict="yes, but", parties=lost, seeds=[1]))
+    assert but.startswith("Federate, with FedAvg, but not for Tirol: ")
+    assert "(+0.050, +0.020 to +0.080, one seed, 834 test rows), 28.8\xa0kB; certain for Wien. " in but
+    assert "Tirol alone always answers 'no'." in but
+    assert text(whole(verdict="no", gain=DOWN)).startswith("Do not federate with FedAvg: together")
+    unsure = text(whole(verdict="cannot tell", over_trivial=ROUND))
+    assert unsure.startswith("These data cannot tell whether to federate, with FedAvg: ")
+    assert "not told apart from always answering 'no' (+0.010, −0.020 to +0.040)" in unsure
+    few = text(whole(verdict="cannot tell", gain=None, over_trivial=None, seeds=[1], test_rows=20))
+    assert "Too few to say: an interval takes 30 test rows." in few
+    alone = text(whole(verdict="not compared", compared=False, seeds=[1]))
+    assert "--baselines" in alone
+    assert "alone 0" not in alone
+    assert "error avoided" in text(whole(asked=ASKED._replace(lower_is_better=True)))
+    assert "0.010 does not count (evaluation.margin)" in text(whole(asked=ASKED._replace(margin=0.01)))
+
+
+def test_a_swing_of_the_last_rounds_is_what_a_straight_line_leaves():
+    """0.5, 0.6, 0.5, 0.6, 0.5 leaves 0.1 about its level line; a steady climb leaves nothing."""
+    assert last_swing([0.1, 0.5, 0.6, 0.5, 0.6, 0.5]) == pytest.approx(0.1)
+    assert last_swing([0.1, 0.2, 0.3, 0.4, 0.5]) == pytest.approx(0.0, abs=1e-12)
+    assert last_swing([0.1, None, 0.3]) is None
+    assert matters(0.1, UP, None)
+    assert not matters(0.02, UP, None)
+    assert matters(0.1, None, (0.4, 0.5))
+    assert not matters(0.04, None, (0.4, 0.5))
+    swung = text(whole(swing=0.1, cures=["a falling rate", "averaging"]))
+    assert swung.endswith(
+        "swings by 0.100, so much depends on the round of the end; what calms it: a falling rate, or averaging."
+    )
