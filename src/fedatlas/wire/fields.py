@@ -43,7 +43,7 @@ hints_of = cache(lambda kind: get_type_hints(kind, include_extras=True))
 
 
 def fitting(fits: Any, at: str, why: str) -> None:
-    """Return the ProtocolError for a field that does not fit: its place, and why."""
+    """Raise ProtocolError unless a field fits; its sentence names the field, and why."""
     if not fits:
         raise ProtocolError(f"the field {at[:100]!a} {why}.")
 
