@@ -4,7 +4,7 @@
     audit.head    how many lines there are, and the SHA-256 of the last
 
 The line of an answer is on the disk before the answer leaves. A line that was cut short belongs to an answer that never left; it is
-passed over. Whoever can write both files can cut off the end, or write all of them anew: a digest that was noted elsewhere shows it.
+passed over. A user who can write both files can cut off the end or rewrite them. A digest that was noted elsewhere shows it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What an audit log holds. ``problem``: the first sign that it was altered; "" where there is none."""
+    """Content of an audit log. ``problem``: the first sign that it was altered; "" if there is none."""
 
     lines: tuple[Line, ...]
     torn: int  # lines that were cut short
@@ -57,7 +57,7 @@ class Audit:
         self.number, self.last = len(lines), lines[-1].digest if lines else FIRST
 
     def note(self, kind: str, *, sync: bool = True, **said: Any) -> None:
-        """Append a line; with ``sync`` it is on the disk when this returns. DiskError where it cannot be written."""
+        """Append a line; with ``sync`` it is on the disk when this returns. DiskError if it cannot be written."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         told = {name: value for name, value in said.items() if value not in (None, "", ())}
         text = json.dumps({"number": self.number + 1, "at": at, "kind": kind, **told, "before": self.last})
@@ -156,12 +156,12 @@ KINDS = {
     "label counts": "numbers of rows of each class",
     "columns": "messages between parties that hold columns",
 }
-"""What can leave a site, by the field ``kind`` of an answer's ``left``."""
+"""Kinds of content that can leave a site, by the field ``kind`` of an answer's ``left``."""
 HOW = {"alone": "which the server saw alone", "masked": "only inside sums of several nodes", "sealed": "encrypted"}
 
 
 def left_text(lines: Iterable[Line]) -> str:
-    """What has left a site so far, as a paragraph."""
+    """Return a paragraph that lists what has left a site so far."""
     lines = [line for line in lines if line.said["kind"] == ANSWER and not line.said.get("again")]
     told = Counter((one["left"], one.get("protected", "")) for one in (line.said for line in lines) if "left" in one)
     parts = [

@@ -60,7 +60,7 @@ def store_delivery(bundle: Path, message: FinishedModel) -> Path:
 
 
 def summary_of(data: bytes) -> RunSummary:
-    """Return the summary in a delivery. ProtocolError where it is none."""
+    """Return the summary in a delivery. ProtocolError if it is none."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

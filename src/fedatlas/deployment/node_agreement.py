@@ -1,4 +1,4 @@
-"""What a node has agreed to: the experiments that operators signed, checked with the node's own code, and pinned.
+"""The agreements of a node: experiments that operators signed, checked by the node's own code, and pinned.
 
     state/RUN/agreement.json   the digest of the one agreement on that run, and the number of the rules by which its file is read
 
@@ -73,7 +73,7 @@ class NodeAgreements:
         return agreed
 
     def pin(self, agreed: AgreedRun) -> None:
-        """Keep an agreement before anything is said under it. ProtocolError where another one was kept for a run of this name."""
+        """Keep an agreement before anything is said under it. ProtocolError if another one was kept for a run of this name."""
         path, digest = self._pinned(agreed), run_digest(agreed.signed)
         if not path.exists():
             self.accepted(agreed)
@@ -90,7 +90,7 @@ class NodeAgreements:
         return self.bundle.path / "state" / agreed.agreement.run / PIN
 
     def stands(self, agreed: AgreedRun) -> None:
-        """ProtocolError where an agreement has expired, or its operator is revoked by now."""
+        """Raise ProtocolError if an agreement has expired, or its operator is revoked by now."""
         if why := agreements.standing(self.bundle, agreed.signed, agreed.agreement):
             raise ProtocolError(f"the agreement is refused: {why}.")
 
@@ -110,7 +110,7 @@ class NodeAgreements:
 
 
 def own_identity(bundle: Bundle) -> str:
-    """Return the public key of a node's identity, in hexadecimal. ProtocolError where the private one is gone."""
+    """Return the public key of a node's identity, in hexadecimal. ProtocolError if the private one is gone."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:
@@ -121,7 +121,7 @@ def own_identity(bundle: Bundle) -> str:
 
 
 def check_facts(about: RowsFacts, own: RowsFacts) -> None:
-    """ProtocolError where what the rows of all nodes are said to be cannot include this node's own."""
+    """Raise ProtocolError if what the rows of all nodes are said to be cannot include this node's own."""
     alike = all(getattr(about, key) == getattr(own, key) for key in ("task", "x", "y", "scale", "shift", "ignore"))
     columns = [name for name, _ in about.schema] == [name for name, _ in own.schema]
     inside = columns and all(
@@ -132,7 +132,7 @@ def check_facts(about: RowsFacts, own: RowsFacts) -> None:
 
 
 def check_setup(setup: RowsSetup, agreed: AgreedRun, own: RowsFacts) -> None:
-    """ProtocolError where what round 0 settled does not fit this node's rows or the experiment."""
+    """Raise ProtocolError if what round 0 settled does not fit this node's rows or the experiment."""
     rows, clients = own.rows.train, len(agreed.agreement.names)
     check_facts(setup.about, own)
     numbers = {*setup.holders, *setup.judging}

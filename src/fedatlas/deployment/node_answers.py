@@ -37,7 +37,7 @@ class FirstAnswers:
         self.folder = folder / "answers"
 
     def known(self, index: int, digest: str) -> FirstAnswer | None:
-        """Return the answer that this question was given. ProtocolError where another one was asked under its number."""
+        """Return the answer that this question was given. ProtocolError if another one was asked under its number."""
         path = self._path(index)
         if not path.exists():
             return None
@@ -53,7 +53,7 @@ class FirstAnswers:
         return answer
 
     def check(self, about: RowsFacts, totals: tuple[LearntSum, ...]) -> None:
-        """ProtocolError where round 0 is said to have gone otherwise than this node was told."""
+        """Raise ProtocolError if round 0 is said to have gone otherwise than this node was told."""
         for index, answer in self._all():
             if index > len(totals) or answer.digest != digest_of(encoded(SumTerms(about, totals[:index]))):
                 raise ProtocolError("the sums of round 0 are not those that this node was told before.")

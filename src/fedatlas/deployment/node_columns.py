@@ -88,7 +88,7 @@ def active_of(config: ExperimentConfig) -> int:
 
 
 def letters_of(bundle: Bundle, agreed: AgreedRun, digest: str) -> SignedLetters:
-    """Return what this node signs its letters with, and opens those of others. ConfigError where its key is gone."""
+    """Return what this node signs its letters with, and opens those of others. ConfigError if its key is gone."""
     path = bundle.path / IDENTITY
     if not path.exists():
         raise ConfigError(f"'{path}' is gone: copy the bundle again.")
@@ -123,7 +123,7 @@ class NodeColumnsRun:
         return self.agreed.asked(ids=ids, own_ids=len(with_ids(self.data)))
 
     def _check_due(self, request: Request) -> None:
-        """ProtocolError unless the experiment asks this of this party in this round, with these words beside the letters."""
+        """Raise ProtocolError unless the experiment asks this party for this in this round, with exactly these values and letters."""
         usual = all(getattr(request, name) == value for name, value in USUAL.items())
         if not usual or request.attempt >= ATTEMPTS:
             raise ProtocolError(f"a party with columns is asked alone and as it is, at most {ATTEMPTS} times a round.")
@@ -139,7 +139,7 @@ class NodeColumnsRun:
             raise ProtocolError(f"the experiment asks for '{request.what}' in other words.")
 
     def _check_order(self) -> None:
-        """PrivacyError where the rows stand in an order that the policy does not allow any more."""
+        """Raise PrivacyError if the rows stand in an order that the policy does not allow any more."""
         kept = (self.state.party.get(self.number) or {}).get("align")
         by_seed = kept is not None and kept["key"].numpy().tobytes() == seed_key(self.data.seed)
         if by_seed and self.data.row_order == "secret":

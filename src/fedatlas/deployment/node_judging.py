@@ -1,8 +1,8 @@
-"""Judging at the nodes, where the server has no test rows: each judges the model on its own, and sums come back, which equal pooling.
+"""Judging at the nodes, if the server has no test rows. Each node judges the model and returns sums, whose total equals pooling.
 
-Where the server sees sums only, all nodes that have test rows judge a model, or none: of two sums of which one lacks a node, the
-difference would be that node's, and the totals by class and of the target are the same for every model. So a node gives such an answer
-once and for all in the sum of the same nodes (`judged_on`).
+If the server sees only sums, either all nodes with test rows judge a model, or none. If a node were missing from one of two sums, their
+difference would be its answer, and the totals by class and of the target are the same for every model. So a node's answers are opened
+only in sums of the same nodes (`judged_on`).
 
 The sums are those that figures are made of (`metrics.quality`): of classes the weight of those that are truly c, predicted c and both,
 and the loss; of numbers the errors and the moments of the target, standardised as the model learns it. Under secure aggregation they

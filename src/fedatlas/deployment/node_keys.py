@@ -72,7 +72,7 @@ class NodeKeys:
     def of(
         cls, bundle: Bundle, agreed: AgreedRun, digest: str, how: Protection | None, folder: Path
     ) -> NodeKeys | None:
-        """Return the keys for a run; None where no protocol gives a node any. ``digest``: of the run, which every signature names."""
+        """Return the keys for a run; None if no protocol gives a node any. ``digest``: of the run, which every signature names."""
         protocol = None if how is None else how.protocol
         if protocol is None or protocol.node is None:
             return None

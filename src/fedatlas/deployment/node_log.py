@@ -58,13 +58,13 @@ class NodeLog:
 
 
 def about(kind: str, asked: Any) -> Mapping[str, Any]:
-    """What a message is about."""
+    """Return the fields of a log line that a message fills."""
     fields = asked._asdict()
     return {"what": kind, **{name: fields[name] for name in ("run", "place", "index", "digest") if name in fields}}
 
 
 def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dict[str, Any]:
-    """What the answer to a task holds, for whom, how protected, of how many rows and among which nodes."""
+    """Return the fields of a log line about the answer to a task: content, protection, rows, and the nodes of its sum."""
     what, agreed = request.what[:100], running.agreed
     if agreed.whole.columns:
         sealed = {"protected": "sealed"} if agreed.whole.mechanisms else {}

@@ -203,7 +203,7 @@ MUST_AGREE = {
 
 
 def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
-    """Facts of all rows: classes and categories of all parties, in order. DataError where two parties' rows do not go together."""
+    """Facts of all rows: classes and categories of all parties, in order. DataError if two parties' rows do not go together."""
     first, *others = facts
     known = facts[first]
     for name in others:

@@ -60,7 +60,7 @@ class NodeRowsRun:
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
 
     def asked(self, request: Request) -> Asked:
-        """A request as the policy sees it. ProtocolError where the experiment draws other nodes for this round."""
+        """A request as the policy sees it. ProtocolError if the experiment draws other nodes for this round."""
         local, n = self.config.local, self.half.sizes[self.number]
         budget = request.budget or self.setup.bench.local.budget
         examples = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) if n else 0
@@ -104,7 +104,7 @@ class NodeRowsRun:
 
 
 def cohort_of(request: Request, protection: Protection | None, session: Any) -> tuple[int, ...] | None:
-    """Return the nodes that this node signs for, or whose sum it helps to open; None where a request does not tell."""
+    """Return the nodes that this node signs for, or whose sum it helps to open; None if a request does not tell."""
     protocol = None if protection is None else protection.protocol
     if protocol is None or protocol.cohort is None:
         return None

@@ -73,7 +73,7 @@ def replayed(totals: Sequence[LearntSum]) -> Learn:
 
 
 def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
-    """A sum that was written down. ProtocolError where it is of another question."""
+    """A sum that was written down. ProtocolError if it is of another question."""
     if total is None or total.name != summary.name:
         name = total.name if total else "nothing"
         raise ProtocolError(f"the sums of '{name}' came where those of '{summary.name}' were due.")

@@ -64,7 +64,7 @@ class NodeState:
                 self.party.put(self.client, kept["state"])
 
     def known(self, place: Place, digest: str) -> StoredReply | None:
-        """Return the reply that this ask was given already. ProtocolError where it cannot be asked here and now."""
+        """Return the reply that this ask was given already. ProtocolError if it cannot be asked here and now."""
         at, attempt, _ = place
         if kept := self.replies.get(place):
             if kept.digest != digest:
@@ -123,7 +123,7 @@ class NodeState:
 
 
 def same_rows(known: str, found: str) -> str:
-    """Return the fingerprint of a node's rows. DataError where the run began with another one."""
+    """Return the fingerprint of a node's rows. DataError if the run began with another one."""
     if known not in {"", found}:
         raise DataError("its rows are not those that the run began with: put the original file back.")
     return found

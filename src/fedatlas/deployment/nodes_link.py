@@ -54,7 +54,7 @@ from fedatlas.wire.messages import (
 CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
 BEGUN = -1  # in the place of an ask's number: the attempt was begun
 TOLD = 3  # times that a node may be told a run anew during one ask
-REPLY = 4  # times the bytes of its request that a reply may have, beside what any message may
+REPLY = 4  # a reply may have so many times the bytes of its request, and what any message may
 LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
 StartMessage = Callable[[int, int], RunStart]
 """(number of a node, the last round that landed) -> the message that sets it up."""
@@ -188,7 +188,7 @@ class _OpenAsk:
         self.dropped = ""  # why a round of several questions cannot be answered any further by one of them
         if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
             link.closed.close((*self.place[:2], BEGUN), ())
-        self.begun: Counter[int] = Counter()  # by node: how often it was told the run anew
+        self.begun: Counter[int] = Counter()  # by node: how often it was told the run again
         self.known = link.closed.known.get(self.place)  # driven again: exactly these replies were taken
         self.due = {*self.requests} if self.known is None else {*self.known} & {*self.requests}
         least = len(requests) if link.whole else min(link.rules.minimum, len(requests))
@@ -305,7 +305,7 @@ class _OpenAsk:
 
 
 def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:
-    """Read the reply in a message. TransportError where it is of another ask, party or run."""
+    """Read the reply in a message. TransportError if it is of another ask, party or run."""
     if said.digest != digest:
         raise TransportError("it answers another request")
     reply: Reply = decoded(Reply, said.body)

@@ -1,4 +1,4 @@
-"""What a node has helped to open, over all its runs: the same answer is not opened again in the sum of other nodes.
+"""The answers that a node has helped to open, in all its runs. The same answer is not opened again in the sum of other nodes.
 
 Two sums that hold the same answers but for one node's show that node's answer. So before its shares leave, a node writes down a digest
 of the answer that lies under the masks, and who is in the sum. Only its own key (``opened.key``) tells which answer a digest is of.
@@ -49,7 +49,7 @@ class OpenedAnswers:
     def opening(self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool, rows: str = "") -> None:
         """Write down that the answer of a session is opened in the sum of these nodes. ``rows``: digest of those that it judges on.
 
-        PrivacyError where it was opened before in another sum, unless the node's policy says ``repeat``.
+        PrivacyError if it was opened before in another sum, unless the node's policy says ``repeat``.
         """
         made = (session or {}).get(MADE)
         if not made:

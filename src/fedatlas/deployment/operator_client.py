@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 
 class ServerAway(NamedTuple):
-    """The server cannot be reached for now: said beside the events of a run."""
+    """The server cannot be reached for now. It is yielded among the events of a run."""
 
 
 def silent(text: str) -> None:

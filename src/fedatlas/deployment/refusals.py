@@ -35,7 +35,7 @@ def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
 
 
 def refuse(whole: Checked, names: Sequence[str]) -> None:
-    """ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
+    """Raise ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
     if whole.config.tracking is not None:
         raise ConfigError("[tracking]: a deployed run tells no tool in this version; remove the table.")
     for words in _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names)):
@@ -43,7 +43,7 @@ def refuse(whole: Checked, names: Sequence[str]) -> None:
 
 
 def undeployable(algorithm: Algorithm) -> str:
-    """Return why deployed runs cannot have an algorithm, by its record; "" where they can."""
+    """Return why deployed runs cannot have an algorithm, by its record; "" if they can."""
     a, d = algorithm, algorithm.demands
     reasons = {
         a.refuses.get("deployment", ""): "deployment" in a.refuses,

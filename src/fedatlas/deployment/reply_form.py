@@ -1,7 +1,7 @@
-"""What an honest reply looks like: its parts, types and shapes, and how much work can stand behind it.
+"""The form of an honest reply: its parts, types and shapes, and the most work that it can report.
 
 The server knows the experiment, so it works the form out by itself: it asks a party that holds two rows of zeros the same. What
-differs from that is a reply that cannot be used, whatever it would have led to.
+differs from that is a reply that cannot be used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReplyForms:
         self.known: dict[tuple[str, ...], Update | None] = {}
 
     def of(self, request: Request, opened: Callable[[Request, Update], Update]) -> Update | None:
-        """An honest update, ``opened`` as the server does; None where the example comes to none."""
+        """Return an honest update, ``opened`` as the server does; None if the example gives none."""
         key = request.what, request.reduce, *sorted(request.message)
         if key not in self.known:
             made = self._made(request)

@@ -267,7 +267,7 @@ class Server:
 
 
 def _event(line: bytes, number: int) -> Any:
-    """The event of a line; None where a full disk cut it short, or it is no event of this version."""
+    """The event of a line; None if a full disk cut it short, or it is no event of this version."""
     try:
         return read(RawMessage({**json.loads(line), "number": number}), EVENTS)
     except (ValueError, TypeError, ProtocolError):

@@ -83,7 +83,7 @@ from fedatlas.wire.messages import (
 
 JOB, LEARNT, EVENT_LINES, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
 WIDEST = 1 << 26  # numbers in one row
-ANSWER = 120.0  # seconds that a question before round 1 waits, beside what [round] says
+ANSWER = 120.0  # seconds that a question before round 1 waits at least
 
 
 class Stopped(FedatlasError):
@@ -361,7 +361,7 @@ class InitialAnswers:
         return answers
 
     def _settled(self, setup: Setup, about: RowsFacts) -> RowsSetup:
-        """What round 0 settled."""
+        """Return what round 0 settled."""
         sizes = setup.sizes
         worth = worth_of(setup.config.local.batch_size, list(sizes.values()))
         holders, judging = tuple(k for k, n in sizes.items() if n), tuple(self.judging or ())
@@ -393,7 +393,7 @@ class InitialAnswers:
 
 
 def read_facts(kind: Any, facts: Any) -> Any:
-    """Return the facts of a node's rows or table. ProtocolError where they do not fit, or its rows would not fit into memory."""
+    """Return the facts of a node's rows or table. ProtocolError if they do not fit, or its rows would not fit into memory."""
     found = record(kind, facts, "facts")
     wide = (math.prod(shape) for _, shape in (found.x, found.y)) if isinstance(found, RowsFacts) else [found.spread]
     if max(wide) > WIDEST:
@@ -402,7 +402,7 @@ def read_facts(kind: Any, facts: Any) -> Any:
 
 
 def read_sums(body: Body, form: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a node's sums. ProtocolError where they do not have the form of honest ones."""
+    """Return a node's sums. ProtocolError if they do not have the form of honest ones."""
     answer: Mapping[str, Any] = decoded(Sums, body).answer
     if why := unlike(form, answer, "its answer"):
         raise ProtocolError(f"{why}.")

@@ -24,7 +24,7 @@ from fedatlas.tree import Tree
 
 VERDICTS = "verdicts"
 ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
-"""What comes of a reply that has the right form, and values that nobody can compute with."""
+"""Errors raised by a reply of the right form whose values cannot be computed with."""
 
 
 class StreamsHost(Host):

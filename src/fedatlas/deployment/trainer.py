@@ -326,7 +326,7 @@ class Trainer:
 
 
 def read_by(policy: Policy) -> tuple[Any, ...]:
-    """What a policy says of the rows themselves; where it is changed, a run is opened anew."""
+    """Return the keys of a policy that decide how rows are read. If they change, a run is opened again."""
     return policy.names, policy.row_order
 
 
@@ -336,7 +336,7 @@ def keeps_state(whole: Checked) -> bool:
 
 
 def _request(running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest) -> Request:
-    """The request in a message. ProtocolError where its head says something else, or where it is of another run."""
+    """Return the request in a message. ProtocolError if its head disagrees, or if it belongs to another run."""
     if digest_of(asked.body) != asked.digest:
         raise ProtocolError("its digest is not that of its message.")
     if asked.agreed != running.digest:

@@ -67,7 +67,7 @@ def sign(bundle: Bundle, agreement: Agreement) -> Signed:
 def verified(bundle: Bundle, signed: Signed) -> Agreement:
     """Return the agreement in a signed text, checked by the party that holds ``bundle``.
 
-    ProtocolError where an operator of this federation, registered and not revoked, did not sign it, where it has expired, is of
+    ProtocolError if an operator of this federation, registered and not revoked, did not sign it, or if it has expired, is of
     another federation or protocol, or names a node or a key that is not in this party's list of members.
     """
     try:

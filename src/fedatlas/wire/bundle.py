@@ -58,7 +58,7 @@ class Bundle(NamedTuple):
 
     @classmethod
     def open(cls, path: Path, role: str) -> Bundle:
-        """ConfigError where there is none, or one of another role."""
+        """Raise ConfigError if there is none, or one of another role."""
         certificates.installed()
         try:
             given = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
@@ -103,12 +103,12 @@ class Bundle(NamedTuple):
         return {"date": "", "serials": [], **found}
 
     def signed_revocations(self) -> str:
-        """The text of that list, with its signature; "" where there is none."""
+        """The text of that list, with its signature; "" if there is none."""
         path = self.path / REVOKED
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def take_revocations(self, signed: str) -> bool:
-        """Keep a list of revocations that is newer than the one that is known. ValueError where the authority did not sign it."""
+        """Keep a list of revocations that is newer than the one that is known. ValueError if the authority did not sign it."""
         found = list_in(signed, REVOKED, self.path / CA)
         if found.get("federation") != self.federation:
             raise ValueError("it is of another federation")

@@ -124,7 +124,7 @@ class Authority:
 
 
 def signed_list(path: Path, ca: Path) -> Any:
-    """Read a list that `Authority.sign` wrote. ConfigError where the authority did not sign it."""
+    """Read a list that `Authority.sign` wrote. ConfigError if the authority did not sign it."""
     try:
         return list_in(path.read_text(encoding="utf-8"), path.name, ca)
     except (OSError, ValueError) as error:
@@ -134,7 +134,7 @@ def signed_list(path: Path, ca: Path) -> Any:
 
 
 def list_in(signed: str, name: str, ca: Path) -> Any:
-    """Return the list ``name`` in a signed text. ValueError where the authority did not sign it."""
+    """Return the list ``name`` in a signed text. ValueError if the authority did not sign it."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -154,7 +154,7 @@ def list_in(signed: str, name: str, ca: Path) -> Any:
 
 
 def caller_of(pem: bytes) -> Caller | None:
-    """The party that a certificate names; None where it names none."""
+    """The party that a certificate names; None if it names none."""
     from cryptography import x509
 
     try:

@@ -32,7 +32,7 @@ def channel(bundle: Bundle) -> Any:
 
 
 def refusal(error: Any) -> str:
-    """The server's reason for refusing a call; "" where it did not answer."""
+    """The server's reason for refusing a call; "" if it did not answer."""
     import grpc
 
     told = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION}
@@ -44,7 +44,7 @@ class RefusedByServer(FedatlasError):
 
 
 def call(bundle: Bundle, asked: Any) -> Iterator[Any]:
-    """The server's answers to an operator's record. RefusedByServer with its reason; TransportError where it is not there."""
+    """The server's answers to an operator's record. RefusedByServer with its reason; TransportError if it is not there."""
     import grpc
 
     from fedatlas.wire.listener import CALL, LONG_CALL, OPERATE, SERVICE

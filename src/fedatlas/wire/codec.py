@@ -108,7 +108,7 @@ def encode(value: Any) -> bytearray:
 def decode(data: Any, copy: bool = False, *, own: bool = False) -> Any:
     """The value behind ``data`` (bytes, bytearray or memoryview); its tensors are views of ``data``, or with ``copy`` their own.
 
-    ``own``: this party wrote them, and their head may be of any length. TransportError where they are cut short, are not of this
+    ``own``: this party wrote them, and their head may be of any length. TransportError if they are cut short, are not of this
     layout, or would take memory out of proportion: a tensor stands where the writer puts it, so that no two hold the same bytes.
     """
     view = memoryview(data)

@@ -43,13 +43,13 @@ hints_of = cache(lambda kind: get_type_hints(kind, include_extras=True))
 
 
 def fitting(fits: Any, at: str, why: str) -> None:
-    """ProtocolError for a field that does not fit, in one form of a sentence: where it stands, and why."""
+    """Raise ProtocolError unless a field fits; its sentence names the field, and why."""
     if not fits:
         raise ProtocolError(f"the field {at[:100]!a} {why}.")
 
 
 def record(kind: Any, value: Any, at: str, bound: Bound = ANY) -> Any:
-    """A value read as a type. ProtocolError where it does not fit. ``at``: names of the message and its field."""
+    """A value read as a type. ProtocolError if it does not fit. ``at``: names of the message and its field."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return record(inner[0], value, at, inner[1])

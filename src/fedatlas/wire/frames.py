@@ -60,7 +60,7 @@ def frames(message: RawMessage) -> Iterator[bytes]:
 
 
 def parsed(data: bytearray) -> RawMessage:
-    """The message in these bytes. TransportError where they do not hold one."""
+    """The message in these bytes. TransportError if they do not hold one."""
     length, view = int.from_bytes(data[:4], "little"), memoryview(data)
     if len(data) < 4 + length or length > HEAD:
         raise TransportError("a message is shorter than it says.")
@@ -140,7 +140,7 @@ def write(pipe: IO[bytes], message: RawMessage) -> None:
 
 
 def read(pipe: IO[bytes]) -> RawMessage | None:
-    """Read the next message of a pipe; None where the other end is closed."""
+    """Read the next message of a pipe; None if the other end is closed."""
     size = pipe.read(8)
     if len(size) < 8:
         return None

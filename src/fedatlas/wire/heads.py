@@ -1,6 +1,6 @@
 """Heads of messages: JSON that came from elsewhere, read only where what it becomes stays in proportion to the message.
 
-A text of brackets alone would take twenty times its length as lists. So the memory is reckoned from the text before it is read.
+A text of only brackets would take twenty times its length as lists. So the memory is reckoned from the text before it is read.
 """
 
 from __future__ import annotations

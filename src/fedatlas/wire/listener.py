@@ -1,4 +1,4 @@
-"""The server's end of the network: a stream a node, the operators' calls, and who gets in. Mutual TLS always; nothing here knows torch.
+"""The server's end of the network: one stream per node, the operators' calls, and who gets in. Mutual TLS always; nothing here knows torch.
 
 A node opens its stream and keeps it; what comes on it lies in ``events`` until somebody takes it, in the order in which it came:
 
@@ -112,7 +112,7 @@ class Listener:
         self.listen = listen or ("127.0.0.1" if bundle.host in {"localhost", "127.0.0.1"} else ALL)
 
     def start(self) -> None:
-        """Start to listen. ConfigError where the port is taken."""
+        """Start to listen. ConfigError if the port is taken."""
         import grpc
 
         key, certificate, ca = self.bundle.pem()
@@ -361,7 +361,7 @@ class Listener:
 
 
 def _first(pieces: Iterator[bytes]) -> bytes | None:
-    """The first message of a call; None where it ends before it says something."""
+    """The first message of a call; None if it ends before it says something."""
     with contextlib.suppress(Exception):  # whatever gRPC raises where a call breaks
         return next(pieces, None)
     return None

@@ -22,7 +22,7 @@ def refusal(message: RawMessage, why: str, *, dropped: bool = False) -> Refusal:
 
 
 def other_protocol(message: RawMessage, who: str, other: str) -> str:
-    """The reason why two programs cannot talk, from the ``hello`` of one; "" where both speak this protocol."""
+    """The reason why two programs cannot talk, from the ``hello`` of one; "" if both speak this protocol."""
     theirs = message.head.get("protocol")
     if type(theirs) is int and theirs == PROTOCOL:
         return ""

@@ -33,7 +33,7 @@ Place = tuple[Count, Count, Count]
 Verdicts = tuple[tuple[Count, bool], ...]
 """(a round that landed, whether the node counted in it)."""
 Measured = Annotated[float, Bound(nan=True)] | None
-"""A figure of a model; None where it was not judged."""
+"""A figure of a model; None if it was not judged."""
 Work = tuple[Count, Count, Count, float, Measured]
 """(rows, steps, examples, sum of learning rates, training loss) of a task."""
 Open = Annotated[Mapping[str, Any], Bound(most=1 << 24, open=True)]
@@ -251,7 +251,7 @@ class StartEvent(NamedTuple):
 
 
 class NoticeEvent(NamedTuple):
-    """A run says something."""
+    """A notice of a run."""
 
     text: Text
     time: float = 0.0
@@ -435,7 +435,7 @@ def written(value: Any) -> RawMessage:
 
 
 def sayable(text: str) -> str:
-    """A text of ours as it may stand in a field: whatever has no Unicode is replaced, and what is too long is cut."""
+    """A text of ours as it may stand in a field: characters without Unicode are replaced, and a long text is cut."""
     return text.encode(errors="replace").decode()[:10_000]
 
 

@@ -40,7 +40,7 @@ TRIAL = (
     ("min_rows = 10", "min_rows = 1"),
     ('row_order = "secret"', 'row_order = "seed"'),
 )
-"""What a trial on one machine writes otherwise: its rows are not secret, its offices may be small, and it ends as a simulation does."""
+"""Lines that differ in a trial on one machine: its rows are not secret, its offices may be small, and it equals a simulation."""
 
 Whole = Annotated[int, Bound(least=1)]
 
