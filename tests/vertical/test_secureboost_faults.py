@@ -124,6 +124,21 @@ def test_sums_leave_in_an_order_of_their_own() -> None:
     assert sorted(map(tuple, first.tolist())) == sorted(map(tuple, second.tolist()))
 
 
+def test_who_sorts_the_sums_by_their_rows_has_the_order_of_the_bins() -> None:
+    """What docs/vertical.md says of the active party: the secret order of sums hides no order within a column."""
+    whole, wire = table(), Wire()
+    x = np.nan_to_num(whole.x)
+    done = trained(Table(x, whole.y, "classes"), [[0, 1, 3], [2]], HOW._replace(trees=1), observers=[wire])
+    reply = next(codec.decode(data) for what, data in wire.frames if what == "histogram" and b'"sums"' in data)
+    sums = sums_in(reply)["left"][0].numpy()
+    fixed = gains.fixed(*gains.gradients(whole.y, np.zeros(60), None, gains.MarginUnit("classes")), HOW.precision)
+    (cuts,) = records.column_cuts(done.state(1)["boost"])
+    below = x[:, 2] <= cuts[:, None]  # by cut, in its order
+    assert np.array_equal(
+        sums[np.argsort(sums[:, 2])], np.stack([below @ fixed.g, below @ fixed.h, below.sum(axis=1)], axis=1)
+    )
+
+
 # ------------------------------------------------------------------------------------------------ wrong answers
 
 

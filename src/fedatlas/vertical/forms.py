@@ -70,10 +70,10 @@ class Numbers(NamedTuple):
 
 
 class ListOf(NamedTuple):
-    """A list of ``count`` values of one form; ``once``: no value comes twice."""
+    """A list of ``length`` values of one form; ``once``: no value comes twice."""
 
     one: Form
-    count: Size | None = None
+    length: Size | None = None
     once: bool = False
 
     def odd(self, value: Any, at: str, sizes: Sizes) -> str:
@@ -81,7 +81,7 @@ class ListOf(NamedTuple):
         if not isinstance(value, list):
             return f"{at} is no list"
         reasons = (odd(self.one, one, f"an entry of {at}", sizes) for one in value)
-        if why := other_length(len(value), self.count, at, sizes) or next((why for why in reasons if why), ""):
+        if why := other_length(len(value), self.length, at, sizes) or next((why for why in reasons if why), ""):
             return why
         return f"{at} has an entry twice" if self.once and len({*value}) < len(value) else ""
 

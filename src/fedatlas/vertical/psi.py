@@ -3,7 +3,7 @@
     H(id)^a^b = H(id)^b^a
 
 ``ed25519``: H is libsodium's map of 32 uniform bytes (BLAKE2b of the id) to the subgroup of prime order, in which deciding whether two
-points have the same exponent is as hard as the decisional Diffie-Hellman problem. ``x25519`` is about twice as fast and
+points have the same exponent is as hard as the decisional Diffie-Hellman problem. ``x25519`` is about three times as fast and
 uses the hash as an x coordinate: whether it lies on the curve or on its twist survives every exponent, so each masked id
 reveals one bit.
 PyNaCl (``pip install "fedatlas[he]"``) is imported when it is used. libsodium refuses points outside the subgroup, and
