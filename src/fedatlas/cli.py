@@ -36,12 +36,18 @@ from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory
 from fedatlas.files import name_too_long
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated learning you can trust: simulate, measure, report.",
 )
+
+KINDS = "data partitions models algorithms transforms reducers privacy attacks rules losses experiments".split()
+"""The kinds of `catalogue`, which takes seconds to import."""
+
+
+def _kinds(incomplete: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def _version(wanted: bool) -> None:
@@ -200,9 +206,7 @@ def partition(
 def list_(
     kind: Annotated[
         str,
-        Argument(
-            help="data | partitions | models | algorithms | transforms | privacy | attacks | rules | losses | experiments"
-        ),
+        Argument(help=" | ".join(KINDS), autocompletion=_kinds),
     ],
     plugin: Plugin = None,
     as_json: Json = False,

@@ -242,6 +242,12 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(data, more, said):
         dry_run(Experiment.of(data=data, **more))
 
 
+def test_keys_of_a_table_stay_keys():
+    experiment = Experiment.of(data={"name": "digits", "test": float(np.float64(0.5)), "limit": 100})
+    assert experiment.held == ()
+    assert Experiment.of(data={"name": "digits", "test": np.float64(0.5), "limit": 100}).config == experiment.config
+
+
 def test_a_dropped_column_may_hold_lists():
     rows = frame().assign(age=[[1]] * 240)
     assert sizes(Experiment.of(data=rows, drop=["age"], **KEYS)) == (180, 60)

@@ -30,7 +30,7 @@ class Handed(NamedTuple):
 def is_rows(data: Any) -> bool:
     """Return whether ``data`` are rows, not the keys of ``[data]``."""
     if isinstance(data, Mapping):
-        return any(not isinstance(value, str | int | float | bool | list | tuple | None) for value in data.values())
+        return "x_train" in data or any(is_hub(x) or getattr(x, "ndim", 0) for x in data.values())
     return data is not None
 
 
