@@ -258,7 +258,9 @@ def audit(
 @app.command()
 def trial(
     arguments: File = None,
-    nodes: Annotated[int, typer.Option(help="How many nodes.", min=1)] = 3,
+    nodes: Annotated[
+        int | None, typer.Option(help="How many nodes (default: 3, or one for each natural owner of rows).", min=1)
+    ] = None,
     judge: Annotated[
         Literal["server", "nodes"], typer.Option(help="Who holds the test rows: the server, or each node a part.")
     ] = "server",

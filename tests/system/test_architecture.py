@@ -40,8 +40,7 @@ PARTS = BASE | {
     "layers",
 }
 METHODS = {"algorithms", "weighting", "vertical"}
-# What crosses between parties, and how it is sealed.
-SEAM = {"secret", "wire.codec", "federation.link", "federation.sealing"}
+SEAM = {"secret", "wire.codec", "federation.link", "federation.sealing"}  # what crosses, and how it is sealed
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}

@@ -18,7 +18,7 @@ from fedatlas.config import parse
 from fedatlas.config.tracking import NEEDS, TrackingConfig
 from fedatlas.course.progress import Silent
 from fedatlas.deployment.refusals import deployable
-from fedatlas.tracking import follower
+from fedatlas.tracking import by_wandb, follower
 from fedatlas.tracking.tracker import Beginning, Tracker
 from wandb_files import wandb_run
 
@@ -109,7 +109,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("mlflow", reason="the extra 'tracking' is not installed")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
     from mlflow import MlflowClient
 
     return MlflowClient
@@ -153,6 +154,8 @@ def test_a_server_that_is_gone_costs_a_notice(mlflow: Any, tmp_path: Path):
     assert done.summary["final"]["accuracy"] > 0
     (said,) = heard.of_tracking()
     assert "mlflow is told no more" in said
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1"
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "10"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -195,6 +198,7 @@ def test_wandb_without_a_key_asks_nobody(tmp_path: Path, monkeypatch: pytest.Mon
     run(small("wandb"), out=tmp_path / "run", baselines=False, progress=heard)
     (said,) = heard.of_tracking()
     assert "WANDB_MODE=offline" in said
+    assert (by_wandb.INIT, by_wandb.FINISH) == (20, 30)
 
 
 # --- What holds for every tool

@@ -7,6 +7,7 @@ experiment as an operator would, and fetches the run. What dies is started again
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -118,27 +119,31 @@ def federation(
 def trial(
     experiment: Path | None,
     overrides: Sequence[str],
-    nodes: int,
+    nodes: int | None,
     out: Path,
     *,
     quiet: bool = False,
     judge: str = "server",
 ) -> tuple[str, StatusEvent]:
-    """Run a trial; return the run's name and its last event. The run's directory is ``out``."""
+    """Run a trial; return the run's name and its last event. The run's directory is ``out``.
+
+    ``nodes``: how many; None: one for each natural owner of the rows, if the experiment's clients are these, else three.
+    ConfigError, before a server or a node is started, for what cannot be deployed.
+    """
     say: Say = silent if quiet else to_stderr
     check_out(out)
     parties = parties_of(experiment)
     tables = {name: str(one["path"]) for name, one in parties.items()}
-    names = [*tables] or [f"site-{k + 1}" for k in range(nodes)]
-    overrides = [*overrides]
-    if not tables and not any(one.replace(" ", "").startswith("partition.clients=") for one in overrides):
-        overrides.append(f"partition.clients={nodes}")
+    names, overrides, submitted = planned(experiment, overrides, nodes, [*tables])
     folder = Path(tempfile.mkdtemp(prefix="fedatlas-trial-"))
     command = [sys.executable, "-m", "fedatlas.deployment.trial_rows", str(folder), ",".join(names), judge]
     dealing = subprocess.Popen(
         [*command, str(experiment) if experiment else "-", *overrides], stderr=subprocess.PIPE, text=True
     )
     try:
+        dealt = not names
+        if dealt:  # how many owners there are, only the rows say
+            names, submitted = by_owner(dealing, folder, experiment, submitted, say)
         with federation(folder, names, judge, tables) as (processes, bundles):
             say(
                 f"{len(names)} nodes and a server start on this machine; nodes allow plain label counts and answers from a single row here "
@@ -147,12 +152,10 @@ def trial(
             for name in names:
                 form = {key: value for key, value in parties.get(name, {}).items() if key in OF_THE_FILE}
                 Policy.write_for_trial(bundles[name] / POLICY, form)
-            _, said = dealing.communicate()
-            if dealing.returncode:
-                words = said.strip().splitlines()[-1:] or ["the rows could not be dealt."]
-                raise ConfigError(words[0].removeprefix("fedatlas: "))
+            if not dealt:
+                ended_well(dealing)
             operator = Bundle.open(bundles["operator"], "operator")
-            run = submit(operator, experiment, overrides, [], START)
+            run = submit(operator, experiment, submitted, [], START)
             ended = watch(operator, run, say)
             if ended.status in {"finished", "diverged", "stopped"}:
                 fetch(operator, run, out)
@@ -172,3 +175,49 @@ def trial(
             say(f"Kept: {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def planned(
+    experiment: Path | None, overrides: Sequence[str], nodes: int | None, parties: list[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the nodes' names, the overrides with which rows are dealt, and those that are submitted.
+
+    No names: one for each natural owner, whom nobody has counted yet. ConfigError for what cannot be deployed, now that
+    no process runs.
+    """
+    from fedatlas.config import read  # with torch, which submitting needs as well
+    from fedatlas.deployment.refusals import deployable, with_values
+    from fedatlas.deployment.trial_rows import NATURAL, of_nodes, site
+
+    config, given = read(experiment, overrides), [*overrides]
+    by_owner = config.partition.name == NATURAL and nodes is None and not parties
+    names = parties or [site(k) for k in range(nodes or 3)]
+    if not parties and not any(one.replace(" ", "").startswith("partition.clients=") for one in given):
+        given.append(f"partition.clients={len(names)}")
+    deployable(with_values(of_nodes(read(experiment, given))), names)
+    submitted = [*given, 'data.client=""'] if of_nodes(config) is not config else given
+    return ([], [*overrides], submitted) if by_owner else (names, given, submitted)
+
+
+def by_owner(
+    dealing: subprocess.Popen[str], folder: Path, experiment: Path | None, submitted: list[str], say: Say
+) -> tuple[list[str], list[str]]:
+    """Wait for the rows of each owner; return a node for each, and the overrides to submit. ConfigError as `planned` raises it."""
+    from fedatlas.config import read
+    from fedatlas.deployment.refusals import deployable, with_values
+    from fedatlas.deployment.trial_rows import OWNERS
+
+    ended_well(dealing)
+    owners: dict[str, str] = json.loads((folder / OWNERS).read_text(encoding="utf-8"))
+    submitted = [*submitted, f"partition.clients={len(owners)}"]
+    deployable(with_values(read(experiment, submitted)), [*owners])
+    say(f"Each owner's rows are at a node: {', '.join(f'{name} has {owner!r}' for name, owner in owners.items())}.")
+    return [*owners], submitted
+
+
+def ended_well(dealing: subprocess.Popen[str]) -> None:
+    """Wait until the rows are dealt; ConfigError with its sentence if they could not be."""
+    _, said = dealing.communicate()
+    if dealing.returncode:
+        words = (said or "").strip().splitlines()[-1:] or ["the rows could not be dealt."]
+        raise ConfigError(words[0].removeprefix("fedatlas: "))

@@ -2,35 +2,57 @@
 
     python -m fedatlas.deployment.trial_rows FOLDER NODES server|nodes EXPERIMENT|- [table.key=value ...]
 
-It is a process that ends, so that the program that starts it needs no torch.
+It is a process that ends, so that the rows are not kept by the program that starts it. NODES "" makes a node of each
+natural owner; ``owners.json`` then says which node holds whose rows.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from fedatlas.config import ExperimentConfig, read
+from fedatlas.config import ExperimentConfig, parse, read
+from fedatlas.data.dataset import Dataset, Partition, Split
 from fedatlas.data.partition import make_partition
 from fedatlas.deployment.node_rows import SUFFIX, write_stored
 from fedatlas.deployment.refusals import deployable, with_values
 from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.files import write_json
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.assembly import load
+from fedatlas.setup.resolution import resolve
 
-TEST = f"test{SUFFIX}"
+TEST, OWNERS = f"test{SUFFIX}", "owners.json"
+MOST = 20  # natural owners of which each may be a node unasked: every node is three processes
+NATURAL = "natural"  # the partition whose clients are the rows' owners
 
 
-def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = "server") -> None:
+def of_nodes(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the experiment as it is submitted once its rows are dealt: each node then holds the rows of one owner, unnamed."""
+    if config.data.name != "file" or not config.data.options().get("client"):
+        return config
+    plain = config.plain()
+    for key in ("client", "same_owner"):
+        plain["data"].pop(key, None)
+    return parse(plain)
+
+
+def site(number: int) -> str:
+    """Return the name of a node, counted from 0."""
+    return f"site-{number + 1}"
+
+
+def deal(config: ExperimentConfig, names: Sequence[str], folder: Path, judge: str = "server") -> None:
     """Write ``NAME.rows`` for each node, and the test rows, or deal these, too. ConfigError for an experiment that cannot be deployed.
 
-    Parties that hold columns have their tables already.
+    Without ``names`` each natural owner is a node. Parties that hold columns have their tables already.
     """
-    whole = deployable(with_values(config), names)
-    if whole.columns:
+    if names and deployable(with_values(of_nodes(config)), names).columns:
         return
+    whole = resolve(config)
     config, part = whole.config, whole.config.partition
     dataset = load(config, whole.algorithm)
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, config.seed, part.min_size)
@@ -38,14 +60,39 @@ def deal(config: ExperimentConfig, names: list[str], folder: Path, judge: str = 
         raise ConfigError(
             f"partition.name = '{part.name}' changes rows as they are read: not in a trial; take another."
         )
-    test = dataset.test._replace(client=None, row=None)
-    order = numpy_stream(config.seed, "deal", "test").permutation(len(test.y))
-    for name, rows, judged in zip(names, partition.clients, np.array_split(order, len(names)), strict=True):
-        own = dataset.train.take(np.ascontiguousarray(rows))._replace(client=None, row=None)
-        more = {"test": test.take(np.sort(judged))} if judge == "nodes" else {}
+    if not names and len(partition.clients) > MOST:
+        raise ConfigError(
+            f"these rows have {len(partition.clients)} owners, and each node is a process of its own: say how many of them take part, "
+            "as in --nodes 5."
+        )
+    names = names or [site(k) for k in range(len(partition.clients))]
+    owners = partition.info.get("names", partition.info.get("owners", names))
+    write_json(folder / OWNERS, dict(zip(names, map(str, owners), strict=True)))
+    judged = dealt_tests(dataset, partition, config.seed) if judge == "nodes" else None
+    for place, (name, rows) in enumerate(zip(names, partition.clients, strict=True)):
+        own = unnamed(dataset.train.take(np.ascontiguousarray(rows)))
+        more = {} if judged is None else {"test": unnamed(dataset.test.take(judged[place]))}
         write_stored(folder / f"{name}{SUFFIX}", dataset, {"train": own, **more})
     if judge == "server":
-        write_stored(folder / TEST, dataset, {"test": test})
+        write_stored(folder / TEST, dataset, {"test": unnamed(dataset.test)})
+
+
+def unnamed(rows: Split) -> Split:
+    """Return rows without the owner and the place of each."""
+    return rows._replace(client=None, row=None)
+
+
+def dealt_tests(dataset: Dataset, partition: Partition, seed: int) -> list[np.ndarray]:
+    """Return the test rows of each node: its owner's, where rows and clients have owners; else as many for each."""
+    test = dataset.test
+    owners = partition.info.get("owners")
+    if owners is None or test.client is None:
+        order = numpy_stream(seed, "deal", "test").permutation(len(test.y))
+        return [np.sort(rows) for rows in np.array_split(order, len(partition.clients))]
+    found = [np.flatnonzero(test.client.numpy() == owner) for owner in owners]
+    if empty := [place for place, rows in enumerate(found) if not len(rows)]:
+        raise ConfigError(f"the owner of {site(empty[0])} has no test rows: let the server judge (--judge server).")
+    return found
 
 
 def main() -> None:
@@ -53,7 +100,7 @@ def main() -> None:
     folder, names, judge, experiment, *overrides = sys.argv[1:]
     try:
         config = read(None if experiment == "-" else Path(experiment), overrides)
-        deal(config, names.split(","), Path(folder), judge)
+        deal(config, names.split(",") if names else [], Path(folder), judge)
     except FedatlasError as error:
         sys.stderr.write(f"fedatlas: {error}\n")
         raise SystemExit(2) from None

@@ -164,7 +164,7 @@ class Follower:
 def read_state(path: Path) -> dict[str, Any]:
     """Return what a run's folder holds of its tool; {} for none, and for one that is damaged."""
     try:
-        found: dict[str, Any] = json.loads((path / STATE).read_text(encoding="utf-8"))
+        found: Any = json.loads((path / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return dict(found) if isinstance(found, dict) else {}
