@@ -28,6 +28,7 @@ from fedatlas.commands import (
     noticing,
     plug,
     predict,
+    spelled,
     split,
     stoppable,
     without_gpus,
@@ -100,13 +101,13 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment; without arguments, the embedded default. Exit code 1 if an attack that it declares fails."""
+    path, overrides = spelled(arguments, plugin) if resume is None else split(arguments)
     from fedatlas import api, config
     from fedatlas.record.run_folder import RunFolder
     from fedatlas.runs import preview
     from fedatlas.terminal import watcher
 
     plug(plugin)
-    path, overrides = split(arguments)
     overrides += [f"engine.name={engine}"] if engine else []
     overrides += [f"engine.device={device}"] if device else []
     _refuse_together(resume, path, dry_run, out, every)
@@ -192,10 +193,10 @@ def partition(
     as_json: Json = False,
 ) -> None:
     """Show who would hold what: class distribution per client."""
+    path, overrides = spelled(arguments, plugin)
     from fedatlas import api, config
 
     plug(plugin)
-    path, overrides = split(arguments)
     found = api.partition(config.read(path, overrides), out)
     emit(found.facts) if as_json else typer.echo(found.text)
     if out is not None and not as_json:

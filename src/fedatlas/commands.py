@@ -15,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from fedatlas.errors import ConfigError
+from fedatlas.spelling import check
 
 INTERRUPTED = 130  # exit code
 
@@ -38,6 +39,14 @@ def split(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
     words = list(arguments or [])
     path = Path(words.pop(0)) if words and "=" not in words[0] else None
     return path, words
+
+
+def spelled(arguments: list[str] | None, plugin: list[Path] | None = None) -> tuple[Path | None, list[str]]:
+    """Split arguments as `split` does. ConfigError at once for a misspelt key or name, unless plug-ins may know it."""
+    path, overrides = split(arguments)
+    if not plugin:
+        check(path, overrides)
+    return path, overrides
 
 
 def plug(plugin: list[Path] | None) -> None:
@@ -87,10 +96,11 @@ def align(
     as_json: Json = False,
 ) -> None:
     """Match the rows of parties that hold columns, privately, and print how many they have in common."""
+    path, overrides = spelled(arguments)
     from fedatlas import api, config
     from fedatlas.runs.alignment_text import sentences
 
-    found = api.align(config.read(*split(arguments)), dry_run=dry_run)
+    found = api.align(config.read(path, overrides), dry_run=dry_run)
     emit(found) if as_json else typer.echo("\n".join(sentences(found)))
 
 

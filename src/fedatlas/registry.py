@@ -12,7 +12,7 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedatlas.errors import ConfigError, first_line, nearest, unknown_name
+from fedatlas.spelling import unknown_argument, unknown_key
 
 Builder = Callable[..., Any]
 
@@ -41,16 +42,6 @@ Whole = Annotated[int, Field(ge=1)]
 
 Count = Annotated[int, Field(ge=0)]
 """Type of a parameter that counts, 0 or more."""
-
-SYNONYMS = {
-    "learning_rate": "lr",
-    "eta": "lr",
-    "num_clients": "clients",
-    "n_clients": "clients",
-    "batchsize": "batch_size",
-    "target": "label",
-}
-"""Name of a key in other software -> its name here."""
 
 PLUGINS: dict[str, dict[str, Builder]] = {
     kind: {} for kind in ("algorithms", "models", "partitions", "transforms", "reducers")
@@ -142,7 +133,7 @@ def arguments(table: str, builder: Builder, given: Mapping[str, Any]) -> PlainVa
     fields, schema = schema_of(builder)
     for key in given:
         if key not in fields:
-            raise unknown_key(table, key, [*fields, *(["name"] if nearest(key, ["name"]) else [])])
+            raise unknown_argument(table, key, fields)
         refuse_flag(f"{table}.{key}", given[key], fields[key][0])
     try:
         checked = schema.model_validate(dict(given))
@@ -177,17 +168,6 @@ def refuse_flags(given: Mapping[str, Any], model: type[BaseModel], table: str = 
             refuse_flags(value, inner, where)
         elif key in model.model_fields:
             refuse_flag(where, value, model.model_fields[key].rebuild_annotation())
-
-
-def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a key that a table does not have."""
-    where = f"{table}.{key}" if table else key
-    known = list(known)
-    if SYNONYMS.get(key) in known:
-        return ConfigError(f"unknown key '{where}': here it is called '{table}.{SYNONYMS[key]}'.")
-    if not known:
-        return ConfigError(f"unknown key '{where}': this component takes no parameters.")
-    return unknown_name("key", key, known, f"{table}." if table else "")
 
 
 def config_error(error: ValidationError, table: str = "", model: type[BaseModel] | None = None) -> ConfigError:

@@ -44,7 +44,9 @@ def own_set(sender: str) -> Any:
 
     def lie(relay: Relay, request: Request) -> Request:
         return instead(
-            request, IDS.topic, lambda one: relay.forged(request, sender, IDS.topic, own_points(relay, request), one["step"])
+            request,
+            IDS.topic,
+            lambda one: relay.forged(request, sender, IDS.topic, own_points(relay, request), one["step"]),
         )
 
     return lie

@@ -16,111 +16,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fedatlas import Algorithm
+from rooms import ROOMS
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 PACKAGE = SRC / "fedatlas"
 ORACLES = ROOT / "tests" / "support" / "oracles"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-# Room -> the rooms it may import besides itself. A room is a file or a folder of src/fedatlas; where a part of a
-# folder has stricter rules than the rest, it has its own line (the longest name wins).
-BASE = {"errors", "rng", "apportion", "tree", "grammar", "algorithm"}
-RECORDS = {"errors", "rng", "apportion", "algorithm"}
-PARTS = BASE | {
-    "registry",
-    "rounds",
-    "aggregation",
-    "transforms",
-    "privacy",
-    "attacks",
-    "data",
-    "models",
-    "metrics",
-    "layers",
-}
-METHODS = {"algorithms", "weighting", "vertical"}
-SEAM = {"secret", "wire.codec", "federation.link", "federation.sealing"}  # what crosses, and how it is sealed
-SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
-RECORD = SETUP | {"files", "plugins", "setup"}
-COURSE = RECORD | {"record", "wording"}
-RUNS = COURSE | {"course", "leakage", "reporting", "tracking", "verdict"}
-WRITTEN = {"errors", "files", "wording", "config", "record"}
-ROOMS: dict[str, set[str]] = {
-    "errors": set(),
-    "rng": set(),
-    "secret": {"errors"},
-    "model": set(),
-    "apportion": set(),
-    "wording": set(),
-    "registry": {"errors"},
-    "files": {"errors"},
-    "machine": {"registry"},
-    "tree": {"errors"},
-    "grammar": set(),
-    "algorithm": {"errors", "tree", "grammar"},
-    "layers": {"errors", "tree"},
-    "rounds": BASE,
-    "weighting": BASE,
-    "aggregation": BASE | {"registry"},
-    "transforms": BASE | {"registry"},
-    "privacy": BASE | {"secret", "registry", "aggregation", "transforms", "wording"},
-    "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
-    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
-    "attacks": BASE | {"registry", "aggregation", "data", "metrics"},
-    "wire.heads": set(),
-    "wire.codec": {"errors", "tree", "wire.heads"},
-    "summaries": {"errors", "wire.codec"},
-    "data": RECORDS | {"registry", "files", "summaries", "wire.codec"},
-    "models": RECORDS | {"registry", "tree", "layers"},
-    "metrics": RECORDS,
-    "verdict": {"metrics", "wording"},
-    "federation.link": {"errors", "algorithm", "tree"},
-    "federation.sealing": {"errors", "algorithm", "tree", "federation.link"},
-    "engine": PARTS | SEAM,
-    "federation": PARTS | SEAM | {"engine", "files", "vertical"},
-    "wire": {"errors", "files", "secret", "wire.heads"},  # it knows no experiment
-    "config": {"errors", "registry", "files", "data", "models", "privacy", "attacks", "vertical"},
-    "plugins": {"errors", "registry", "aggregation", "algorithms", "transforms", "data", "models"},
-    "setup": SETUP,
-    "record": RECORD,
-    "course": COURSE,
-    "tracking": COURSE | {"course"},
-    "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "verdict", "vertical"},
-    "runs": RUNS,
-    "prediction": COURSE | {"course"},
-    "leakage": COURSE,
-    "deployment": RUNS | {"runs", "wire"},
-    "study": RUNS | {"runs"},
-    "recommender": RUNS | {"runs", "study"},
-    "comparison": RUNS | {"runs", "study"},
-    "published": WRITTEN
-    | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
-    "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
-    "notebook": COURSE | {"course", "reporting", "prediction"},
-    "estimators": RUNS | {"runs", "prediction", "api"},
-    "api": RUNS | {"runs", "prediction", "notebook"},
-    "terminal": {"errors", "engine", "wording", "record", "course"},
-    "watching": {"errors", "wording", "terminal"},
-    "commands": {"api", "config", "errors", "files", "plugins", "prediction", "record", "runs"},
-    "cli_study": {"errors", "commands", "study", "recommender"},
-    "cli_compare": {"errors", "commands", "comparison", "terminal"},
-    "cli_deploy": {"errors", "commands", "deployment", "wire"},
-    "cli": {
-        "api",
-        "catalogue",
-        "cli_compare",
-        "cli_deploy",
-        "cli_study",
-        "commands",
-        "config",
-        "errors",
-        "files",
-        "leakage",
-        "plugins",
-    }
-    | {"prediction", "published", "record", "reporting", "runs", "terminal", "watching"},
-}
 
 PUBLIC = [
     "Algorithm",

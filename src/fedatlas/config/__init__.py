@@ -2,7 +2,6 @@
 
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.experiment import (
-    ALTERNATIVES,
     COMPONENTS,
     AlgorithmConfig,
     CohortConfig,
@@ -16,9 +15,9 @@ from fedatlas.config.experiment import (
     read,
     renamed,
 )
-from fedatlas.config.overrides import override, put, value_of
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
+from fedatlas.overrides import ALTERNATIVES, override, put, value_of
 from fedatlas.registry import ConfigTable
 
 __all__ = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,27 +17,19 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.observe import ObserveConfig
-from fedatlas.config.overrides import override
 from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
 from fedatlas.config.tracking import TrackingConfig
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.kept import look_in
-from fedatlas.errors import ConfigError, as_utf8
+from fedatlas.errors import as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
+from fedatlas.overrides import OwnKeys, plain_values, without_replaced
 from fedatlas.registry import Component, ConfigTable, Count, Decay, Positive, Rate, Whole, config_error, refuse_flags
 from fedatlas.vertical import SCHEMES
 
 Share = Annotated[float, Field(ge=0, le=1)]
-
-ALTERNATIVES = (
-    ("seed", "seeds"),
-    ("cohort.fraction", "cohort.size"),
-    ("local.epochs", "local.steps"),
-    ("public.rows", "public.per_class"),
-)
-"""Pairs of alternative keys: on the command line one replaces the other in the file."""
 
 
 class PartitionConfig(Component):
@@ -175,7 +166,9 @@ class EvaluationConfig(ConfigTable):
 class WordsConfig(ConfigTable):
     """``[words]``: the user's words for pages, the terminal and the answer; no result depends on them."""
 
-    party: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\W\d_][\w -]*$")] | None = None  # None: client
+    party: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\W\d_][\w -]*$")] | None = (
+        None  # None: client
+    )
 
 
 class StopConfig(ConfigTable):
@@ -254,6 +247,10 @@ COMPONENTS: Mapping[str, type[BaseModel]] = {
     "aggregation": AggregationConfig,
 }
 """Tables whose further keys are those of the builder called ``name``."""
+OWN_KEYS = {
+    table: OwnKeys(kind.model_fields["name"].default, [*kind.model_fields]) for table, kind in COMPONENTS.items()
+}
+"""Table -> the component that it names by default, and the keys that do not depend on it."""
 
 
 class ExperimentConfig(ConfigTable):
@@ -411,49 +408,11 @@ def refuse_bytes(value: Any, where: str = "") -> None:
 
 def read(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Read the experiment file with ``table.key=value`` overrides; None = the embedded default experiment."""
-    values: dict[str, Any] = {}
     if path is not None:
         look_in(path.parent)
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            if overrides and overrides[0].startswith("="):
-                raise ConfigError(
-                    f"'{path} {overrides[0]}': write key=value without spaces, and quote a value that contains some."
-                ) from None
-            raise ConfigError(
-                f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template."
-            ) from None
-        except IsADirectoryError:
-            raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            if path.name.endswith((".csv", ".csv.gz", ".tsv", ".parquet", ".npz")):
-                raise ConfigError(
-                    f"'{path}' holds data, not an experiment; to use it, set data.name=file data.path={path} data.label=..."
-                ) from None
-            raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
-        except OSError as error:
-            raise ConfigError(f"'{path}' cannot be read: {error.strerror}.") from None
-    given = {text.partition("=")[0].strip() for text in overrides}
-    for one, other in (*ALTERNATIVES, *(pair[::-1] for pair in ALTERNATIVES)):
-        if one in given and other not in given:
-            table, _, key = other.rpartition(".")
-            held = values.get(table) if table else values
-            if isinstance(held, dict):
-                held.pop(key, None)
-    for text in overrides:
-        renamed(values, text)
-    for text in overrides:
-        override(values, text)
-    return parse(values)
+    return parse(plain_values(path, overrides, OWN_KEYS))
 
 
 def renamed(values: dict[str, Any], text: str) -> None:
     """Remove the file's keys of a component that ``table.name=other`` replaces."""
-    for table, kind in COMPONENTS.items():
-        held = values.get(table)
-        if isinstance(held, dict) and text.partition("=")[0].strip() == f"{table}.name":
-            asked: dict[str, Any] = {}
-            override(asked, text)
-            if asked[table]["name"] != held.get("name", kind.model_fields["name"].default):
-                values[table] = {key: value for key, value in held.items() if key in kind.model_fields}
+    without_replaced(values, text, OWN_KEYS)

@@ -17,7 +17,7 @@ from fedatlas.data.loaded import Loaded
 from fedatlas.data.store import Store
 from fedatlas.data.synthetic import load_synthetic
 from fedatlas.data.tables import load_table
-from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.spelling import unknown_source
 
 Loader = Callable[..., Loaded]
 
@@ -260,12 +260,8 @@ SOURCES: dict[str, Source] = {source.name: source for source in (*_FIXED, *map(_
 
 def find_source(name: str) -> Source:
     """Return the source called ``name``; ConfigError with the nearest valid name otherwise."""
-    if name not in SOURCES and ("." in name or "/" in name):
-        raise ConfigError(
-            f"unknown data set '{name}'; to load your own file, set data.name = 'file' and data.path = '{name}'."
-        )
     if name not in SOURCES:
-        raise unknown_name("data set", name, SOURCES)
+        raise unknown_source(name, SOURCES)
     return SOURCES[name]
 
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from fedatlas import registry
 from fedatlas.data.by_name import find_source
 from fedatlas.errors import ConfigError
+from fedatlas.spelling import unknown_data_key
 
 
 class DataConfig(registry.Component):
@@ -66,11 +67,9 @@ class DataConfig(registry.Component):
         keys = registry.keywords(builder)
         given = dict(self.model_extra or {})
         for key in given:
-            if key not in keys and key in registry.keywords(find_source("file").builder):
-                where = "add data.name=file, or give it to one of [[parties]]"
-                raise ConfigError(f"data.{key}: this key applies only to your own files; {where}.")
             if key not in keys:
-                raise registry.unknown_key("data", key, [*keys, *type(self).model_fields])
+                of_files = registry.keywords(find_source("file").builder)
+                raise unknown_data_key(key, keys, of_files, type(self).model_fields)
         return registry.arguments("data", builder, given)
 
 

@@ -32,7 +32,7 @@ IN_A_WORD = re.compile(rb"[A-Za-z]+[" + re.escape(MARKS) + rb"][A-Za-z]+")
 BEFORE = "\N{ZERO WIDTH NO-BREAK SPACE}"  # a byte order mark that a named encoding leaves
 
 
-class Form(NamedTuple):
+class FileForm(NamedTuple):
     """How one file is written, as it was found or said."""
 
     separator: str = ""
@@ -58,9 +58,9 @@ class _Rows(NamedTuple):
     lines: list[int]
 
 
-def form_of(table: pd.DataFrame) -> Form:
+def form_of(table: pd.DataFrame) -> FileForm:
     """Return how the file of a table was written."""
-    found: Form = table.attrs.get("form", Form())
+    found: FileForm = table.attrs.get("form", FileForm())
     return found
 
 
@@ -74,7 +74,7 @@ def read_text(path: Path, keys: str) -> pd.DataFrame:
         raise ValueError("it is empty")
     found, separator = divided(text, keys)
     table = pd.DataFrame(found.rows, columns=found.header, index=pd.Index(found.lines, name=LINE))
-    table.attrs["form"] = Form("" if separator == "\t" and ".tsv" in path.name else separator, encoding)
+    table.attrs["form"] = FileForm("" if separator == "\t" and ".tsv" in path.name else separator, encoding)
     return table
 
 

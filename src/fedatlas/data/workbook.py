@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedatlas.data.cells import LINE, now
-from fedatlas.data.text_table import Form
+from fedatlas.data.text_table import FileForm
 from fedatlas.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_workbook(path: Path, keys: str) -> pd.DataFrame:
     finally:
         book.close()
     table = pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=object)
-    table.attrs["form"] = Form(sheet=name)
+    table.attrs["form"] = FileForm(sheet=name)
     return table
 
 

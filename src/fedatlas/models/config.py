@@ -16,6 +16,7 @@ from fedatlas.models.losses import LOSSES, LossConfig
 from fedatlas.models.network import Norm
 from fedatlas.models.registry import OWN, find_model
 from fedatlas.rng import numpy_stream
+from fedatlas.spelling import unknown_key
 
 Share = Annotated[float, Field(gt=0, le=1)]
 _EVERYWHERE = {"norm": "none", "projection": 0}  # keys of every [model]; a builder may lack them at these values
@@ -53,7 +54,7 @@ class ModelConfig(registry.Component):
         given = dict(self.model_extra or {})
         for key in given:
             if key not in keys:
-                raise registry.unknown_key("model", key, [*keys, *type(self).model_fields])
+                raise unknown_key("model", key, [*keys, *type(self).model_fields])
         for key, default in _EVERYWHERE.items():
             value = getattr(self, key)
             if key in keys:

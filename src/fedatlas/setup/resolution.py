@@ -18,6 +18,7 @@ from fedatlas.setup.columns_method import method_of
 from fedatlas.setup.defaults import completed
 from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.transform import make_transform, transform_notices
+from fedatlas.spelling import key_of_others
 
 
 def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Checked:
@@ -48,9 +49,7 @@ def make_algorithm(config: ExperimentConfig) -> Algorithm:
         raise ConfigError(f"algorithm.weights: '{name}' sets its own weights; remove the key.")
     for key in [key for key in given if key not in keywords(builder)]:
         if able := [name for name, each in ALGORITHMS.items() if key in keywords(each)]:
-            raise ConfigError(
-                f"algorithm.{key}: '{config.algorithm.name}' has no such key; algorithms with it: {', '.join(able)}."
-            )
+            raise key_of_others(config.algorithm.name, key, able)
     made = builder(**arguments("algorithm", builder, given))
     if not isinstance(made, Algorithm):
         raise ConfigError(

@@ -1,0 +1,165 @@
+"""Names and keys of an experiment file, checked against a shipped list (`names.json`) before anything heavy is imported.
+
+The sentences are those of the full check: it calls the same functions. What the list cannot judge (plug-ins, other packages'
+components, values) is left to it. `tests/support/known_names.py` writes the list, and a test compares it with the registries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from fedatlas.errors import ConfigError, FedatlasError, nearest, unknown_name
+from fedatlas.overrides import OwnKeys, plain_values
+
+LIST = Path(__file__).with_name("names.json")
+LISTS = ("parties",)  # tables of fixed keys that occur several times
+SEVERAL = {"privacy": "mechanism", "attack": "attack"}
+SYNONYMS = {
+    "learning_rate": "lr",
+    "eta": "lr",
+    "num_clients": "clients",
+    "n_clients": "clients",
+    "batchsize": "batch_size",
+    "target": "label",
+}
+"""Name of a key in other software -> its name here."""
+GROUPS = {"partition": "partitions", "model": "models", "algorithm": "algorithms", "compression": "transforms"}
+"""Table -> the kind of its components, which other packages may add."""
+
+
+def check(path: Path | None, overrides: Sequence[str]) -> None:
+    """Raise the ConfigError of the full check for a name or a key that it would not know. A file that cannot be read is left to it."""
+    known = json.loads(LIST.read_text(encoding="utf-8"))
+    tables = {table: OwnKeys(known["defaults"].get(table), keys) for table, keys in known["own"].items()}
+    try:
+        values = plain_values(path, overrides, {table: own for table, own in tables.items() if table != "data"})
+    except FedatlasError:
+        return
+    check_tables(values, known["tables"])
+    _Components(values, known).check()
+
+
+def check_tables(values: Mapping[str, Any], known: Mapping[str, Collection[str]], table: str = "") -> None:
+    """Raise ConfigError for a key that a table of fixed keys, or one inside it, does not have."""
+    for key, value in values.items():
+        if key not in known[table]:
+            raise unknown_key(table, key, known[table])
+        inner = f"{table}.{key}" if table else key
+        if inner not in known or isinstance(value, Mapping) == (
+            inner in LISTS
+        ):  # of another kind: the full check says so
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Mapping):
+                check_tables(one, known, inner)
+
+
+class _Components:
+    """The tables that name a component, with what the list knows of each."""
+
+    def __init__(self, values: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+        self.values, self.kinds, self.own = values, known["kinds"], known["own"]
+        self.defaults, self.elsewhere = known["defaults"], known["elsewhere"]
+
+    def check(self) -> None:
+        """Raise ConfigError for the first name or key that nothing has."""
+        columns = "parties" in self.values or self._named("partition") == "vertical"
+        self._data()
+        for table in ("algorithm", "partition", "model", "compression", "aggregation"):
+            if table in self.values and not columns and not (table == "model" and "models" in self.values):
+                self._one(table)
+        for table, what in SEVERAL.items():
+            tables = self.values.get(table)
+            for one in tables if isinstance(tables, list) and not columns else ():
+                if isinstance(one, Mapping):
+                    self._of_several(table, what, one)
+
+    def _named(self, table: str) -> Any:
+        held = self.values.get(table, {})
+        return held.get("name", self.defaults.get(table)) if isinstance(held, Mapping) else None
+
+    def _further(self, table: str, given: Mapping[str, Any]) -> list[str]:
+        """Return the keys that belong to the component."""
+        return [key for key, value in given.items() if key not in self.own[table] and value is not None]
+
+    def _data(self) -> None:
+        name, known = self._named("data"), self.kinds["data"]
+        if not isinstance(name, str):
+            return
+        if name not in known:
+            raise unknown_source(name, known)
+        for key in self._further("data", self.values.get("data", {})):
+            if key not in known[name]:
+                raise unknown_data_key(key, known[name], known["file"], self.own["data"])
+
+    def _one(self, table: str) -> None:
+        name, known = self._named(table), self.kinds[table]
+        if not isinstance(name, str) or name in self.elsewhere or ":" in name:
+            return
+        if name not in known:
+            others = {point.name for point in entry_points(group=f"fedatlas.{GROUPS.get(table, table)}")}
+            if name not in others:
+                what = "rule" if table == "aggregation" else GROUPS[table].removesuffix("s")
+                raise unknown_name(what, name, [*known, *(others if table in GROUPS else ())])
+            return
+        for key in self._further(table, self.values[table]):
+            if key in known[name] or (table == "algorithm" and key == "weights"):
+                continue
+            if table == "algorithm" and (able := [other for other, keys in known.items() if key in keys]):
+                raise key_of_others(name, key, able)
+            own = self.own[table] if table == "model" else ()
+            raise unknown_key(table, key, [*known[name], *own]) if own else unknown_argument(table, key, known[name])
+
+    def _of_several(self, table: str, what: str, given: Mapping[str, Any]) -> None:
+        name, known = given.get("name"), self.kinds[table]
+        if not isinstance(name, str) or name in self.elsewhere:
+            return
+        if name not in known:
+            raise unknown_name(what, name, known)
+        for key in self._further(table, given):
+            if key not in known[name]:
+                raise unknown_argument(f"{table}.{name}", key, known[name])
+
+
+# ------------------------------------------------------------------------------------------------ sentences
+
+
+def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a key that a table does not have."""
+    where = f"{table}.{key}" if table else key
+    known = list(known)
+    if SYNONYMS.get(key) in known:
+        return ConfigError(f"unknown key '{where}': here it is called '{table}.{SYNONYMS[key]}'.")
+    if not known:
+        return ConfigError(f"unknown key '{where}': this component takes no parameters.")
+    return unknown_name("key", key, known, f"{table}." if table else "")
+
+
+def unknown_argument(table: str, key: str, known: Collection[str]) -> ConfigError:
+    """Return the error for a key that a builder does not take; ``name`` is proposed where it is near, since it stands beside them."""
+    return unknown_key(table, key, [*known, *(["name"] if nearest(key, ["name"]) else [])])
+
+
+def unknown_source(name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a data set that there is not."""
+    if "." in name or "/" in name:
+        said = f"unknown data set '{name}'; to load your own file, set data.name = 'file' and data.path = '{name}'."
+        return ConfigError(said)
+    return unknown_name("data set", name, known)
+
+
+def unknown_data_key(key: str, keys: Iterable[str], of_files: Collection[str], own: Iterable[str]) -> ConfigError:
+    """Return the error for a key that a source does not take; ``of_files``: what the user's own files take."""
+    if key in of_files:
+        where = "add data.name=file, or give it to one of [[parties]]"
+        return ConfigError(f"data.{key}: this key applies only to your own files; {where}.")
+    return unknown_key("data", key, [*keys, *own])
+
+
+def key_of_others(name: str, key: str, able: Sequence[str]) -> ConfigError:
+    """Return the error for a key that other algorithms take."""
+    return ConfigError(f"algorithm.{key}: '{name}' has no such key; algorithms with it: {', '.join(able)}.")

@@ -1,0 +1,73 @@
+"""The shipped list of names and keys (`fedatlas/names.json`) as the registries have them; run this file to write it anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedatlas import spelling
+from fedatlas.aggregation import rules
+from fedatlas.aggregation.rules import RULES
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.attacks import ATTACKS
+from fedatlas.attacks import LATER as LATER_ATTACKS
+from fedatlas.config import ExperimentConfig
+from fedatlas.config.parties import VERTICAL
+from fedatlas.data.by_name import SOURCES
+from fedatlas.data.partition.build import PARTITIONS
+from fedatlas.models import MODELS
+from fedatlas.privacy.mechanisms import LATER, MECHANISMS
+from fedatlas.registry import Component, field_model, keywords
+from fedatlas.transforms import TRANSFORMS
+from fedatlas.vertical import LATER as LATER_SCHEMES
+from fedatlas.vertical import SCHEMES
+
+REGISTRIES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "data": {name: source.builder for name, source in SOURCES.items()},
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "algorithm": ALGORITHMS,
+    "compression": TRANSFORMS,
+    "aggregation": RULES,
+    "privacy": MECHANISMS,
+    "attack": ATTACKS,
+}
+
+
+def tables(model: type[BaseModel], at: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the tables of fixed keys with these; not one whose keys have other names in the file."""
+    if any(field.alias for field in model.model_fields.values()):
+        return
+    yield at, [*model.model_fields]
+    for key in model.model_fields:
+        inner = field_model(model, key)
+        if inner is not None and not issubclass(inner, Component):
+            yield from tables(inner, f"{at}.{key}" if at else key)
+
+
+def known_names() -> dict[str, Any]:
+    """Return the list."""
+    components = {table: field_model(ExperimentConfig, table) for table in REGISTRIES}
+    own = {table: [*model.model_fields] for table, model in components.items() if model is not None}
+    defaults = {
+        table: model.model_fields["name"].default
+        for table, model in components.items()
+        if model is not None and isinstance(model.model_fields["name"].default, str)
+    }
+    return {
+        "tables": dict(tables(ExperimentConfig)),
+        "own": own,
+        "defaults": defaults,
+        "kinds": {
+            table: {name: [*keywords(builder)] for name, builder in registry.items()}
+            for table, registry in REGISTRIES.items()
+        },
+        "elsewhere": [VERTICAL, *SCHEMES, *LATER_SCHEMES, *LATER, *LATER_ATTACKS, *rules.LATER],
+    }
+
+
+if __name__ == "__main__":
+    spelling.LIST.write_text(json.dumps(known_names(), indent=1) + "\n", encoding="utf-8")
