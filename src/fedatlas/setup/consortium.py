@@ -59,8 +59,9 @@ class Consortium(NamedTuple):
 
     @property
     def beginning(self) -> dict[str, Any]:
-        """The coordinator's state before anything is asked."""
-        return {"names": list(self.names), "active": self.active}
+        """The coordinator's state before anything is asked: what it knows of the parties."""
+        known = {"columns": [len(one.names) for one in self.tables], "task": self.holder.task}
+        return {"names": list(self.names), "active": self.active, **known}
 
     @property
     def test(self) -> float:

@@ -29,7 +29,7 @@ from fedatlas import secret
 from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.vertical import psi
-from fedatlas.vertical.forms import Numbers, ShortText
+from fedatlas.vertical.forms import Exactly, InOrder, ListOf, Number, Numbers, ShortText, WholeNumber
 from fedatlas.vertical.ids import LITTLE, Look, difference, digest_of_ids, look_of, ordered, seed_key
 from fedatlas.vertical.letters import LETTERS, Due, LetterKind, Mail, blamed, letter, others, taken, unusable
 from fedatlas.vertical.parties import Columns, Whole, order, tensor
@@ -49,6 +49,10 @@ IDS = LetterKind("ids", {"points": Numbers(torch.uint8, ("ids", psi.BYTES))})
 FLAGS = LetterKind("in all", {"in_all": Numbers(torch.bool, ("ids",))})
 KEY = LetterKind("row order", {"key": Numbers(torch.uint8, (None,))})
 DIGEST = LetterKind("digest of ids", {"digest": ShortText(64)})
+SHARE = Number(0, 1)
+LOOKED = {
+    "look": InOrder((WholeNumber(), SHARE, SHARE, SHARE, WholeNumber(), WholeNumber(), SHARE, SHARE, SHARE))
+}  # `Look`
 MOST = 8  # parties that can be matched
 SECRET = 32  # bytes of a key that the active party draws
 
@@ -166,8 +170,13 @@ def _compare(model: Any, data: Columns, message: Any, state: State, session: Any
     of_all = frozenset.intersection(*members)
     flags = [tensor(np.array([one in of_all for one in found], dtype=bool)) for found in keys]
     told = [letter(data, [last[k]], FLAGS.topic, {"in_all": flags[k]}, P - 1) for k in range(P)]
-    common = {f"{names[a]} + {names[b]}": len(members[a] & members[b]) for a, b in combinations(range(P), 2)}
+    common = {pair: len(members[a] & members[b]) for pair, (a, b) in pairs(names).items()}
     return {"common": common, LETTERS: told}, state, session
+
+
+def pairs(names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Map any two parties, as they are called together, to their places."""
+    return {f"{names[a]} + {names[b]}": (a, b) for a, b in combinations(range(len(names)), 2)}
 
 
 def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -272,12 +281,12 @@ def align(how: Align, server: State) -> RoundGenerator:
     if len(names) == 1 and how.name != "none":
         raise DataError("one party alone has nobody to be matched with.")
     mail = Mail(names)
-    yield from mail.ask((active,), ORDER)
+    yield from mail.ask((active,), ORDER, says={"drawn": Exactly(True)})
     found = yield from (_compared(mail, active) if how.name == "none" else _intersected(mail, how, active))
     smallest = min(found["ids"].values())
     notices: list[str] = []
     if found["rows"] < LITTLE * smallest or not found["rows"]:
-        told = yield from mail.ask(range(len(names)), LOOK)
+        told = yield from mail.ask(range(len(names)), LOOK, says=LOOKED)
         said = difference({names[k]: Look(*told[k]["look"]) for k in told})
         if not found["rows"]:
             raise DataError(f"no id is in the tables of all parties: {said}.")
@@ -288,35 +297,39 @@ def align(how: Align, server: State) -> RoundGenerator:
 
 def _intersected(mail: Mail, how: Align, active: int) -> Any:
     names, everybody = mail.names, range(len(mail.names))
-    masked = yield from mail.ask(everybody, MASK, group=how.group)
-    ids = {names[k]: int(masked[k]["ids"]) for k in everybody}
+    masked = yield from mail.ask(everybody, MASK, says={"ids": WholeNumber()}, group=how.group)
+    ids = {names[k]: masked[k]["ids"] for k in everybody}
     common: dict[str, int] = {}
     if len(names) == 2:
         yield from mail.ask(everybody, REMASK, IDS.topic)
     else:
         for _ in range(len(names) - 1):
             yield from mail.ask(everybody, PASS, IDS.topic)
-        common = dict((yield from mail.ask((active,), COMPARE, IDS.topic))[active]["common"])
+        two = {pair: WholeNumber(0, min(ids[names[k]] for k in both) + 1) for pair, both in pairs(names).items()}
+        common = dict((yield from mail.ask((active,), COMPARE, IDS.topic, says={"common": two}))[active]["common"])
         for _ in range(len(names) - 1):
             yield from mail.ask(everybody, BACK, FLAGS.topic)
-    heard = yield from mail.ask(everybody, MATCH, IDS.topic, FLAGS.topic, KEY.topic)
-    matched = {int(heard[k]["matched"]) for k in everybody}
-    if len(matched) != 1:
+    count = {"matched": WholeNumber(0, min(ids.values()) + 1)}
+    heard = yield from mail.ask(everybody, MATCH, IDS.topic, FLAGS.topic, KEY.topic, says=count)
+    rows = heard[active]["matched"]
+    if any(one["matched"] != rows for one in heard.values()):
+        said = ", ".join(f"'{names[k]}' {heard[k]['matched']:,}" for k in everybody)
         raise ProtocolError(
-            "the parties count different numbers of common rows: one of them does not follow the protocol."
+            f"the parties count different numbers of common rows ({said}): one of them does not follow the protocol."
         )
-    rows = matched.pop()
     return {"ids": ids, "rows": rows, "common": common or {" + ".join(names): rows}}
 
 
 def _compared(mail: Mail, active: int) -> Any:
     names = mail.names
-    yield from mail.ask([k for k in range(len(names)) if k != active], SAME, KEY.topic)
-    said = (yield from mail.ask((active,), SAME, DIGEST.topic))[active]
+    rows = {"rows": WholeNumber()}
+    yield from mail.ask([k for k in range(len(names)) if k != active], SAME, KEY.topic, says=rows)
+    compared = {**rows, "odd": ListOf(WholeNumber(0, "parties"), once=True)}
+    said = (yield from mail.ask((active,), SAME, DIGEST.topic, says=compared))[active]
     if odd := said["odd"]:
         raise DataError(
             f"align.name = 'none': '{names[active]}' and '{names[odd[0]]}' do not hold the same ids in the same order: "
             "take align.name = 'psi'."
         )
-    rows = int(said["rows"])
-    return {"ids": dict.fromkeys(names, rows), "rows": rows, "common": {" + ".join(names): rows}}
+    count = said["rows"]
+    return {"ids": dict.fromkeys(names, count), "rows": count, "common": {" + ".join(names): count}}

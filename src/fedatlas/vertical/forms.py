@@ -1,4 +1,4 @@
-"""Forms: what a letter must look like before its receiver uses anything in it.
+"""Forms: what a letter, or an answer to the coordinator, must look like before its receiver uses anything in it.
 
 A form is a mapping of parts, or one of the records here. A size is a number, or the name of one that the receiver knows
 (``sizes``). A name that it does not know takes the first length that comes under it, so two lists of one name are
@@ -7,6 +7,7 @@ equally long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -33,6 +34,19 @@ class WholeNumber(NamedTuple):
             return f"{at} is out of its range"
         sizes |= {self.name: value} if self.name else {}
         return ""
+
+
+class Number(NamedTuple):
+    """A finite number, from ``low`` to ``high``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:  # noqa: ARG002
+        """Return why a value is not of this form, or ""."""
+        if type(value) not in {int, float} or not math.isfinite(value):
+            return f"{at} is no finite number"
+        return "" if self.low <= value <= self.high else f"{at} is out of its range"
 
 
 class ShortText(NamedTuple):
@@ -86,15 +100,55 @@ class ListOf(NamedTuple):
         return f"{at} has an entry twice" if self.once and len({*value}) < len(value) else ""
 
 
-class Nothing(NamedTuple):
-    """None, where there is nothing to say."""
+class InOrder(NamedTuple):
+    """A list of values, each of its own form."""
+
+    forms: tuple[Form, ...]
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:
+        """Return why a value is not of this form, or ""."""
+        if not isinstance(value, list):
+            return f"{at} is no list"
+        if why := other_length(len(value), len(self.forms), at, sizes):
+            return why
+        pairs = zip(self.forms, value, strict=True)
+        return next((why for form, one in pairs if (why := odd(form, one, f"an entry of {at}", sizes))), "")
+
+
+class Exactly(NamedTuple):
+    """One plain value; None where there is nothing to say."""
+
+    due: bool | int | None
 
     def odd(self, value: Any, at: str, sizes: Sizes) -> str:  # noqa: ARG002
         """Return why a value is not of this form, or ""."""
-        return "" if value is None else f"{at} says something where nothing is due"
+        same = type(value) is type(self.due) and value == self.due
+        return "" if same else f"{at} says something else than {'nothing' if self.due is None else self.due}"
 
 
-Form = WholeNumber | ShortText | Numbers | ListOf | Nothing | Mapping[str, Any]
+class SomeOf(NamedTuple):
+    """A table with some of these parts, or with none."""
+
+    parts: Mapping[str, Form]
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:
+        """Return why a value is not of this form, or ""."""
+        there = {name: form for name, form in self.parts.items() if isinstance(value, Mapping) and name in value}
+        return odd(there, value, at, sizes)
+
+
+class OneOf(NamedTuple):
+    """A value of one of these forms, which name no sizes."""
+
+    forms: tuple[Form, ...]
+
+    def odd(self, value: Any, at: str, sizes: Sizes) -> str:
+        """Return why a value is not of the last form, or "" if it is of any."""
+        reasons = [odd(form, value, at, sizes) for form in self.forms]
+        return reasons[-1] if all(reasons) else ""
+
+
+Form = WholeNumber | Number | ShortText | Numbers | ListOf | InOrder | Exactly | SomeOf | OneOf | Mapping[str, Any]
 """A mapping holds the form of each of its parts."""
 
 
@@ -105,7 +159,7 @@ def odd(form: Form, value: Any, at: str, sizes: Sizes) -> str:
     if not isinstance(value, Mapping):
         return f"{at} is no table of parts"
     if {*value} != {*form}:
-        return f"{at} has other parts than {', '.join(repr(name) for name in form)}"
+        return f"{at} has other parts than {', '.join(repr(name) for name in form) or 'none'}"
     return next((why for name, one in form.items() if (why := odd(one, value[name], f"'{name}'", sizes))), "")
 
 

@@ -14,11 +14,21 @@ from fedatlas.metrics.intervals import bootstrap
 from fedatlas.metrics.quality import Floats
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.vertical.align import Answered
-from fedatlas.vertical.letters import Due
+from fedatlas.vertical.forms import Exactly, Form, InOrder, ListOf, Number, OneOf
+from fedatlas.vertical.letters import Due, answered
 from fedatlas.vertical.parties import Columns, aligned, each, places
 
 JUDGE = "judge"
 JUDGED_ON = ("test", "held")
+FIGURE = OneOf((Exactly(None), Number()))
+BY_CLASS = {"per_class_f1": ListOf(FIGURE, 2)}
+INTERVAL = InOrder((FIGURE, FIGURE, FIGURE, Number(0, 1)))
+NAMES = {
+    "classes": ("accuracy", "macro_f1", "weighted_f1", "auc", "loss"),
+    "numbers": ("rmse", "mae", "r2", "loss"),
+}
+"""Task -> its figures; those of `BY_CLASS` are further ones of classes."""
+OF_TWO = ("log_loss", "calibration_error")  # figures of classes that stand in the intervals alone
 Outputs = Callable[[State], Floats]
 """Function from the active party's state to (N,) log-odds of class 1, or numbers in the label's unit."""
 
@@ -107,9 +117,20 @@ def due(on: str, *, last: bool) -> Due:
     return {JUDGE: ("active", told)}
 
 
+def figures_of(task: str, intervals: bool) -> Form:
+    """Return the form of an answer with the figures of a task."""
+    of_classes = task == "classes"
+    ends = (*NAMES[task], *(OF_TWO if of_classes else ())) if intervals else ()
+    figures = {**dict.fromkeys(NAMES[task], FIGURE), **(BY_CLASS if of_classes else {})}
+    return {"figures": figures, "intervals": dict.fromkeys(ends, INTERVAL)}
+
+
 def judged(server: State, on: str = "test", intervals: bool = False) -> RoundGenerator:
     """Add ``quality`` to the server's state: figures of the "test" or "held" out rows, and their ``intervals``."""
     active = server["active"]
     ask = Ask((active,), JUDGE, {active: {"on": on, "intervals": intervals}}, "each")
     heard = (yield from each(ask, server["names"]))[active]
+    tasks = [server["task"]] if "task" in server else [*NAMES]
+    form = OneOf(tuple(figures_of(task, intervals) for task in tasks))
+    answered(server["names"][active], JUDGE, heard, form)
     return {**server, "quality": dict(heard["figures"]), "intervals": dict(heard["intervals"])}

@@ -6,7 +6,8 @@ in their place. In a simulation letters are plain. Between real parties they are
 (`federation.signed_letters`), and opened before a question sees them.
 
 Each kind of letter declares its form (`LetterKind`). A letter of another form, or with content that a check behind the form refuses
-(`blamed`), is the fault of its sender, which is lost as a party that does not answer.
+(`blamed`), is the fault of its sender, which is lost as a party that does not answer. What a party tells the coordinator beside letters
+has a form as well, which stands where it is asked (``says`` of `Mail.ask`).
 """
 
 from __future__ import annotations
@@ -70,6 +71,17 @@ def blamed(data: Columns, sender: int, kind: LetterKind) -> Iterator[None]:
         raise unusable(data.parties[sender], kind.topic, str(error)) from None
 
 
+def answered(name: str, what: str, reply: Mapping[str, Any], form: Form, **sizes: int) -> None:
+    """Compare what a party tells the coordinator beside letters with its form; PartyLeft in its name for another."""
+    if why := odd(form, {part: value for part, value in reply.items() if part != LETTERS}, "it", sizes):
+        raise unanswered(name, what, why)
+
+
+def unanswered(name: str, what: str, why: str) -> PartyLeft:
+    """Return the error for an answer that cannot be used: who gave it is lost."""
+    return PartyLeft(f"party '{name}' is lost: its answer to '{what}' cannot be used: {why}.")
+
+
 def well_addressed(one: Any, sender: int, parties: int) -> bool:
     """Return whether a letter names this sender, receivers among so many parties, a topic and a step."""
     if not isinstance(one, Mapping) or not {"from", "to", "topic", "step"} <= {*one}:
@@ -92,11 +104,12 @@ class Mail:
         self.waiting: dict[int, list[Letter]] = {}
 
     def ask(
-        self, parties: Iterable[int], what: str, *topics: str, **told: Any
+        self, parties: Iterable[int], what: str, *topics: str, says: Form | None = None, **told: Any
     ) -> Generator[Ask, Replies, Mapping[int, Update]]:
         """Return the replies of some parties, each told the same beside its letters on these topics.
 
-        PartyLeft as `each`, and for letters that cannot be brought to anybody.
+        ``says``: the form of what they reply beside letters; None: nothing. PartyLeft as `each`, for replies of another form, and for
+        letters that cannot be brought to anybody.
         """
         to = tuple(parties)
         if not to:
@@ -109,6 +122,7 @@ class Mail:
                 well_addressed(one, sender, len(self.names)) for one in letters
             ):
                 raise PartyLeft(f"party '{self.names[sender]}' is lost: it answered '{what}' with letters to nobody.")
+            answered(self.names[sender], what, reply, says or {}, parties=len(self.names))
             for one in letters:
                 for k in one["to"]:
                     self.waiting.setdefault(k, []).append(one)

@@ -12,13 +12,14 @@ from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.errors import DataError
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.align import Answered
-from fedatlas.vertical.forms import Numbers
+from fedatlas.vertical.forms import Numbers, WholeNumber
 from fedatlas.vertical.letters import LETTERS, Due, LetterKind, Mail, letter, others, taken, unusable
 from fedatlas.vertical.parties import Columns, Whole, aligned, order, tensor
 
 SPLIT, PLACES = "split rows", "told rows"
 PARTS = ("train", "held", "test")
 TOLD = LetterKind(PLACES, {"places": {part: Numbers(torch.int64, (None,), 0, "places") for part in PARTS}})
+COUNTS = {"rows": {part: WholeNumber(int(part != "held")) for part in PARTS}}  # none is held out where no share is
 
 
 def parted(y: Any, task: str, shares: Mapping[str, float], seed: int) -> dict[str, Whole]:
@@ -76,6 +77,6 @@ def due(test: float, held: float) -> Due:
 def split(server: State, test: float, held: float = 0.0) -> RoundGenerator:
     """The server's state with ``rows``: how many train, are held out, test. DataError where these rows cannot be parted so."""
     active, mail = server["active"], Mail(server["names"])
-    heard = yield from mail.ask((active,), SPLIT, test=test, held=held)
+    heard = yield from mail.ask((active,), SPLIT, says=COUNTS, test=test, held=held)
     yield from mail.ask([k for k in range(len(mail.names)) if k != active], PLACES, PLACES)
     return {**server, "rows": dict(heard[active]["rows"])}

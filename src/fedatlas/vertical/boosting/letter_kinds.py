@@ -1,4 +1,4 @@
-"""The letters of SecureBoost and their forms.
+"""The letters of SecureBoost and their forms, and those of what the coordinator is told.
 
 Sizes that receivers know: ``parties``, ``places`` (rows in common), ``rows`` (those that the tree is grown on), ``trees``,
 ``announced`` (candidates of a party), ``open`` (nodes), ``lines`` (of the receiver's table), ``first`` and ``beyond`` (numbers of a
@@ -7,11 +7,13 @@ party's new records). Nodes of the level under way are from ``lowest`` to below 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 
 from fedatlas.algorithm import State
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.forms import Form, ListOf, Nothing, Numbers, ShortText, WholeNumber
+from fedatlas.vertical.forms import Exactly, Form, ListOf, Numbers, ShortText, SomeOf, WholeNumber
 from fedatlas.vertical.letters import LetterKind
 from fedatlas.vertical.parties import order
 
@@ -56,7 +58,7 @@ ANSWERED = LetterKind("ways", {"left": ListOf(BYTES, "asked")})
 
 def gradients_letter(how: SecureBoost) -> LetterKind:
     """Return the letter with each row's gradients: encrypted, or in the clear. Its ``rows`` are named if they are drawn."""
-    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.subsample < 1 else Nothing()
+    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.subsample < 1 else Exactly(None)
     about: dict[str, Form] = {"tree": WholeNumber(1, "trees"), "rows": drawn}
     if how.encrypted:
         batches = ListOf(BATCH, 1 if how.pack else 2)
@@ -72,6 +74,26 @@ def sums_letter(how: SecureBoost) -> LetterKind:
     if not how.encrypted:
         one = Numbers(torch.int64, ("candidates", 3), "least", "above")
     return LetterKind(SUMS, {"candidates": WholeNumber(0, MOST, "candidates"), "left": ListOf(one, "open")})
+
+
+OWNERS: Mapping[str, Form] = {"owners": ListOf(WholeNumber(0, "parties"), once=True)}
+WORKED = ("ciphertexts", "exponentiations", "encryptions", "decryptions")
+
+
+def counts(how: SecureBoost) -> Mapping[str, Form]:
+    """Return the form of the counts of work with ciphertexts: none in the clear."""
+    return {"counts": SomeOf(dict.fromkeys(WORKED, WholeNumber()) if how.encrypted else {})}
+
+
+def opened(how: SecureBoost, level: int) -> Form:
+    """Return the form of what is told once the sums of a level are opened; the deepest opens no nodes."""
+    sizes = of_level(how, level)
+    return {**OWNERS, **counts(how), "open": WholeNumber(0, sizes["deepest"] - sizes["highest"] + 1)}
+
+
+def grown(how: SecureBoost, names: Sequence[str]) -> Form:
+    """Return the form of what is told of a tree: how many nodes each party has, and how many leaves there are."""
+    return {"nodes": dict.fromkeys((*names, "leaves"), WholeNumber(0, (1 << how.depth) + 1))}
 
 
 def of_level(how: SecureBoost, level: int) -> dict[str, int]:

@@ -18,7 +18,7 @@ from fedatlas.vertical.boosting.histogram import Clear
 from fedatlas.vertical.boosting.letter_kinds import BINS, LEVEL, SPLIT, SUMS, WANTED, common, gradients_letter, of_level
 from fedatlas.vertical.boosting.nodes import bits, moved, parents, smaller
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken
+from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken, unusable
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
 
@@ -74,6 +74,9 @@ def _onwards(how: SecureBoost, data: Columns, message: Any, now: Mapping[str, An
     level, at = now["level"], now["at"]
     sizes = of_level(how, level)
     said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
+    if data.party in said["owners"] and not now["divided"]:
+        why = f"it says that '{data.name}' divides nodes, which '{data.name}' was not asked to"
+        raise unusable(data.parties[data.active], LEVEL.topic, why)
     with blamed(data, data.active, LEVEL):
         at = moved(at, [said["told"]])
     for k in said["owners"]:

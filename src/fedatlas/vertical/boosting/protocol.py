@@ -3,7 +3,7 @@
 A tree:   gradients (active) -> per level [ histogram (passive) -> open (active) -> split (passive owners) ] -> leaves (active)
 
 What a party tells another are letters: the generator reads whom they are for, who owns the nodes that part, how many are open, and counts
-of ciphertexts.
+of ciphertexts, all of them in the forms that are due (``says``).
 Source: Cheng et al., IEEE Intelligent Systems 36(6), 2021 (V2); Chen et al., arXiv 2110.10927 (V3 (1) to (3)).
 """
 
@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
 from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.vertical.boosting import active as label_holder
 from fedatlas.vertical.boosting import inference, letter_kinds, passive, records
 from fedatlas.vertical.boosting.letter_kinds import GAINS
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, taken
+from fedatlas.vertical.forms import Exactly, Numbers
+from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, taken, unanswered
 from fedatlas.vertical.parties import Columns, tensor
 
 BINS, START, KEYS, GRADIENTS, HISTOGRAM = "bins", "start", "keys", "gradients", "histogram"
@@ -69,7 +72,7 @@ def begin(how: SecureBoost, server: State) -> RoundGenerator:
     """Bins at every party, and the start of all margins; behind the alignment and the split of the rows."""
     mail = Mail(server["names"])
     yield from mail.ask(_others(server), BINS)
-    yield from mail.ask((server["active"],), START, letter_kinds.BINS.topic)
+    yield from mail.ask((server["active"],), START, letter_kinds.BINS.topic, says={"started": Exactly(True)})
     return {**server, "boost": {"counts": {}, "total": {}, "nodes": []}}
 
 
@@ -77,18 +80,22 @@ def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
     """Tree ``number`` (from 1): the server's state with its counts and how many nodes each party has in it."""
     mail, active = Mail(server["names"]), server["active"]
     others = () if number <= how.complete_secure else _others(server)
-    counts = dict.fromkeys(("ciphertexts", "exponentiations", "encryptions", "decryptions"), 0) if how.encrypted else {}
+    counts, level = dict.fromkeys(letter_kinds.WORKED, 0) if how.encrypted else {}, 0
+    worked = letter_kinds.counts(how)
     if how.encrypted and others:
-        yield from mail.ask((active,), KEYS)
-    _add(counts, (yield from mail.ask((active,), GRADIENTS, tree=number)))
+        yield from mail.ask((active,), KEYS, says={"bits": Exactly(how.key_bits)})
+    _add(counts, (yield from mail.ask((active,), GRADIENTS, says=worked, tree=number)))
     goes_on = True
     while goes_on:
-        _add(counts, (yield from mail.ask(others, HISTOGRAM, letter_kinds.GRADIENTS, LEVEL, SPLITS)))
-        said = yield from mail.ask((active,), OPEN, letter_kinds.SUMS, SPLITS)
+        level += 1
+        _add(counts, (yield from mail.ask(others, HISTOGRAM, letter_kinds.GRADIENTS, LEVEL, SPLITS, says=worked)))
+        opened = letter_kinds.opened(how, level)
+        said = yield from mail.ask((active,), OPEN, letter_kinds.SUMS, SPLITS, says=opened)
         _add(counts, said)
         goes_on = bool(said[active]["open"])
-        yield from mail.ask([int(k) for k in said[active]["owners"]], SPLIT, letter_kinds.WANTED.topic)
-    done = (yield from mail.ask((active,), LEAVES, SPLITS))[active]
+        yield from mail.ask(said[active]["owners"], SPLIT, letter_kinds.WANTED.topic)
+    grown = letter_kinds.grown(how, mail.names)
+    done = (yield from mail.ask((active,), LEAVES, SPLITS, says=grown))[active]
     boost = server["boost"]
     total = {name: boost["total"].get(name, 0) + n for name, n in counts.items()}
     return {
@@ -99,8 +106,8 @@ def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
 
 def _add(counts: dict[str, int], heard: Mapping[int, Update]) -> None:
     for one in heard.values():
-        for name, n in one.get("counts", {}).items():
-            counts[name] = counts.get(name, 0) + int(n)
+        for name, n in one["counts"].items():
+            counts[name] += n
 
 
 def _others(server: State) -> tuple[int, ...]:
@@ -111,11 +118,12 @@ def infer(how: SecureBoost, server: State) -> RoundGenerator:
     """Margins of all aligned rows by a model that was loaded; they stand in the active party's state."""
     mail, active, step = Mail(server["names"]), server["active"], 0
     while True:
-        owners = (yield from mail.ask((active,), WALK, letter_kinds.ANSWERED.topic))[active]["owners"]
+        told = yield from mail.ask((active,), WALK, letter_kinds.ANSWERED.topic, says=letter_kinds.OWNERS)
+        owners = told[active]["owners"]
         if not owners:
             return server
         step += 1
-        yield from mail.ask([int(k) for k in owners], WAY, letter_kinds.ASKED.topic, step=step)
+        yield from mail.ask(owners, WAY, letter_kinds.ASKED.topic, step=step)
 
 
 def importance(how: SecureBoost, server: State) -> RoundGenerator:
@@ -123,7 +131,10 @@ def importance(how: SecureBoost, server: State) -> RoundGenerator:
     mail, names = Mail(server["names"]), server["names"]
     yield from mail.ask((server["active"],), SHARE)
     everybody = range(len(names))
-    found = yield from mail.ask(everybody, IMPORTANCE, GAINS.topic)
+    found = yield from mail.ask(everybody, IMPORTANCE, GAINS.topic, says={"by_column": Numbers(torch.float64, (None,))})
+    for k, columns in enumerate(server.get("columns", ())):
+        if len(found[k]["by_column"]) != columns:
+            raise unanswered(names[k], IMPORTANCE, f"'by_column' has other than {columns:,} entries")
     by_party = {names[k]: found[k]["by_column"].tolist() for k in everybody}
     return {**server, "boost": {**server["boost"], "importance": by_party}}
 
