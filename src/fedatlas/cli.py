@@ -23,6 +23,7 @@ from fedatlas.commands import (
     Plugin,
     Quiet,
     align,
+    component_names,
     emit,
     export,
     noticing,
@@ -222,7 +223,11 @@ def list_(
 
 
 @app.command()
-def show(name: str, plugin: Plugin = None, as_json: Json = False) -> None:
+def show(
+    name: Annotated[str, Argument(help="A component or experiment.", autocompletion=component_names)],
+    plugin: Plugin = None,
+    as_json: Json = False,
+) -> None:
     """Show everything about one name: parameters, defaults, ranges, units, paper."""
     from fedatlas import catalogue
 

@@ -10,13 +10,25 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from fedatlas.commands import Json, Plugin, Quiet, emit, noticing, plug, split, stoppable, without_gpus
+from fedatlas.commands import (
+    Json,
+    Plugin,
+    Quiet,
+    component_words,
+    emit,
+    noticing,
+    plug,
+    spelled_several,
+    stoppable,
+    without_gpus,
+)
 
 Several = Annotated[
     list[str] | None,
     Argument(
         metavar="[FILE.toml] table.key=a,b,c ...",
         help="Experiment file (none: the embedded default) and keys, at least one with several values.",
+        autocompletion=component_words,
     ),
 ]
 
@@ -45,13 +57,13 @@ def compare(
 
     Exit code 1 if a run failed; one that diverged is a result.
     """
+    path, words = spelled_several(arguments, plugin)
     from fedatlas.comparison.answer import table_lines
     from fedatlas.comparison.compare import compare as compare_
     from fedatlas.comparison.schemes import comparison_of
 
     plug(plugin)
     without_gpus("cpu")
-    path, words = split(arguments)
     with stoppable(), noticing():
         given = comparison_of(path, words, seeds)
         place = out or Path("runs") / "compare" / given.name
@@ -84,6 +96,7 @@ def tune(
         Argument(
             metavar="[FILE.toml] table.key=a..b table.key=a,b ...",
             help="Experiment file (none: the embedded default) and keys; a..b is drawn on a log scale, a,b,c are choices.",
+            autocompletion=component_words,
         ),
     ] = None,
     budget: Annotated[int, Option(help="How many combinations to try.", min=1)] = 20,
@@ -96,13 +109,13 @@ def tune(
     quiet: Quiet = False,
 ) -> None:
     """Try values of keys on validation rows, then train the best and judge it once on test rows."""
+    path, words = spelled_several(arguments, plugin)
     from fedatlas.comparison.tune import lines, tuning_of
     from fedatlas.comparison.tune import tune as tune_
     from fedatlas.terminal import watcher
 
     plug(plugin)
     without_gpus("cpu")
-    path, words = split(arguments)
     progress = watcher(quiet or as_json)
     with stoppable(), noticing(), contextlib.closing(progress):
         given = tuning_of(path, words)

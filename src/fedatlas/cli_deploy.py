@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedatlas.commands import INTERRUPTED, File, Json, Quiet, emit, split
+from fedatlas.commands import INTERRUPTED, File, Json, Quiet, emit, spelled
 from fedatlas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -169,9 +169,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only if it finished."""
+    path, overrides = spelled(arguments)
     from fedatlas.deployment import operator_client
 
-    path, overrides = split(arguments)
     if attach and (path is not None or overrides or nodes):
         raise ConfigError("--attach watches a run as it was submitted: give no experiment with it.")
     own, say = opened(bundle), operator_client.silent if quiet or as_json else operator_client.to_stderr
@@ -269,9 +269,9 @@ def trial(
     quiet: Quiet = False,
 ) -> None:
     """Try an experiment on this machine: real processes, mutual TLS, everything that a deployed run does."""
+    path, overrides = spelled(arguments)
     from fedatlas.deployment.trial import trial as run_trial
 
-    path, overrides = split(arguments)
     where = out or Path("runs") / f"trial-{datetime.now():%Y%m%d-%H%M%S}"
     name, ended = run_trial(path, overrides, nodes, where, quiet=quiet or as_json, judge=judge)
     if not as_json and ended.status == "finished" and not quiet:

@@ -15,14 +15,35 @@ import typer
 from typer import Argument, Option
 
 from fedatlas.errors import ConfigError
-from fedatlas.spelling import check
+from fedatlas.spelling import GROUPS, check, names
 
 INTERRUPTED = 130  # exit code
+
+
+def component_names(incomplete: str) -> list[str]:
+    """Complete a name for `fedatlas show`."""
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def component_words(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete ``algorithm.name=fed`` for a shell; bash passes the key, the sign and the value as words of their own."""
+    key, sign, value = incomplete.rpartition("=")
+    before = [*(ctx.params.get("arguments") or ())]
+    if not sign and before[-1:] == ["="]:
+        key = "".join(before[-2:-1])
+    table, _, last = key.partition(".")
+    if last != "name" or table not in {"data", "aggregation", *GROUPS}:
+        return []
+    done = incomplete[: len(incomplete) - len(value.rpartition(",")[2])]  # up to the last of several values
+    return [done + name for name in names(table)]
+
 
 File = Annotated[
     list[str] | None,
     Argument(
-        metavar="[FILE.toml] [table.key=value ...]", help="Experiment file (none: the embedded default) and overrides."
+        metavar="[FILE.toml] [table.key=value ...]",
+        help="Experiment file (none: the embedded default) and overrides.",
+        autocompletion=component_words,
     ),
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON object to standard output, and nothing else.")]
@@ -47,6 +68,15 @@ def spelled(arguments: list[str] | None, plugin: list[Path] | None = None) -> tu
     if not plugin:
         check(path, overrides)
     return path, overrides
+
+
+def spelled_several(arguments: list[str] | None, plugin: list[Path] | None) -> tuple[Path | None, list[str]]:
+    """As `spelled`, of keys with several values; names of components with several values are left to the full check."""
+    path, words = split(arguments)
+    keys = [word.partition("=")[0].strip() for word in words if "," in word]
+    if not plugin and not any(key.endswith(".name") for key in keys):
+        check(path, [word.partition(",")[0] for word in words])
+    return path, words
 
 
 def plug(plugin: list[Path] | None) -> None:

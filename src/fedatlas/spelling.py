@@ -31,6 +31,13 @@ GROUPS = {"partition": "partitions", "model": "models", "algorithm": "algorithms
 """Table -> the kind of its components, which other packages may add."""
 
 
+def names(table: str | None = None) -> list[str]:
+    """Return the names that a table can take; None: all that `fedatlas show` describes, plug-ins and other packages aside."""
+    known = json.loads(LIST.read_text(encoding="utf-8"))
+    parts = [one for held in (known["kinds"], known["further"]) for key, one in held.items() if table in (None, key)]
+    return list(dict.fromkeys(name for part in parts for name in part))
+
+
 def check(path: Path | None, overrides: Sequence[str]) -> None:
     """Raise the ConfigError of the full check for a name or a key that it would not know. A file that cannot be read is left to it."""
     known = json.loads(LIST.read_text(encoding="utf-8"))

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support.known_names import known_names
 
-from fedatlas import spelling
+from fedatlas import catalogue, spelling
+from fedatlas.commands import spelled_several
 from fedatlas.config import parse, read
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.setup.refusals import checked
@@ -21,6 +22,7 @@ from fedatlas.setup.refusals import checked
 NEEDED: dict[str, dict[str, Any]] = {
     "parties": {"name": "a", "path": "x", "id": "i"},
     "observe": {"roles": ["server"]},
+    "tracking": {"name": "mlflow"},
 }
 """Keys without which a table is refused first."""
 KNOWN = json.loads(spelling.LIST.read_text(encoding="utf-8"))
@@ -136,13 +138,17 @@ def test_what_is_right_or_cannot_be_judged_passes(tmp_path: Path) -> None:
     read(tmp_path / "e.toml", ["algorithm.name=fedavg"])
 
 
-@pytest.mark.parametrize("command", ["run", "partition"])
+def test_names_are_all_that_the_program_can_show() -> None:
+    assert {*spelling.names()} == {row["name"] for kind in catalogue.KINDS for row in catalogue.rows(kind)}
+
+
+@pytest.mark.parametrize("command", ["run", "partition", "compare", "tune", "deploy run", "deploy trial"])
 def test_a_typing_error_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
     """Counted in modules, not in seconds: what takes the seconds is torch."""
     (tmp_path / "e.toml").write_text("[local]\nepoch = 3\n")
     code = (
         "import sys\nfrom fedatlas import cli\n"
-        f"sys.argv = ['fedatlas', {command!r}, {str(tmp_path / 'e.toml')!r}]\n"
+        f"sys.argv = ['fedatlas', *{command.split()!r}, {str(tmp_path / 'e.toml')!r}]\n"
         "try:\n    cli.main()\nexcept SystemExit as end:\n"
         "    print(end.code, [m for m in ('torch', 'numpy', 'pandas', 'scipy', 'fedatlas.config') if m in sys.modules])\n"
     )
@@ -151,6 +157,19 @@ def test_a_typing_error_imports_nothing_heavy(command: str, tmp_path: Path) -> N
     assert done.stdout.strip() == "2 []"
     assert done.stderr == "fedatlas: unknown key 'local.epoch': did you mean 'local.epochs'?\n"
     assert time.perf_counter() - begun < 60  # hangs nowhere
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algorithm.name=fedavg,fedprox", "algorithm.mu=0.1"],  # the full check says which of them has no such key
+        ["local.lr=0.1,0.2", "local.schedule.gamma=0.5"],
+        ["algorithm.name=fedprox", "algorithm.mu=0.01,0.1"],
+        ["local.lr=0.01..0.3"],
+    ],
+)
+def test_keys_with_several_values_pass(words: list[str]) -> None:
+    assert spelled_several(words, None) == (None, words)
 
 
 def test_a_plug_in_may_know_the_name(tmp_path: Path) -> None:

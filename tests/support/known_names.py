@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedatlas import spelling
-from fedatlas.aggregation import rules
+from fedatlas.aggregation import REDUCERS, rules
 from fedatlas.aggregation.rules import RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
@@ -18,8 +18,9 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import VERTICAL
 from fedatlas.data.by_name import SOURCES
 from fedatlas.data.partition.build import PARTITIONS
-from fedatlas.models import MODELS
+from fedatlas.models import LOSSES, MODELS
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS
+from fedatlas.published import EXPERIMENTS
 from fedatlas.registry import Component, field_model, keywords
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.vertical import LATER as LATER_SCHEMES
@@ -65,6 +66,7 @@ def known_names() -> dict[str, Any]:
             table: {name: [*keywords(builder)] for name, builder in registry.items()}
             for table, registry in REGISTRIES.items()
         },
+        "further": {"partition": [VERTICAL], "algorithm": [*SCHEMES], "": [*REDUCERS, *LOSSES, *EXPERIMENTS]},
         "elsewhere": [VERTICAL, *SCHEMES, *LATER_SCHEMES, *LATER, *LATER_ATTACKS, *rules.LATER],
     }
 

@@ -1,4 +1,4 @@
-"""A shell completes commands, options and kinds, at once: it asks the program, which then imports nothing heavy."""
+"""A shell completes commands, options, kinds and names, at once: it asks the program, which then imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ HEAVY = {"torch", "numpy", "pandas"}
         ("fedatlas run --dr", ["--dry-run"]),
         ("fedatlas list al", ["algorithms"]),
         ("fedatlas list p", ["partitions", "privacy"]),
+        ("fedatlas show sec", ["secagg", "secureboost"]),
+        ("fedatlas show fedseq-c", ["fedseq-cifar10"]),
+        ("fedatlas run algorithm.name=fedp", ["algorithm.name=fedprox"]),
+        ("fedatlas run algorithm.name = fedp", ["fedprox"]),  # bash parts words at the sign
+        ("fedatlas run rounds = 3 partition.name = v", ["vertical"]),
+        ("fedatlas run rounds = fedp", []),
+        ("fedatlas compare algorithm.name=fedavg,sec", ["algorithm.name=fedavg,secureboost"]),
+        ("fedatlas deploy run model.name=lenet5", ["model.name=lenet5"]),
     ],
 )
 def test_a_shell_is_answered_without_anything_heavy(typed, offered):

@@ -46,6 +46,7 @@ ANYTHING = {
     ("wanted", "ties.0", "wrong length"),  # a tie may be named twice
     ("rows at nodes", "records", "huge"),  # refused, and said to be of another run's file
     ("rows at nodes", "rows.0", "wrong length"),  # a row may be asked about twice
+    ("> walk", "owners.0", "absent"),  # nobody need be asked
     *((f"> {what}", f"counts.{name}", "absent") for what in ("gradients", "histogram", "open") for name in WORKED),
 }  # a count that is absent is 0
 """(topic, field, lie) that an honest party could say, too."""
