@@ -2,6 +2,7 @@
 
 import functools
 import random
+import re
 import sys
 import textwrap
 import threading
@@ -323,10 +324,43 @@ def test_an_error_in_a_users_forward_pass_is_told_with_its_line():
     with pytest.raises(ConfigError, match=said) as told:
         make_model(Broken(3, 3), (1, 2, 3), 3, seed=1)
     assert "cnn2" not in str(told.value)
-    with pytest.raises(ConfigError, match=r"takes \(x, lengths\) in its forward pass, but is called with one tensor"):
-        make_model(Pair(6, 3), (6,), 3, seed=1)
     with pytest.raises(ConfigError, match=r"DataParallel spreads batches over devices.* pass the network inside it"):
         make_model(nn.DataParallel(nn.Linear(6, 3)), (6,), 3, seed=1)
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Pair(6, 3)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+LACKS = r"TypeError: Pair\.forward\(\) missing 1 required positional argument: 'lengths'"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            Pair(6, 3),
+            r"the model Pair takes \(x, lengths\) in its forward pass, but is called with one tensor, .* defaults\.",
+        ),
+        (nn.Bilinear(6, 6, 3), r"the model Bilinear takes \(input1, input2\) .* defaults\."),
+        (nn.Sequential(Pair(6, 3)), rf"model 'Sequential' cannot read rows of shape \(6,\): {LACKS}\."),
+        (
+            Outer(),
+            rf"model 'Outer' cannot read .*: {LACKS} \(.*test_own_models\.py, line \d+: return self\.inner\(x\)\)\.",
+        ),
+    ],
+    ids=["own", "torch's", "a layer", "a layer of one's own"],
+)
+def test_two_inputs_are_refused_in_one_sentence(model, said):
+    """By what it takes; where a layer inside takes two, by the exception and the user's line."""
+    with pytest.raises(ConfigError) as told:
+        make_model(model, (6,), 3, seed=1)
+    assert re.fullmatch(said, str(told.value))
 
 
 def test_a_builder_that_raises_is_told_with_its_line(monkeypatch):

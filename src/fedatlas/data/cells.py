@@ -30,6 +30,7 @@ NEWEST = 3
 """Number of the rules of new runs. 1: numbers as Python's ``float`` reads them, classes by value, pictures as stored. 2: the form
 of a text file is not looked for: UTF-8, the separator that the first line has most of, a decimal point."""
 LINE = "line of the file"  # index name of a table whose cells have lines; those of a test file are negative
+EXACT = 1 << 53  # from here on not every whole number is a float
 MISSING = ("", "na", "nan", "null")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE | re.ASCII)
 WHOLE = re.compile(r"[+-]?\d+", re.ASCII)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.cells import LINE, Dates, Reading, missing, now, read_as, texts, with_keys
+from fedatlas.data.cells import EXACT, LINE, Dates, Reading, missing, now, read_as, texts, with_keys
 from fedatlas.data.dataset import Column, Names
 from fedatlas.data.decimals import with_points
 from fedatlas.data.frame import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 OWN_KEY = "the party's "
 """What a message puts before a key of ``[[parties]]``."""
-EXACT = 1 << 53  # from here on not every whole number is a float
 
 
 class PartyFile(NamedTuple):
@@ -156,15 +155,22 @@ def id_texts(column: pd.Series, what: str) -> Names:
             raise DataError(
                 f"{what}: the ids in '{column.name}' are numbers with a fractional part: use another column."
             )
-        if now().rules > 1 and (np.abs(values[there]) >= EXACT).any():
-            raise DataError(
-                f"{what}: the ids in '{column.name}' are stored as floating-point numbers of 2^53 or more, which cannot tell "
-                "them apart: write them as texts or whole numbers."
-            )
+        _refuse_large(values[there], column, what)
         return tuple(str(int(v)) if ok else "" for v, ok in zip(values, there, strict=True))
+    if column.dtype == object:  # of a workbook, where numbers are floats
+        _refuse_large(np.array([cell for cell in column if isinstance(cell, float)]), column, what)
     cells = texts(column)
     gone = missing(cells)
     return tuple("" if none else str(cell) for cell, none in zip(cells, gone, strict=True))
+
+
+def _refuse_large(ids: Floats, column: pd.Series, what: str) -> None:
+    """Raise DataError for floats of which several whole numbers may be one."""
+    if now().rules > 1 and (np.abs(ids) >= EXACT).any():
+        raise DataError(
+            f"{what}: the ids in '{column.name}' are stored as floating-point numbers of 2^53 or more, which cannot tell "
+            "them apart: write them as texts or whole numbers."
+        )
 
 
 def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:

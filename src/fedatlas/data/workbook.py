@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedatlas.data.cells import LINE, now
+from fedatlas.data.cells import EXACT, LINE, now
 from fedatlas.data.text_table import FileForm
 from fedatlas.errors import DataError, unknown_name
 
@@ -98,7 +98,10 @@ def _filled(cell: Any) -> bool:
 
 
 def _value(cell: Any) -> Any:
-    """Return a cell's value: numbers as they are, whole ones without ``.0``, dates in the form of ISO 8601, times in days."""
+    """Return a cell's value: numbers as they are, whole ones without ``.0``, dates in the form of ISO 8601, times in days.
+
+    A workbook holds 64-bit floats: what is too large to be sure of its last digit stays one.
+    """
     value = cell.value
     if cell.data_type == "e":
         if value == "#N/A":
@@ -110,4 +113,6 @@ def _value(cell: Any) -> Any:
         return value / DAY
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53 else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value) if abs(value) < EXACT and value == int(value) else float(value)
+    return value
