@@ -200,10 +200,10 @@ def lines(record: Plain, done: Run, out: Path) -> list[str]:
     told = [f"{figure} {one['validation']:.4f} on validation rows: {values_text(one['values'])}" for one in shown]
     if lost:
         told.append(f"{len(lost)} of {len(record['trials'])} trials did not come to their end.")
-    tested = done.summary.get("test")
-    figure, value = figure_of(
-        {**done.summary, "final": tested, "metric": tested.get("metric")} if tested else done.summary
-    )
+    shown_by: Plain = {**done.summary}
+    if tested := done.summary.get("test"):
+        shown_by |= {"final": tested, "metric": tested.get("metric")}
+    figure, value = figure_of(shown_by)
     reached = "-" if value is None else f"{value:.4f}"
     answer = [done.summary["answer"]["text"]] if "answer" in done.summary else []
     return [
