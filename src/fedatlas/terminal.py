@@ -19,7 +19,16 @@ from fedatlas.course.course import Course
 from fedatlas.course.progress import Silent
 from fedatlas.engine.fast import ASKED, FEW, RARE
 from fedatlas.record.fields import RoundRow
-from fedatlas.wording import NOT_TOLD, beyond_delta, bytes_text, given_up_text, is_spread, seconds_text, total_of
+from fedatlas.wording import (
+    NOT_TOLD,
+    beyond_delta,
+    bytes_text,
+    given_up_text,
+    is_spread,
+    seconds_text,
+    total_of,
+    worthless,
+)
 
 SHOWN = 12  # rounds in the live table
 MINUTE = 60.0
@@ -305,7 +314,8 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         stated = f" (the paper's: {found['accounts']['nominal']:.4g})" if found.get("accounts") else ""
         more = beyond_delta(found)
         told = f"{bound}{epsilon}, {more}" if more else f"{bound}{epsilon} at delta {found['delta']:.3g}"
-        out.append(("epsilon", more if "delta_too_large_for" in found else f"{told}{stated}{seeded}"))
+        little = " (promises next to nothing)" if worthless(found) else ""
+        out.append(("epsilon", more if "delta_too_large_for" in found else f"{told}{stated}{seeded}{little}"))
     return out
 
 

@@ -173,7 +173,9 @@ class EvaluationConfig(ConfigTable):
 class WordsConfig(ConfigTable):
     """``[words]``: the user's words for pages, the terminal and the answer; no result depends on them."""
 
-    party: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\W\d_][\w -]*$")] | None = None  # None: client
+    party: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\W\d_][\w -]*$")] | None = (
+        None  # None: client
+    )
 
 
 class StopConfig(ConfigTable):
