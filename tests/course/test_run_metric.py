@@ -268,6 +268,15 @@ def test_more_classes_have_macro_f1_if_they_are_skewed(tmp_path: Path) -> None:
     assert Evaluator(setup).metric.name == "rmse"
 
 
+def test_seeds_have_the_mean_of_the_metric(tmp_path: Path) -> None:
+    summary = run(Experiment.of(**tables(tmp_path, seeds=[1, 2])), out=tmp_path / "run", baselines=False).summary
+    each = [RunFolder(tmp_path / "run" / f"seed-{seed}").summary() for seed in (1, 2)]
+    assert summary["metric"]["name"] == "auc"
+    for part in ("metric", "trivial"):
+        assert summary[part]["value"] == pytest.approx(np.mean([one[part]["value"] for one in each]))  # type: ignore[literal-required]
+    assert summary["over_seeds"]["metric"]["value"]["n"] == 2
+
+
 def test_too_many_numbers_are_not_kept() -> None:
     kept = KeptRows(10)
     kept.add({"true": np.zeros(6), "predicted": np.zeros(4)})

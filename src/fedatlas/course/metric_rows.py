@@ -12,11 +12,10 @@ from torch import Tensor
 
 from fedatlas.data.batches import Rows
 from fedatlas.metrics import quality
-from fedatlas.metrics.metric import Metric, Said
+from fedatlas.metrics.metric import Constant, Metric, Said
 from fedatlas.model import Model, Scores
 from fedatlas.record.judged_rows import named
 from fedatlas.setup.assembly import Setup, pooled
-from fedatlas.setup.trivial import Trivial
 
 NARROW = np.float32  # log-probabilities keep their order at both ends in it
 
@@ -57,7 +56,7 @@ def said_of(setup: Setup, metric: Metric, scores: Scores, rows: Rows, model: Mod
     return _needed(metric, Said(*scored(setup, scores.predicted, rows), true, predicted, outputs))
 
 
-def said_by_constant(setup: Setup, metric: Metric, one: Trivial, rows: Rows) -> Said:
+def said_by_constant(setup: Setup, metric: Metric, one: Constant, rows: Rows) -> Said:
     """Return what the constant model says of rows."""
     d, y = setup.dataset, _plain(rows.y)
     predicted = torch.full_like(y, float(d.targets(torch.tensor(one.predicted, dtype=torch.float64))))
