@@ -22,6 +22,7 @@ from fedatlas.config.overrides import override
 from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
+from fedatlas.config.words import WordsConfig
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.errors import ConfigError, as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
@@ -168,14 +169,6 @@ class EvaluationConfig(ConfigTable):
     def judges(self, number: int) -> bool:
         """Return whether a round is evaluated; row 0 and the last round always are."""
         return number % self.every == 0 if self.rounds is None else number in self.rounds
-
-
-class WordsConfig(ConfigTable):
-    """``[words]``: the user's words for pages, the terminal and the answer; no result depends on them."""
-
-    party: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\W\d_][\w -]*$")] | None = (
-        None  # None: client
-    )
 
 
 class StopConfig(ConfigTable):
