@@ -65,7 +65,12 @@ def test_figures_by_different_metrics_have_no_mean() -> None:
 
 
 def test_the_page_of_several_seeds_has_every_class_and_the_terminal_the_gain(tmp_path: Path) -> None:
-    small: dict[str, Any] = {"rounds": 1, "data": {"limit": 200}, "partition": {"name": "iid", "clients": 2}, "seeds": [1, 2]}
+    small: dict[str, Any] = {
+        "rounds": 1,
+        "data": {"limit": 200},
+        "partition": {"name": "iid", "clients": 2},
+        "seeds": [1, 2],
+    }
     done = run(Experiment.of(**small), out=tmp_path / "run", baselines=True)
     page = (done.path / "report.html").read_text()
     top = page.partition('id="run-seed1')[0]

@@ -84,6 +84,8 @@ def judged_on(held: NodeRows) -> str:
         return ""
     about = repr((JUDGE, held.about.task, held.about.class_names, tuple(test.y.shape)))
     return fingerprint((about, test.y, test.weight))
+
+
 BY_SUMS = ("accuracy", "balanced_accuracy", "macro_f1", "rmse", "mae", "r2")
 """Metrics that can be made of sums."""
 
@@ -161,7 +163,7 @@ class NodeJudge(Evaluator):
         No row is known here, so there is no interval.
         """
         name, asked = self.metric.name, self.setup.config.evaluation.metric is not None
-        found = {} if model is None else by_sums(self.shared(model))
+        found = by_sums(self._seen[model]) if model in self._seen else {}  # the nodes are not asked again
         said = {"metric": {"name": name, "asked": asked, **_alone(found.get(name)), "test_rows": None, "own": None}}
         if self.last is None:
             return said

@@ -157,7 +157,7 @@ def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
         return None
     each = [{row["client"]: row for row in one.rows} for one in found]
     parts = [p for p in PARTS if all(p in one.parts for one in found)]
-    rows, table = [], []
+    rows, table = list[Cells](), list[tuple[object, ...]]()
     for k in (k for k in sorted(each[0]) if all(k in one for one in each)):
         values = [[one[k][part]["value"] for one in each] for part in parts]
         values.append([gained(s, one[k]) for s, one in zip(entry.subjects, each, strict=True)])
