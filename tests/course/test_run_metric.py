@@ -227,6 +227,13 @@ def test_models_of_clients_are_never_pooled(tmp_path: Path) -> None:
     assert summary["final"].get("two_class") is None
 
 
+def test_the_headline_has_one_interval(tmp_path: Path) -> None:
+    """Where the metric is the headline, a client has no second interval of the same figure."""
+    summary = finished(tmp_path, algorithm={"name": "ditto"}, evaluation={"metric": "accuracy"})
+    for one in summary["per_client"]:
+        assert one["metric"] == {key: one[key] for key in ("value", "low", "high")}
+
+
 def test_a_mean_over_clients_is_weighted_by_their_rows_and_counts_those_left_out() -> None:
     one, other = Resampled(0.8, np.array([0.7, np.nan, 0.9]), 10), Resampled(0.5, np.array([0.5, 0.4, 0.6]), 30)
     none = Resampled(None, np.array([np.nan] * 3), 20)

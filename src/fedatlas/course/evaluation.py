@@ -205,7 +205,7 @@ class Evaluator:
         trained = [k for k in sorted(sizes) if sizes[k]]
         found = self._by.end(said, self._constant(self.rows), trained)
         for entry in clients:
-            entry |= self._by.entry(entry["client"], learnt=not personal or sizes[entry["client"]] > 0)
+            entry |= self._by.entry(entry["client"], entry, learnt=not personal or sizes[entry["client"]] > 0)
         if self.judged:  # else the rows were too many to be kept
             self.judged = {**self._by.kept.arrays, **self.judged}
         found["trivial"] |= self._about_constant()

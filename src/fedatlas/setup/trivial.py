@@ -37,7 +37,7 @@ def class_rows(setup: Setup) -> list[float] | None:
     if setup.dataset.task != "classes":
         return None
     if not setup.partition.counted:
-        return _weights(_training(setup)[0], None, setup.dataset.classes).tolist()
+        return [*map(float, _weights(_training(setup)[0], None, setup.dataset.classes))]
     told = setup.held.class_counts
     return None if told is None else told.tolist()
 

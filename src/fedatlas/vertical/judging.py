@@ -109,7 +109,8 @@ class Judged:
         """Return the constant model of the training rows."""
         if self.task == "numbers":
             return constant_number(self.train, self.train_weight)
-        return constant_class(np.bincount(self.train.astype(np.int64), self.train_weight, 2))
+        counts = np.bincount(self.train.astype(np.int64), self.train_weight, 2)
+        return constant_class(counts.astype(np.float64))
 
     def metric(self, asked: str | None) -> Metric:
         """Return the metric that is asked for, else the one that suits the training labels."""
