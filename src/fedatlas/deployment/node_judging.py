@@ -163,7 +163,9 @@ class NodeJudge(Evaluator):
         No row is known here, so there is no interval.
         """
         name, asked = self.metric.name, self.setup.config.evaluation.metric is not None
-        found = by_sums(self._seen[model]) if model is not None and model in self._seen else {}  # the nodes are not asked again
+        found = (
+            by_sums(self._seen[model]) if model is not None and model in self._seen else {}
+        )  # the nodes are not asked again
         said = {"metric": {"name": name, "asked": asked, **_alone(found.get(name)), "test_rows": None, "own": None}}
         if self.last is None:
             return said
