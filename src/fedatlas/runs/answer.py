@@ -18,7 +18,7 @@ from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_pla
 from fedatlas.verdict.evidence import RARITY, Evidence
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.sentences import text
-from fedatlas.wording import NAMES, number, total_of
+from fedatlas.wording import NAMES, number, total_of, where
 
 Summary = Mapping[str, Any]
 DRAWS = 400  # of test rows: the standard error of a difference is then known to 4%
@@ -78,6 +78,7 @@ def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
         config.evaluation.margin or 0.0,
         config.party,
         sent,
+        where(config).removesuffix("s"),
         _reference(summary),
     )
 

@@ -24,6 +24,7 @@ class Asked(NamedTuple):
     margin: float = 0.0  # a difference up to this does not count; in the figure's unit
     party: str = "client"  # the word for a party
     cost: float | None = None  # bytes sent in all; None where they would tell who took part
+    rows: str = "test row"  # the rows judged on, one of them
     trivial: str = ""  # the reference: "always answering 'no'"
 
     @property
@@ -187,8 +188,9 @@ def _parties(
 ) -> list[PartyVerdict]:
     """Return the fate of each party; the intervals of all that have enough rows hold together (Bonferroni)."""
     each = [None] * len(parties) if gained is None else gained.each
-    level = bonferroni(sum(p.judged.enough() for p in parties))
-    found = [ends(d, level) if p.judged.enough() else None for p, d in zip(parties, each, strict=True)]
+    able = [d if p.judged.enough() else None for p, d in zip(parties, each, strict=True)]
+    level = bonferroni(sum(d is not None for d in able))
+    found = [ends(d, level) for d in able]
     return [
         PartyVerdict(
             p.client,
