@@ -24,7 +24,7 @@ from fedatlas.notebook import RunResult, experiment_html, experiment_text, watch
 from fedatlas.prediction.parties import predict as predict_between
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import CONFIG, OPTIONS, RunFolder, asked
-from fedatlas.registry import keywords, unknown_key
+from fedatlas.registry import keywords
 from fedatlas.reporting import write_report
 from fedatlas.runs.ensure import carry_out, rounds_done, start_of
 from fedatlas.runs.finish import More
@@ -33,6 +33,7 @@ from fedatlas.setup.columns_method import rounds_key, rounds_of
 from fedatlas.setup.consortium import consortium
 from fedatlas.setup.refusals import checked
 from fedatlas.setup.resolution import apply_fixes
+from fedatlas.spelling import unknown_key
 
 if TYPE_CHECKING:
     import pandas

@@ -16,7 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from fedatlas.record.fields import RoundRow
-from fedatlas.wording import NOT_TOLD, beyond_delta, bytes_text, given_up_text, is_spread, seconds_text, total_of
+from fedatlas.wording import (
+    NOT_TOLD,
+    beyond_delta,
+    bytes_text,
+    given_up_text,
+    is_spread,
+    seconds_text,
+    total_of,
+    worthless,
+)
 
 if TYPE_CHECKING:  # who only reads a folder (`watching`) takes no torch
     from fedatlas.course.course import Course
@@ -313,7 +322,8 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         stated = f" (the paper's: {found['accounts']['nominal']:.4g})" if found.get("accounts") else ""
         more = beyond_delta(found)
         told = f"{bound}{epsilon}, {more}" if more else f"{bound}{epsilon} at delta {found['delta']:.3g}"
-        out.append(("epsilon", more if "delta_too_large_for" in found else f"{told}{stated}{seeded}"))
+        little = " (promises next to nothing)" if worthless(found) else ""
+        out.append(("epsilon", more if "delta_too_large_for" in found else f"{told}{stated}{seeded}{little}"))
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -208,6 +209,33 @@ def is_spread(found: Mapping[str, float | None]) -> bool:
     Clients that one model serves on one common test set have one figure.
     """
     return len({None if value is None else round(value, 9) for value in found.values()}) > 1
+
+
+LITTLE = 1e4
+"""A factor on the odds from which on an epsilon promises next to nothing."""
+
+
+def odds_text(epsilon: float) -> str:
+    """Return by how much an epsilon lets the odds shift: 'at most a factor of 2.72'."""
+    odds = math.exp(epsilon) if epsilon < 700 else math.inf
+    if odds >= LITTLE:
+        return "a factor above ten thousand"
+    return f"at most a factor of {odds:,.0f}" if odds >= 100 else f"at most a factor of {odds:.3g}"
+
+
+def worthless(found: Mapping[str, Any]) -> str:
+    """Return the warning about an epsilon that promises next to nothing, for page, terminal and dry run alike; "" for any other.
+
+    ``found``: ``privacy`` of a summary, or of a dry run.
+    """
+    epsilon = found.get("epsilon")
+    if epsilon == "infinite":
+        return "A release had no noise, so differential privacy promises nothing here."
+    if epsilon is None or isinstance(epsilon, str) or "delta_too_large_for" in found:
+        return ""
+    if odds_text(epsilon) != odds_text(math.inf):
+        return ""
+    return f"epsilon = {epsilon:.3g} promises next to nothing: use more noise, fewer rounds, or smaller cohorts of more clients."
 
 
 LIKELY = 0.01

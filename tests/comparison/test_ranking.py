@@ -41,8 +41,10 @@ def test_fewer_than_three_seeds_give_no_verdict() -> None:
 
 
 def test_the_metric_decides_and_less_of_an_error_is_better() -> None:
-    named = {"metric": {"name": "log_loss", "value": 0.2}}, {"metric": {"name": "log_loss", "value": 0.4}}
-    given = {"low": {s: summary(0.1, **named[0]) for s in SEEDS}, "high": {s: summary(0.9, **named[1]) for s in SEEDS}}
+    given = {
+        name: {seed: summary(accuracy, metric={"name": "log_loss", "value": value}) for seed in SEEDS}
+        for name, accuracy, value in (("low", 0.1, 0.2), ("high", 0.9, 0.4))
+    }
     found = ranked(given)
     assert found is not None
     assert (found.figure, found.lower_is_better, found.ranking.order) == ("log_loss", True, ["low", "high"])

@@ -84,6 +84,8 @@ def test_the_best_on_validation_rows_wins_and_the_earlier_of_equals() -> None:
 
     assert winner([trial("accuracy", x) for x in (0.5, None, 0.9, 0.7)])["validation"] == 0.9
     assert winner([trial("rmse", x) for x in (0.5, 0.2, 0.7)])["validation"] == 0.2
+    assert winner([trial("log_loss", x) for x in (0.5, 0.2, 0.7)])["validation"] == 0.2
+    assert winner([trial("auc", x) for x in (0.5, None, 0.7)])["validation"] == 0.7
     first, second = trial("accuracy", 0.5), trial("accuracy", 0.5)
     assert winner([first, second]) is first
     with pytest.raises(ConfigError, match="no trial came to its end"):
@@ -106,6 +108,13 @@ def test_trials_never_look_at_test_rows_and_the_winner_is_the_files_experiment(f
         assert kept is not None
         assert "test" not in kept
     assert json.loads((out / TUNED).read_text()) == record
+
+
+def test_the_metric_of_the_file_decides(file: Path, tmp_path: Path) -> None:
+    file.write_text(SMALL + "[evaluation]\nmetric = 'log_loss'\n")
+    _, record = tuned(file, tmp_path / "out", "local.lr=0.0001,0.1")
+    assert [one["figure"] for one in record["trials"]] == ["log_loss", "log_loss"]
+    assert record["validation"] == min(one["validation"] for one in record["trials"])
 
 
 def test_a_tuning_that_was_stopped_goes_on_and_may_grow(file: Path, tmp_path: Path) -> None:

@@ -227,6 +227,13 @@ def test_models_of_clients_are_never_pooled(tmp_path: Path) -> None:
     assert summary["final"].get("two_class") is None
 
 
+def test_the_headline_has_one_interval(tmp_path: Path) -> None:
+    """Where the metric is the headline, a client has no second interval of the same figure."""
+    summary = finished(tmp_path, algorithm={"name": "ditto"}, evaluation={"metric": "accuracy"})
+    for one in summary["per_client"]:
+        assert one["metric"] == {key: one[key] for key in ("value", "low", "high")}
+
+
 def test_a_mean_over_clients_is_weighted_by_their_rows_and_counts_those_left_out() -> None:
     one, other = Resampled(0.8, np.array([0.7, np.nan, 0.9]), 10), Resampled(0.5, np.array([0.5, 0.4, 0.6]), 30)
     none = Resampled(None, np.array([np.nan] * 3), 20)
@@ -266,6 +273,15 @@ def test_more_classes_have_macro_f1_if_they_are_skewed(tmp_path: Path) -> None:
     assert Evaluator(setup).metric.name == "macro_f1"
     setup = set_up(checked(Experiment.of(**tables(tmp_path, label="number")).config))
     assert Evaluator(setup).metric.name == "rmse"
+
+
+def test_seeds_have_the_mean_of_the_metric(tmp_path: Path) -> None:
+    summary = run(Experiment.of(**tables(tmp_path, seeds=[1, 2])), out=tmp_path / "run", baselines=False).summary
+    each = [RunFolder(tmp_path / "run" / f"seed-{seed}").summary() for seed in (1, 2)]
+    assert summary["metric"]["name"] == "auc"
+    for part in ("metric", "trivial"):
+        assert summary[part]["value"] == pytest.approx(np.mean([one[part]["value"] for one in each]))  # type: ignore[literal-required]
+    assert summary["over_seeds"]["metric"]["value"]["n"] == 2
 
 
 def test_too_many_numbers_are_not_kept() -> None:

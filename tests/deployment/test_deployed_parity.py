@@ -13,6 +13,8 @@ from fedatlas import Experiment, run
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
 from fedatlas.deployment.refusals import undeployable
+from fedatlas.record.fields import RunSummary
+from fedatlas.record.run_folder import RunFolder
 
 pytestmark = pytest.mark.timing
 
@@ -38,6 +40,9 @@ def same(three: Deployment, tmp_path: Path, **tables: Any) -> Path:
         }
         for key in QUALITY[: 3 if "privacy" in tables else 4]:
             assert mine[key] == pytest.approx(theirs[key], abs=1e-6), key
+    there_metric, trivial = (RunFolder(there).summary()[key] for key in ("metric", "trivial"))  # type: ignore[literal-required]
+    assert there_metric["value"] == pytest.approx(RunFolder(here).summary()["final"][there_metric["name"]], abs=1e-6)
+    assert trivial["source"] == "test rows", "the server was not told how many rows each class has"
     return there
 
 
@@ -79,3 +84,14 @@ def test_nodes_that_judge_say_what_pooling_would(tmp_path: Path, data: str, shar
                     if key in theirs:
                         assert mine[key] == pytest.approx(theirs[key], abs=1e-6), key
                 assert mine["clients"] == theirs["clients"]
+            check_metric(RunFolder(there).summary(), RunFolder(here).summary())
+
+
+def check_metric(there: RunSummary, here: RunSummary) -> None:
+    """The metric is that of the pooled rows; the constant model is the best on the test rows, and says so."""
+    assert there["metric"]["name"] == here["metric"]["name"]
+    assert there["metric"]["value"] == pytest.approx(here["metric"]["value"], abs=1e-6)
+    assert there["metric"]["low"] is None
+    assert there["trivial"]["source"] == "test rows"
+    worse = -1 if here["metric"]["name"] == "rmse" else 1
+    assert worse * (there["trivial"]["value"] - here["trivial"]["value"]) > -1e-6

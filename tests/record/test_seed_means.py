@@ -54,15 +54,30 @@ def test_single_clients_are_told_where_they_are_the_same_in_each_seed() -> None:
     assert dealt["gain"] == {"figure": "accuracy", "summary": {"local_only": {"mean": 0.5}}}
 
 
+def test_figures_by_different_metrics_have_no_mean() -> None:
+    one, other = summary_of("natural", 0.25), summary_of("natural", 0.75)
+    for found, name in ((one, "auc"), (other, "accuracy")):
+        found["metric"] = {"name": name}
+        found["gain"]["metric"] = {"name": name, "values": {"federated": 0.5}}
+    assert "metric" not in detail_over([one, other])["gain"]
+    same = {**other, "metric": {"name": "auc"}, "gain": {**other["gain"], "metric": one["gain"]["metric"]}}
+    assert detail_over([one, same])["gain"]["metric"] == {"name": "auc", "values": {"federated": 0.5}}
+
+
 def test_the_page_of_several_seeds_has_every_class_and_the_terminal_the_gain(tmp_path: Path) -> None:
-    small = {"rounds": 1, "data": {"limit": 200}, "partition": {"name": "iid", "clients": 2}, "seeds": [1, 2]}
+    small: dict[str, Any] = {
+        "rounds": 1,
+        "data": {"limit": 200},
+        "partition": {"name": "iid", "clients": 2},
+        "seeds": [1, 2],
+    }
     done = run(Experiment.of(**small), out=tmp_path / "run", baselines=True)
     page = (done.path / "report.html").read_text()
     top = page.partition('id="run-seed1')[0]
     assert re.search(r"Every class on the test rows: mean of (two|2) seeds", top)
     assert done.summary["gain"] is not None
     assert done.summary["gain"]["summary"]["local_only"]["mean"] is not None
-    assert len(done.summary["final"]["per_class_f1"]) == 10
+    assert len(done.summary["final"]["per_class_f1"] or ()) == 10
     printed = io.StringIO()
     Console(file=printed, width=120).print(end_table(done.summary))
     assert "accuracy, local only" in printed.getvalue()

@@ -111,3 +111,17 @@ def test_the_command_ends_with_the_answer(table: Path, tmp_path: Path):
     assert loud.output.count("with fedavg: together AUC") == 1
     quiet = CliRunner().invoke(app, [*run_it[:-2], str(tmp_path / "quiet"), "--baselines", "--quiet"])
     assert quiet.stdout.count("with fedavg: together AUC") == 1
+
+
+def test_a_restless_end_is_told_with_what_calms_it(table: Path, tmp_path: Path):
+    """A rate so high that the model jumps from round to round."""
+    local = {"lr": 20.0, "batch_size": 8}
+    done = run(experiment(table, local=local), out=tmp_path / "run", baselines=True)
+    assert done.summary["answer"]["swing"] > 0
+    sentence = done.answer.rpartition("Over the last rounds ")[2]
+    assert "swings by" in sentence
+    assert 'local.schedule.name = "cosine"' in sentence
+    rows = [row["train_rows"] for row in done.summary["per_client"]]
+    assert ("no last batch of one row (8 does)" in sentence) == any(n % 8 == 1 for n in rows)
+    calm = run(experiment(table, local={"lr": 0.001}), out=tmp_path / "calm", baselines=False)
+    assert "swings" not in calm.answer

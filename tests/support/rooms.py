@@ -80,7 +80,7 @@ ROOMS: dict[str, set[str]] = {
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "notebook": COURSE | {"course", "reporting", "prediction"},
     "estimators": RUNS | {"runs", "prediction", "api"},
-    "api": RUNS | {"runs", "prediction", "notebook"},
+    "api": RUNS | {"spelling", "runs", "prediction", "notebook"},
     "terminal": {"errors", "engine", "wording", "record", "course"},
     "watching": {"errors", "wording", "terminal"},
     "commands": {"api", "config", "spelling", "errors", "files", "plugins", "prediction", "record", "runs"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,8 @@ from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.files import write_json, write_text
 from fedatlas.machine import one_thread_an_operator
+from fedatlas.metrics.metric import METRICS
+from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
@@ -33,7 +36,6 @@ from fedatlas.study.execute import Say, execute
 from fedatlas.study.levels import level_name, overridden
 from fedatlas.study.plain import Plain, toml_of
 from fedatlas.study.plan import CellRuns, PlannedRun, StudyPlan, judge_on_validation, with_seeds
-from fedatlas.study.responses import merit
 from fedatlas.study.study import TABLE
 from fedatlas.study.table import Table
 
@@ -148,19 +150,33 @@ def tune(
 def said(table: Table, run: PlannedRun) -> Plain:
     """Return a trial's entry of the record: its values, how it ended, and its figure on validation rows."""
     key = run.keys.run_key
-    status = table.status(key)
-    found = table.responses(key) if status == "done" else {}
-    figure = "rmse" if found.get("rmse") is not None else "accuracy"
-    return {"values": dict(run.rates), "status": status, "figure": figure, "validation": found.get(figure)}
+    status, summary = table.status(key), table.summary(key)
+    figure, value = figure_of(summary) if status == "done" and summary else ("", None)
+    return {"values": dict(run.rates), "status": status, "figure": figure, "validation": value}
+
+
+def figure_of(summary: Plain) -> tuple[str, float | None]:
+    """Return the name of the figure that decides (``evaluation.metric``), and its value on the rows that a run is judged on."""
+    usual = "rmse" if summary["task"] == "numbers" else "accuracy"
+    found = summary.get("metric") or {"name": usual, "value": summary["final"].get(usual)}
+    return found["name"], found["value"]
+
+
+def better(one: Plain) -> float:
+    """Return a trial's sort key: more is better; minus infinity for one without a figure."""
+    if one["validation"] is None:
+        return -math.inf
+    lower = one["figure"] in LOWER_IS_BETTER or (one["figure"] in METRICS and METRICS[one["figure"]].lower_is_better)
+    return -float(one["validation"]) if lower else float(one["validation"])
 
 
 def winner(tried: Sequence[Plain]) -> Plain:
     """Return the trial that did best, the earlier among equals; ConfigError if none came to its end."""
-    known = [(found, one) for one in tried if (found := merit({one["figure"]: one["validation"]})) is not None]
-    if not known:
+    best = max(tried, key=better)
+    if best["validation"] is None:
         ends = ", ".join(dict.fromkeys(one["status"] for one in tried))
         raise ConfigError(f"no trial came to its end ({ends}): try other values.")
-    return max(known, key=lambda pair: pair[0])[1]
+    return best
 
 
 def write_winner(path: Path, values: Plain, best: Plain) -> None:
@@ -177,18 +193,23 @@ def values_text(values: Mapping[str, Any]) -> str:
 
 def lines(record: Plain, done: Run, out: Path) -> list[str]:
     """Return the answer: the best trials, what the winner reaches on test rows, and the files."""
-    best = sorted(record["trials"], key=lambda one: -(merit({one["figure"]: one["validation"]}) or float("-inf")))
+    best = sorted(record["trials"], key=better, reverse=True)
     shown = [one for one in best if one["validation"] is not None][:SHOWN]
-    figure, final = best[0]["figure"], done.summary.get("test", done.summary["final"])
+    figure = best[0]["figure"]
     lost = [one for one in record["trials"] if one["validation"] is None]
-    out_lines = [f"{figure} {one['validation']:.4f} on validation rows: {values_text(one['values'])}" for one in shown]
+    told = [f"{figure} {one['validation']:.4f} on validation rows: {values_text(one['values'])}" for one in shown]
     if lost:
-        out_lines.append(f"{len(lost)} of {len(record['trials'])} trials did not come to their end.")
-    value = final.get(figure)
+        told.append(f"{len(lost)} of {len(record['trials'])} trials did not come to their end.")
+    shown_by: Plain = {**done.summary}
+    if tested := done.summary.get("test"):
+        shown_by |= {"final": tested, "metric": tested.get("metric")}
+    figure, value = figure_of(shown_by)
     reached = "-" if value is None else f"{value:.4f}"
+    answer = [done.summary["answer"]["text"]] if "answer" in done.summary else []
     return [
-        *out_lines,
+        *told,
         f"The winner, {values_text(record['winner'])}, reaches {figure} {reached} on test rows, which no choice has used.",
+        *answer,
         f"Its file: {out / WINNER}; its run: {done.path}",
     ]
 

@@ -21,6 +21,7 @@ from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_co
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.sizes import bytes_of
 from fedatlas.config.tracking import TrackingConfig
+from fedatlas.config.words import WordsConfig
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.kept import look_in
 from fedatlas.errors import as_utf8
@@ -161,14 +162,6 @@ class EvaluationConfig(ConfigTable):
     def judges(self, number: int) -> bool:
         """Return whether a round is evaluated; row 0 and the last round always are."""
         return number % self.every == 0 if self.rounds is None else number in self.rounds
-
-
-class WordsConfig(ConfigTable):
-    """``[words]``: the user's words for pages, the terminal and the answer; no result depends on them."""
-
-    party: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\W\d_][\w -]*$")] | None = (
-        None  # None: client
-    )
 
 
 class StopConfig(ConfigTable):

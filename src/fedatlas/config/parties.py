@@ -28,7 +28,7 @@ ROWS_ONLY = (
 """Tables of an experiment that apply only to clients that hold rows."""
 KEPT: Mapping[str, tuple[str, ...]] = {
     "data": ("test", "missing"),
-    "evaluation": ("every", "on", "validation"),
+    "evaluation": ("every", "on", "validation", "metric"),
     "engine": ("workers",),
 }
 """Keys of other tables that also apply here; for ``[data]``, if each party brings its file."""

@@ -70,6 +70,7 @@ lr = 0.05
 # [evaluation]
 # every = 1
 # clients = 0.2          # share of each client's rows kept for its own figures
+# metric = "auc"         # by which models are compared; left out: one that suits the data
 
 # [stop]
 # accuracy = 0.99

@@ -28,6 +28,7 @@ from fedatlas.record.fingerprint import fingerprint, of_tables
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.consortium import Consortium
 from fedatlas.vertical import align, judging, split
+from fedatlas.vertical.judging import Judged
 from fedatlas.wording import count
 
 LAST_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -212,7 +213,10 @@ class Growing:
 
         server = self._driven(last, self.number + 1, commit=True)  # the parties keep it; no checkpoint does
         self.state = self.state._replace(server=server)
-        return columns_end.figures(self.held, server, rows)
+        active = self.held.parties[self.held.active]
+        state = self.federation.states.get(active.party)  # None if the party is elsewhere
+        judged = None if state is None else Judged(active, state, self.scheme.outputs(state), self.judged_on)
+        return columns_end.figures(self.held, server, rows, judged)
 
     def models(self) -> Mapping[str, Any]:
         """Return the files of each party whose state is held here; a remote party writes its own where it runs."""

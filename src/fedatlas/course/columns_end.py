@@ -6,13 +6,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from fedatlas.algorithm import State
 from fedatlas.config import ExperimentConfig
+from fedatlas.course.metric_figures import COMMON, drawn_of
+from fedatlas.course.metric_rows import kept
 from fedatlas.data.cells import OLDEST
 from fedatlas.data.party_tables import PartyTable
+from fedatlas.metrics.intervals import usual_draws
+from fedatlas.metrics.metric import Task, chosen
 from fedatlas.record.fields import RoundRow, RunSummary
+from fedatlas.record.judged_rows import TRIVIAL
 from fedatlas.record.run_folder import JUDGED
 from fedatlas.record.summary import FIGURES, of_all_runs
 from fedatlas.setup.checked import Checked
@@ -67,8 +70,8 @@ def part(whole: Checked, data: Columns, table: PartyTable, state: State, gains: 
     }
     if found["model"] is not None:
         judged = Judged(data, state, scheme.outputs(state), "test")
-        scores = {"score": judged.scores.astype(np.float32), "weight": judged.weight.astype(np.float32)}
-        out |= {MODEL: found["model"], JUDGED: scores}
+        said, constant = judged.said(), judged.by_constant(judged.constant())
+        out |= {MODEL: found["model"], JUDGED: {**kept(said, COMMON), **kept(constant, COMMON, TRIVIAL)}}
     return out
 
 
@@ -87,8 +90,35 @@ def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
     return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
 
-def figures(held: Consortium, server: State, rows: Sequence[RoundRow]) -> RunSummary:
-    """Return the summary of these rows and of the finished model."""
+def by_metric(held: Consortium, server: State, judged: Judged | None) -> dict[str, Any]:
+    """Return the summary's ``metric`` and, in a simulation, ``trivial``.
+
+    ``judged``: what the model says of the rows judged; None if the party with the label is elsewhere. It then told the
+    figure with its interval, and how many rows each class has is not known here.
+    """
+    asked = held.config.evaluation.metric
+    rows = server["rows"]["held" if held.config.evaluation.on == "validation" else "test"]
+    about = {"asked": asked is not None, "test_rows": rows, "own": None}
+    if judged is None:
+        task: Task = "numbers" if held.holder.task == "numbers" else "classes"
+        name = asked or chosen(task, None)
+        told = server["intervals"].get(name, (None, None, None))
+        return {"metric": {"name": name, **dict(zip(("value", "low", "high"), told[:3], strict=True)), **about}}
+    metric, constant = judged.metric(asked), judged.constant()
+    said = {0: judged.said(), 1: judged.by_constant(constant)}
+    seed, draws = held.parties[held.active].seed, usual_draws(len(judged.y))
+    one, other = drawn_of(metric, said, seed, ("test",), draws).values()
+    answer = constant.predicted
+    named = answer if judged.task == "numbers" else held.holder.class_names[int(answer)]
+    better = one.better_than(other, metric).ends()
+    return {
+        "metric": {"name": metric.name, **one.ends(), **about},
+        "trivial": {**other.ends(), "better_by": better, "answer": named, "source": "training rows"},
+    }
+
+
+def figures(held: Consortium, server: State, rows: Sequence[RoundRow], judged: Judged | None) -> RunSummary:
+    """Return the summary of these rows and of the finished model. ``judged``: see `by_metric`."""
     scheme, final, table = held.checked.of_columns(), dict(server["quality"]), held.holder
     brought, last = scheme.brought(server), rows[-1]["round"]
     out: dict[str, Any] = {
@@ -103,6 +133,7 @@ def figures(held: Consortium, server: State, rows: Sequence[RoundRow]) -> RunSum
         "class_names": list(table.class_names),
         "protected": scheme.protected(held.checked.how),
         "final": {"round": last, **final, "interval": ends(server["intervals"])},
+        **by_metric(held, server, judged),
         "rows": dict(server["rows"]),
         "align": {**held.align._asdict(), **{k: server["align"][k] for k in ("ids", "rows", "common")}},
         "parties": parties_of(held, server),

@@ -212,7 +212,7 @@ class Evaluator:
         trained = [k for k in sorted(sizes) if sizes[k]]
         found = self._by.end(said, self._constant(self.rows), trained)
         for entry in clients:
-            entry |= self._by.entry(entry["client"], learnt=not personal or sizes[entry["client"]] > 0)
+            entry |= self._by.entry(entry["client"], entry, learnt=not personal or sizes[entry["client"]] > 0)
         if self.judged:  # else the rows were too many to be kept
             self.judged = {**self._by.kept.arrays, **self.judged}
         found["trivial"] |= self._about_constant()
@@ -223,12 +223,12 @@ class Evaluator:
         return said_of(self.setup, self.metric, self.scores(model, rows), rows, model)
 
     def _constant(self, rows: Rows) -> Said:
-        return said_by_constant(self.setup, self.metric, self.trivial, rows)
+        return said_by_constant(self.setup, self.metric, self.trivial.constant, rows)
 
     def _about_constant(self) -> dict[str, Any]:
-        d, one = self.setup.dataset, self.trivial
-        answer = one.predicted if self.numbers else d.class_names[int(one.predicted)]
-        return {"answer": answer, "source": one.source}
+        answer = self.trivial.constant.predicted
+        named = answer if self.numbers else self.setup.dataset.class_names[int(answer)]
+        return {"answer": named, "source": self.trivial.source}
 
     def _of_common(self, scores: Mapping[int, np.ndarray], weight: np.ndarray) -> dict[int, intervals.Interval]:
         """Map clients to the headline figure of their models with intervals.

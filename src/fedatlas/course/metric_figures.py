@@ -158,11 +158,15 @@ class ByMetric:
         rows = max(one.rows for one in said.values())
         return {"name": self.metric.name, **found.ends(), "test_rows": rows, **several}
 
-    def entry(self, client: int, *, learnt: bool) -> dict[str, Any]:
-        """Return the fields of a client in `per_client`. ``learnt``: whether its figure says anything about the method."""
+    def entry(self, client: int, headline: Mapping[str, Any], *, learnt: bool) -> dict[str, Any]:
+        """Return the fields of a client in `per_client`. ``learnt``: whether its figure says anything about the method.
+
+        ``headline``: its {value, low, high} by accuracy or squared error, which are the metric's if that is made of the same scores.
+        """
         found = self.own.get(client)
         own = None if found is None else {"test_rows": found.rows, **(found.ends() if learnt else NONE)}
-        return {"metric": self.judged[client].ends() if learnt else dict(NONE), "own": own}
+        ends = self.judged[client].ends() if self.metric.needs else {key: headline[key] for key in NONE}
+        return {"metric": ends if learnt else dict(NONE), "own": own}
 
     def _own(self, client: int, said: Said) -> dict[int, Resampled]:
         if self.owner is None:
@@ -178,7 +182,7 @@ class ByMetric:
     def _drawn(self, said: Mapping[int, Said], key: tuple[int | str, ...]) -> dict[int, Resampled]:
         if not said:
             return {}
-        one, models = next(iter(said.values())), max(len(said) - 1, 1) if self.metric.needs else 1
+        one, models = next(iter(said.values())), max(len(said) - 1, 1)
         draws = self._draws(one, len(one.weight) * self.labels * models)
         return drawn_of(self.metric, said, self.setup.seed, key, draws)
 

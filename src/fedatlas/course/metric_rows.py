@@ -12,12 +12,12 @@ from torch import Tensor
 
 from fedatlas.data.batches import Rows
 from fedatlas.metrics import quality
-from fedatlas.metrics.metric import Metric, Said
+from fedatlas.metrics.metric import Constant, Metric, Said
 from fedatlas.model import Model, Scores
 from fedatlas.record.judged_rows import named
 from fedatlas.setup.assembly import Setup, pooled
-from fedatlas.setup.trivial import Trivial
 
+OF_METRIC = ("true", "predicted", "outputs")  # the last fields of `Said`
 NARROW = np.float32  # log-probabilities keep their order at both ends in it
 
 
@@ -53,17 +53,18 @@ def said_of(setup: Setup, metric: Metric, scores: Scores, rows: Rows, model: Mod
     d, outputs = setup.dataset, None
     if "outputs" in metric.needs:
         outputs = log_odds(scores, rows, model) if d.classes == 2 else log_probabilities(model.predict(rows.x))
-    true, predicted = (d.predictions(x).numpy() for x in (_plain(rows.y), _plain(scores.predicted)))
-    return _needed(metric, Said(*scored(setup, scores.predicted, rows), true, predicted, outputs))
+    score, weight = scored(setup, scores.predicted, rows)
+    true, predicted = (d.predictions(_plain(x)).numpy() for x in (rows.y, scores.predicted))
+    return _needed(metric, Said(score, weight, true, predicted, outputs))
 
 
-def said_by_constant(setup: Setup, metric: Metric, one: Trivial, rows: Rows) -> Said:
+def said_by_constant(setup: Setup, metric: Metric, one: Constant, rows: Rows) -> Said:
     """Return what the constant model says of rows."""
     d, y = setup.dataset, _plain(rows.y)
     predicted = torch.full_like(y, float(d.targets(torch.tensor(one.predicted, dtype=torch.float64))))
     outputs = None if one.outputs is None else np.broadcast_to(one.outputs, (rows.n, *one.outputs.shape))
-    said = (d.predictions(x).numpy() for x in (y, predicted))
-    return _needed(metric, Said(*scored(setup, predicted, rows), *said, outputs))
+    score, weight = scored(setup, predicted, rows)
+    return _needed(metric, Said(score, weight, d.predictions(y).numpy(), d.predictions(predicted).numpy(), outputs))
 
 
 def log_odds(scores: Scores, rows: Rows, model: Model) -> NDArray[Any]:
@@ -86,13 +87,13 @@ def owners(setup: Setup) -> NDArray[np.int64] | None:
         of = np.full(len(setup.dataset.train.y), -1)
         for k, rows in setup.validation.items():
             of[rows] = k
-        return of[pooled(setup.validation)]
+        return np.asarray(of[pooled(setup.validation)], np.int64)
     owner = setup.dataset.test.client
     if owner is None:
         return None
     known = np.full(max(int(owner.max()), *places) + 2, -1)  # the last place is that of -1
     known[list(places)] = np.arange(len(places))
-    return known[owner.numpy()]
+    return np.asarray(known[owner.numpy()], np.int64)
 
 
 class KeptRows:
@@ -129,4 +130,7 @@ def _plain(values: Tensor) -> Tensor:
 
 
 def _needed(metric: Metric, said: Said) -> Said:
-    return said._replace(**{name: None for name in ("true", "predicted", "outputs") if name not in metric.needs})
+    true, predicted, outputs = (
+        x if name in metric.needs else None for name, x in zip(OF_METRIC, said[2:], strict=True)
+    )
+    return Said(said.score, said.weight, true, predicted, outputs)

@@ -11,9 +11,12 @@ are masked as everything else is. AUC, of ranks, and intervals, of single rows, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from fedatlas.algorithm import Message, Question, State, Update
@@ -83,12 +86,49 @@ def judged_on(held: NodeRows) -> str:
     return fingerprint((about, test.y, test.weight))
 
 
+BY_SUMS = ("accuracy", "balanced_accuracy", "macro_f1", "rmse", "mae", "r2")
+"""Metrics that can be made of sums."""
+
+
+def by_sums(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures made of sums, the mean of the classes' accuracies among them."""
+    known = [x for x in figures.get("per_class_accuracy") or () if x is not None]
+    return {**figures, **({"balanced_accuracy": sum(known) / len(known)} if known else {})}
+
+
+class BestConstant(NamedTuple):
+    """The best constant model on the rows of some sums, and its figures."""
+
+    answer: float
+    figures: Mapping[str, Any]
+
+
+def best_constant(sums: quality.ClassSums | quality.NumberSums) -> BestConstant:
+    """Return the constant that is best on the rows of these sums: the largest class, or the mean.
+
+    Sums do not tell the mean absolute error of the mean.
+    """
+    if isinstance(sums, quality.ClassSums):
+        best = int(sums.true.argmax())
+        said, hits = np.zeros_like(sums.true), np.zeros_like(sums.true)
+        said[best], hits[best] = sums.weight, sums.true[best]
+        return BestConstant(best, quality.class_figures(quality.ClassSums(sums.true, said, hits, 0.0)))
+    alone = replace(sums, squared=sums.spread, absolute=math.nan)
+    return BestConstant(sums.mean, {k: x for k, x in quality.number_figures(alone).items() if k in {"rmse", "r2"}})
+
+
+def _alone(value: float | None) -> dict[str, float | None]:
+    """Return a figure without an interval."""
+    return {"value": value, "low": None, "high": None}
+
+
 class NodeJudge(Evaluator):
     """An `Evaluator` whose figures come of the nodes' sums. ``holders``: the nodes that have test rows."""
 
     def __init__(self, setup: Setup, ask: Ask, holders: Sequence[int]) -> None:
         super().__init__(setup)
         self.ask, self.holders = ask, tuple(holders)
+        self.last: quality.ClassSums | quality.NumberSums | None = None  # the sums last told
 
     def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Every quality field of a row, plus per-class accuracy."""
@@ -96,16 +136,17 @@ class NodeJudge(Evaluator):
         d = self.setup.dataset
         if not self.numbers:
             arrays = {name: total[name].numpy() for name in ("true", "predicted", "hits")}
-            return quality.class_figures(quality.ClassSums(**arrays, loss=float(total["loss"][0])), d.uncounted)
+            self.last = quality.ClassSums(**arrays, loss=float(total["loss"][0]))
+            return quality.class_figures(self.last, d.uncounted)
         weight, first, second, squared, absolute, loss = total["sums"].tolist()
         mean, sd = first / weight, d.target_sd
         spread = second - first * mean
         if spread <= ROUNDING * second:  # equal targets: sums tell them only so far
             spread = 0.0
-        sums = quality.NumberSums(
+        self.last = quality.NumberSums(
             weight, sd * mean + d.target_mean, sd**2 * spread, sd**2 * squared, sd * absolute, loss
         )
-        return dict(quality.number_figures(sums))
+        return dict(quality.number_figures(self.last))
 
     def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:  # noqa: ARG002
         """Rows of each node; its figure stays with it."""
@@ -117,11 +158,21 @@ class NodeJudge(Evaluator):
         ]
 
     def by_metric(self, model: Model | None, clients: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ARG002
-        """The metric's value, if it can be made of sums; no row, no interval and no constant model is known here."""
-        value = None if model is None else self.shared(model).get(self.metric.name)
-        ends = {"value": value, "low": None, "high": None}
-        asked = self.setup.config.evaluation.metric is not None
-        return {"metric": {"name": self.metric.name, "asked": asked, **ends, "test_rows": None, "own": None}}
+        """The metric of the shared model and of the best constant on the nodes' test rows, as their sums tell them.
+
+        No row is known here, so there is no interval.
+        """
+        name, asked = self.metric.name, self.setup.config.evaluation.metric is not None
+        found = (
+            by_sums(self._seen[model]) if model is not None and model in self._seen else {}
+        )  # the nodes are not asked again
+        said = {"metric": {"name": name, "asked": asked, **_alone(found.get(name)), "test_rows": None, "own": None}}
+        if self.last is None:
+            return said
+        best = best_constant(self.last)
+        answer = best.answer if self.numbers else self.setup.dataset.class_names[int(best.answer)]
+        about = {"answer": answer, "source": "test rows", "better_by": _alone(None)}
+        return {**said, "trivial": {**_alone(by_sums(best.figures).get(name)), **about}}
 
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Per-class accuracy, where this process has judged the model; no intervals. The nodes are not asked again."""

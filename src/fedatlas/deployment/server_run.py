@@ -30,7 +30,7 @@ from fedatlas.deployment import node_setup
 from fedatlas.deployment.columns_host import columns_host, counted
 from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_columns import ColumnsFacts
-from fedatlas.deployment.node_judging import judges, with_judging
+from fedatlas.deployment.node_judging import BY_SUMS, judges, with_judging
 from fedatlas.deployment.node_keys import federation_of, identities_of
 from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows, two_rows
 from fedatlas.deployment.node_setup import LearntSum
@@ -324,6 +324,11 @@ class InitialAnswers:
                 raise ConfigError(
                     "no party has test rows to judge by: start the server with --test FILE, or let nodes judge on a share of theirs "
                     "(data.test = 0.2)."
+                )
+            if (asked := self.whole.config.evaluation.metric or BY_SUMS[0]) not in BY_SUMS:
+                raise ConfigError(
+                    f"evaluation.metric = '{asked}' is made of single rows, and nodes that judge tell only sums: start the server with "
+                    "--test FILE, or choose another metric."
                 )
             return None, about
         held = read_rows(self.context.test, self.whole.config)

@@ -43,6 +43,26 @@ class Said(NamedTuple):
         return Said(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
 
+class Constant(NamedTuple):
+    """A model with one answer for all rows."""
+
+    predicted: float  # the class number, or the number in the target's unit
+    outputs: NDArray[Any] | None  # () log-odds of class 1 of two, (C,) log-probabilities of more; None for numbers
+
+
+def constant_class(weights: Floats) -> Constant:
+    """Return the model that always answers with the class of the largest weight, and states the classes' shares (C,)."""
+    share = clipped(weights / max(weights.sum(), 1e-12))
+    odds = np.log(share[1] / share[0]) if len(share) == 2 else np.log(share)
+    return Constant(float(weights.argmax()), np.asarray(odds))
+
+
+def constant_number(values: Floats, weights: Floats | None = None) -> Constant:
+    """Return the model that always answers with the mean of the values (n,)."""
+    w = np.ones(len(values)) if weights is None else weights
+    return Constant(float((w * values).sum() / max(w.sum(), 1e-12)), None)
+
+
 class Metric(NamedTuple):
     """One figure. ``weighted(said)`` maps weightings of the rows to {name: values}, nan where it is undefined."""
 

@@ -142,21 +142,21 @@ def under_precision(score: Values, y: NDArray[np.bool_], w: Floats) -> Area:
     """
     score = plain_array(score)
     order = np.argsort(-score, kind="stable")
-    down = score[order]
-    first = np.flatnonzero(np.concatenate([[True], down[1:] != down[:-1]])) if len(down) else np.empty(0, np.int64)
-    own = w[order]
+    down, own = -score[order], w[order]
+    hit = np.flatnonzero(y[order])
+    last = np.searchsorted(down, down[hit], side="right") - 1  # of the rows that score as much as each of the class
+    before = np.searchsorted(hit, last, side="right")  # how many of the class are found with it
 
-    def area(drawn: Floats) -> Floats:
-        if not len(first):
-            return np.full(len(drawn), np.nan)
-        weight = drawn[:, order] * own
-        every, hits = (np.add.reduceat(x, first, axis=1) for x in (weight, weight * y[order]))
-        seen, found, all_hits = every.cumsum(1), hits.cumsum(1), hits.sum(1)
-        precision = np.divide(found, seen, out=np.zeros_like(seen), where=seen > 0)
-        both = (all_hits > 0) & ((weight * ~y[order]).sum(1) > 0)
-        return np.where(both, over((hits * precision).sum(1), all_hits), np.nan)
+    def one(weight: Floats) -> float:
+        seen, hits = weight.cumsum(), weight[hit]
+        found = np.concatenate([[0.0], hits.cumsum()])[before]
+        total = found[-1] if len(hit) else 0.0
+        if not 0 < total < seen[-1]:  # rows of one kind alone
+            return np.nan
+        all_of = seen[last]
+        return float((hits * found / np.where(all_of > 0, all_of, 1.0)).sum() / total)
 
-    return area
+    return lambda drawn: np.array([one(counts[order] * own) for counts in drawn])
 
 
 def pairs_won(positive: Floats, negative: Floats, lower: Values, upper: Values) -> float:

@@ -137,7 +137,7 @@ class Steps:
 
     def value(self, name: str, kind: Any, *shape: int | str) -> Any:
         """Describe an input or an output; the type ``str`` is text."""
-        number = self.helper.TensorProto.STRING if kind is str else self.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        number = self.helper.np_dtype_to_tensor_dtype(np.dtype(object if kind is str else kind))
         return self.helper.make_tensor_value_info(name, number, shape)
 
     def model(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:

@@ -19,6 +19,9 @@ DETAIL = (
 OF_ONE = ("low", "high", "reliability", "interval")
 """Keys that are None over seeds: the ends of intervals over test rows, and bins, are those of one seed."""
 
+BY_METRIC = ("metric", "own")
+"""Keys of figures by the run's metric, which have no mean where the seeds have different ones."""
+
 
 def detail_over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return ``final`` by class and client, ``gain`` and ``per_client`` as means over the seeds, as far as all have them.
@@ -32,12 +35,20 @@ def detail_over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
     }
     same = all(one.get("partition") == "natural" for one in summaries)
+    alike = len({(one.get("metric") or {}).get("name") for one in summaries}) == 1
+    left = (*(() if same else ("clients",)), *(() if alike else BY_METRIC))
     if all(one.get("gain") for one in summaries):
-        gains = [one["gain"] if same else {k: v for k, v in one["gain"].items() if k != "clients"} for one in summaries]
-        out["gain"] = mean_of(gains)
+        out["gain"] = mean_of([without(one["gain"], left) for one in summaries])
     if same and all("per_client" in one for one in summaries):
-        out["per_client"] = mean_of([one["per_client"] for one in summaries])
+        out["per_client"] = mean_of([without(one["per_client"], left) for one in summaries])
     return out
+
+
+def without(value: Any, keys: Sequence[str]) -> Any:
+    """Return tables and lists without these keys, at every depth."""
+    if isinstance(value, Mapping):
+        return {key: without(x, keys) for key, x in value.items() if key not in keys}
+    return [without(x, keys) for x in value] if isinstance(value, list) else value
 
 
 def mean_of(values: Sequence[Any]) -> Any:

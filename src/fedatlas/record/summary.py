@@ -165,11 +165,16 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> RunSummary
     }
     if any("test" in s for s in summaries):  # rows that were not used for any choice
         found["test"] = spread("test", figures)
+    names = {s["metric"]["name"] if "metric" in s else None for s in summaries}
+    if None not in names and len(names) == 1:  # seeds whose training rows ask for different metrics have no mean
+        found |= {part: spread(part, ["value"]) for part in ("metric", "trivial") if part in first}
     means: dict[str, Any] = {part: {key: one["mean"] for key, one in each.items()} for part, each in found.items()}
     for key, value in means["best"].items():
         means["best"][key] = {"value": value, "rounds": [s["best"][key]["round"] for s in summaries]}
     detail = detail_over(summaries)
     means["final"] |= detail.pop("final")
+    if "metric" in means:
+        means["metric"]["name"] = first["metric"]["name"]
     told = {key: first[key] for key in (*KEPT, *SAME) if key in first}
     if failed := {name: why for s in summaries for name, why in s.get("failed_attacks", {}).items()}:
         told["failed_attacks"] = failed

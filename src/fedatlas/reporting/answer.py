@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedatlas.reporting.blocks import Block, Cells, TableBlock, TableCell, Text, lead
+from fedatlas.reporting.blocks import Block, Cells, TableBlock, TableCell, Text, lead, optional
 from fedatlas.reporting.entries import Entry, whole
 from fedatlas.reporting.ranking import ranked
 from fedatlas.verdict.answer import Answer, of_plain
@@ -41,8 +41,8 @@ def _table(entry: Entry, found: Answer) -> TableBlock:
         [
             TableCell(p.name, f"alone always '{p.alone_always}'" if p.alone_always is not None else ""),
             count(p.test_rows),
-            number(p.alone),
-            number(p.together),
+            optional(number(p.alone)),
+            optional(number(p.together)),
             TableCell(*_ends(p.gain)),
             p.fate,
         ]
@@ -51,24 +51,24 @@ def _table(entry: Entry, found: Answer) -> TableBlock:
     foot: Cells = [
         "mean",
         count(found.test_rows),
-        number(found.alone),
-        number(found.together),
+        optional(number(found.alone)),
+        optional(number(found.together)),
         TableCell(*_ends(found.gain)),
         "",
     ]
     head: Cells = [
         asked.party,
-        "test rows",
-        "alone",
-        "together",
+        f"{asked.rows}s",
+        optional("alone"),
+        optional("together"),
         TableCell("gain", _less(asked.lower_is_better)),
         "verdict",
     ]
     judged = sum(p.gain is not None for p in found.parties)
     level = f"{100 * bonferroni(judged):.3g}%"
     caption = (
-        f"{capital(asked.words)} of every {asked.party} on its own test rows; below each gain its {level} interval, so that all hold "
-        f"together with 95%; mean by test rows, with its 95% interval"
+        f"{capital(asked.words)} of every {asked.party} on its own {asked.rows}s; below each gain its {level} interval, so that all hold "
+        f"together with 95%; mean by {asked.rows}s, with its 95% interval"
     )
     columns = (asked.party, "client", "test_rows", "alone", "together", "gain", "gain_low", "gain_high", "verdict")
     folded = f"The table of {count(len(found.parties), asked.party)}" if len(found.parties) > OPEN else ""

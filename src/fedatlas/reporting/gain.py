@@ -33,9 +33,9 @@ from fedatlas.wording import (
 )
 
 MEANT = {
-    "local_only": "the client trains on its own rows only",
+    "local_only": "the {party} trains on its own rows only",
     "federated": "the federation of this run",
-    "centralised": "a model like the client's, trained on the rows of all clients, as if they could be collected in one place",
+    "centralised": "a model like the {party}'s, trained on the rows of all {parties}, as if they could be collected in one place",
 }
 LISTED, OPEN = 200, 24  # most clients in the table, and most without a fold
 NAMED = 30  # most clients shown in their order; more are sorted
@@ -122,49 +122,62 @@ def _means(entries: Sequence[Entry]) -> TableBlock | None:
     for entry in known:
         rows.append([TableCell(entry.label, "" if alike else f"judged on {entry.subjects[0].judged_on}")])
         for part in parts:
-            each = [s.summary["gain"]["summary"][part] for s in entry.subjects]
+            each = [_spread_of(gains_of(s), part) for s in entry.subjects]
             mean, worst = (over_seeds([found[k] for found in each]) for k in ("mean", "min"))
             sd = f"sd {number(mean.sd)}; " if mean.sd is not None else ""
             rows[-1].append(TableCell(number(mean.mean), f"{sd}worst {number(worst.mean)}"))
             table.append((entry.label, part, mean.mean, mean.sd, worst.mean, worst.sd, mean.n))
     several = any(len(e.subjects) > 1 for e in known)
     over = "; averages over the seeds (sd: standard deviation between them)" if several else ""
-    caption = f"{NAMES[known[0].headline]} over the clients: mean, with the worst client below{over}"
+    words = gains_of(known[0].subjects[0]).words
+    caption = f"{words} over the {plural(known[0].config.party)}: mean, with the worst one below{over}"
     columns = ("run", "part", "mean", "mean_sd", "worst", "worst_sd", "seeds")
     head = ["run", *(PARTS[p] for p in parts)]
     return TableBlock("gain-runs", capital(caption), head, rows, csv_text(columns, table))
 
 
+def _spread_of(gains: Gains, part: str) -> Mapping[str, float | None]:
+    """Return mean and worst figure over the clients: the mean by test rows, where they are judged on their own."""
+    if gains.summary:
+        return gains.summary[part]
+    known = [(row["test_rows"], row[part]["value"]) for row in gains.rows if row[part]["value"] is not None]
+    total = sum(n for n, _ in known)
+    if not total:
+        return {"mean": None, "min": None}
+    worst = (max if gains.lower else min)(value for _, value in known)
+    return {"mean": sum(n * value for n, value in known) / total, "min": worst}
+
+
 def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
     """Return each owner's figures over the seeds of one experiment: mean, with the standard deviation below."""
-    found = [s.summary["gain"] for s in entry.subjects if s.summary.get("gain")]
+    found = [gains_of(s) for s in entry.subjects if s.summary.get("gain")]
     first = entry.subjects[0]
     same = entry.config.partition.name == "natural"  # otherwise client k differs between seeds
     if len(found) < 2 or len(found) < len(entry.subjects) or not same:
         return None
-    each = [{row["client"]: row for row in one["clients"]} for one in found]
-    parts = [p for p in PARTS if all(p in one["summary"] for one in found)]
-    rows, table = [], []
+    each = [{row["client"]: row for row in one.rows} for one in found]
+    parts = [p for p in PARTS if all(p in one.parts for one in found)]
+    rows, table = list[Cells](), list[tuple[object, ...]]()
     for k in (k for k in sorted(each[0]) if all(k in one for one in each)):
         values = [[one[k][part]["value"] for one in each] for part in parts]
         values.append([gained(s, one[k]) for s, one in zip(entry.subjects, each, strict=True)])
         if any(v is None for group in values for v in group):
             continue
         spread = [over_seeds(group) for group in values]
-        texts = [*[number] * len(parts), signed]
+        texts, judged = [*[number] * len(parts), signed], over_seeds([one[k]["test_rows"] for one in each]).mean
         cells = [TableCell(text(x.mean), f"sd {number(x.sd)}") for text, x in zip(texts, spread, strict=True)]
-        rows.append([_named(first, k), *cells])
-        table.append((k, first.name(k), *(v for x in spread for v in (x.mean, x.sd))))
+        rows.append([_named(first, k), count(round(judged or 0)), *cells])
+        table.append((k, first.name(k), judged, *(v for x in spread for v in (x.mean, x.sd))))
     if not rows:
         return None
-    columns = ("client", "name", *(f"{part}{end}" for part in (*parts, "gain") for end in ("", "_sd")))
+    columns = ("client", "name", "test_rows", *(f"{part}{end}" for part in (*parts, "gain") for end in ("", "_sd")))
     less = f" (the first {LISTED}; the CSV has all)" if len(rows) > LISTED else ""
-    whose = f"{entry.label}: " if labelled else ""
-    caption = f"{whose}{capital(NAMES[entry.headline])} of every {first.config.party}{less}, "
+    whose, party = f"{entry.label}: " if labelled else "", first.config.party
+    caption = f"{whose}{capital(found[0].words)} of every {party}{less}, "
     caption += f"mean of {count(len(found), 'seed')}; sd: standard deviation between them"
-    folded = f"The table of {count(len(rows), first.config.party)}" if len(rows) > OPEN else ""
-    csv = csv_text(columns, table)
-    return TableBlock(f"{entry.key}-gain-parties", caption, _head(first, parts), rows[:LISTED], csv, [], folded)
+    folded = f"The table of {count(len(rows), party)}" if len(rows) > OPEN else ""
+    head = _head(first, parts, True, TableCell(where(first.config)))
+    return TableBlock(f"{entry.key}-gain-parties", caption, head, rows[:LISTED], csv_text(columns, table), [], folded)
 
 
 def _named(subject: Subject, k: int, *notes: str) -> TableCell:
@@ -224,7 +237,10 @@ def _verdict(subject: Subject, gains: Gains) -> list[Block]:
 
 
 def _method(subject: Subject, gains: Gains) -> Markup:
-    meant = Markup("; ").join(Markup("<b>{}</b>: {}").format(PARTS[p], MEANT[p]) for p in gains.parts)
+    party, parties = subject.config.party, plural(subject.config.party)
+    meant = Markup("; ").join(
+        Markup("<b>{}</b>: {}").format(PARTS[p], MEANT[p].format(party=party, parties=parties)) for p in gains.parts
+    )
     started = "All start from the same model"
     if subject.config.models:
         started = "Each client starts from the model of its architecture, and pooled training from the first of the models; all"

@@ -27,22 +27,27 @@ from fedatlas.reporting.blocks import (
 from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
 from fedatlas.reporting.entries import Subject
+from fedatlas.reporting.reproduction import told_before
 from fedatlas.wording import (
     DASH,
     NOT_TOLD,
     beyond_delta,
     bytes_text,
+    capital,
     count,
     csv_text,
     facts_text,
     given_up_text,
     number,
+    odds_text,
+    plural,
     printed,
     second_unit,
     seconds_text,
     share,
     tick,
     total_of,
+    worthless,
 )
 
 UNITS = {"client": "one client", "record": "one row", None: "no one: nothing was released"}
@@ -57,7 +62,6 @@ PRICED = (
     "compare with the same run without protection: add privacy=[] to the command below."
 )
 UNPROTECTED = " The baselines, each client alone and all rows pooled, were trained without protection."
-LITTLE = 1e4  # factor on the odds above which a promise means almost nothing
 
 
 def privacy_blocks(subject: Subject) -> list[Block]:
@@ -72,6 +76,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
         KeyFigures(_keys(subject, found)),
         *_learns(found),
+        *_before(subject, made),
         *map(Text, said),
         *(
             _accounts(subject, one.words.accounts, found["accounts"])
@@ -115,8 +120,8 @@ def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
         )
     if (lost := found.get("given_up", {})).get("rounds"):
         out.append(f"Given up: {given_up_text(lost['rounds'], lost['of'])}. The last time: {lost['why']}.")
-    if found.get("epsilon") == "infinite":
-        out.append("A release had no noise, so differential privacy guarantees nothing here.")
+    if warned := worthless(found):
+        out.append(capital(warned))
     return out + [warned for one in made for warned in one.words.warnings]
 
 
@@ -166,6 +171,23 @@ def _learns(found: Mapping[str, Any]) -> list[Block]:
     return out
 
 
+def _before(subject: Subject, made: Sequence[Mechanism]) -> list[Block]:
+    """List what crosses before round 1, and how it is protected: no mechanism's noise covers it."""
+    told, party = told_before(subject.preprocess), subject.config.party
+    hiding = next((one.name for one in made if one.sums_only), None)
+    how = f"each {party}'s own, in the clear: no noise covers them, and no epsilon counts them"
+    if hiding is not None:
+        how = f"their sums over all {plural(party)}, under {hiding}"
+    server = f"{told}; {how}" if told else "nothing about anybody's rows"
+    clients = (
+        f"the constants made of all {plural(party)}' sums, with which every {party} prepares its rows"
+        if told
+        else "nothing"
+    )
+    pairs = [(WHO["server"], server), (WHO["clients"], clients)]
+    return [Text("What crosses before round 1", tone="subhead"), TermList(pairs)]
+
+
 def _code(text: str) -> Markup:
     """Return the text with names of keys between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  (escaped before)
@@ -178,19 +200,13 @@ def _promised(found: Mapping[str, Any]) -> str:
         return ""
     if "delta_too_large_for" in found:
         return f"There is no epsilon to state: {beyond_delta(found).removeprefix('none: ')}. Set a far smaller delta. {found['how']}"
-    odds = math.exp(epsilon) if epsilon < 700 else math.inf
     whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
-    factor = (
-        f"a factor of {_plainly(odds)}"
-        if odds < LITTLE
-        else "a factor above ten thousand, which guarantees almost nothing"
-    )
     chance = f", except with a probability of {number(found['delta'])} (delta)" if found["delta"] else ""
     torn = f" {count(found['torn'], 'line')} of the ledger ended before a release was used." if found["torn"] else ""
     means = "would mean if the noise were secret" if found["noise"] == "seed" else "means"
     return (
         f"What epsilon = {_plainly(epsilon)} {means}: anyone who sees everything that was released, whatever else they know, can "
-        f"shift the odds {whom} by at most {factor}{chance}. It is the price of the whole run, {count(found['releases'], 'release')}, "
+        f"shift the odds {whom} by {odds_text(epsilon)}{chance}. It is the price of the whole run, {count(found['releases'], 'release')}, "
         f"read from ledger.jsonl, which is append-only. {found['how']}{torn}"
     )
 

@@ -46,6 +46,13 @@ def left_blocks(subject: Subject) -> list[Block]:
 
 def prepared_text(preprocess: Plain) -> str:
     """Return a sentence on the column summaries that clients sent before round 1, used to prepare rows alike; "" for none."""
+    told = told_before(preprocess)
+    sent = f"Before round 1, each client sent once about its rows: {told}. For a client with one row, such sums are that row."
+    return sent if told else ""
+
+
+def told_before(preprocess: Plain) -> str:
+    """Return what each client told about its rows before round 1; "" for nothing."""
     if not preprocess.get("bytes_up", 0):
         return ""
     rules, scale = preprocess.get("rules", ()), preprocess.get("scale")
@@ -58,8 +65,7 @@ def prepared_text(preprocess: Plain) -> str:
         ("counts of cells below thresholds, for the medians", preprocess.get("missing") == "median"),
         ("sums of the target", (preprocess.get("target_mean", 0.0), preprocess.get("target_sd", 1.0)) != (0.0, 1.0)),
     ]
-    told = ", ".join(words for words, happened in said if happened) or "sums of its values"
-    return f"Before round 1, each client sent once about its rows: {told}. For a client with one row, such sums are that row."
+    return ", ".join(words for words, happened in said if happened) or "sums of its values"
 
 
 def repeat_blocks(entry: Entry) -> list[Block]:

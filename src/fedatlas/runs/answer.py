@@ -18,7 +18,7 @@ from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_pla
 from fedatlas.verdict.evidence import RARITY, Evidence
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.sentences import text
-from fedatlas.wording import NAMES, number, total_of
+from fedatlas.wording import NAMES, number, total_of, where
 
 Summary = Mapping[str, Any]
 DRAWS = 400  # of test rows: the standard error of a difference is then known to 4%
@@ -37,7 +37,7 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
 
     None for a run without an answer: a baseline, parties that hold columns, a run that diverged, or one whose rows were not kept.
     """
-    if summary["algorithm"] in BASELINES or "diverged" in summary or "metric" not in summary:
+    if summary["algorithm"] in BASELINES or "diverged" in summary or not {"metric", "per_client"} <= summary.keys():
         return None
     config = RunFolder.open(run).config()
     local = RunFolder(baseline_path(run, "local_only"))
@@ -78,6 +78,7 @@ def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
         config.evaluation.margin or 0.0,
         config.party,
         sent,
+        where(config).removesuffix("s"),
         _reference(summary),
     )
 
@@ -175,20 +176,24 @@ def _with_swing(run: Path, config: ExperimentConfig, summary: Summary, found: An
 
     Of a metric that rounds are not judged by, the figure of rounds that is nearest to it.
     """
-    rows = RunFolder(run).rows()[1:]
+    rows: list[Summary] = [*RunFolder(run).rows()[1:]]
     known = [key for key in (found.asked.figure, "rmse", "macro_f1", "accuracy") if any(key in row for row in rows)]
     if not known:
         return found
-    swing = last_swing([row.get(known[0]) for row in rows])  # type: ignore[misc]
+    swing = last_swing([row.get(known[0]) for row in rows])
     low, high = summary["final"].get("interval", {}).get(known[0], (None, None))
     gain = found.gain if known[0] == found.asked.figure else None
     if not matters(swing, gain, None if low is None or high is None else (low, high)):
         return found
-    return found._replace(swing=swing, swing_of=NAMES.get(known[0], known[0]), cures=_cures(config))
+    return found._replace(swing=swing, swing_of=NAMES.get(known[0], known[0]), cures=_cures(config, summary))
 
 
-def _cures(config: ExperimentConfig) -> tuple[str, ...]:
+def _cures(config: ExperimentConfig, summary: Summary) -> tuple[str, ...]:
+    """Return what calms the last rounds, likeliest first; a last batch of one row makes a step of that row alone."""
     out = [] if config.local.schedule.name != "constant" else ['a rate that falls (local.schedule.name = "cosine")']
-    if config.cohort.fraction is not None and config.cohort.fraction < 1:
+    if config.cohort.fraction < 1:
         out.append("more clients in each round's average (cohort.fraction)")
+    size = config.local.batch_size
+    if size > 1 and any((row["train_rows"] or 0) % size == 1 for row in summary["per_client"]):
+        out.insert(0, f"a local.batch_size that leaves no last batch of one row ({size} does)")
     return (*out, "a smaller local.lr")

@@ -20,12 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.algorithm import RoundGenerator, State
+from fedatlas.course.metric_figures import drawn_of
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.cost import Cost
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.start import RoundStart
-from fedatlas.metrics.intervals import drawings, interval
+from fedatlas.metrics.intervals import drawings, interval, usual_draws
+from fedatlas.metrics.metric import Metric
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.setup.checked import Checked
@@ -143,6 +145,7 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, A
     judged = {"together": Judged(active, own, scheme.outputs(own), "test")}
     judged |= {name: grown(side, scheme, whole.how, rounds) for name, side in sides.items()}
     keys, exact = FIGURES[active.task], {name: one.figures() for name, one in judged.items()}
+    metric = judged["together"].metric(whole.config.evaluation.metric)
     drawn = {name: redrawn(one, active.seed) for name, one in judged.items()}
     against = {
         name: {key: better(key, exact["together"], exact[name], drawn["together"], drawn[name]) for key in keys}
@@ -157,6 +160,27 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, A
         "without": without,
         "against": against,
         "rows": {name: len(places(side.states[0], "train")) for name, side in sides.items()},
+        "metric": by_metric(judged, metric, active.seed, without),
+    }
+
+
+def by_metric(judged: Mapping[str, Judged], metric: Metric, seed: int, without: Mapping[str, str]) -> dict[str, Any]:
+    """Return each model's value by the run's metric, and what each party's columns bring by it.
+
+    ``without``: party -> the baseline without its columns.
+    """
+    names = list(judged)
+    said = {k: judged[name].said() for k, name in enumerate(names)}
+    draws = usual_draws(len(judged["together"].y))
+    found = dict(zip(names, drawn_of(metric, said, seed, ("gain",), draws).values(), strict=True))
+    against = {
+        name: found["together"].better_than(other, metric).ends() for name, other in found.items() if name != "together"
+    }
+    return {
+        "name": metric.name,
+        "values": {name: one.value for name, one in found.items()},
+        "parties": {name: against[other] for name, other in without.items()},
+        "against": against,
     }
 
 

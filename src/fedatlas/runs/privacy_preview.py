@@ -14,7 +14,7 @@ from fedatlas.privacy.mechanisms import made
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
 from fedatlas.setup.privacy_refusals import fewest_of
-from fedatlas.wording import bytes_text, count, seconds_text
+from fedatlas.wording import bytes_text, capital, count, seconds_text, worthless
 
 NOTICED = 0.005  # share of the bytes that protection may add without being mentioned
 
@@ -112,4 +112,5 @@ def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
         out.append(
             f"{count(rounds, 'round')} will cost {bound}epsilon = {epsilon} at delta = {found['delta']:.3g}. {found['how']}"
         )
+        out += [capital(warned)] if (warned := worthless(found)) else []
     return out

@@ -17,11 +17,15 @@ from fedatlas.data.loaded import OWN_FRACTION, Loaded, LoadRequest, draw
 from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, bits_of_parties, count_rows, deal, read_party
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.metrics.metric import fitting
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.checked import Checked
 from fedatlas.vertical.align import Align
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Rows
+
+FOLLOWED = {"classes": ("accuracy", "macro_f1", "auc"), "numbers": ("rmse", "mae", "r2")}
+"""Task -> the metrics that ``[stop]`` can follow, as rows have them."""
 
 
 class Consortium(NamedTuple):
@@ -90,9 +94,24 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
             f"algorithm.name = '{scheme.name}' learns a label of {' or '.join(scheme.tasks)}, and the label of "
             f"'{tables[active].name}' is of {task}: choose another scheme or another label."
         )
+    check_metric(whole.config, task, tables[active].name)
     names, seed = tuple(one.name for one in tables), whole.config.seed
     parties = tuple(columns_of(k, one, active, names, seed, workers) for k, one in enumerate(tables))
     return Consortium(whole, tuple(tables), parties, tuple(said_of(tables)))
+
+
+def check_metric(config: ExperimentConfig, task: str, name: str) -> None:
+    """Raise ConfigError if the metric does not fit the label of the party ``name``, or ``[stop]`` cannot follow it."""
+    asked = config.evaluation.metric
+    if asked is None:
+        return
+    fitting(asked, "numbers" if task == "numbers" else "classes", name)
+    able = FOLLOWED[task]
+    if config.stop is not None and asked not in able:
+        raise ConfigError(
+            f"evaluation.metric = '{asked}': where parties hold columns, [stop] follows {' or '.join(able)}; use one of them, or "
+            "remove [stop]."
+        )
 
 
 def align_of(config: ExperimentConfig) -> Align:

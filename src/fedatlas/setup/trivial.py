@@ -7,25 +7,23 @@ the best one on the test rows, which is said. Neither asks a party anything, and
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.data.batches import Rows
-from fedatlas.metrics.metric import Metric, chosen, fitting
-from fedatlas.metrics.quality import Floats, clipped
+from fedatlas.metrics.metric import Constant, Metric, chosen, constant_class, constant_number, fitting
+from fedatlas.metrics.quality import Floats
 from fedatlas.setup.assembly import Setup
 
 
 class Trivial(NamedTuple):
-    """A model with one answer for all rows."""
+    """The constant model of a run."""
 
-    predicted: float  # the class number, or the number in the target's unit
-    outputs: NDArray[Any] | None  # () log-odds of class 1 of two, (C,) log-probabilities of more; None for numbers
-    source: str  # "training rows" or "test rows"
+    constant: Constant
+    source: str  # the rows that it is the best of: "training rows" or "test rows"
 
 
 def metric_of(setup: Setup) -> Metric:
@@ -39,7 +37,7 @@ def class_rows(setup: Setup) -> list[float] | None:
     if setup.dataset.task != "classes":
         return None
     if not setup.partition.counted:
-        return _weights(_training(setup)[0], None, setup.dataset.classes).tolist()
+        return [*map(float, _weights(_training(setup)[0], None, setup.dataset.classes))]
     told = setup.held.class_counts
     return None if told is None else told.tolist()
 
@@ -48,7 +46,7 @@ def trivial_of(setup: Setup, judged: Rows) -> Trivial:
     """Return the constant model: the most frequent class or label, or the mean. ``judged``: the test rows."""
     d, told = setup.dataset, class_rows(setup) if setup.partition.counted else None
     if told is not None:
-        return _class(np.array(told), "training rows")
+        return Trivial(constant_class(np.array(told)), "training rows")
     if setup.partition.counted:
         (y, weight), source = (
             (d.predictions(judged.y.double()) if d.task == "numbers" else judged.y, judged.weight),
@@ -58,9 +56,9 @@ def trivial_of(setup: Setup, judged: Rows) -> Trivial:
         (y, weight), source = _training(setup), "training rows"
     if d.task != "numbers":
         skip = (d.ignore, *d.uncounted) if d.task == "tokens" else d.uncounted
-        return _class(_weights(y, weight, d.classes, skip), source)
-    w = torch.ones(len(y), dtype=torch.float64) if weight is None else weight.double()
-    return Trivial(float((w * y.double()).sum() / w.sum().clamp(min=1e-12)), None, source)
+        return Trivial(constant_class(_weights(y, weight, d.classes, skip)), source)
+    w = None if weight is None else weight.double().numpy()
+    return Trivial(constant_number(y.double().reshape(-1).numpy(), w), source)
 
 
 def _training(setup: Setup) -> tuple[Tensor, Tensor | None]:
@@ -75,9 +73,3 @@ def _weights(y: Tensor, weight: Tensor | None, classes: int, skip: tuple[int, ..
     w = torch.ones(len(y), dtype=torch.float64) if weight is None else weight.double()
     each = w.reshape(-1, *[1] * (y.dim() - 1)).expand_as(y)[kept]
     return np.bincount(y[kept].numpy(), each.numpy(), classes).astype(np.float64)
-
-
-def _class(weights: Floats, source: str) -> Trivial:
-    share = clipped(weights / max(weights.sum(), 1e-12))
-    odds = np.log(share[1] / share[0]) if len(share) == 2 else np.log(share)
-    return Trivial(float(weights.argmax()), np.asarray(odds), source)

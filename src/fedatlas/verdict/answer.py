@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ class Asked(NamedTuple):
     margin: float = 0.0  # a difference up to this does not count; in the figure's unit
     party: str = "client"  # the word for a party
     cost: float | None = None  # bytes sent in all; None where they would tell who took part
+    rows: str = "test row"  # the rows judged on, one of them
     trivial: str = ""  # the reference: "always answering 'no'"
 
     @property
@@ -123,12 +124,20 @@ def answer(
     )
     rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
     sure = _enough(judged, own)
-    means = (_mean(judged, figures, there, name) for name in ("together", "alone", "trivial"))
     named = _parties(asked, counted, gained, figures) if own else []
     left = [PartyVerdict(p.client, p.name, 0, "too few to say") for p in parties if p not in counted] if own else []
     return decided(
         Answer(
-            *(asked, "not compared", [seed], [judged_on], rows, train_rows, own, *means),
+            asked,
+            "not compared",
+            [seed],
+            [judged_on],
+            rows,
+            train_rows,
+            own,
+            together=_mean(judged, figures, there, "together"),
+            alone=_mean(judged, figures, there, "alone"),
+            trivial=_mean(judged, figures, there, "trivial"),
             gain=ends(gained.mean) if gained and sure else None,
             over_trivial=ends(beyond.mean) if beyond and sure else None,
             parties=sorted([*named, *left], key=lambda p: p.client),
@@ -179,19 +188,18 @@ def _parties(
 ) -> list[PartyVerdict]:
     """Return the fate of each party; the intervals of all that have enough rows hold together (Bonferroni)."""
     each = [None] * len(parties) if gained is None else gained.each
-    level = bonferroni(sum(p.judged.enough() for p in parties))
-    found = [ends(d, level) if p.judged.enough() else None for p, d in zip(parties, each, strict=True)]
+    able = [d if p.judged.enough() else None for p, d in zip(parties, each, strict=True)]
+    level = bonferroni(sum(d is not None for d in able))
+    found = [ends(d, level) for d in able]
     return [
         PartyVerdict(
-            *(
-                p.client,
-                p.name,
-                p.judged.rows,
-                fate(gain, asked.margin),
-                gain,
-                _value(f, "together"),
-                _value(f, "alone"),
-            ),
+            p.client,
+            p.name,
+            p.judged.rows,
+            fate(gain, asked.margin),
+            gain,
+            together=_value(f, "together"),
+            alone=_value(f, "alone"),
             alone_always=p.alone_always,
         )
         for p, gain, f in zip(parties, found, figures, strict=True)
@@ -237,20 +245,23 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
     drawn = first.test_rows / first.train_rows if len(set(judged_on)) > 1 and first.train_rows else 0.0
     asked = first.asked._replace(cost=cost)
 
-    def spread(of: Callable[[Answer], Ends | None]) -> Ends | None:
-        return ends(_over([of(a) for a in answers], drawn))
-
     parties = _parties_over(asked, answers, drawn) if same_parties and all(a.own_rows for a in answers) else []
-    found = Answer(
-        asked, "cannot tell", [s for a in answers for s in a.seeds], judged_on, first.test_rows, first.train_rows,
-        first.own_rows,
-        *(over_seeds([getattr(a, key) for a in answers]).mean for key in ("together", "alone", "trivial")),
-        spread(lambda a: a.gain), spread(lambda a: a.over_trivial), parties,
-        left_out=max(a.left_out for a in answers), compared=all(a.compared for a in answers),
+    found = first._replace(
+        asked=asked,
+        seeds=[s for a in answers for s in a.seeds],
+        judged_on=judged_on,
+        together=over_seeds([a.together for a in answers]).mean,
+        alone=over_seeds([a.alone for a in answers]).mean,
+        trivial=over_seeds([a.trivial for a in answers]).mean,
+        gain=ends(_over([a.gain for a in answers], drawn)),
+        over_trivial=ends(_over([a.over_trivial for a in answers], drawn)),
+        parties=parties,
+        left_out=max(a.left_out for a in answers),
+        compared=all(a.compared for a in answers),
         swing=max((a.swing for a in answers if a.swing is not None), default=None),
         swing_of=next((a.swing_of for a in answers if a.swing is not None), ""),
         cures=tuple(dict.fromkeys(cure for a in answers for cure in a.cures)),
-    )  # fmt: skip
+    )
     return decided(found)
 
 

@@ -43,7 +43,9 @@ def figures_text(found: Answer) -> str:
     """Return "together AUC 0.93, alone 0.88 (+0.05, +0.02 to +0.08, 5 seeds)"."""
     pair = f"together {found.asked.words} {number(found.together)}, alone {number(found.alone)}"
     seeds = (
-        count(len(found.seeds), "seed") if len(found.seeds) > 1 else f"one seed, {count(found.test_rows, 'test row')}"
+        count(len(found.seeds), "seed")
+        if len(found.seeds) > 1
+        else f"one seed, {count(found.test_rows, found.asked.rows)}"
     )
     less = ", error avoided" if found.asked.lower_is_better else ""
     if found.gain is None:
@@ -89,7 +91,7 @@ def _reasons(found: Answer) -> list[str]:
     if found.gain is None and 1 < seeds < SEEDS:
         return [f"{count(seeds, 'seed')} are too few for a verdict over seeds: give {SEEDS} or more."]
     if found.gain is None:
-        return [f"Too few to say: an interval takes {ROWS} test rows{_rarer(found)}."]
+        return [f"Too few to say: an interval takes {ROWS} {found.asked.rows}s{_rarer(found)}."]
     if found.gain.low > found.asked.margin:
         return [f"The model is not told apart from {found.asked.trivial or 'the trivial one'}{_by(found)}."]
     return []
@@ -111,9 +113,10 @@ def _more(found: Answer) -> list[str]:
         out.append(f"A difference up to {number(asked.margin)} does not count (evaluation.margin).")
     out += [always_text(p) for p in found.parties if p.alone_always is not None][:NAMED]
     if found.left_out:
-        out.append(f"{capital(count(found.left_out, asked.party))} without this figure on its test rows is left out of the means."
-                   if found.left_out == 1 else
-                   f"{count(found.left_out, asked.party)} without this figure on their test rows are left out of the means.")  # fmt: skip
+        whose = "its" if found.left_out == 1 else "their"
+        are = "is" if found.left_out == 1 else "are"
+        who = count(found.left_out, asked.party)
+        out.append(f"{who} without this figure on {whose} {asked.rows}s {are} left out of the means.")
     if found.verdict != "cannot tell" or found.gain is None or found.gain.low <= asked.margin:
         out.append(_beyond(found))
     return [*out, swing_text(found)]
@@ -144,7 +147,7 @@ def _uncompared(found: Answer) -> str:
     return (
         f"Whether to federate is not answered, since nothing was trained to compare with: run again with --baselines, which also "
         f"trains each {asked.party} alone. With {asked.scheme}, {asked.words} is {number(found.together)} on "
-        f"{count(found.test_rows, 'test row')}, {bytes_text(asked.cost)}{_cost_of(found)}."
+        f"{count(found.test_rows, found.asked.rows)}, {bytes_text(asked.cost)}{_cost_of(found)}."
     )
 
 

@@ -11,6 +11,7 @@ from fedatlas.algorithm import Ask, Question, RoundGenerator, State
 from fedatlas.errors import ProtocolError
 from fedatlas.metrics import quality, resampling
 from fedatlas.metrics.intervals import bootstrap
+from fedatlas.metrics.metric import METRICS, Constant, Metric, Said, chosen, constant_class, constant_number
 from fedatlas.metrics.quality import Floats
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.vertical.align import Answered
@@ -45,7 +46,9 @@ class Judged:
     def __init__(self, data: Columns, state: State, outputs: Floats, which: str) -> None:
         own, at = aligned(data, state), places(state, which)
         assert own.y is not None
-        train = own.y[places(state, "train")]
+        chosen = places(state, "train")
+        train = self.train = own.y[chosen]
+        self.train_weight = np.ones(len(train)) if own.weight is None else own.weight[chosen]
         self.task, self.y, self.out = data.task, own.y[at], outputs[at]
         self.weight = np.ones(len(at)) if own.weight is None else own.weight[at]
         self.unit = float(train.std()) or 1.0
@@ -90,9 +93,39 @@ class Judged:
         return resampling.together(
             resampling.of_mean("accuracy", self.scores, self.weight),
             resampling.of_classes(predicted, y, 2, self.weight),
+            *(METRICS[name].weighted(self.said()) for name in ("balanced_accuracy", "pr_auc")),
             resampling.of_two_classes(self.out, probabilities(self.out), y, self.weight),
             loss,
         )
+
+    def said(self) -> Said:
+        """Return what the model says of the rows, as any metric needs it."""
+        if self.task == "numbers":
+            return Said(self.scores, self.weight, self.y, self.out)
+        y, predicted = self.y.astype(np.int64), self.predicted.astype(np.int64)
+        return Said(self.scores, self.weight, y, predicted, self.out)
+
+    def by_constant(self, one: Constant) -> Said:
+        """Return what a constant model says of them."""
+        said, predicted = self.said(), np.full(len(self.y), one.predicted)
+        if self.task == "numbers":
+            return said._replace(score=(self.y - predicted) ** 2, predicted=predicted)
+        right = (self.y == predicted).astype(np.float64)
+        return said._replace(
+            score=right, predicted=predicted.astype(np.int64), outputs=np.full(len(self.y), one.outputs)
+        )
+
+    def constant(self) -> Constant:
+        """Return the constant model of the training rows."""
+        if self.task == "numbers":
+            return constant_number(self.train, self.train_weight)
+        counts = np.bincount(self.train.astype(np.int64), self.train_weight, 2)
+        return constant_class(counts.astype(np.float64))
+
+    def metric(self, asked: str | None) -> Metric:
+        """Return the metric that is asked for, else the one that suits the training labels."""
+        counts = np.bincount(self.train.astype(np.int64), minlength=2).tolist() if self.task == "classes" else None
+        return METRICS[asked or chosen("numbers" if self.task == "numbers" else "classes", counts)]
 
 
 def question(outputs: Outputs) -> Mapping[str, Question]:

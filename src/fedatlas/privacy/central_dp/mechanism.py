@@ -46,7 +46,7 @@ LEARNS = Learns(
 )
 DONE = (
     "<b>Differential privacy at the server.</b> No client could change the model by more than a length of {clip:g}, and "
-    "noise {noise_multiplier:g} times as strong was added to the sum of a round: the models hardly show whether a client took part at all."
+    "noise {noise_multiplier:g} times as strong was added to the sum of a round. Epsilon says how well that hides who took part."
 )
 TRUSTED = "The server saw every update in the clear and has to be trusted; protected are clients from whoever sees the models."
 
