@@ -338,7 +338,7 @@ class InitialAnswers:
         """Make a party that holds two rows of zeros, whose replies show the form of honest ones."""
         assert self.about is not None
         rows, clients = two_rows(self.about), len(self.names)
-        splits, learn = {"train": rows, "test": rows}, node_setup.replayed(self.totals)
+        splits, learn = {"train": rows, "test": rows}, node_setup.replayed(self.about, self.totals)
         setup = node_setup.node_setup(self.whole, self.about, splits, 0, clients, learn)
         if self.judging is not None:
             setup = with_judging(setup, judges(setup))
