@@ -42,7 +42,13 @@ def told(place: Place) -> dict[str, Any]:
 
 def heard(message: Any, who: str) -> tuple[str, int, int, int | str, tuple[int, ...]]:
     """(run, round, attempt, ask, cohort) of ``told``. Raises ProtocolError where one is missing or of another kind."""
-    kinds = {"run": {str}, "round": {int}, "attempt": {int}, "ask": {int, str}, "cohort": {Tensor}}
+    kinds: dict[str, set[type]] = {
+        "run": {str},
+        "round": {int},
+        "attempt": {int},
+        "ask": {int, str},
+        "cohort": {Tensor},
+    }
     good = isinstance(message, Mapping) and message.keys() == kinds.keys()
     good = good and all(type(message[name]) in kind for name, kind in kinds.items())
     if not good or message["cohort"].dtype != torch.int64 or message["cohort"].dim() != 1:
