@@ -260,6 +260,28 @@ def test_round_0_goes_on_from_what_a_node_was_told(made: Agreements, node: Train
     assert decoded(Sums, said(node, question(signed, about, totals)).body).answer.keys()
 
 
+def test_a_sum_has_the_form_of_the_answers_to_its_question(
+    made: Agreements, node: Trainer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    signed = made.signed(RUN)
+    about = facts(node, signed)
+    name = due_name(node, signed, about, ())
+    found = dict(decoded(Sums, said(node, question(signed, about)).body).answer)
+    assert set(found) == {"n", "total", "squares"}
+    odd: list[dict[str, Any]] = [
+        {key: x for key, x in found.items() if key != "n"},
+        {**found, "more": 1},
+        *({**found, "n": n} for n in (None, "4", 4.0, True, -1, 1 << 64)),
+        *({**found, "total": x} for x in (None, 1.0, [1.0], found["total"][:0], found["total"].float())),
+    ]
+    for one in odd:
+        totals = (LearntSum(name, one, 1, 1),)
+        assert "not of the form of its answers" in why(node, question(signed, about, totals))
+        body = bytes(encoded(settled(about, totals)))
+        assert "not of the form of its answers" in why(node, RunStart(RUN, signed, -1, body))
+    assert "Error" not in capfd.readouterr().err
+
+
 def test_the_facts_of_all_rows_include_the_node_s_own(made: Agreements, node: Trainer) -> None:
     signed = made.signed(RUN)
     about = facts(node, signed)

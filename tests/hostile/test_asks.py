@@ -218,6 +218,49 @@ def test_under_masks_nothing_leaves_without_a_word(name: str) -> None:
         refused(half_of(fed, host), request._replace(peer=True), "does not declare")
 
 
+def test_a_word_has_its_fields_and_no_others() -> None:
+    fed, host, asked = honest("fedavg", secagg())
+    request = next(request for request in asked if request.word is not None)
+    word, silent = dict(request.word or {}), {**(request.word or {}), "send": False}
+    odd: list[dict[str, Any]] = [
+        {**word, "more": 1},
+        {**word, "session": {**word["session"], "more": 1}},
+        {**word, "session": [1]},
+        {**word, "clients": "3"},
+        {**word, "clients": 1 << 40},
+        {**word, "mean": 1},
+        {**word, "weights": {"": [None, 1.0, 1.0]}},
+        {**word, "weights": {"": ["told", math.nan, 1.0]}},
+        {**word, "weights": {}},
+        {**word, "sums": "x"},
+        silent,  # with a session that it does not need
+        {**word, "send": None},
+        *({name: x for name, x in word.items() if name != key} for key in word),
+    ]
+    for one in odd:
+        half = half_of(fed, host, secrets=host.party.secrets)
+        half.sessions[1] = host.party.sessions[1]
+        with pytest.raises(ProtocolError, match=r"not of this protocol|another round|never began|does not declare"):
+            list(half.answer([request._replace(word=one)]))
+
+
+def test_a_visit_goes_on_from_work_alone() -> None:
+    """Questions of a protocol leave nothing that a further visit could go on from."""
+    fed, host, asked = honest("fedavg", secagg())
+    half = half_of(fed, host, secrets=host.party.secrets)
+    keys, work = (next(one for one in asked if one.what == what) for what in (KEYS, "train"))
+    half._begin(keys)
+    with pytest.raises(ProtocolError, match="more often"):
+        half._begin(work._replace(visits=1))
+
+
+def test_a_model_is_a_table_of_tensors() -> None:
+    fed, host, asked = honest("fedavg")
+    request = next(one for one in asked if one.what == "train")
+    for x in (None, 5, "x", [1]):
+        refused(half_of(fed, host), request._replace(message={**request.message, "model": x}), expected.CONTENT)
+
+
 def test_local_noise_is_not_left_out_either() -> None:
     fed, host, asked = honest("fedavg", local_dp(clip=1.0, epsilon=1.0, delta=1e-5, noise="seed"))
     refused(half_of(fed, host), asked[-1]._replace(word=None), expected.CLEAR)
@@ -227,8 +270,25 @@ def test_a_question_of_the_protocol_belongs_to_what_it_protects() -> None:
     fed, host, asked = honest("hwfedavg", secagg())
     keys = next(request for request in asked if request.what == KEYS)
     half = half_of(fed, host)
-    for message in ({"ask": "score"}, {"ask": "spy"}, {"cohort": torch.arange(4)}, {"cohort": None}):
+    for message in (
+        {"ask": "score"},
+        {"ask": "spy"},
+        {"ask": 3},
+        {"cohort": torch.arange(4)},
+        {"cohort": torch.arange(7, 9)},
+    ):
         refused(half, keys._replace(message={**keys.message, **message}), expected.FOREIGN)
+    for name, x in (
+        ("ask", {}),
+        ("ask", None),
+        ("cohort", None),
+        ("cohort", torch.rand(3)),
+        ("round", True),
+        ("more", 1),
+    ):
+        refused(
+            half, keys._replace(message={**keys.message, name: x}), "does not say run, round, attempt, ask and cohort"
+        )
     for change in ({"single": False}, {"reduce": "sum"}, {"peer": True}, {"sender": 2}, {"word": {}}, {"visits": 1}):
         with pytest.raises(ProtocolError):
             list(half.answer([keys._replace(**change)]))

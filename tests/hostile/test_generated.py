@@ -7,10 +7,13 @@ the honest one was answered with, or the change is one that no party could see (
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import os
 import pickle
 import random
+import re
 import resource
 import tempfile
 from collections.abc import Iterator
@@ -20,13 +23,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from agreements import Agreements, write_rows
-from fedatlas.deployment.terms import decoded
+from fedatlas.deployment.terms import RowsSetup, SumTerms, decoded
 from fedatlas.errors import FedatlasError
 from fedatlas.federation.link import Request
 from fedatlas.wire import codec
+from fedatlas.wire.agreement import digest_of
 from fedatlas.wire.frames import RawMessage
-from mutations_of import Mutant, mutants, pairs
-from mutations_of import Path as Field
+from mutations_of import Changeable, Mutant, mutants, pairs
 from nodes_in_process import run_here
 
 SECAGG = {"privacy": [{"name": "secagg"}]}
@@ -48,7 +51,10 @@ UNSEEN = {
 """Parts of a message's body of which a node knows no more than their form and what it was told before. Which rounds have landed, in
 every head, is another.
 """
-SLACK = 1 << 20  # bytes
+BODIES = {"learn": SumTerms, "begin": RowsSetup, "ask": Request}
+ERROR = re.compile(r"^(?:fedatlas: )?(\w+(?:Error|Exception|Warning): .*)", re.MULTILINE)
+SLACK = 1 << 22  # bytes: the text of an error, and the sources that it quotes
+TOGETHER = 12  # changed messages of one process
 
 
 class Asked(NamedTuple):
@@ -76,37 +82,65 @@ class Outcome(NamedTuple):
 
     kinds: tuple[str, ...]
     same: bool  # the honest bytes
+    silent: bool  # an update without any part
     protected: bool  # sealed as the honest answer is
+    luck: str  # an error that no reader of fields made
     grown: int  # bytes of memory
 
 
 def serve(trainer: Any, message: RawMessage) -> tuple[RawMessage, ...]:
-    """The answers, without the digest of what they answer."""
+    """The answers, without the digest of what they answer and the seconds that they took."""
     return tuple(
-        RawMessage({key: x for key, x in one.head.items() if key != "digest"}, bytes(one.body))
+        RawMessage({key: x for key, x in one.head.items() if key != "digest"}, timeless(one))
         for one in trainer.serve(message)
     )
 
 
-def alike(asked: Asked, mutant: Mutant) -> bool:
-    """Whether a node reads the same request in both: a default may be left out."""
-    if asked.message.kind != "ask" or any(path[0] == "head" for path, _ in mutant.what):
-        return False
+def timeless(answer: RawMessage) -> bytes:
+    if answer.kind != "reply":
+        return bytes(answer.body)
+    return bytes(codec.encode({**codec.decode(bytearray(answer.body)), "seconds": 0.0, "sealing": 0.0}))
+
+
+def known(asked: Asked, message: RawMessage) -> Any:
+    """What a node reads of a message and could compare with what it knows: without `UNSEEN`, and with every default in its place.
+
+    Of an unseen part the names of its entries stay. None for a message that cannot be read.
+    """
+    kind = asked.message.kind
     try:
-        read = [codec.encode(decoded(Request, one.body).plain()) for one in (asked.message, mutant.message)]
-    except FedatlasError:
-        return False
-    return bool(read[0] == read[1])
+        body = (
+            plain_of(decoded(BODIES[kind], message.body)) if kind in BODIES else codec.decode(bytearray(message.body))
+        )
+    except (FedatlasError, TypeError, ValueError):
+        return None
+    unseen = UNSEEN.get(kind, ())
+    said = {
+        name: sorted(x) if name in unseen and isinstance(x, dict) else x
+        for name, x in (body.items() if isinstance(body, dict) else ())
+        if name not in unseen or isinstance(x, dict)
+    }
+    head = {name: x for name, x in message.head.items() if name not in {"verdicts", "digest"}}
+    fits = "digest" not in asked.message.head or message.head.get("digest") == digest_of(message.body)
+    return bytes(codec.encode({"head": head, "fits": fits, "body": said if isinstance(body, dict) else body}))
+
+
+def plain_of(record: Any) -> Any:
+    """A record of a body as the codec carries it, defaults included."""
+    return record.plain() if isinstance(record, Request) else record._asdict()
 
 
 def outcome(trainer: Any, asked: Asked, mutant: Mutant) -> Outcome:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = serve(trainer, mutant.message)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        found = serve(trainer, mutant.message)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return Outcome(
         tuple(one.kind for one in found),
-        found == asked.answers,
-        all(form(one) in ([], form(honest)) for one, honest in zip(found, asked.answers, strict=False)),
+        repr(found) == repr(asked.answers),  # a loss may be NaN
+        [form(one) for one in found] == [[]],
+        [form(one) for one in found] == [form(one) for one in asked.answers],
+        " ".join(ERROR.findall(said.getvalue())),
         grown,
     )
 
@@ -135,31 +169,63 @@ def forked(work: Any) -> Any:
     return pickle.loads(data) if data else None  # noqa: S301  # our own child's
 
 
-def seen(asked: Asked, what: tuple[tuple[Field, str], ...]) -> bool:
-    """Whether a node could see one of these changes."""
-    unseen = UNSEEN.get(asked.message.kind, ())
-    return any(
-        (path[0] == "head" and path[1] != "verdicts") or path[1] not in {*unseen, "verdicts"} for path, _ in what
-    )
+def algorithms_own(asked: Asked, mutant: Mutant) -> bool:
+    """Whether a change is in the message of a task, which its algorithm reads in code of its own."""
+    task = asked.message.kind == "ask" and not decoded(Request, asked.message.body).what.startswith("secagg ")
+    return task and any(path[:2] == ("body", "message") for path, _ in mutant.what)
+
+
+def refused(found: Outcome) -> bool:
+    return set(found.kinds) <= {"refused", "unknown"}
+
+
+def outcomes(trainer: Any, folder: Path, asked: Asked, changed: Iterator[Mutant]) -> Iterator[tuple[Mutant, Any]]:
+    """What came of each changed message. A process takes one after another as long as it refuses them.
+
+    Where it would then refuse the honest message, too, they have left something behind: each gets a process of its own.
+    """
+    kept, honest, batch = files(folder), Mutant(asked.message, ()), list[Mutant]()
+    answered = tuple(one.kind for one in asked.answers)
+    most = TOGETHER if "refused" not in answered else 1
+
+    def put_back_after(work: Any) -> Any:
+        found = forked(work)
+        put_back(folder, kept)
+        return found
+
+    def together(batch: list[Mutant]) -> list[Outcome]:
+        found = list[Outcome]()
+        for mutant in batch:
+            found.append(outcome(trainer, asked, mutant))
+            if not refused(found[-1]):
+                return found
+        return found if outcome(trainer, asked, honest).kinds == answered else []
+
+    while batch := [*batch, *itertools.islice(changed, most - len(batch))]:
+        found = put_back_after(lambda batch=batch: together(batch))
+        if not found or isinstance(found, str):
+            found = [put_back_after(lambda mutant=mutant: outcome(trainer, asked, mutant)) for mutant in batch]
+        yield from zip(batch, found, strict=False)
+        batch = batch[len(found) :]
 
 
 def faults(trainer: Any, folder: Path, asked: Asked, changed: Iterator[Mutant]) -> Iterator[str]:
+    # What an honest message loads and makes in memory, and what a node reads of it.
     kept = files(folder)
-    usual = forked(
-        lambda: outcome(trainer, asked, Mutant(asked.message, ()))
-    ).grown  # of what an honest message loads and makes
+    usual = forked(lambda: outcome(trainer, asked, Mutant(asked.message, ()))).grown
     put_back(folder, kept)
-    for mutant in changed:
-        found = forked(lambda mutant=mutant: outcome(trainer, asked, mutant))
-        put_back(folder, kept)
+    honest = known(asked, asked.message)
+    for mutant, found in outcomes(trainer, folder, asked, changed):
         said = f"{asked.message.kind} {mutant.what}: {found}"
         if not isinstance(found, Outcome):
             yield f"died: {said}"
-        elif set(found.kinds) <= {"refused", "unknown"}:
+        elif refused(found):
             limit = 4 * len(mutant.message.body) + 4 * len(str(mutant.message.head)) + SLACK
             if found.grown > usual + limit:
                 yield f"took memory: {said}"
-        elif not found.same and not alike(asked, mutant) and (seen(asked, mutant.what) or not found.protected):
+            if found.luck and not algorithms_own(asked, mutant):
+                yield f"refused by luck: {said}"
+        elif not (found.same or found.silent or (found.protected and known(asked, mutant.message) == honest)):
             yield f"answered: {said}"
 
 
@@ -201,6 +267,34 @@ def search(run: str, policy: str, most: int, draw: random.Random, *, twice: bool
     with tempfile.TemporaryDirectory() as folder:
         conversation(Path(folder), run, policy, each)
     return tried, wrong
+
+
+def test_changes_that_no_node_sees_are_told_from_those_that_it_sees(tmp_path: Path) -> None:
+    """Of two changes that undo each other, and of a default left out beside a change of what no node knows, nothing is seen."""
+    asks = list[Asked]()
+    conversation(tmp_path, "plain", "trial", lambda trainer, folder, asked: asks.append(asked))
+    ask = next(one for one in asks if one.message.kind == "ask")
+    of = Changeable.of(ask.message)
+    place, word, visits = ("head", "place", 2), ("body", "word"), ("body", "visits")
+    weight = next(path for path in of.fields() if path[:3] == ("body", "message", "model") and len(path) == 4)
+    unseen = [
+        ((place, "a round before"), (place, "negative")),
+        ((("head", "verdicts"), "doubled"), (visits, "absent")),
+        ((weight, "other values"), (visits, "absent")),
+    ]
+    seen = [
+        ((place, "another round"),),
+        ((place, "a round before"), (place, "a round before")),
+        ((visits, "another round"),),
+        ((word, "an empty table"), (visits, "absent")),
+        ((("body", "message"), "more"), (visits, "absent")),
+        ((("head", "digest"), "zeros"),),
+        ((("body", "what"), "another's"), (("head", "verdicts"), "doubled")),
+    ]
+    for what, alike in [*((one, True) for one in unseen), *((one, False) for one in seen)]:
+        changed = of.message(what)
+        assert changed is not None, what
+        assert (known(ask, changed) == known(ask, ask.message)) is alike, what
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -68,7 +68,7 @@ class Played:
         setup, answers.about = with_judging(setup), about
         self.halves = []
         for k, one in enumerate(splits):
-            own = node_setup.node_setup(whole, about, one, k, len(NAMES), node_setup.replayed(answers.totals))
+            own = node_setup.node_setup(whole, about, one, k, len(NAMES), node_setup.replayed(about, answers.totals))
             own = with_judging(own, judges(own))
             rows = {k: len(one["train"].y)}
             executor = make_executor(LOOP, own.bench, rows.values())

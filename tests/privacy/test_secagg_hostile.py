@@ -120,9 +120,20 @@ def test_a_cohort_with_a_stranger_or_without_the_client_is_refused() -> None:
         message = messages.told(keys.place_of(*RUN, cohort))
         with pytest.raises(ProtocolError, match=sentence):
             client.advertise(message, party[3])
-    for message in (None, {}, {**messages.told(keys.place_of(*RUN, (0, 1, 3))), "run": 3}):
+    for message in (
+        None,
+        {},
+        {**messages.told(keys.place_of(*RUN, (0, 1, 3))), "run": 3},
+        {**messages.told(keys.place_of(*RUN, (0, 1, 3))), "more": 1},
+    ):
         with pytest.raises(ProtocolError, match="does not say run"):
             client.advertise(message, party[3])
+
+
+@pytest.mark.parametrize("phase", ["shares", "masked", "agree", "unmask"])
+def test_a_message_with_an_unknown_entry_is_refused(phase: str) -> None:
+    with pytest.raises(ProtocolError, match="holds something else than"):
+        hold(drawn(5, 5, 2), told=only(phase, 1, lambda message: {**message, "more": 1}))
 
 
 def test_another_threshold_is_another_place() -> None:

@@ -72,7 +72,7 @@ EARLY = [
     ("model.hiden=[3]", "did you mean 'model.hidden'", "config.builder_arguments"),
     ("model.hidden=[3, 0]", "its value number 2 is 0, expected a number of 1 or more", "registry.arguments"),
     ("model={name='logistic', norm='batch'}", "has no 'norm'", "config.builder_arguments"),
-    ("model.init=nowhere.safetensors", "there is no file 'nowhere.safetensors'", "make.read_initial"),
+    ("model.init=nowhere.safetensors", "there is no file 'nowhere.safetensors'", "initial.bytes_of"),
     ("algorithm.name=moon model.bn=local", "compares its outputs", "batch_norm.local_norms"),
     ("algorithm.name=ditto model.bn=recalibrate", "use personal models", "resolution.with_batch_norm"),
     ("algorithm.name=ifca model.bn=local", "one global model", "resolution.with_batch_norm"),

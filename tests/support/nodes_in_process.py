@@ -55,11 +55,11 @@ class LocalListener:
 
 def run_here(
     made: Agreements, trainers: Mapping[str, Trainer], signed: Signed, tap: Tap = lambda name, message: message,
-    test: Path | None = None,
+    test: Path | None = None, initial: bytes = b"",
 ) -> SubmittedRun:  # fmt: skip
     """Run an agreement to its end; return the run, whose state says how it ended."""
     bundle = Bundle.open(made.paths["server"], "server")
     listener: Any = LocalListener(trainers, tap)
-    run = SubmittedRun.create(bundle.path / "runs" / "r", SubmissionState(signed, 0.0, "queued", "", None))
+    run = SubmittedRun.create(bundle.path / "runs" / "r", SubmissionState(signed, 0.0, "queued", "", None), initial)
     run_submitted(run, ServerContext(bundle, Nodes(listener), test))
     return run

@@ -39,7 +39,7 @@ class NodeRowsRun:
         splits, names = coded(held, setup.about), agreed.agreement.names
         self.rows = same_rows(kept.rows, fingerprint(of_splits(splits)))
         self.holders, self.judging = setup.holders, setup.judging
-        learn = node_setup.replayed(setup.totals)
+        learn = node_setup.replayed(setup.about, setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
         self.judged, self.judged_on = len(splits["test"].y) if "test" in splits else 0, judged_on(held)
         if setup.judging:

@@ -7,10 +7,11 @@ down the sums; a node's reads them there, so that it gets the same constants by 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from fedatlas import machine, summaries
 from fedatlas.data.dataset import Dataset, HeldRows, Partition, Split
@@ -66,10 +67,33 @@ def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
     return learn
 
 
-def replayed(totals: Sequence[LearntSum]) -> Learn:
-    """Return a node's `Learn`: the server's sums, in the order in which they were asked for."""
-    told = iter(totals)
-    return lambda summary, message: learnt(summary, next(told, None))
+def replayed(
+    about: RowsFacts, totals: Iterable[LearntSum], end: Callable[[Summary, Message], Any] | None = None
+) -> Learn:
+    """Return a node's `Learn`: the server's sums, in the order in which they were asked for. ``end`` is asked after the last one."""
+    told, none = iter(totals), HeldRows(two_rows(about), np.arange(0))
+
+    def learn(summary: Summary, message: Message) -> Learnt:
+        total = next(told, None)
+        if total is None and end is not None:
+            end(summary, message)
+        found = learnt(summary, total)
+        if not formed(found.sum, summary.of(none, message)):
+            raise ProtocolError(f"the sums of '{summary.name}' are not of the form of its answers.")
+        return found
+
+    return learn
+
+
+def formed(total: Numbers, like: Numbers) -> bool:
+    """Whether a sum has the names, types and shapes of an answer. A count is at least 0, and fits into 64 bits."""
+    return total.keys() == like.keys() and all(_formed(total[name], one) for name, one in like.items())
+
+
+def _formed(x: Any, like: Any) -> bool:
+    if isinstance(like, Tensor):
+        return isinstance(x, Tensor) and (x.dtype, x.shape) == (like.dtype, like.shape)
+    return type(x) is int and 0 <= x < 1 << 63
 
 
 def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
@@ -87,6 +111,11 @@ class _Due(Exception):
         self.question = summary, message
 
 
+def due(summary: Summary, message: Message) -> None:
+    """End a set-up with the question that comes next."""
+    raise _Due(summary, message)
+
+
 def question_due(
     whole: Checked,
     about: RowsFacts,
@@ -97,16 +126,10 @@ def question_due(
 ) -> tuple[Summary, Message] | None:
     """Return the question of round 0 that comes after ``totals``; None after the last. A node asks itself what the server may ask."""
     told = iter(totals)
-
-    def learn(summary: Summary, message: Message) -> Learnt:
-        if (total := next(told, None)) is None:
-            raise _Due(summary, message)
-        return learnt(summary, total)
-
     try:
-        node_holdings(whole, about, splits, number, clients, learn)
-    except _Due as due:
-        return due.question
+        node_holdings(whole, about, splits, number, clients, replayed(about, told, due))
+    except _Due as found:
+        return found.question
     if next(told, None) is not None:
         raise ProtocolError("round 0 has more sums than the experiment asks for.")
     return None

@@ -77,14 +77,15 @@ def signed_submission(
 ) -> Submission:
     """Return the submission of an experiment, resolved here and signed with the operator's key; a second call names another run."""
     from fedatlas.config import read  # with torch, which the other commands do without
-    from fedatlas.deployment.refusals import deployable, with_values
+    from fedatlas.deployment.refusals import deployable, initial_of, with_values
     from fedatlas.setup.columns_method import of_columns
 
     text, overrides = with_own_files("" if experiment is None else text_of(experiment), overrides)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / (experiment or Path("experiment.toml")).name
         write_text(path, text)
-        config = with_values(read(path, overrides))
+        config = read(path, overrides)
+    initial, config = initial_of(config), with_values(config)
     registered = [name for name, member in bundle.members().items() if member.role == "node"]
     names = tuple(nodes) or tuple(registered)
     if odd := [name for name in names if name not in registered]:
@@ -96,7 +97,7 @@ def signed_submission(
     label = re.sub(r"[^a-z0-9-]", "-", f"{rows}-{config.algorithm.name}".lower())
     run = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{label}-{random_bytes(3).hex()}"
     rules = None if config.round is None else config.round.model_dump()
-    return Submission(sign(bundle, agreement_of(bundle, run, whole.plain(), names)), rules)
+    return Submission(sign(bundle, agreement_of(bundle, run, whole.plain(), names)), rules, initial)
 
 
 def text_of(path: Path) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.constants import values_of
 from fedatlas.errors import ConfigError
+from fedatlas.models.initial import by_digest, bytes_of, given, named, read_initial
 from fedatlas.models.registry import MODELS
 from fedatlas.privacy.mechanisms import every
 from fedatlas.setup.checked import Checked
@@ -20,10 +22,37 @@ MOST_JUDGED = 0.5  # share of a node's rows that are for judging: with a larger 
 
 
 def with_values(config: ExperimentConfig) -> ExperimentConfig:
-    """The experiment as parties elsewhere can read it: constants stand in the place of their file. ConfigError for one unusable."""
-    if not isinstance(file := config.data.constants, str):
-        return config
-    return config.model_copy(update={"data": config.data.model_copy(update={"constants": values_of(file)})})
+    """The experiment as parties elsewhere can read it: constants, and the digest of an initial model, stand in the place of their files.
+
+    ConfigError for a file that cannot be used.
+    """
+    changed: dict[str, Any] = {}
+    if isinstance(file := config.data.constants, str):
+        changed["data"] = config.data.model_copy(update={"constants": values_of(file)})
+    if data := initial_of(config):
+        changed["model"] = config.model.model_copy(update={"init": named(data)})
+    return config.model_copy(update=changed)
+
+
+def initial_of(config: ExperimentConfig) -> bytes:
+    """Return the file of the initial model, b"" if there is none. ConfigError for one that cannot be used."""
+    init = config.model.init
+    if not init or by_digest(init):
+        return b""
+    read_initial(init)
+    return bytes_of(init)
+
+
+def check_initial(config: Mapping[str, Any], data: bytes) -> None:
+    """ConfigError unless a written-out experiment names exactly these bytes as its initial model, or names none and there are none."""
+    init = config.get("model", {}).get("init") or ""
+    if (named(data) if data else "") != init:
+        raise ConfigError(
+            "model.init: the file that came is not the one of the agreement; submit the experiment again."
+        )
+    if data:
+        with given(data):
+            read_initial(init)
 
 
 def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
@@ -91,8 +120,8 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
         yield f"aggregation.name = '{config.aggregation.name}': not in this version of deployment; use 'mean'."
     if config.engine.plan == "stacked":
         yield "engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key."
-    if config.model.init:
-        yield "model.init names a file of this machine, which nodes do not have: remove it."
+    if config.model.init and not by_digest(config.model.init):
+        yield "model.init names a file of one machine, and an agreement holds its digest: submit the experiment again."
     if config.data.test_file:
         yield "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
     if config.data.name == "file" and config.data.limit:

@@ -199,16 +199,17 @@ class Server:
     def _submit(self, caller: Caller, asked: Submission) -> str:
         """Check the agreement on a run and put it into the queue."""
         from fedatlas.config import parse
-        from fedatlas.deployment.refusals import deployable
+        from fedatlas.deployment.refusals import check_initial, deployable
         from fedatlas.deployment.server_run import SubmissionState, SubmittedRun
 
         found = verified(self.bundle, asked.agreement)
         if found.operator != caller.name:
             raise ConfigError(f"the agreement is signed by '{found.operator}', and '{caller.name}' submits it.")
         deployable(parse({**found.config, **({"round": asked.round} if asked.round else {})}), found.names)
+        check_initial(found.config, bytes(asked.body))
         state = SubmissionState(asked.agreement, time.time(), "queued", "", asked.round)
         try:
-            SubmittedRun.create(self.runs / found.run, state)
+            SubmittedRun.create(self.runs / found.run, state, bytes(asked.body))
         except FileExistsError:
             raise ConfigError(f"there is a run '{found.run}' already: submit the experiment again.") from None
         self.log(f"'{caller.name}' submits '{found.run}'")

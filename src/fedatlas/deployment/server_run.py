@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,7 +40,7 @@ from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.reply_form import unlike
 from fedatlas.deployment.streams_host import ODD, rows_host
-from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
+from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, carried, decoded, encoded
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, DiskError, FedatlasError, ProtocolError, TransportError, first_line
@@ -47,6 +48,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.secrets import append
 from fedatlas.files import lacks_room, write_bytes, write_json
+from fedatlas.models.initial import given
 from fedatlas.record.fields import RoundRow
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import start_of
@@ -82,6 +84,7 @@ from fedatlas.wire.messages import (
 )
 
 JOB, LEARNT, EVENT_LINES, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
+INITIAL = "initial.safetensors"
 WIDEST = 1 << 26  # numbers in one row
 ANSWER = 120.0  # seconds that a question before round 1 waits at least
 
@@ -118,15 +121,22 @@ class SubmittedRun:
         self.agreement: Agreement = record(Agreement, json.loads(self.state.agreement.text), JOB)
 
     @classmethod
-    def create(cls, folder: Path, state: SubmissionState) -> SubmittedRun:
-        """A new one."""
+    def create(cls, folder: Path, state: SubmissionState, initial: bytes = b"") -> SubmittedRun:
+        """A new one. ``initial``: the file of its initial model, if it has one."""
         folder.mkdir(parents=True)
         try:
+            if initial:
+                write_bytes(folder / INITIAL, initial)
             write_json(folder / JOB, plain(state))
         except DiskError:
-            folder.rmdir()  # so that it can be submitted again
+            shutil.rmtree(folder)  # so that it can be submitted again
             raise
         return cls(folder)
+
+    def initial(self) -> bytes:
+        """Return the file of its initial model; b"" if it has none."""
+        path = self.folder / INITIAL
+        return path.read_bytes() if path.exists() else b""
 
     def stands(self, status: str, why: str = "") -> None:
         """Write down the run's status."""
@@ -190,7 +200,7 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
     """Run it to its end; its folder says how it ended."""
     job.stands("running")
     try:
-        with read_as(RunFolder(job.folder / RUN).reading()):
+        with read_as(RunFolder(job.folder / RUN).reading()), given(job.initial()):
             _run(job, context)
     except Stopped as error:
         job.stands("stopped", str(error))
@@ -343,7 +353,7 @@ class InitialAnswers:
         """Make a party that holds two rows of zeros, whose replies show the form of honest ones."""
         assert self.about is not None
         rows, clients = two_rows(self.about), len(self.names)
-        splits, learn = {"train": rows, "test": rows}, node_setup.replayed(self.totals)
+        splits, learn = {"train": rows, "test": rows}, node_setup.replayed(self.about, self.totals)
         setup = node_setup.node_setup(self.whole, self.about, splits, 0, clients, learn)
         if self.judging is not None:
             setup = with_judging(setup, judges(setup))
@@ -378,6 +388,7 @@ class InitialAnswers:
             sum(sizes.values()),
             holders,
             judging,
+            carried(self.job.initial()),
         )
 
     def begin_all(self, link: NodesLink) -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from fedatlas.deployment.node_rows import RowsFacts
 from fedatlas.deployment.node_setup import LearntSum
 from fedatlas.errors import FedatlasError, ProtocolError, first_line
@@ -40,6 +43,20 @@ class RowsSetup(NamedTuple):
     examples: Count  # training rows of all nodes
     holders: tuple[Count, ...]  # numbers of the nodes that hold training rows
     judging: tuple[Count, ...]  # numbers of the nodes that judge the model; none: the server does
+    initial: Tensor | None = None  # bytes of the file of model.init, if the experiment has one
+
+    def file(self) -> bytes:
+        """Return the file of model.init; b"" if there is none. ProtocolError for a tensor that holds no bytes."""
+        if self.initial is None:
+            return b""
+        if self.initial.dtype != torch.uint8 or self.initial.dim() != 1:
+            raise ProtocolError("the file of model.init is not bytes.")
+        return self.initial.numpy().tobytes()
+
+
+def carried(data: bytes) -> Tensor | None:
+    """Return the bytes of a file as a record carries them; None if there are none."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else None
 
 
 def encoded(terms: Any) -> bytearray:

@@ -31,11 +31,13 @@ from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
 from fedatlas.deployment.node_rows_run import NodeRowsRun
 from fedatlas.deployment.node_state import StoredReply
 from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
+from fedatlas.deployment.refusals import check_initial
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
 from fedatlas.errors import DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import Answer
 from fedatlas.files import write_bytes
+from fedatlas.models.initial import given
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.wire import codec, frames
@@ -179,7 +181,8 @@ class Trainer:
         setup = decoded(RowsSetup, kept.setup)
         check_setup(setup, agreed, held.facts)
         FirstAnswers(self._folder(run)).check(setup.about, setup.totals)
-        with untold("the run cannot be set up with its rows"):
+        check_initial(agreed.agreement.config, initial := setup.file())
+        with untold("the run cannot be set up with its rows"), given(initial):
             self.run, self.read_by = NodeRowsRun(self.bundle, agreed, setup, kept, held), how
         return self.run
 

@@ -110,12 +110,10 @@ class Tally:
     def __init__(self, clients: int, layers: int | None = None) -> None:
         self.clients, self.layers = clients, layers  # hidden layers of the network; None where they are not known
         self.times: Counter[tuple[int, Form]] = Counter()
-        self.of: Counter[int] = Counter()  # by party, whatever it was asked
 
     def once_more(self, party: int, form: Form) -> bool:
         """Count one more, and return whether the form allows it."""
         self.times[party, form] += 1
-        self.of[party] += 1
         return self.times[party, form] <= self.most(form)
 
     def most(self, form: Form) -> float:

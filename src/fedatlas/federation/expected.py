@@ -6,6 +6,7 @@ Of what the server alone knows (the model, control variates, an adaptive mu) onl
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -41,7 +42,7 @@ ATTEMPT = f"a party is asked for an attempt at a round that is over, or for more
 FORM = "a party is asked in a way that '{}' does not declare: for another task, another sum, alone, or by another way."
 OFTEN = "a party is asked more often in a round than '{}' declares."
 CLEAR = "a party is asked for an update without the protection of [[privacy]]."
-FOREIGN = "a party is asked by a protocol of [[privacy]] for what is not protected by it, or of more parties than a round has."
+FOREIGN = "a party is asked by a protocol of [[privacy]] for what is not protected by it, or of other or more parties than a round has."
 RATE = "a party is told another learning rate than the experiment's of this round."
 BUDGET = "a party is told another amount of work than the experiment allows."
 CONTENT = "a party is sent tensors that are not of its network's form."
@@ -76,6 +77,9 @@ class Expected:
     def begin(self) -> None:
         """Begin a round, or another attempt at one: nothing has been asked yet."""
         self.tally = Tally(self.K, max(len(self.bench.chain) - 1, 0))
+        self.worked: Counter[int] = (
+            Counter()
+        )  # by party: tasks of work; a question leaves nothing that a further visit goes on from
 
     def check(self, request: Request, state: PartyState) -> None:
         """ProtocolError, in a fixed sentence, for a request that no honest server of this experiment sends. It changes nothing."""
@@ -90,7 +94,7 @@ class Expected:
 
     def count(self, request: Request, state: PartyState) -> None:
         """ProtocolError where a request comes more often in its round than declared."""
-        before = self.tally.of[request.client]
+        before = self.worked[request.client]
         if not self.counted(request, state) or not 0 <= request.visits <= before:
             raise ProtocolError(OFTEN.format(self.bench.algorithm.name))
 
@@ -100,6 +104,8 @@ class Expected:
         one = Form(request.what, "each", most=self._sums(request.round)) if question else self._form(request)
         if one is not None and not within(one, request.round):
             state.ended = request.round
+        if one is not None and isinstance(self.bench.tasks(request.client).get(request.what), Task):
+            self.worked[request.client] += 1
         return one is None or self.tally.once_more(request.client, one)
 
     # ------------------------------------------------------------------------------------------------ the head
@@ -144,14 +150,13 @@ class Expected:
         plain = request.single and request.reduce == "each" and not request.peer and request.word is None
         plain = plain and request.sender is None and not request.visits and not request.architecture
         plain = plain and request.budget is None and request.anchor is None
-        belongs = bool(protected) and message.get("ask", next(iter(protected), "")) in protected
+        ask = message.get("ask", next(iter(protected), ""))
+        belongs = isinstance(ask, str) and ask in protected
         belongs = belongs or self.bench.algorithm.grammar is None
-        try:
-            parties = how.protocol.cohort(request.what, message, None) if how.protocol.cohort is not None else None
-        except (LookupError, TypeError, AttributeError, ValueError):
-            belongs, parties = False, None
+        parties = how.protocol.cohort(request.what, message, None) if how.protocol.cohort is not None else None
+        known = parties is None or all(k in range(self.K) for k in parties)
         few = rules is None or rules.cohort is None or parties is None or len(parties) <= rules.cohort
-        if not (plain and belongs and few):
+        if not (plain and belongs and known and few):
             raise ProtocolError(FOREIGN)
 
     # ------------------------------------------------------------------------------------------------ forms
@@ -203,7 +208,11 @@ class Expected:
 
     def _check_content(self, request: Request) -> None:
         task, like = self.bench.tasks(request.client)[request.what], self._network(request.client)
-        if isinstance(task, Task) and task.start is start_from_model and "model" not in request.message:
+        if (
+            isinstance(task, Task)
+            and task.start is start_from_model
+            and not isinstance(request.message.get("model"), Mapping)
+        ):
             raise ProtocolError(CONTENT)
         self._look("", request.message, like, request)
         if request.anchor is not None:

@@ -14,6 +14,7 @@ from fedatlas.errors import ConfigError, FedatlasError, first_line, raised
 from fedatlas.models.config import ModelConfig
 from fedatlas.models.draws import Supplied
 from fedatlas.models.dropout import adopt_dropout, evaluating
+from fedatlas.models.initial import read_initial
 from fedatlas.models.inspection import has_batch_norm, parameter_count
 from fedatlas.models.network import Shape
 from fedatlas.models.registry import MODELS, Builder, find_model
@@ -75,20 +76,6 @@ def load_initial(module: nn.Module, path: str | Path) -> None:
                 f"model.init: '{path}' does not fit this model: {name} has shape {there} in the file, {here} in the model."
             )
     module.load_state_dict(state)
-
-
-def read_initial(path: str | Path) -> dict[str, Tensor]:
-    """Return the state dict of a ``.safetensors`` file; ConfigError if it is missing or unreadable."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        state: dict[str, Tensor] = load_file(path)
-    except FileNotFoundError as error:
-        raise ConfigError(f"model.init: there is no file '{path}'.") from error
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"model.init: '{path}' cannot be read as safetensors ({error}).") from error
-    return state
 
 
 def _build(model: ModelConfig, shape: Shape, outputs: int, seed: int) -> nn.Module:

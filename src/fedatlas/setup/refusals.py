@@ -28,8 +28,8 @@ from fedatlas.errors import ConfigError
 from fedatlas.metrics.metric import fitting
 from fedatlas.models import has_batch_norm
 from fedatlas.models.config import dealt
+from fedatlas.models.initial import by_digest, read_initial
 from fedatlas.models.losses import check_form
-from fedatlas.models.make import read_initial
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.privacy_refusals import check_norms, check_protection
@@ -81,7 +81,7 @@ def check_builder(config: ExperimentConfig, module: nn.Module | None) -> None:
     if module is not None or config.models:
         return
     config.model.builder_arguments()
-    if config.model.init:
+    if config.model.init and not by_digest(config.model.init):  # else it comes later, and its digest is looked at then
         read_initial(config.model.init)
 
 

@@ -15,7 +15,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.frames import Body, RawMessage
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised by every change of a message. Programs that speak different numbers refuse each other."""
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,39}"
@@ -207,6 +207,7 @@ class Submission(NamedTuple):
 
     agreement: Signed
     round: Open | None = None  # the table [round], which is the server's and no part of the agreement
+    body: Body = b""  # the file of model.init, whose digest stands in the agreement
 
 
 class WatchRun(NamedTuple):

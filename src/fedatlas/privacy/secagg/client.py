@@ -66,6 +66,7 @@ def share(
     client's identity for this place, comes twice, or too few advertised.
     """
     session.after("keys", "shares")
+    messages.only(message, ("keys", "signatures", "present"), SERVER)
     place, tag, me = session.place, session.tag, session.position
     keys, members = _advertised(message, session, party)
     secrets = [
@@ -102,6 +103,7 @@ def receive(message: Any, session: Session) -> Session:
     where too few have a weight in a part of the sum.
     """
     session.after("shares", "received")
+    messages.only(message, ("shares", "present", "head"), SERVER)
     place, tag, me = session.place, session.tag, session.position
     m = len(place.cohort)
     rows = messages.field(message, "shares", torch.uint8, (m, ENVELOPE), SERVER)
@@ -155,6 +157,7 @@ def agree(message: Any, session: Session, party: Party) -> tuple[dict[str, Any],
     Raises ProtocolError where the survivors are not of those who shared, lack this client, or are too few.
     """
     session.after("masked", "agree")
+    messages.only(message, ("survivors",), SERVER)
     survivors = messages.positions(message, "survivors", len(session.place.cohort), SERVER)
     if not set(survivors) <= set(session.members) or session.position not in survivors:
         raise ProtocolError("the survivors are not among those who shared, or this client is not among the survivors.")
@@ -173,6 +176,7 @@ def unmask(
     survivors than the threshold signed what this client signed, or where this ask was opened before.
     """
     session.after("agree", "unmask")
+    messages.only(message, ("signatures", "signed"), SERVER)
     place, m = session.place, len(session.place.cohort)
     signatures = messages.field(message, "signatures", torch.uint8, (m, SIGNATURE), SERVER)
     said = set(messages.positions(message, "signed", m, SERVER)) & set(session.survivors)

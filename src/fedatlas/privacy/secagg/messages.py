@@ -15,7 +15,7 @@ private mask key and of the seed, and the seal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,26 @@ def told(place: Place) -> dict[str, Any]:
 
 def heard(message: Any, who: str) -> tuple[str, int, int, int | str, tuple[int, ...]]:
     """(run, round, attempt, ask, cohort) of ``told``. Raises ProtocolError where one is missing or of another kind."""
-    kinds: dict[str, Any] = {"run": str, "round": int, "attempt": int, "ask": (int, str), "cohort": Tensor}
-    if not isinstance(message, Mapping) or not all(isinstance(message.get(name), kind) for name, kind in kinds.items()):
-        raise ProtocolError(f"the first message of {who} does not say run, round, attempt, ask and cohort.")
-    cohort = tuple(message["cohort"].flatten().tolist())
-    return message["run"], message["round"], message["attempt"], message["ask"], cohort
+    kinds: dict[str, set[type]] = {
+        "run": {str},
+        "round": {int},
+        "attempt": {int},
+        "ask": {int, str},
+        "cohort": {Tensor},
+    }
+    good = isinstance(message, Mapping) and message.keys() == kinds.keys()
+    good = good and all(type(message[name]) in kind for name, kind in kinds.items())
+    if not good or message["cohort"].dtype != torch.int64 or message["cohort"].dim() != 1:
+        raise ProtocolError(
+            f"the first message of {who} does not say run, round, attempt, ask and cohort, or says more."
+        )
+    return message["run"], message["round"], message["attempt"], message["ask"], tuple(message["cohort"].tolist())
+
+
+def only(message: Any, names: Collection[str], who: str) -> None:
+    """ProtocolError where a message has another entry than these."""
+    if not isinstance(message, Mapping) or not message.keys() <= {*names}:
+        raise ProtocolError(f"the message of {who} holds something else than {', '.join(names)}: refused.")
 
 
 def field(message: Any, name: str, kind: torch.dtype, shape: tuple[int, ...], who: str) -> Tensor:

@@ -40,8 +40,9 @@ from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
-from fedatlas.privacy.secagg.messages import positions, raw, table, told
+from fedatlas.privacy.secagg.messages import heard, positions, raw, table, told
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
+from fedatlas.privacy.secagg.word import ALL, ROWS, TOLD, check_fields
 from fedatlas.secret import Secret
 
 KEYS, SHARES, AGREE, UNMASK = "secagg keys", "secagg shares", "secagg agree", "secagg unmask"
@@ -54,7 +55,6 @@ PHASES = {
 MASKED = "masked"  # name of the reducer
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
 NOTHING_MORE = Insists()
-ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
 
 
 class SecureSum(NamedTuple):
@@ -147,7 +147,9 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
                 f"a masked session for {named} was begun in round {asked.round} of '{asked.run}': refused."
             )
         return
-    masking = word is not None and word.get(SEND)
+    if word is not None:
+        check_fields(word)
+    masking = word is not None and word[SEND]
     if what not in QUESTIONS and not masking:
         return
     place = _place(session)
@@ -177,13 +179,14 @@ def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
     Without a ``session`` the survivors of a sum are known by their places alone.
     """
     if what == KEYS:
-        return tuple(message["cohort"].tolist())
+        return heard(message, client.SERVER)[-1]
     if what == UNMASK and session is not None:
         own = _begun(session)
         return tuple(own.place.cohort[v] for v in own.survivors)
     if what != AGREE:
         return None
-    asked = range(len(message["survivors"])) if session is None else _place(session).cohort
+    known = message.get("survivors")
+    asked = range(known.numel() if isinstance(known, Tensor) else 0) if session is None else _place(session).cohort
     return tuple(asked[v] for v in positions(message, "survivors", len(asked), client.SERVER))
 
 
