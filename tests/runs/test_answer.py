@@ -122,6 +122,6 @@ def test_a_restless_end_is_told_with_what_calms_it(table: Path, tmp_path: Path):
     assert "swings by" in sentence
     assert 'local.schedule.name = "cosine"' in sentence
     rows = [row["train_rows"] for row in done.summary["per_client"]]
-    assert ("no last batch of one row (8 does)" in sentence) == any(n % 8 == 1 for n in rows)
+    assert ('local.last_batch = "merge"' in sentence) == any(n % 8 == 1 for n in rows)
     calm = run(experiment(table, local={"lr": 0.001}), out=tmp_path / "calm", baselines=False)
     assert "swings" not in calm.answer

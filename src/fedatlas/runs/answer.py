@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.config import ExperimentConfig
+from fedatlas.data.batches import cut
 from fedatlas.metrics.metric import METRICS, Metric, Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
@@ -193,7 +194,8 @@ def _cures(config: ExperimentConfig, summary: Summary) -> tuple[str, ...]:
     out = [] if config.local.schedule.name != "constant" else ['a rate that falls (local.schedule.name = "cosine")']
     if config.cohort.fraction < 1:
         out.append("more clients in each round's average (cohort.fraction)")
-    size = config.local.batch_size
-    if size > 1 and any((row["train_rows"] or 0) % size == 1 for row in summary["per_client"]):
-        out.insert(0, f"a local.batch_size that leaves no last batch of one row ({size} does)")
+    local = config.local
+    rows = [row["train_rows"] or 0 for row in summary["per_client"]]
+    if local.batch_size > 1 and any(n > 1 and cut(n, local.batch_size, local.merges)[1] == 1 for n in rows):
+        out.insert(0, 'no last batch of one row (local.last_batch = "merge")')
     return (*out, "a smaller local.lr")
