@@ -15,6 +15,7 @@ from fedatlas.metrics.metric import METRICS, Metric, Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
 from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
+from fedatlas.runs.price import SENT, effort_of, unprotected
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
 from fedatlas.verdict.evidence import RARITY, Evidence
 from fedatlas.verdict.noise import last_swing, matters
@@ -23,7 +24,6 @@ from fedatlas.wording import NAMES, number, total_of, where
 
 Summary = Mapping[str, Any]
 DRAWS = 400  # of test rows: the standard error of a difference is then known to 4%
-SENT = ("bytes_up", "bytes_down", "bytes_peer")
 
 
 class Models(NamedTuple):
@@ -31,6 +31,7 @@ class Models(NamedTuple):
 
     together: Arrays
     alone: Arrays  # empty without a baseline
+    unprotected: Arrays  # empty unless the price of protection was measured
 
 
 def answer_of(run: Path, summary: Summary) -> Answer | None:
@@ -42,14 +43,19 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
         return None
     config = RunFolder.open(run).config()
     local = RunFolder(baseline_path(run, "local_only"))
-    models = Models(RunFolder(run).arrays(JUDGED), local.arrays(JUDGED) if local.finished() else {})
+    bare = unprotected(run)
+    models = Models(
+        RunFolder(run).arrays(JUDGED),
+        local.arrays(JUDGED) if local.finished() else {},
+        {} if bare is None else bare.arrays(JUDGED),
+    )
     metric, parties = METRICS[summary["metric"]["name"]], _parties(summary, models)
     if not parties:
         return None
     train = sum(row["train_rows"] or 0 for row in summary["per_client"])
-    found = answer(
-        _asked(config, summary, metric), parties, summary["seed"], str(summary.get("judged_on")), train, DRAWS
-    )
+    efforts = None if bare is None else (effort_of(bare.summary()), effort_of(summary))
+    asked, judged_on = _asked(config, summary, metric), str(summary.get("judged_on"))
+    found = answer(asked, parties, summary["seed"], judged_on, train, DRAWS, efforts)
     return _with_swing(run, config, summary, found)
 
 
@@ -124,6 +130,8 @@ def _said(
     sources = {"together": (models.together, ""), "trivial": (models.together, TRIVIAL)}
     if trained:
         sources["alone"] = (models.alone, "")
+    if models.unprotected:
+        sources["unprotected"] = (models.unprotected, "")
     for name, (arrays, kind) in sources.items():
         shared = not mine and f"{kind}score-{k}" not in arrays
         if shared and (name, "") in once:

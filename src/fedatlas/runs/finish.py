@@ -15,6 +15,7 @@ from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
 from fedatlas.runs import baselines, columns_baselines
 from fedatlas.runs.answer import answer_of, told
+from fedatlas.runs.price import train_unprotected
 from fedatlas.setup.checked import Checked
 
 Runner = Callable[[Checked, Path, Progress], object]
@@ -30,6 +31,7 @@ class More(NamedTuple):
     intervals: bool = True  # of the final figures; for many clients they take as long as rounds do
     tested: bool = True  # whether a run judged on validation rows is also judged on test rows, at its end
     options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
+    price: bool = False  # whether the same run is made without protection, to measure what that costs
     shared: Path | None = None  # folder of baselines that several runs need, each trained once; the run gets a copy
 
 
@@ -68,7 +70,10 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
         write_summary(RunFolder(path), summary)
-    if (more.report or more.baselines is not False or more.shared) and (found := answer_of(path, summary)) is not None:
+    if more.price and run is not None and "diverged" not in summary:
+        train_unprotected(path, whole.module, progress, run)
+    wanted = more.report or more.price or more.baselines is not False or more.shared
+    if wanted and (found := answer_of(path, summary)) is not None:
         summary["answer"] = told(found)
         write_summary(RunFolder(path), summary)
     return closed(Run(path, summary), more, progress)
