@@ -54,7 +54,7 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
         return None
     train = sum(row["train_rows"] or 0 for row in summary["per_client"])
     efforts = None if bare is None else (effort_of(bare.summary()), effort_of(summary))
-    asked, judged_on = _asked(config, summary, metric), str(summary.get("judged_on"))
+    asked, judged_on = asked_of(config, summary, metric), str(summary.get("judged_on"))
     found = answer(asked, parties, summary["seed"], judged_on, train, DRAWS, efforts)
     return _with_swing(run, config, summary, found)
 
@@ -75,7 +75,8 @@ def told(found: Answer) -> dict[str, Any]:
     return {"text": text(found), "verdict": found.verdict, **found.plain()}
 
 
-def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
+def asked_of(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
+    """Return what is asked of a run."""
     sent = total_of(summary["cost"][key] for key in SENT)
     return Asked(
         summary["algorithm"],
@@ -113,7 +114,9 @@ def _parties(summary: Summary, models: Models) -> list[PartyEvidence]:
         said = _said(summary, models, k, mine, bool(row["train_rows"]), once)
         if "together" not in said:
             continue
-        out.append(PartyEvidence(k, str(row.get("name", k)), _evidence(summary, said), mine, _always(summary, k, said)))
+        out.append(
+            PartyEvidence(k, str(row.get("name", k)), evidence_of(summary, said), mine, _always(summary, k, said))
+        )
     return out
 
 
@@ -147,7 +150,8 @@ def _said(
     return out
 
 
-def _evidence(summary: Summary, said: Mapping[str, tuple[Said, Weighted]]) -> Evidence:
+def evidence_of(summary: Summary, said: Mapping[str, tuple[Said, Weighted]]) -> Evidence:
+    """Return the evidence of one party, from what each model said of its test rows."""
     name, first = summary["metric"]["name"], said["together"][0]
     shares = name == "accuracy" and summary["task"] == "classes" and bool((first.weight == 1).all())
     hits = {model: one.score for model, (one, _) in said.items()} if shares else {}

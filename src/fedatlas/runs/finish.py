@@ -15,6 +15,7 @@ from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
 from fedatlas.runs import baselines, columns_baselines
 from fedatlas.runs.answer import answer_of, told
+from fedatlas.runs.columns_answer import columns_answer
 from fedatlas.runs.price import train_unprotected
 from fedatlas.setup.checked import Checked
 
@@ -65,7 +66,9 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
         write_summary(RunFolder(path), summary)
     if more.baselines is not False:
         if whole.columns:
-            summary["gain"] = columns_baselines.gain(path, whole, progress.said)
+            between = columns_baselines.gain(path, whole, progress.said)
+            summary["gain"] = between.gain
+            summary["answer"] = told(columns_answer(whole.config, summary, between.judged))
         elif run is not None and baselines.wanted(whole.config, summary, more.baselines):
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
