@@ -11,9 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedatlas import Experiment, run
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.titles import TITLES, title_of
 from fedatlas.cli import app
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
+from fedatlas.vertical import SCHEMES
 from reports import Page
 
 SIZES = {"Wien": 900, "Tirol": 500, "Lienz": 12, "Krems": 160}  # Krems: the office that holds "no" alone
@@ -108,9 +111,9 @@ def test_the_command_ends_with_the_answer(table: Path, tmp_path: Path):
     run_it = ["run", *keys, "model.name=logistic", "rounds=2", "--out", str(tmp_path / "run"), "--baselines"]
     loud = CliRunner().invoke(app, run_it)
     assert loud.exit_code == 0, loud.output
-    assert loud.output.count("with fedavg: together AUC") == 1
+    assert loud.output.count("with FedAvg: together AUC") == 1
     quiet = CliRunner().invoke(app, [*run_it[:-2], str(tmp_path / "quiet"), "--baselines", "--quiet"])
-    assert quiet.stdout.count("with fedavg: together AUC") == 1
+    assert quiet.stdout.count("with FedAvg: together AUC") == 1
 
 
 def test_a_restless_end_is_told_with_what_calms_it(table: Path, tmp_path: Path):
@@ -125,3 +128,8 @@ def test_a_restless_end_is_told_with_what_calms_it(table: Path, tmp_path: Path):
     assert ('local.last_batch = "merge"' in sentence) == any(n % 8 == 1 for n in rows)
     calm = run(experiment(table, local={"lr": 0.001}), out=tmp_path / "calm", baselines=False)
     assert "swings" not in calm.answer
+
+
+def test_every_scheme_has_a_name_for_the_sentence():
+    assert TITLES.keys() == {*ALGORITHMS, *SCHEMES}
+    assert title_of("mine") == "mine"

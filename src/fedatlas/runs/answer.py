@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedatlas.algorithms.titles import title_of
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import cut
 from fedatlas.metrics.metric import METRICS, Metric, Said
@@ -79,7 +80,7 @@ def asked_of(config: ExperimentConfig, summary: Summary, metric: Metric) -> Aske
     """Return what is asked of a run."""
     sent = total_of(summary["cost"][key] for key in SENT)
     return Asked(
-        summary["algorithm"],
+        title_of(summary["algorithm"]),
         metric.name,
         metric.words,
         metric.lower_is_better,

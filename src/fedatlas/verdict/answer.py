@@ -19,7 +19,7 @@ from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends,
 class Asked(NamedTuple):
     """What is asked, in the words of the person who asks."""
 
-    scheme: str  # the algorithm's name
+    scheme: str  # the algorithm's name, as a sentence has it
     figure: str  # key of the figure that decides
     words: str  # its name
     lower_is_better: bool = False
