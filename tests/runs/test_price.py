@@ -14,7 +14,7 @@ from fedatlas.comparison.jobs import Heard
 from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.price import unprotected_config
-from fedatlas.verdict.price import Effort, Price, price_text
+from fedatlas.verdict.price import Price, RunEffort, price_text
 from fedatlas.verdict.rule import Ends
 from reports import Page
 
@@ -117,7 +117,7 @@ def test_a_run_without_protection_that_diverges_has_no_price(tmp_path: Path):
 
 
 def test_the_sentence_says_what_is_certain():
-    effort = Effort(1000, 1.5), Effort(3000, 2.5)
+    effort = RunEffort(1000, 1.5), RunEffort(3000, 2.5)
     sure = price_text(Price(0.9, Ends(0.1, 0.05, 0.15, 0.02), *effort), "AUC")
     assert (
         "reaches AUC 0.900 (+0.100, +0.050 to +0.150), with 1.00\xa0kB and 1.50\xa0s instead of 3.00\xa0kB and 2.50\xa0s."
@@ -125,5 +125,5 @@ def test_the_sentence_says_what_is_certain():
     )
     unsure = price_text(Price(0.9, Ends(0.1, -0.05, 0.25, 0.1), *effort), "RMSE", lower_is_better=True)
     assert "(+0.100, error avoided, −0.050 to +0.250, so not told apart)" in unsure
-    hidden = price_text(Price(0.9, None, Effort(None, 1.0), Effort(None, 2.0)), "AUC", several=True)
+    hidden = price_text(Price(0.9, None, RunEffort(None, 1.0), RunEffort(None, 2.0)), "AUC", several=True)
     assert "(no interval, since too few seeds or test rows), with 1.00\xa0s a seed instead of 2.00\xa0s." in hidden

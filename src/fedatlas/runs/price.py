@@ -15,7 +15,7 @@ from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.record.run_folder import JUDGED, RunFolder, baseline_path
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
-from fedatlas.verdict.price import Effort
+from fedatlas.verdict.price import RunEffort
 from fedatlas.wording import total_of
 
 UNPROTECTED = "unprotected"
@@ -65,6 +65,6 @@ def unprotected(path: Path) -> RunFolder | None:
     return folder if folder.finished() and folder.arrays(JUDGED) else None
 
 
-def effort_of(summary: Mapping[str, Any]) -> Effort:
+def effort_of(summary: Mapping[str, Any]) -> RunEffort:
     """Return what a run took."""
-    return Effort(total_of(summary["cost"][key] for key in SENT), summary["cost"]["seconds"])
+    return RunEffort(total_of(summary["cost"][key] for key in SENT), summary["cost"]["seconds"])

@@ -11,7 +11,7 @@ import numpy as np
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import Floats
 from fedatlas.verdict.evidence import SEEDS, Difference, Evidence, drawn_figures, enough, mean_gap, of_draws, of_seeds
-from fedatlas.verdict.price import Effort, Price, mean_price
+from fedatlas.verdict.price import Price, RunEffort, mean_price
 from fedatlas.verdict.price import of_plain as price_of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
 
@@ -118,7 +118,7 @@ def answer(
     judged_on: str,
     train_rows: int,
     draws: int | None = None,
-    efforts: tuple[Effort, Effort] | None = None,
+    efforts: tuple[RunEffort, RunEffort] | None = None,
 ) -> Answer:
     """Return the answer of one run from the rows of its parties.
 

@@ -10,7 +10,7 @@ from fedatlas.verdict.rule import Ends
 from fedatlas.wording import bytes_text, number, seconds_text, signed, total_of
 
 
-class Effort(NamedTuple):
+class RunEffort(NamedTuple):
     """What a run takes; of several seeds, the mean of one."""
 
     sent: float | None  # bytes; None where they would tell who took part
@@ -22,8 +22,8 @@ class Price(NamedTuple):
 
     without: float | None  # the figure of the model without protection
     lost: Ends | None  # how much better that one is
-    bare: Effort  # the run without protection
-    protected: Effort
+    bare: RunEffort  # the run without protection
+    protected: RunEffort
 
     def plain(self) -> dict[str, Any]:
         """Return the price as plain values for JSON; `of_plain` reads them back."""
@@ -36,7 +36,7 @@ def of_plain(found: Mapping[str, Any] | None) -> Price | None:
     if found is None:
         return None
     lost = None if found["lost"] is None else Ends(**found["lost"])
-    return Price(found["without"], lost, Effort(**found["bare"]), Effort(**found["protected"]))
+    return Price(found["without"], lost, RunEffort(**found["bare"]), RunEffort(**found["protected"]))
 
 
 def mean_price(found: Sequence[Price], lost: Ends | None) -> Price:
@@ -49,9 +49,9 @@ def mean_price(found: Sequence[Price], lost: Ends | None) -> Price:
     )
 
 
-def _mean(found: Sequence[Effort]) -> Effort:
+def _mean(found: Sequence[RunEffort]) -> RunEffort:
     sent = total_of(one.sent for one in found)
-    return Effort(None if sent is None else sent / len(found), sum(one.seconds for one in found) / len(found))
+    return RunEffort(None if sent is None else sent / len(found), sum(one.seconds for one in found) / len(found))
 
 
 def price_text(found: Price, words: str, *, lower_is_better: bool = False, several: bool = False) -> str:
@@ -70,6 +70,6 @@ def price_text(found: Price, words: str, *, lower_is_better: bool = False, sever
     )
 
 
-def _effort(found: Effort) -> str:
+def _effort(found: RunEffort) -> str:
     seconds = seconds_text(found.seconds)
     return seconds if found.sent is None else f"{bytes_text(found.sent)} and {seconds}"
