@@ -28,6 +28,7 @@ from fedatlas.registry import keywords
 from fedatlas.reporting import write_report
 from fedatlas.runs.ensure import carry_out, rounds_done, start_of
 from fedatlas.runs.finish import More
+from fedatlas.runs.price import check_price
 from fedatlas.runs.seeds import run_seeds
 from fedatlas.setup.columns_method import rounds_key, rounds_of
 from fedatlas.setup.consortium import consortium
@@ -107,20 +108,24 @@ def run(
     *,
     out: str | Path | None = None,
     baselines: bool | None = None,
+    price: bool = False,
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
 ) -> RunResult:
     """Run an experiment (None: the embedded default), and return its folder and summary.
 
     ``baselines``: also train each client alone and all data pooled, for the table of gains; by default only if that is
-    cheap. ``progress``: by default one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate
-    folder in ``out``. ``observers`` see the messages between server and parties (`fedatlas.federation.link.Observer`),
-    for every seed but not for baselines; they change no result.
+    cheap. ``price``: also run the same without ``[[privacy]]``, to measure what protection costs. ``progress``: by default
+    one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate folder in ``out``. ``observers``
+    see the messages between server and parties (`fedatlas.federation.link.Observer`), for every seed but not for baselines;
+    they change no result.
     """
     given = _whole(experiment)
     whole, progress = checked(given.config, given.module), progress or watched()
-    path = Path(out) if out is not None else new_folder(given.config)
-    more, observers = More(baselines, attacks=True, options=asked(baselines)), tuple(observers)
+    if price:
+        check_price(whole.config)
+    path, observers = Path(out) if out is not None else new_folder(given.config), tuple(observers)
+    more = More(baselines, attacks=True, price=price, options=asked(baselines, price))
     try:
         with RunFolder(path).claimed():
             if whole.config.seeds is None:
@@ -145,20 +150,23 @@ def resume(
     *,
     module: nn.Module | None = None,
     baselines: bool | None = None,
+    price: bool = False,
     progress: Progress | None = None,
     observers: Iterable[Observer] = (),
 ) -> RunResult:
     """Continue a run from its last intact checkpoint; the result is the same as without the stop.
 
-    Only ``rounds`` may change. ``module``: the network of a run with a custom one. ``baselines`` defaults to the choice
-    made when the run began. ``observers`` as in `run`; they see only the rounds that are run now.
+    Only ``rounds`` may change. ``module``: the network of a run with a custom one. ``baselines`` and ``price`` default to
+    the choice made when the run began. ``observers`` as in `run`; they see only the rounds that are run now.
     """
     path, progress, observers = Path(path), progress or watched(), tuple(observers)
     folder = RunFolder.open(path)
     with folder.claimed():
         config = longer(folder, overrides) if overrides else folder.config()
-        baselines = remember(path, baselines)
-        more = More(baselines, attacks=True, options=asked(baselines))
+        if price:
+            check_price(config)
+        baselines, price = remember(path, baselines, price)
+        more = More(baselines, attacks=True, price=price, options=asked(baselines, price))
         if config.seeds is None:
             if (start := start_of(path)) == "resume":
                 same_beginning(path, module)  # before names that only a plug-in defines are looked up
@@ -199,18 +207,16 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
     return wanted
 
 
-def remember(path: Path, baselines: bool | None) -> bool | None:
-    """Return the choice about baselines: the one given now, else that of the run's beginning (None = only if cheap).
+def remember(path: Path, baselines: bool | None, price: bool = False) -> tuple[bool | None, bool]:
+    """Return the choices about baselines (None = only if cheap) and price: those given now, else those of the run's beginning.
 
-    A choice given now is stored with the run.
+    Choices given now are stored with the run.
     """
-    if baselines is not None:
-        RunFolder(path).write_json(OPTIONS, asked(baselines))
-        return baselines
-    before: bool | None = (
-        RunFolder(path).read_json(OPTIONS, "baselines")["baselines"] if (path / OPTIONS).exists() else None
-    )
-    return before
+    before = RunFolder(path).read_json(OPTIONS) if (path / OPTIONS).exists() else {}
+    found = before.get("baselines") if baselines is None else baselines, price or before.get("price", False)
+    if asked(*found) != before:
+        RunFolder(path).write_json(OPTIONS, asked(*found))
+    return found
 
 
 def new_folder(config: ExperimentConfig) -> Path:

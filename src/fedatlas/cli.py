@@ -91,6 +91,9 @@ def run(
             help="Also train the baselines: each client alone, and all data pooled (default: only if cheap).",
         ),
     ] = None,
+    price: Annotated[
+        bool, Option("--price", help="Also run the same without [[privacy]], to measure what protection costs.")
+    ] = False,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Print who holds what, how many bytes and how long; train nothing.")
     ] = False,
@@ -111,7 +114,7 @@ def run(
     plug(plugin)
     overrides += [f"engine.name={engine}"] if engine else []
     overrides += [f"engine.device={device}"] if device else []
-    _refuse_together(resume, path, dry_run, out, every)
+    _refuse_together(resume, path, dry_run, out, every, price)
     progress = watcher(quiet or as_json)
     try:
         with contextlib.closing(progress):
@@ -122,9 +125,9 @@ def run(
                 emit(found) if as_json else preview.show(found)
                 return
             if resume is not None:
-                done = api.resume(resume, overrides, baselines=baselines, progress=progress)
+                done = api.resume(resume, overrides, baselines=baselines, price=price, progress=progress)
             else:
-                done = api.run(api.Experiment(asked), out=out, baselines=baselines, progress=progress)
+                done = api.run(api.Experiment(asked), out=out, baselines=baselines, price=price, progress=progress)
     except KeyboardInterrupt:
         begun = progress.folder  # with several seeds, the current one: all are continued
         begun = begun.parent if begun is not None and begun.name.startswith("seed-") else begun
@@ -137,7 +140,9 @@ def run(
     _ended(done, as_json, quiet)
 
 
-def _refuse_together(resume: Path | None, path: Path | None, dry_run: bool, out: Path | None, every: bool) -> None:
+def _refuse_together(
+    resume: Path | None, path: Path | None, dry_run: bool, out: Path | None, every: bool, price: bool
+) -> None:
     """ConfigError for options of `run` that do not go together."""
     if resume is not None and path is not None:
         raise ConfigError("--resume uses the configuration of the run it continues: give no file with it.")
@@ -145,6 +150,10 @@ def _refuse_together(resume: Path | None, path: Path | None, dry_run: bool, out:
         raise ConfigError("--resume continues a run in its own folder: leave out --dry-run and --out.")
     if dry_run and out is not None:
         raise ConfigError("--dry-run writes nothing: leave out --out.")
+    if dry_run and price:
+        raise ConfigError(
+            "--dry-run measures no price: leave out --price; privacy=[] previews the run without protection."
+        )
     if every and not dry_run:
         raise ConfigError("--all names the columns of a dry run: add --dry-run.")
 

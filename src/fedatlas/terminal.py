@@ -264,13 +264,13 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     for name, text in protected_texts(summary):
         table.add_row(name, text)
     gained, answer = summary.get("gain"), summary.get("answer")
-    if answer and answer["asked"]["figure"] not in {"accuracy", "rmse"}:
+    if gained and "sides" in gained:
+        for name, line in between_texts(gained):
+            table.add_row(name, line)
+    elif answer and answer["asked"]["figure"] not in {"accuracy", "rmse"}:
         for side in ("together", "alone", "trivial"):
             if answer[side] is not None:
                 table.add_row(f"{answer['asked']['words']}, {side}", figure_text(answer[side]))
-    elif gained and "sides" in gained:
-        for name, line in between_texts(gained):
-            table.add_row(name, line)
     elif gained:
         own = " (own rows)" if any(row["own_rows"] for row in summary.get("per_client", ())) else ""
         error = gained["figure"] == "rmse"  # for errors the same keys hold the largest values

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 from typer.testing import CliRunner
 
 from fedatlas import Experiment, run
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.titles import TITLES, title_of
 from fedatlas.cli import app
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
+from fedatlas.reporting.words import said as in_words_of
+from fedatlas.vertical import SCHEMES
 from reports import Page
 
 SIZES = {"Wien": 900, "Tirol": 500, "Lienz": 12, "Krems": 160}  # Krems: the office that holds "no" alone
@@ -108,9 +114,9 @@ def test_the_command_ends_with_the_answer(table: Path, tmp_path: Path):
     run_it = ["run", *keys, "model.name=logistic", "rounds=2", "--out", str(tmp_path / "run"), "--baselines"]
     loud = CliRunner().invoke(app, run_it)
     assert loud.exit_code == 0, loud.output
-    assert loud.output.count("with fedavg: together AUC") == 1
+    assert loud.output.count("with FedAvg: together AUC") == 1
     quiet = CliRunner().invoke(app, [*run_it[:-2], str(tmp_path / "quiet"), "--baselines", "--quiet"])
-    assert quiet.stdout.count("with fedavg: together AUC") == 1
+    assert quiet.stdout.count("with FedAvg: together AUC") == 1
 
 
 def test_a_restless_end_is_told_with_what_calms_it(table: Path, tmp_path: Path):
@@ -122,6 +128,39 @@ def test_a_restless_end_is_told_with_what_calms_it(table: Path, tmp_path: Path):
     assert "swings by" in sentence
     assert 'local.schedule.name = "cosine"' in sentence
     rows = [row["train_rows"] for row in done.summary["per_client"]]
-    assert ("no last batch of one row (8 does)" in sentence) == any(n % 8 == 1 for n in rows)
+    assert ('local.last_batch = "merge"' in sentence) == any(n % 8 == 1 for n in rows)
     calm = run(experiment(table, local={"lr": 0.001}), out=tmp_path / "calm", baselines=False)
     assert "swings" not in calm.answer
+
+
+def test_every_scheme_has_a_name_for_the_sentence():
+    assert TITLES.keys() == {*ALGORITHMS, *SCHEMES}
+    assert title_of("mine") == "mine"
+
+
+def test_the_page_says_the_users_word_in_its_sentences_and_leaves_keys_and_names(table: Path, tmp_path: Path):
+    done = run(experiment(table, rounds=2), out=tmp_path / "run", baselines=True)
+    page = Page(done.path / "report.html")
+    said = [text for tag in ("p", "figcaption", "caption") for _, text in page.of(tag)]
+    assert sum("office" in text for text in said) > 5
+    assert not [text for text in said if re.search(r"\bclients?\b", text)]
+    assert "partition.clients" not in " ".join(said)
+    plain = run(experiment(table, rounds=2, words={}), out=tmp_path / "plain", baselines=False)
+    assert "each client" in " ".join(text for _, text in Page(plain.path / "report.html").of("p"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("A client gains; the clients' rows", "An office gains; the offices' rows"),
+        ("per client and round, of a client's own", "per office and round, of an office's own"),
+        ("set evaluation.clients or client:3, --client=2", "set evaluation.clients or client:3, --client=2"),
+        ("the class 'client' of superclients", "the class 'client' of superclients"),
+        (
+            Markup('<a href="client">each client</a> <code>clients = 3</code>'),
+            '<a href="client">each office</a> <code>clients = 3</code>',
+        ),
+    ],
+)
+def test_the_users_word_takes_the_place_of_client_only_as_a_word(text: str, wanted: str):
+    assert in_words_of(text, "office") == wanted

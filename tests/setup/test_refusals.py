@@ -219,3 +219,4 @@ def test_a_row_alone_under_batch_norm_is_told_by_its_owner(
         set_up(config.read(None, given), 1)
     if "batch_size = 7" in said:
         set_up(config.read(None, [*given, "local.batch_size=7"]), 1)
+        set_up(config.read(None, [*given, "local.last_batch=merge"]), 1)

@@ -194,7 +194,9 @@ class Federation(NamedTuple):
         there = [Unit(i, tuple(k for k in members if k in cohort)) for i, members in units]
         sizes = {k: r.n for k, r in self.held.items()}
         local = self.bench.local
-        examples = sum(examples_of(budgets.get(k, local.budget), sizes[k], local.batch_size) for k in cohort)
+        examples = sum(
+            examples_of(budgets.get(k, local.budget), sizes[k], local.batch_size, merge=local.merge) for k in cohort
+        )
         n = sum(sizes.values())
         present = tuple(unit for unit in there if unit.members)
         drawn = Round(number, cohort, len(self.held), n, sizes, examples, budgets, seed=1)

@@ -17,6 +17,7 @@ from fedatlas.record.judged_rows import said_of
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.setup.consortium import consortium
 from fedatlas.setup.refusals import checked
+from reports import Page
 
 
 def given(folder: Path, share: float = 0.15, number: bool = False, **more: Any) -> dict[str, Any]:
@@ -103,3 +104,41 @@ def test_even_labels_have_accuracy_and_numbers_their_error(tmp_path: Path) -> No
 def test_a_metric_that_cannot_be_is_refused_in_a_sentence(more: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         run(Experiment.of(**given(tmp_path, **more)), out=tmp_path / "run")
+
+
+def test_the_label_holder_is_told_whether_the_others_columns_are_worth_it(tmp_path: Path) -> None:
+    """Half of what decides the label is in the other party's column: a yes; of noise in its place: none."""
+    keys = {"algorithm": {"name": "secureboost", "trees": 8}, "evaluation": {"metric": "auc"}}
+    told = given(tmp_path, 0.5, **keys)
+    done = run(Experiment.of(**told), out=tmp_path / "run", baselines=True)
+    answer = done.summary["answer"]
+    gain = done.summary["gain"]["metric"]
+    assert answer["verdict"] == "yes"
+    assert answer["together"] == pytest.approx(gain["values"]["together"])
+    assert answer["alone"] == pytest.approx(gain["values"]["alone"])
+    assert answer["trivial"] == pytest.approx(done.summary["trivial"]["value"])
+    assert answer["gain"]["value"] == pytest.approx(gain["against"]["alone"]["value"])
+    assert [(one["name"], one["fate"]) for one in answer["parties"]] == [("one", "gains")]
+    assert done.answer.startswith("Federate, with ")
+    assert "certain for one" in done.answer
+    page = Page(done.path / "report.html").text()
+    assert " ".join(done.answer.split()) in page
+    assert "Federate, with" not in Page(done.path / "report-two.html").text()
+
+    noise = pd.read_csv(tmp_path / "two.csv").assign(b=np.random.default_rng(9).normal(size=240))
+    noise.to_csv(tmp_path / "two.csv", index=False)
+    other = run(Experiment.of(**told), out=tmp_path / "noise", baselines=True)
+    assert other.summary["answer"]["verdict"] in {"cannot tell", "no"}
+
+
+def test_alone_means_on_all_its_rows(tmp_path: Path) -> None:
+    """Of 240 rows the other party has 60: what the holder loses by federating is the rows in which it is alone."""
+    told = given(tmp_path)
+    pd.read_csv(tmp_path / "two.csv").head(60).to_csv(tmp_path / "two.csv", index=False)
+    done = run(Experiment.of(**told), out=tmp_path / "run", baselines=True)
+    assert done.summary["answer"]["alone"] == pytest.approx(done.summary["gain"]["metric"]["values"]["alone_all"])
+
+
+def test_without_baselines_there_is_no_answer(tmp_path: Path) -> None:
+    done = run(Experiment.of(**given(tmp_path)), out=tmp_path / "run", baselines=False)
+    assert "answer" not in done.summary

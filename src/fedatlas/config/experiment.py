@@ -105,6 +105,7 @@ class LocalConfig(ConfigTable):
     epochs: Whole | None = 1
     steps: Whole | None = None
     batch_size: Count = 32
+    last_batch: Literal["keep", "merge"] | None = None  # None: "keep", and hashes stay as they are
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Decay = 0.0
     nesterov: bool = False
@@ -121,6 +122,16 @@ class LocalConfig(ConfigTable):
         if isinstance(values, dict) and values.get("steps") is not None and "epochs" not in values:
             return {**values, "epochs": None}
         return values
+
+    @field_validator("last_batch")
+    @classmethod
+    def _kept_as_left_out(cls, value: str | None) -> str | None:
+        return None if value == "keep" else value
+
+    @property
+    def merges(self) -> bool:
+        """Whether a short last batch joins the one before it."""
+        return self.last_batch == "merge"
 
     @model_validator(mode="after")
     def _consistent(self) -> LocalConfig:

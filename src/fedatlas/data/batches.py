@@ -60,18 +60,28 @@ class Draw(NamedTuple):
     fill: tuple[float, ...] = ()  # padding of a cropped picture, per channel: black after scaling
     first_epoch: int = 0
     least: int = 1  # fewest rows in a batch; the variance in batch norm needs two
+    merge: bool = False  # a short last batch joins the one before it
 
 
-def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1) -> int:
+def cut(n: int, size: int, merge: bool = False) -> tuple[int, int]:
+    """Return how ``n`` rows make batches: (number of those of ``size`` rows, rows of one more at the end, or 0).
+
+    ``size`` 0: all rows at once. ``merge``: a short last batch joins the one before it, if there is one.
+    """
+    whole, rest = divmod(n, size) if size else (0, n)
+    return (whole - 1, size + rest) if merge and whole and rest else (whole, rest)
+
+
+def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1, merge: bool = False) -> int:
     """Return the number of examples in a budget on ``n`` rows: the least of its epochs, steps and examples.
 
-    A last batch of fewer than ``least`` rows is skipped and does not count as a step.
+    A last batch of fewer than ``least`` rows is skipped and does not count as a step. ``merge`` as in `cut`.
     """
     found = [budget.examples] if budget.examples is not None else []
     if budget.steps is not None:
         size = batch_size or n
-        per_epoch = n // size + (n % size >= least and n % size > 0) if n else 0
-        whole, rest = divmod(budget.steps, max(per_epoch, 1))
+        full, last = cut(n, size, merge) if n else (0, 0)
+        whole, rest = divmod(budget.steps, max(full + (last >= max(least, 1)), 1))
         found.append(whole * n + min(rest * size, n))
     if budget.epochs is not None:
         found.append(n * budget.epochs)
@@ -80,16 +90,17 @@ def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1) -> int:
 
 def examples_of_pass(n: int, draw: Draw) -> int:
     """Return the number of examples used in one pass over ``n`` rows; a last batch of fewer than ``least`` rows is skipped."""
-    rest = n % (draw.batch_size or n) if n else 0
+    _, rest = cut(n, draw.batch_size or n, draw.merge) if n else (0, 0)
     return n - rest if rest < draw.least else n
 
 
 def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None) -> Iterator[Batch]:
     """Yield the batches of a budget: epochs of shuffled rows; a short last batch is kept if it has ``least`` rows.
 
+    With ``draw.merge`` it joins the one before it.
     ``values`` become the batch's ``extra``. They are computed once if rows are not augmented and all are needed, else once per epoch.
     """
-    left = examples_of(budget, rows.n, draw.batch_size, draw.least) if rows.n else 0
+    left = examples_of(budget, rows.n, draw.batch_size, draw.least, draw.merge) if rows.n else 0
     epoch = draw.first_epoch
     once = values(rows.x) if values is not None and draw.augment == "none" and left >= rows.n else None
     while left > 0:
@@ -100,7 +111,8 @@ def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None
         shuffled = rows.take(order)
         if draw.augment == "crop_flip":
             shuffled = shuffled._replace(x=crop_flip(shuffled.x, torch_stream(draw.seed, "augment", *key), draw.fill))
-        size = draw.batch_size or take
+        whole, rest = cut(take, draw.batch_size or take, draw.merge)
+        size = [draw.batch_size or take] * whole + [rest] * (rest > 0)
         beside = row_values(values, once, shuffled.x, order)
         others = {name: torch.split(x, size) for name, x in beside.items()}
         weights = repeat(None) if shuffled.weight is None else torch.split(shuffled.weight, size)

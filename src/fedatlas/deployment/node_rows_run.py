@@ -61,9 +61,9 @@ class NodeRowsRun:
 
     def asked(self, request: Request) -> Asked:
         """A request as the policy sees it. ProtocolError if the experiment draws other nodes for this round."""
-        local, n = self.config.local, self.half.sizes[self.number]
-        budget = request.budget or self.setup.bench.local.budget
-        examples = examples_of(budget, n, local.batch_size, self.setup.bench.network.least) if n else 0
+        local, n = self.setup.bench.local, self.half.sizes[self.number]
+        least = self.setup.bench.network.least
+        examples = examples_of(request.budget or local.budget, n, local.batch_size, least, local.merge) if n else 0
         cohort = self._cohort(request)
         names = tuple(self.agreed.agreement.names[k] for k in cohort)
         counts = self.setup.bench.algorithm.tells_labels(request.what)

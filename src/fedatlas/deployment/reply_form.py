@@ -99,8 +99,9 @@ def overworked(request: Request, work: Work, rows: int, bench: Bench) -> str:
     task: Task | Question = bench.algorithm.tasks[request.what]
     if work.n_k > rows:
         return f"it says that it has {work.n_k} rows, and announced {rows}"
-    budget, size = request.budget or bench.local.budget, bench.local.batch_size
-    most = examples_of(budget, rows, size, bench.network.least) if isinstance(task, Task) else 0
+    local, least = bench.local, bench.network.least
+    cut = (local.batch_size, least, local.merge)
+    most = examples_of(request.budget or local.budget, rows, *cut) if isinstance(task, Task) else 0
     if work.examples > most:
         return f"it says that it went through {work.examples} examples, and was asked for {most}"
     if work.lr_sum > work.steps * max(10 * request.lr, 1.0):

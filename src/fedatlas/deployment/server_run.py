@@ -378,7 +378,8 @@ class InitialAnswers:
     def _settled(self, setup: Setup, about: RowsFacts) -> RowsSetup:
         """Return what round 0 settled."""
         sizes = setup.sizes
-        worth = worth_of(setup.config.local.batch_size, list(sizes.values()))
+        local = setup.bench.local
+        worth = worth_of(local.batch_size, list(sizes.values()), local.merge)
         holders, judging = tuple(k for k, n in sizes.items() if n), tuple(self.judging or ())
         return RowsSetup(
             about,

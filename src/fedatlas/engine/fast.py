@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Batch
-from fedatlas.data.batches import Values, examples_of
+from fedatlas.data.batches import Values, cut, examples_of
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
 from fedatlas.engine.failing import rehearsed
@@ -69,9 +69,9 @@ class Worth(NamedTuple):
     most: int  # rows of the largest client
 
 
-def worth_of(batch: int, sizes: Sequence[int]) -> Worth:
+def worth_of(batch: int, sizes: Sequence[int], merge: bool = False) -> Worth:
     """Return the `Worth` of clients with these numbers of rows."""
-    return Worth(batch_sizes(batch, sizes), max(sizes, default=0))
+    return Worth(batch_sizes(batch, sizes, merge), max(sizes, default=0))
 
 
 class FastRunner:
@@ -89,7 +89,7 @@ class FastRunner:
         self.step, self.precision = step, precision
         self.room = ROOM // together  # clients whose rows are held at once
         sizes = list(sizes)
-        self.usual, self.most = worth or worth_of(bench.local.batch_size, sizes)
+        self.usual, self.most = worth or worth_of(bench.local.batch_size, sizes, bench.local.merge)
         self.numbers = count(1)
         self.sorts: dict[tuple[str, InputForm], str] = {}  # by kind of job, and what its message and its state hold
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
@@ -183,7 +183,7 @@ class FastRunner:
         if self.step == "tuned" or self.short(bench, job):
             return frozenset()
         own = options.public is not None or options.solver.batch_size is not None
-        return batch_sizes(ready.draw.batch_size, [ready.rows.n]) if own else self.usual
+        return batch_sizes(ready.draw.batch_size, [ready.rows.n], ready.draw.merge) if own else self.usual
 
     def step_of(self, sort: str, own: bool, size: int) -> Made:
         """Return the step of a sort of job for a batch size; the tuned one unless the sort's programs hold (``own``)."""
@@ -275,11 +275,14 @@ def bind(made: Made, params: Tree, memory: optim.Memory, inputs: Inputs, buffers
     return step
 
 
-def batch_sizes(batch: int, sizes: Iterable[int]) -> frozenset[int]:
-    """Return the batch sizes worth a program if parties with so many rows take batches of ``batch`` (0 = all their rows)."""
+def batch_sizes(batch: int, sizes: Iterable[int], merge: bool = False) -> frozenset[int]:
+    """Return the batch sizes worth a program if parties with so many rows take batches of ``batch`` (0 = all their rows).
+
+    ``merge`` as in `cut`.
+    """
     counts: Counter[int] = Counter()
     for n in sizes:
-        whole, rest = divmod(n, batch) if batch else (0, n)
+        whole, rest = cut(n, batch, merge)
         counts[batch] += whole
         counts[rest] += 1
     counts.pop(0, None)

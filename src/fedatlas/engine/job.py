@@ -52,6 +52,7 @@ class LocalOptions(NamedTuple):
     weight_decay: float = 0.0
     clip: float = 0.0
     augment: str = "none"
+    merge: bool = False  # a short last batch joins the one before it
 
 
 class Job(NamedTuple):
@@ -324,18 +325,18 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     options, streams, held = task.options, max(job.client, 0), None
     message, state = on_device(bench, (job.message, job.state), bench.device)
     rows = rows_for(bench, job, options)
-    facts = job.facts._replace(n_k=float(rows.n))
+    decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
+    facts = job.facts._replace(n_k=float(rows.n), weight_decay=decay)
     if options.patience is not None and options.patience.held_out:
         rows, held = parted_rows(rows, options.patience.held_out, job.seed, int(job.facts.round), streams)
     buffers = told_buffers(bench, message)
-    decay = bench.local.weight_decay if options.weight_decay is None else options.weight_decay
-    facts = facts._replace(weight_decay=decay)
     local, budget = bench.local, budget_of(job, options)
     size = batch_size_of(options, local.batch_size, rows.n, bench.network.least)
     of_message = options.public is not None and options.public.targets
     augment = "none" if of_message else local.augment  # the targets belong to the rows as they are
-    draw = Draw(job.seed, int(facts.round), streams, size, augment, bench.built().masks, bench.fill)
-    draw = draw._replace(first_epoch=budget.first_epoch, least=bench.network.least)
+    merge = local.merge and options.solver.batch_size is None  # a task's own batches are cut as its paper does
+    how = (bench.built().masks, bench.fill, budget.first_epoch, bench.network.least, merge)
+    draw = Draw(job.seed, int(facts.round), streams, size, augment, *how)
     if task.survey is not None:
         result_of = partial(batches, rows, budget, draw)
         data = ClientData(rows, bench.classes, buffers, result_of, bench.network.ordered)

@@ -104,8 +104,8 @@ class PoolExecutor:
 
     def _deal(self, jobs: list[Job], layout: Layout) -> dict[int, int | bytes]:
         """Hand out the jobs, longest first; return by slot the answer's length, or the answer if it did not fit."""
-        size = self.bench.local.batch_size
-        work = [examples_of(job.budget, int(job.facts.n_k), size) for job in jobs]
+        size, merge = self.bench.local.batch_size, self.bench.local.merge
+        work = [examples_of(job.budget, int(job.facts.n_k), size, merge=merge) for job in jobs]
         queue = deque(sorted(range(len(jobs)), key=lambda slot: -work[slot]))
         free, busy, answers = list(self.workers), dict[Connection, tuple[Worker, int]](), dict[int, int | bytes]()
         while queue or busy:

@@ -100,7 +100,9 @@ class StackedExecutor:
             )
             for one, given in zip(ready, inputs, strict=True)
         ]
-        return [*zip(found, train_together(programs, partial(self.run_job.step_of, sort, True), members), strict=True)]
+        usual = good.draw.batch_size if good.draw.merge else 0  # merged batches are larger, and rare
+        alone = partial(self.run_job.step_of, sort, True)
+        return [*zip(found, train_together(programs, alone, members, usual), strict=True)]
 
     def programs_for(self, sort: str, job: Job) -> dict[int, StackedProgram] | None:
         """Return the stacked programs of a sort of job by batch size; None, or an empty mapping, if it cannot be stacked."""

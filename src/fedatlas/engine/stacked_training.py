@@ -39,23 +39,27 @@ class Trained(NamedTuple):
     loss: float
 
 
-def train_together(programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member]) -> list[Trained]:
+def train_together(
+    programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member], usual: int = 0
+) -> list[Trained]:
     """Do the local work of clients that can share a stack (`StackedProgram.fits`); stacked programs are given by batch size.
 
     Clients do not wait for each other's epochs. Each tick gives every unfinished client one batch: of their common size, or
-    else a whole one (the largest size), after the shorter ones before it have been done one by one. A client's bits
+    else a whole one (of ``usual`` rows, or of the largest size), after the others before it have been done one by one. A client's bits
     depend on who shares its stack (where a row falls in the processor's vectors), so a stack must be run whole.
     """
-    training = _Stack(programs, alone, members)
+    training = _Stack(programs, alone, members, usual if usual in programs else max(programs))
     while training.rows:
         training.step(training.next_batches())
     return [training.done[k] for k in range(len(members))]
 
 
 class _Stack:
-    def __init__(self, programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member]) -> None:
+    def __init__(
+        self, programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member], whole: int
+    ) -> None:
         self.programs, self.alone, self.members = programs, alone, members
-        self.whole = max(programs)
+        self.whole = whole
         self.rows = list(range(len(members)))  # the client in each position
         with torch.inference_mode(mode=False):
             self.params = stack([local_copy(member.params) for member in members])
@@ -78,7 +82,7 @@ class _Stack:
         return [batch for batch in batches if batch is not None]
 
     def whole_batch(self, place: int, batch: Batch | None) -> Batch | None:
-        """Return the client's next whole batch; do the shorter ones before it."""
+        """Return the client's next whole batch; do the others before it."""
         while batch is not None and len(batch.x) != self.whole:
             self.step_alone(place, batch)
             batch = next(self.members[self.rows[place]].batches, None)

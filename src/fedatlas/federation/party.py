@@ -177,7 +177,7 @@ class PartyHalf:
         if not request.visits:
             return budget
         least = self.bench.network_of(request.client).least
-        epochs = math.ceil(examples_of(budget, n, local.batch_size, least) / max(n, 1))
+        epochs = math.ceil(examples_of(budget, n, local.batch_size, least, local.merge) / max(n, 1))
         epochs = max(epochs, task.options.epochs or 0) if isinstance(task, Task) else epochs
         return budget._replace(first_epoch=request.visits * epochs)
 

@@ -45,9 +45,9 @@ def baseline_path(run: Path, name: str) -> Path:
     return run / "baselines" / name
 
 
-def asked(baselines: bool | None) -> dict[str, Any]:
+def asked(baselines: bool | None, price: bool = False) -> dict[str, Any]:
     """Return the options of a run that are not in its configuration; {} if it has none."""
-    return {} if baselines is None else {"baselines": baselines}
+    return {**({} if baselines is None else {"baselines": baselines}), **({"price": True} if price else {})}
 
 
 class RunFolder:

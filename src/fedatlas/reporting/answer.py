@@ -26,7 +26,7 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
             continue
         out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, found["text"])) if several else lead(found["text"]))
         answer = of_plain(found)
-        out += [_table(entry, answer)] if answer.parties and answer.compared and not several else []
+        out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and not several else []
     runs = {entry.label: {s.summary["seed"]: s.summary for s in whole(entry.subjects)} for entry in entries}
     if several and (found := ranked(runs)) is not None:
         out.insert(0, lead(found.text))

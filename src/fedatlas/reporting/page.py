@@ -16,6 +16,7 @@ from fedatlas.errors import as_utf8
 from fedatlas.reporting.blocks import Block, Chapter, Choice, Figure, Section, as_cell
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, TITLES, ReportSection
+from fedatlas.reporting.words import in_words
 from fedatlas.wording import plural
 
 # The colours of a downloaded picture: chart.css refers to them by name, but a separate file has no such names.
@@ -47,6 +48,7 @@ def built(section: ReportSection, subject: Subject, blocks: Sequence[Block], key
     """Return the section with its blocks; if it occurs several times, ``key`` and the name of the ``run`` tell them apart."""
     party = subject.party or subject.config.party
     title = section.title.format(party=party, parties=plural(party), run=run if key else "this run")
+    blocks = in_words(blocks, subject)
     return Section(f"{key}-{section.id}-section" if key else section.id, title, blocks, "" if key else section.nav)
 
 

@@ -58,9 +58,9 @@ SIMULATED = (
 )
 PRICED = (
     "These figures are from one machine that simulated all clients. Bytes without protection are those of the same messages unsealed. "
-    "Seconds without protection leave out the phases named, although adding up would be needed anyway. To see the cost in accuracy, "
-    "compare with the same run without protection: add privacy=[] to the command below."
+    "Seconds without protection leave out the phases named, although adding up would be needed anyway."
 )
+UNPRICED = " To measure what it costs in accuracy, add --price to the command below: it also makes the same run without protection."
 UNPROTECTED = " The baselines, each client alone and all rows pooled, were trained without protection."
 
 
@@ -84,10 +84,17 @@ def privacy_blocks(subject: Subject) -> list[Block]:
             if one.words.accounts and found.get("accounts")
         ),
         _price(subject),
-        Text(PRICED + (UNPROTECTED if subject.summary.get("gain") else "")),
+        Text(_priced(subject)),
         Figures([*_epsilons(subject, found), _phases(subject)]),
         TermList([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
     ]
+
+
+def _priced(subject: Subject) -> str:
+    """Return what the figures of the price are, and how its cost in accuracy is measured where it was not."""
+    summary = subject.summary
+    measured = summary.get("answer", {}).get("price")
+    return f"{PRICED}{'' if measured else UNPRICED}{UNPROTECTED if summary.get('gain') else ''}"
 
 
 def _given(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,11 +73,13 @@ def repeat_blocks(entry: Entry) -> list[Block]:
     summary = entry.subjects[0].summary
     baselines = any(s.summary.get("gain") for s in entry.subjects)
     flags = ["--baselines" if baselines else "--no-baselines"]
+    price = any(s.summary.get("answer", {}).get("price") for s in entry.subjects)
+    flags += ["--price"] if price else []
     flags += [f"--plugin {shlex.quote(file)}" for file in summary.get("plugins", ())]
     command = f"fedatlas run experiment.toml {' '.join(flags)}"
     how = "Save the configuration below as experiment.toml and run the command. The same plan and versions give the same bits."
     if own := summary.get("module"):  # a custom network, which a file cannot name
-        command = f'run(Experiment.read("experiment.toml", module=module), baselines={baselines})'
+        command = f'run(Experiment.read("experiment.toml", module=module), baselines={baselines}{", price=True" if price else ""})'
         how += f" Here module is a network of class {own} with the weights of the run's initial.safetensors (load_state_dict)."
     return [
         Text(how),

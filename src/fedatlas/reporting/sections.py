@@ -37,7 +37,7 @@ class ReportSection(NamedTuple):
 
 
 SECTIONS = [
-    ReportSection("answer", "The answer", "Answer", page=answer_blocks),
+    ReportSection("answer", "The answer", "Answer", page=answer_blocks, pages=[ROWS, COLUMNS]),
     ReportSection("result", "Results", "Result", page=outcome.opening),
     ReportSection("result", "Results", "Result", run=columns_result.result_blocks, pages=[COLUMNS]),
     ReportSection("result", "About this page", "Start", run=columns_result.party_blocks, pages=[PARTY]),

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedatlas.algorithms.titles import title_of
 from fedatlas.config import ExperimentConfig
+from fedatlas.data.batches import cut
 from fedatlas.metrics.metric import METRICS, Metric, Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
 from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
+from fedatlas.runs.price import SENT, effort_of, unprotected
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
 from fedatlas.verdict.evidence import RARITY, Evidence
 from fedatlas.verdict.noise import last_swing, matters
@@ -22,7 +25,6 @@ from fedatlas.wording import NAMES, number, total_of, where
 
 Summary = Mapping[str, Any]
 DRAWS = 400  # of test rows: the standard error of a difference is then known to 4%
-SENT = ("bytes_up", "bytes_down", "bytes_peer")
 
 
 class Models(NamedTuple):
@@ -30,6 +32,7 @@ class Models(NamedTuple):
 
     together: Arrays
     alone: Arrays  # empty without a baseline
+    unprotected: Arrays  # empty unless the price of protection was measured
 
 
 def answer_of(run: Path, summary: Summary) -> Answer | None:
@@ -41,14 +44,19 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
         return None
     config = RunFolder.open(run).config()
     local = RunFolder(baseline_path(run, "local_only"))
-    models = Models(RunFolder(run).arrays(JUDGED), local.arrays(JUDGED) if local.finished() else {})
+    bare = unprotected(run)
+    models = Models(
+        RunFolder(run).arrays(JUDGED),
+        local.arrays(JUDGED) if local.finished() else {},
+        {} if bare is None else bare.arrays(JUDGED),
+    )
     metric, parties = METRICS[summary["metric"]["name"]], _parties(summary, models)
     if not parties:
         return None
     train = sum(row["train_rows"] or 0 for row in summary["per_client"])
-    found = answer(
-        _asked(config, summary, metric), parties, summary["seed"], str(summary.get("judged_on")), train, DRAWS
-    )
+    efforts = None if bare is None else (effort_of(bare.summary()), effort_of(summary))
+    asked, judged_on = asked_of(config, summary, metric), str(summary.get("judged_on"))
+    found = answer(asked, parties, summary["seed"], judged_on, train, DRAWS, efforts)
     return _with_swing(run, config, summary, found)
 
 
@@ -68,10 +76,11 @@ def told(found: Answer) -> dict[str, Any]:
     return {"text": text(found), "verdict": found.verdict, **found.plain()}
 
 
-def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
+def asked_of(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
+    """Return what is asked of a run."""
     sent = total_of(summary["cost"][key] for key in SENT)
     return Asked(
-        summary["algorithm"],
+        title_of(summary["algorithm"]),
         metric.name,
         metric.words,
         metric.lower_is_better,
@@ -106,7 +115,9 @@ def _parties(summary: Summary, models: Models) -> list[PartyEvidence]:
         said = _said(summary, models, k, mine, bool(row["train_rows"]), once)
         if "together" not in said:
             continue
-        out.append(PartyEvidence(k, str(row.get("name", k)), _evidence(summary, said), mine, _always(summary, k, said)))
+        out.append(
+            PartyEvidence(k, str(row.get("name", k)), evidence_of(summary, said), mine, _always(summary, k, said))
+        )
     return out
 
 
@@ -123,6 +134,8 @@ def _said(
     sources = {"together": (models.together, ""), "trivial": (models.together, TRIVIAL)}
     if trained:
         sources["alone"] = (models.alone, "")
+    if models.unprotected:
+        sources["unprotected"] = (models.unprotected, "")
     for name, (arrays, kind) in sources.items():
         shared = not mine and f"{kind}score-{k}" not in arrays
         if shared and (name, "") in once:
@@ -138,7 +151,8 @@ def _said(
     return out
 
 
-def _evidence(summary: Summary, said: Mapping[str, tuple[Said, Weighted]]) -> Evidence:
+def evidence_of(summary: Summary, said: Mapping[str, tuple[Said, Weighted]]) -> Evidence:
+    """Return the evidence of one party, from what each model said of its test rows."""
     name, first = summary["metric"]["name"], said["together"][0]
     shares = name == "accuracy" and summary["task"] == "classes" and bool((first.weight == 1).all())
     hits = {model: one.score for model, (one, _) in said.items()} if shares else {}
@@ -193,7 +207,8 @@ def _cures(config: ExperimentConfig, summary: Summary) -> tuple[str, ...]:
     out = [] if config.local.schedule.name != "constant" else ['a rate that falls (local.schedule.name = "cosine")']
     if config.cohort.fraction < 1:
         out.append("more clients in each round's average (cohort.fraction)")
-    size = config.local.batch_size
-    if size > 1 and any((row["train_rows"] or 0) % size == 1 for row in summary["per_client"]):
-        out.insert(0, f"a local.batch_size that leaves no last batch of one row ({size} does)")
+    local = config.local
+    rows = [row["train_rows"] or 0 for row in summary["per_client"]]
+    if local.batch_size > 1 and any(n > 1 and cut(n, local.batch_size, local.merges)[1] == 1 for n in rows):
+        out.insert(0, 'no last batch of one row (local.last_batch = "merge")')
     return (*out, "a smaller local.lr")

@@ -178,4 +178,5 @@ def wants_baselines(
 
 def examples_alone(config: ExperimentConfig, rows: Sequence[int]) -> int:
     """Return the examples of a round in which every client trains."""
-    return sum(examples_of(local_budget(config), n, config.local.batch_size) for n in rows)
+    budget, local = local_budget(config), config.local
+    return sum(examples_of(budget, n, local.batch_size, merge=local.merges) for n in rows)

@@ -47,6 +47,13 @@ class Side(NamedTuple):
     states: tuple[State, ...]
 
 
+class ColumnsGain(NamedTuple):
+    """The baselines of a run, and what they show."""
+
+    gain: dict[str, Any]  # of the summary
+    judged: Mapping[str, Judged]  # "together" and each baseline -> what it says of the test rows
+
+
 class Opened(NamedTuple):
     """A federation whose rows are aligned, and the coordinator's state."""
 
@@ -131,7 +138,7 @@ def sides_of(all_: Side) -> dict[str, Side]:
     return {**sides, "joined": joined(all_)}
 
 
-def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, Any]:
+def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> ColumnsGain:
     """Return ``gain`` of the summary: the figures of a finished run and of each baseline, and what each party brings.
 
     What a party's columns bring is the difference to the baseline without them, with its interval.
@@ -153,7 +160,7 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, A
     }
     others = [one.name for one in parties if one is not active]
     without = {name: "alone" if len(others) == 1 else f"without_{name}" for name in others}
-    return {
+    told = {
         "figure": keys[0],
         "sides": {name: {key: one[key] for key in keys} for name, one in exact.items()},
         "parties": {name: against[other] for name, other in without.items()},
@@ -162,6 +169,7 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, A
         "rows": {name: len(places(side.states[0], "train")) for name, side in sides.items()},
         "metric": by_metric(judged, metric, active.seed, without),
     }
+    return ColumnsGain(told, judged)
 
 
 def by_metric(judged: Mapping[str, Judged], metric: Metric, seed: int, without: Mapping[str, str]) -> dict[str, Any]:

@@ -43,7 +43,12 @@ def ensure(
     if (done := finished(whole, folder)) is None:
         with RunFolder(folder).claimed():
             return carry_out(whole, folder, start_of(folder), more, progress, observers)
-    if not more.attacks and more.baselines is False and not (more.report and not (folder / REPORT).exists()):
+    if (
+        not more.attacks
+        and not more.price
+        and more.baselines is False
+        and not (more.report and not (folder / REPORT).exists())
+    ):
         return done
     with RunFolder(folder).claimed(), read_as(RunFolder(folder).reading()), read_once():
         return finish(done, whole, more, progress, trainer(more))
@@ -56,7 +61,7 @@ def carry_out(
 
     The data are read once for the run and its baselines, by the rules that the run began with.
     """
-    once = contextlib.nullcontext() if more.baselines is False else read_once()
+    once = contextlib.nullcontext() if more.baselines is False and not more.price else read_once()
     with read_as(RunFolder(folder).reading()), once, tracked(whole.config, folder, progress) as told:
         try:
             done = run_one(whole, folder, start, more, told, observers)

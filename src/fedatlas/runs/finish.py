@@ -15,6 +15,8 @@ from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
 from fedatlas.runs import baselines, columns_baselines
 from fedatlas.runs.answer import answer_of, told
+from fedatlas.runs.columns_answer import columns_answer
+from fedatlas.runs.price import train_unprotected
 from fedatlas.setup.checked import Checked
 
 Runner = Callable[[Checked, Path, Progress], object]
@@ -30,6 +32,7 @@ class More(NamedTuple):
     intervals: bool = True  # of the final figures; for many clients they take as long as rounds do
     tested: bool = True  # whether a run judged on validation rows is also judged on test rows, at its end
     options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
+    price: bool = False  # whether the same run is made without protection, to measure what that costs
     shared: Path | None = None  # folder of baselines that several runs need, each trained once; the run gets a copy
 
 
@@ -63,12 +66,17 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
         write_summary(RunFolder(path), summary)
     if more.baselines is not False:
         if whole.columns:
-            summary["gain"] = columns_baselines.gain(path, whole, progress.said)
+            between = columns_baselines.gain(path, whole, progress.said)
+            summary["gain"] = between.gain
+            summary["answer"] = told(columns_answer(whole.config, summary, between.judged))
         elif run is not None and baselines.wanted(whole.config, summary, more.baselines):
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
         write_summary(RunFolder(path), summary)
-    if (more.report or more.baselines is not False or more.shared) and (found := answer_of(path, summary)) is not None:
+    if more.price and run is not None and "diverged" not in summary:
+        train_unprotected(path, whole.module, progress, run)
+    wanted = more.report or more.price or more.baselines is not False or more.shared
+    if wanted and (found := answer_of(path, summary)) is not None:
         summary["answer"] = told(found)
         write_summary(RunFolder(path), summary)
     return closed(Run(path, summary), more, progress)

@@ -274,7 +274,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     for each in networks.values():
         check_network(each.network.module, algorithm, whole.mechanisms)
         notices += network_notices(config, algorithm, each.network)
-        check_batch_norm(each.network.module, partition, config.local.batch_size)
+        check_batch_norm(each.network.module, partition, config.local)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += data_notices(config, dataset, shared.class_counts)
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
@@ -339,7 +339,9 @@ def local_options(config: ExperimentConfig) -> LocalOptions:
     local = config.local
     optimizer = Optimizer(local.optimizer, local.momentum, local.nesterov, local.betas, local.eps)
     budget = local_budget(config)
-    return LocalOptions(optimizer, local.batch_size, budget, local.weight_decay, local.clip, config.data.augment)
+    return LocalOptions(
+        optimizer, local.batch_size, budget, local.weight_decay, local.clip, config.data.augment, local.merges
+    )
 
 
 def rules_of(setup: Setup) -> Rules:

@@ -88,7 +88,8 @@ def draw_round(
     if failures.straggler_policy == "drop":
         back, budgets = [k for k in back if slow.get(k, epochs) == epochs], {}
     usual = local_budget(config)
-    examples = sum(examples_of(budgets.get(k, usual), sizes[k], config.local.batch_size) for k in back)
+    local = config.local
+    examples = sum(examples_of(budgets.get(k, usual), sizes[k], local.batch_size, merge=local.merges) for k in back)
     there = [Unit(unit.number, tuple(k for k in unit.members if k in set(back))) for unit in units]
     held = {k: sizes[k] for k in selected}  # also of clients that leave: a masked sum gets their weights before
     total = sum(sizes.values())

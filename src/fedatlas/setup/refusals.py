@@ -16,7 +16,9 @@ from torch import nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
+from fedatlas.config.experiment import LocalConfig
 from fedatlas.config.tracking import check_tracking
+from fedatlas.data.batches import cut
 from fedatlas.data.config import PublicConfig
 from fedatlas.data.constants import read_constants
 from fedatlas.data.dataset import Dataset, Partition
@@ -172,7 +174,7 @@ def check_single_rows(batch_size: int) -> None:
         )
 
 
-def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -> None:
+def check_batch_norm(module: nn.Module, partition: Partition, local: LocalConfig) -> None:
     """Raise ConfigError if a client's last batch has a single row, of which batch norm cannot compute a variance.
 
     If such a batch results from rows that are chosen later (a straggler's budget, balanced rows), `batches` leaves it
@@ -180,9 +182,12 @@ def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -
     """
     if not has_batch_norm(module):
         return
+    batch_size, merge = local.batch_size, local.merges
     check_single_rows(batch_size)
     sizes, names = partition.sizes, partition.info.get("names", ())
-    alone = [k for k, n in enumerate(sizes) if n == 1] or [k for k, n in enumerate(sizes) if _leaves_one(n, batch_size)]
+    alone = [k for k, n in enumerate(sizes) if n == 1] or [
+        k for k, n in enumerate(sizes) if cut(n, batch_size, merge)[1] == 1
+    ]
     if not alone:
         return
     k = alone[0]
@@ -193,18 +198,16 @@ def check_batch_norm(module: nn.Module, partition: Partition, batch_size: int) -
             f"batch norm cannot compute a variance of one row, and {who} cannot make a batch of more: "
             f"leave out clients with a single training row, or {other}."
         )
-    sized = [size for size in range(2, 2 * batch_size) if not any(_leaves_one(n, size) for n in sizes)]
+    sized = [size for size in range(2, 2 * batch_size) if not any(cut(n, size)[1] == 1 for n in sizes)]
     way = (
         f"local.batch_size = {min(sized, key=lambda size: abs(size - batch_size))} leaves no row alone"
         if sized
         else other
     )
-    raise ConfigError(f"a last batch of one row, at {who}, has no variance for batch norm: {way}.")
-
-
-def _leaves_one(rows: int, batch_size: int) -> bool:
-    """Return whether the last batch of so many rows has one row; ``batch_size`` 0 means one batch of all."""
-    return rows > 0 and (rows % batch_size if batch_size else rows) == 1
+    raise ConfigError(
+        f"a last batch of one row, at {who}, has no variance for batch norm: {way}, and local.last_batch = 'merge' "
+        "adds it to the batch before it."
+    )
 
 
 def check_keys(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int] | None = None) -> None:

@@ -11,13 +11,15 @@ import numpy as np
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import Floats
 from fedatlas.verdict.evidence import SEEDS, Difference, Evidence, drawn_figures, enough, mean_gap, of_draws, of_seeds
+from fedatlas.verdict.price import Price, RunEffort, mean_price
+from fedatlas.verdict.price import of_plain as price_of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
 
 
 class Asked(NamedTuple):
     """What is asked, in the words of the person who asks."""
 
-    scheme: str  # the algorithm's name
+    scheme: str  # the algorithm's name, as a sentence has it
     figure: str  # key of the figure that decides
     words: str  # its name
     lower_is_better: bool = False
@@ -64,6 +66,7 @@ class Answer(NamedTuple):
     swing: float | None = None  # how far the figure swings over the last rounds, where that matters
     swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # what calms it
+    price: Price | None = None  # of protection, where it was measured
 
     def plain(self) -> dict[str, Any]:
         """Return the answer as plain values for JSON; `of_plain` reads them back."""
@@ -74,6 +77,7 @@ class Answer(NamedTuple):
             "cures": list(self.cures),
             "gain": _plain(self.gain),
             "over_trivial": _plain(self.over_trivial),
+            "price": None if self.price is None else self.price.plain(),
         }
 
 
@@ -86,6 +90,7 @@ def of_plain(found: Mapping[str, Any]) -> Answer:
         "over_trivial": _ends(found["over_trivial"]),
         "parties": parties,
         "cures": tuple(known.get("cures", ())),
+        "price": price_of_plain(known.get("price")),
     }
     return Answer(**{**known, **read, "asked": Asked(**found["asked"])})
 
@@ -107,12 +112,18 @@ class Compared(NamedTuple):
 
 
 def answer(
-    asked: Asked, parties: Sequence[PartyEvidence], seed: int, judged_on: str, train_rows: int, draws: int | None = None
+    asked: Asked,
+    parties: Sequence[PartyEvidence],
+    seed: int,
+    judged_on: str,
+    train_rows: int,
+    draws: int | None = None,
+    efforts: tuple[RunEffort, RunEffort] | None = None,
 ) -> Answer:
     """Return the answer of one run from the rows of its parties.
 
     If parties have test rows of their own, those without are not counted, and each of the others is named. ``draws``: of test
-    rows; None: the usual number.
+    rows; None: the usual number. ``efforts``: of the run without protection and of this one, where the evidence holds both.
     """
     own = any(p.own for p in parties)
     counted = [p for p in parties if p.judged.rows and (p.own or not own)]
@@ -125,6 +136,9 @@ def answer(
     rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
     sure = _enough(judged, own)
     named = _parties(asked, counted, gained, figures) if own else []
+    bare = _compared(asked, judged, figures, "unprotected", own) if efforts else None
+    lost = ends(bare.mean) if bare and sure else None
+    without = _mean(judged, figures, there, "unprotected")
     left = [PartyVerdict(p.client, p.name, 0, "too few to say") for p in parties if p not in counted] if own else []
     return decided(
         Answer(
@@ -143,8 +157,14 @@ def answer(
             parties=sorted([*named, *left], key=lambda p: p.client),
             left_out=sum(not one for one in there),
             compared=gained is not None,
+            price=None if bare is None or efforts is None else Price(without, _turned(lost), *efforts),
         )
     )
+
+
+def _turned(found: Ends | None) -> Ends | None:
+    """Return how much better the other model is."""
+    return None if found is None else Ends(-found.value, -found.high, -found.low, found.error)
 
 
 def _figures(
@@ -261,8 +281,13 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
         swing=max((a.swing for a in answers if a.swing is not None), default=None),
         swing_of=next((a.swing_of for a in answers if a.swing is not None), ""),
         cures=tuple(dict.fromkeys(cure for a in answers for cure in a.cures)),
+        price=_price_over([a.price for a in answers if a.price is not None], drawn),
     )
     return decided(found)
+
+
+def _price_over(found: Sequence[Price], drawn: float) -> Price | None:
+    return mean_price(found, ends(_over([one.lost for one in found], drawn))) if found else None
 
 
 def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:

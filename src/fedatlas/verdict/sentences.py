@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedatlas.verdict.answer import Answer
 from fedatlas.verdict.evidence import RARE, ROWS, SEEDS, enough
+from fedatlas.verdict.price import price_text
 from fedatlas.verdict.rule import Ends, PartyVerdict
 from fedatlas.wording import bytes_text, capital, count, listed, number, signed
 
@@ -15,7 +16,7 @@ NAMED = 8  # most parties that a sentence names
 def text(found: Answer) -> str:
     """Return the paragraph: should we federate, with which scheme, at which cost, for whom, how sure."""
     if not found.compared:
-        return " ".join(filter(None, (_uncompared(found), _beyond(found), swing_text(found))))
+        return " ".join(filter(None, (_uncompared(found), _beyond(found), _priced(found), swing_text(found))))
     first = f"{_lead(found)}: {figures_text(found)}, {bytes_text(found.asked.cost)}{_cost_of(found)}"
     whom = whom_text(found)
     return " ".join(filter(None, (f"{first}{f'; {whom}' if whom else ''}.", *_reasons(found), *_more(found))))
@@ -119,7 +120,7 @@ def _more(found: Answer) -> list[str]:
         out.append(f"{who} without this figure on {whose} {asked.rows}s {are} left out of the means.")
     if found.verdict != "cannot tell" or found.gain is None or found.gain.low <= asked.margin:
         out.append(_beyond(found))
-    return [*out, swing_text(found)]
+    return [*out, _priced(found), swing_text(found)]
 
 
 def always_text(party: PartyVerdict) -> str:
@@ -140,6 +141,14 @@ def _beyond(found: Answer) -> str:
     if beyond.high < 0:
         return f"{reached}, and the model is worse ({signed(beyond.value)}, {ends_text(beyond)})."
     return f"{reached}, from which the model is not told apart ({signed(beyond.value)}, {ends_text(beyond)})."
+
+
+def _priced(found: Answer) -> str:
+    """Return what protection costs; "" where that was not measured."""
+    if found.price is None:
+        return ""
+    less, several = found.asked.lower_is_better, len(found.seeds) > 1
+    return price_text(found.price, found.asked.words, lower_is_better=less, several=several)
 
 
 def _uncompared(found: Answer) -> str:

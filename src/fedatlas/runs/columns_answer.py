@@ -1,0 +1,33 @@
+"""The answer of a run whose parties hold columns: whether the label's holder is better off together than alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedatlas.config import ExperimentConfig
+from fedatlas.runs.answer import DRAWS, asked_of, evidence_of
+from fedatlas.verdict.answer import Answer, PartyEvidence, answer
+from fedatlas.vertical.judging import Judged
+
+
+def columns_answer(config: ExperimentConfig, summary: Mapping[str, Any], judged: Mapping[str, Judged]) -> Answer:
+    """Return the answer by the rule of all runs, for the only party that predicts: the one that holds the label.
+
+    ``judged``: "together" and each baseline by name. Alone it would train on all its rows, where it has more than the common ones.
+    """
+    together, alone = judged["together"], judged.get("alone_all", judged["alone"])
+    metric = together.metric(config.evaluation.metric)
+    said = {
+        "together": together.said(),
+        "alone": alone.said(),
+        "trivial": together.by_constant(together.constant()),
+    }
+    counted = {name: one.at(one.weight > 0) for name, one in said.items()}
+    models = {name: (one, metric.weighted(one)) for name, one in counted.items()}
+    k, holder = next((k, one) for k, one in enumerate(summary["parties"]) if one["active"])
+    evidence = [PartyEvidence(k, holder["name"], evidence_of(summary, models), own=True)]
+    party = (config.words and config.words.party) or "party"
+    asked = asked_of(config, summary, metric)._replace(party=party, rows="test row")
+    judged_on = str(summary.get("judged_on"))
+    return answer(asked, evidence, summary["seed"], judged_on, len(together.train), DRAWS)
