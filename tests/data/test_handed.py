@@ -251,3 +251,11 @@ def test_keys_of_a_table_stay_keys():
 def test_a_dropped_column_may_hold_lists():
     rows = frame().assign(age=[[1]] * 240)
     assert sizes(Experiment.of(data=rows, drop=["age"], **KEYS)) == (180, 60)
+
+
+def test_a_name_stands_for_a_table_that_names_a_component():
+    short = Experiment.of(data="digits", model="logistic", algorithm="fedprox", partition="iid")
+    named = {
+        key: {"name": name} for key, name in (("model", "logistic"), ("algorithm", "fedprox"), ("partition", "iid"))
+    }
+    assert short.config == Experiment.of(data={"name": "digits"}, **named).config
