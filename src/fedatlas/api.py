@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from fedatlas.config import ExperimentConfig, bound_to_rounds, override, parse, read
+from fedatlas.config import COMPONENTS, ExperimentConfig, bound_to_rounds, override, parse, read
 from fedatlas.course.progress import Progress
 from fedatlas.data.by_name import find_source
 from fedatlas.data.config import DataConfig
@@ -20,7 +20,8 @@ from fedatlas.data.kept import Held
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.federation.link import Observer
 from fedatlas.files import disk_error
-from fedatlas.notebook import RunResult, experiment_html, experiment_text, watched
+from fedatlas.notebook import LoadedRun, RunResult, experiment_html, experiment_text, watched
+from fedatlas.prediction import finished_run
 from fedatlas.prediction.parties import predict as predict_between
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import CONFIG, OPTIONS, RunFolder, asked
@@ -39,7 +40,6 @@ from fedatlas.spelling import unknown_key
 if TYPE_CHECKING:
     import pandas
 
-    from fedatlas.prediction.finished_run import FinishedRun
     from fedatlas.runs.preview import Shown
     from fedatlas.setup.checked import Checked
 
@@ -66,6 +66,7 @@ class Experiment(NamedTuple):
     def of(cls, module: nn.Module | None = None, **tables: Any) -> Experiment:
         """Make an experiment from tables as keyword arguments; keys that are left out have their defaults.
 
+        The name alone may stand for a table that names a component: ``model="logistic"`` is ``model={"name": "logistic"}``.
         ``data`` may be rows: a DataFrame, arrays ``(x, y)`` or ``(x, y, owner)``, a mapping with ``x_train`` and ``y_train``,
         a torch Dataset or a Hugging Face data set. The keys of ``[data]``, such as ``label``, are then keyword arguments, and
         ``test`` may be rows, too. Known owners are the clients, unless ``partition`` is given.
@@ -74,6 +75,8 @@ class Experiment(NamedTuple):
             raise ConfigError(
                 "Experiment.of takes tables as keyword arguments: Experiment.of(rounds=2), or of(**tables)."
             )
+        named = {key: {"name": tables[key]} for key in ("data", *COMPONENTS) if isinstance(tables.get(key), str)}
+        tables = {**tables, **named}
         table = tables.get("model")
         for key in table if module is not None and isinstance(table, Mapping) else ():
             if key not in ("loss", "bn"):
@@ -296,11 +299,13 @@ def predict(
     return load(path, module).predict(rows, client=client, model=model, holes=holes, keep=keep)
 
 
-def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
-    """Read a finished run: model, configuration and rows. ``module``: the network of a run with a custom one."""
-    from fedatlas.prediction import finished_run as reading
+def load(path: str | Path, module: nn.Module | None = None) -> LoadedRun:
+    """Read a finished run: model, configuration and rows, and what a run in Python has: ``answer``, ``plot``, ``estimator``.
 
-    return reading.load(path, module)
+    ``module``: the network of a run with a custom one. Of several seeds, one is read, such as ``load("RUN/seed-1")``;
+    `resume` of a finished folder trains nothing and returns all of them.
+    """
+    return LoadedRun(*finished_run.load(path, module))
 
 
 def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import nn
 
 from fedatlas.api import Experiment
+from fedatlas.errors import ConfigError
 from fedatlas.prediction.finished_run import load
 from fedatlas.prediction.fitted import TrainedModel
 from fedatlas.runs.ensure import ensure
@@ -110,7 +111,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         )
         with tempfile.TemporaryDirectory(prefix="fedatlas-") as folder:
             done = ensure(checked(experiment.config, experiment.module), Path(folder) / "run", ONLY_TRAIN)
-            self.run_ = TrainedModel(load(done.path, experiment.module))
+            found = load(done.path, experiment.module)
+            if found.common is None:
+                raise ConfigError(
+                    f"'{found.config.algorithm.name}' gives no model of all clients, and {type(self).__name__} keeps one model: choose "
+                    "another algorithm, or run an Experiment and use load(RUN).predict(rows, client=0)."
+                )
+            self.run_ = TrainedModel(found)
+        self.owners_ = None if groups is None else np.unique(table[owner])
         self.n_clients_ = int(done.summary["clients"])
         self.n_iter_ = int(done.summary["rounds"])
 
@@ -133,7 +141,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """A classifier that several owners of rows train together; simulated here.
 
-    ``fit(X, y, groups=owner)`` makes each owner a client; without owners the rows are dealt to ``clients``. X is an array or a
+    ``fit(X, y, groups=owner)`` makes each owner a client; without owners the rows are dealt to ``clients`` at random. In cross
+    validation owners are ``params={"groups": owner}``, since ``groups=`` there is for the splitter alone. X is an array or a
     DataFrame, whose columns of texts are categories. Numbers are standardised over all clients.
 
     algorithm, model: a name, or a mapping with the name and its keys, such as ``{"name": "fedprox", "mu": 0.1}``. A model may be a
@@ -141,7 +150,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     weight_decay: of local training. missing: "error", "drop" or "median". settings: further tables of an experiment, such as
     ``{"privacy": [...]}``. random_state: of every draw.
 
-    Fitted: ``classes_``, ``n_features_in_``, ``n_clients_``, ``n_iter_`` (rounds), and ``run_``, the trained model.
+    Fitted: ``classes_``, ``n_features_in_``, ``n_clients_``, ``owners_`` (those in ``groups``; None if rows were dealt at random),
+    ``n_iter_`` (rounds), and ``run_``, the trained model.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 from fedatlas.config import ExperimentConfig
@@ -20,9 +20,25 @@ from fedatlas.course.course import Course
 from fedatlas.course.progress import Progress, Run, Silent
 from fedatlas.data.kept import CALLED, is_kept
 from fedatlas.errors import ConfigError
+from fedatlas.metrics.metric import METRICS
+from fedatlas.prediction.finished_run import FinishedRun, load
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.reporting import REPORT, write_report
-from fedatlas.wording import NAMES, bytes_text, capital, count, interval_text, listed, number, seconds_text, total_of
+from fedatlas.reporting.answer import ranking_of
+from fedatlas.reporting.entries import Entry, read_entries
+from fedatlas.verdict.answer import Answer, of_plain
+from fedatlas.wording import (
+    NAMES,
+    bytes_text,
+    capital,
+    count,
+    interval_text,
+    listed,
+    number,
+    seconds_text,
+    signed,
+    total_of,
+)
 
 if TYPE_CHECKING:
     from fedatlas.prediction.fitted import FittedClassifier, FittedRegressor
@@ -49,37 +65,77 @@ class SvgPicture(str):
         return Path(path)
 
 
-class RunResult(Run):
+class OnDisk(Protocol):
+    """A finished run by its folder and its figures."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def summary(self) -> Any: ...
+
+
+class Viewed:
+    """How to look at a finished run, and how to use its model: what `run`, `resume` and `load` return has these methods."""
+
+    __slots__ = ()
+
+    def __repr__(self: OnDisk) -> str:
+        return f"<Run {self.path}: {', '.join(_words(self.summary))}>"
+
+    def _repr_html_(self: OnDisk) -> str:
+        facts = self.summary.get("data_facts", {})
+        title = f"{self.summary['algorithm']} on {facts.get('called', self.summary['data'])}"
+        return card(title, Run(*_pair(self)).answer, figures(self.summary), self.path / REPORT)
+
+    @property
+    def answer(self: OnDisk) -> str:
+        """Should we federate, with which scheme, at which cost, for whom, how sure; "" where a run has no answer."""
+        return Run(*_pair(self)).answer
+
+    def plot(self: OnDisk, figure: str = "", against: str = "round") -> SvgPicture:
+        """Draw a figure of each round against "round", "bytes" or "seconds"; by default ``evaluation.metric``, else accuracy or rmse."""
+        return curve([self.path], figure, against)
+
+    def beside(self: OnDisk, *others: OnDisk | str | Path) -> SideBySide:
+        """Compare this run with others, and write comparison.html into its folder."""
+        paths = [self.path, *(Path(each) if isinstance(each, str | Path) else each.path for each in others)]
+        return SideBySide(tuple(paths), write_report(paths))
+
+    def estimator(self: OnDisk) -> FittedClassifier | FittedRegressor:
+        """Return the trained model as a scikit-learn estimator over the run's raw columns, which needs no folder.
+
+        It predicts what ``fedatlas predict`` does; classes that are whole numbers, true and false are numbers and booleans
+        again. ConfigError if no model is common to all clients.
+        """
+        from fedatlas.prediction.fitted import fitted
+
+        return fitted(_loaded(self))
+
+    def export_onnx(self: OnDisk, file: str | Path, *, client: int | None = None, model: str = "") -> Path:
+        """Write the model with its preprocessing as an ONNX file, as ``fedatlas export`` does, and return its path."""
+        from fedatlas.prediction.onnx_file import export_onnx
+
+        return export_onnx(_loaded(self), Path(file), client=client, model=model)
+
+
+class RunResult(Viewed, Run):
     """A finished run: its folder (``path``), its figures (``summary``), and how to look at it and use it."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return f"<Run {self.path}: {', '.join(_words(self.summary))}>"
 
-    def _repr_html_(self) -> str:
-        facts = self.summary.get("data_facts", {})
-        title = f"{self.summary['algorithm']} on {facts.get('called', self.summary['data'])}"
-        return card(title, figures(self.summary), self.path / REPORT)
+class LoadedRun(Viewed, FinishedRun):
+    """A finished run that was read from its folder: its model and rows, and how to look at it and use it."""
 
-    def plot(self, figure: str = "", against: str = "round") -> SvgPicture:
-        """Draw a figure of each round: accuracy or rmse by default, ``against`` "round", "bytes" or "seconds"."""
-        return curve([self.path], figure, against)
+    __slots__ = ()
 
-    def beside(self, *others: Run | str | Path) -> SideBySide:
-        """Compare this run with others, and write comparison.html into its folder."""
-        paths = [self.path, *(each.path if isinstance(each, Run) else Path(each) for each in others)]
-        return SideBySide(tuple(paths), write_report(paths))
 
-    def estimator(self) -> FittedClassifier | FittedRegressor:
-        """Return the trained model as a scikit-learn estimator over the run's raw columns, which needs no folder.
+def _pair(run: OnDisk) -> tuple[Path, RunSummary]:
+    return run.path, run.summary
 
-        It predicts what ``fedatlas predict`` does. ConfigError if no model is common to all clients.
-        """
-        from fedatlas.prediction.finished_run import load
-        from fedatlas.prediction.fitted import fitted
 
-        return fitted(load(self.path))
+def _loaded(run: OnDisk) -> FinishedRun:
+    return FinishedRun(*run) if isinstance(run, FinishedRun) else load(run.path)
 
 
 class SideBySide(NamedTuple):
@@ -92,16 +148,30 @@ class SideBySide(NamedTuple):
         return f"<{len(self.paths)} runs: {listed([str(path) for path in self.paths])}>"
 
     def _repr_html_(self) -> str:
-        from fedatlas.reporting.entries import read_entries
-
         entries = read_entries(self.paths)
-        heads = list(dict.fromkeys(name for entry in entries for name in figures(entry.summary)))
-        rows = [[entry.label, *(figures(entry.summary).get(name, "") for name in heads)] for entry in entries]
-        return block(table(rows, ["", *heads]), self.page)
+        shown = [{"Algorithm": entry.summary["algorithm"], **figures(entry.summary)} for entry in entries]
+        heads = list(dict.fromkeys(name for each in shown for name in each))
+        rows = [
+            [entry.label, *(found.get(name, "") for name in heads)] for entry, found in zip(entries, shown, strict=True)
+        ]
+        said = "".join(f"<p>{escape(line)}</p>" for line in answers(entries))
+        return block(said + table(rows, ["", *heads]), self.page)
+
+    @property
+    def answer(self) -> str:
+        """Which run did best, as far as that can be told, and the answer of each, as on the page; "" without any."""
+        return "\n".join(answers(read_entries(self.paths)))
 
     def plot(self, figure: str = "", against: str = "round") -> SvgPicture:
         """Draw a figure of each round, one line per run, as `RunResult.plot`."""
         return curve(self.paths, figure, against)
+
+
+def answers(entries: Sequence[Entry]) -> list[str]:
+    """Return the paragraphs with which the page of these runs begins."""
+    found = ranking_of(entries)
+    each = [f"{entry.label}: {entry.summary['answer']['text']}" for entry in entries if entry.summary.get("answer")]
+    return [*([] if found is None else [found.text]), *each]
 
 
 def experiment_text(config: ExperimentConfig) -> str:
@@ -133,27 +203,45 @@ def described(config: ExperimentConfig) -> dict[str, str]:
 
 
 def figures(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Map the main figures of a finished run to their texts."""
-    final, cost, gain = summary["final"], summary["cost"], summary.get("gain") or {}
-    key = "rmse" if summary["task"] == "numbers" else "accuracy"
-    low, high = final.get("interval", {}).get(key, (None, None))
-    shown = number(final.get(key)) + (f" ({interval_text(low, high)})" if low is not None else "")
-    out = {capital(NAMES[key]): shown}
-    for name, part in (("alone", "local_only"), ("pooled", "centralised")):
-        if (value := gain.get("summary", {}).get(part, {}).get("mean")) is not None:
-            out[capital(name)] = number(value)
+    """Map the main figures of a finished run to their texts; what decides is that of its answer, if it has one."""
+    cost, found = summary["cost"], summary.get("answer")
+    out = headline(summary) if not found else decisive(of_plain(found))
+    pooled = summary.get("gain", {}).get("metric", {}).get("values", {}).get("centralised")
+    if found and not found["own_rows"] and pooled is not None:  # else it is of other rows than the figures beside it
+        out["Pooled"] = number(pooled)
     sent = total_of(cost.get(each) for each in ("bytes_up", "bytes_down", "bytes_peer"))
     out |= {"Rounds": count(summary["rounds"]), "Sent": bytes_text(sent), "Time": seconds_text(cost["seconds"])}
     return {**({"Clients": count(summary["clients"])} if "clients" in summary else {}), **out}
+
+
+def decisive(found: Answer) -> dict[str, str]:
+    """Map the figures of an answer to their texts."""
+    out = {capital(found.asked.words): number(found.together)}
+    if found.compared:
+        out["Alone"] = number(found.alone)
+    if found.gain is not None:
+        out["Gain"] = f"{signed(found.gain.value)} ({interval_text(found.gain.low, found.gain.high, signed)})"
+    return out if found.trivial is None else {**out, "Trivial": number(found.trivial)}
+
+
+def headline(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Map the figures of a run without an answer to their texts: ``evaluation.metric``, else accuracy or rmse."""
+    usual, final = "rmse" if summary["task"] == "numbers" else "accuracy", summary["final"]
+    low, high = final.get("interval", {}).get(usual, (None, None))
+    by = summary.get("metric") or {"name": usual, "value": final.get(usual), "low": low, "high": high}
+    low, high = by.get("low"), by.get("high")
+    shown = number(by["value"]) + (f" ({interval_text(low, high)})" if low is not None else "")
+    return {capital(METRICS[by["name"]].words if by["name"] in METRICS else NAMES[by["name"]]): shown}
 
 
 def _words(summary: Mapping[str, Any]) -> list[str]:
     return [str(summary["algorithm"]), *(f"{name.lower()} {value}" for name, value in figures(summary).items())]
 
 
-def card(title: str, found: Mapping[str, str], page: Path) -> str:
-    """Return figures as a small table under a title, with a link to the page if it exists."""
-    return block(f"<b>{escape(title)}</b>" + table([list(found.values())], list(found)), page)
+def card(title: str, answer: str, found: Mapping[str, str], page: Path) -> str:
+    """Return an answer and figures as a small table under a title, with a link to the page if it exists."""
+    said = f"<p>{escape(answer)}</p>" if answer else ""
+    return block(f"<b>{escape(title)}</b>{said}" + table([list(found.values())], list(found)), page)
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
@@ -178,17 +266,18 @@ def block(inside: str, page: Path | None = None) -> str:
 def curve(paths: Sequence[Path], figure: str, against: str) -> SvgPicture:
     """Return a learning curve of these runs. ConfigError for a figure or an axis that they do not have."""
     from fedatlas.reporting.curves import curves
-    from fedatlas.reporting.entries import read_entries
     from fedatlas.reporting.page import standalone
 
-    (choice,) = curves(read_entries(paths))
+    entries = read_entries(paths)
+    (choice,) = curves(entries)
     drawn = {option.value: option.figures for option in choice.options}
     if against not in drawn:
         raise ConfigError(f"against = '{against}': choose one of {', '.join(drawn)}.")
     by_name = {each.id.removesuffix(f"-by-{against}"): each for each in drawn[against]}
     if figure and figure not in by_name:
         raise ConfigError(f"figure = '{figure}': these runs have {', '.join(by_name)}.")
-    found = by_name[figure] if figure else next(iter(by_name.values()))
+    asked = entries[0].config.evaluation.metric
+    found = by_name[figure] if figure else by_name.get(asked or "", next(iter(by_name.values())))
     return SvgPicture(standalone(found.draw(WIDTH)))
 
 
@@ -208,11 +297,13 @@ class InPlace(Silent):
         self.module = importlib.import_module("IPython.display")
         self.of, self.handle = of, handle
         self.rounds, self.last = 0, -math.inf
+        self.figures: tuple[str, ...] = HEADLINES
 
     def started(self, course: Course) -> None:
         """Begin to count the rounds."""
         super().started(course)
         self.rounds, self.last = course.config.rounds, -math.inf
+        self.figures = (*filter(None, [course.config.evaluation.metric]), *HEADLINES)
 
     def row(self, row: RoundRow) -> None:
         """Show the round."""
@@ -220,7 +311,10 @@ class InPlace(Silent):
         if now - self.last < APART and row["round"] != self.rounds:
             return
         self.last = now
-        figure = next((f", {NAMES[key]} {number(row[key])}" for key in HEADLINES if row.get(key) is not None), "")  # type: ignore[literal-required]
+        known = cast(Mapping[str, Any], row)
+        figure = next(
+            (f", {METRICS[key].words} {number(known[key])}" for key in self.figures if known.get(key) is not None), ""
+        )
         self._show(f"{self.of}round {row['round']} of {self.rounds}{figure}")
 
     def said(self, notice: str) -> None:

@@ -140,10 +140,29 @@ def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
     where = f"{table}.{key}" if table else key
     known = list(known)
     if SYNONYMS.get(key) in known:
-        return ConfigError(f"unknown key '{where}': here it is called '{table}.{SYNONYMS[key]}'.")
+        return ConfigError(f"unknown key '{where}': here it is called '{table and f'{table}.'}{SYNONYMS[key]}'.")
     if not known:
         return ConfigError(f"unknown key '{where}': this component takes no parameters.")
+    if not table and (tables := tables_with(SYNONYMS.get(key, key))):
+        inner = SYNONYMS.get(key, key)
+        named = " or ".join(f"{each}.{inner}" for each in tables)
+        return ConfigError(
+            f"unknown key '{key}': it belongs to a table, {named}, in Python {tables[0]}={{'{inner}': ...}}."
+        )
     return unknown_name("key", key, known, f"{table}." if table else "")
+
+
+def tables_with(key: str) -> list[str]:
+    """Return the tables that have a key, or the first that names a component with it; none of those that occur several times."""
+    known = json.loads(LIST.read_text(encoding="utf-8"))
+    fixed = {**{table: keys for table, keys in known["tables"].items() if "." not in table}, **known["own"]}
+    found = [table for table, keys in fixed.items() if table not in ("", *LISTS, *SEVERAL) and key in keys]
+    further = (
+        table
+        for table, kinds in known["kinds"].items()
+        if table not in SEVERAL and any(key in k for k in kinds.values())
+    )
+    return found or [*further][:1]
 
 
 def unknown_argument(table: str, key: str, known: Collection[str]) -> ConfigError:

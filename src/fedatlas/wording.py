@@ -20,6 +20,9 @@ NAMES = {
     "r2": "R²",
     "drift_correlation": "drift against labels",
     "auc": "AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "pr_auc": "average precision",
+    "log_loss": "log-loss",
 }
 MEANING = {
     "accuracy": "the share of rows whose class was predicted correctly",
@@ -27,6 +30,9 @@ MEANING = {
     "weighted_f1": "F1 averaged over the classes with their numbers of rows as weights",
     "loss": "the mean loss, which training reduces",
     "auc": "the chance that a row of the second class scores above one of the first",
+    "balanced_accuracy": "the mean of the classes' accuracies, so that rare classes count as much as common ones",
+    "pr_auc": "average precision: the precision at each rank of a row of the second class, averaged",
+    "log_loss": "the mean of -log of the true class's probability",
     "rmse": "root mean squared error, in the unit of the target",
     "mae": "mean absolute error, in the unit of the target",
     "r2": "share of the target's variance that the model explains; 1 is perfect, 0 is no better than the mean",

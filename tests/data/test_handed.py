@@ -251,3 +251,25 @@ def test_keys_of_a_table_stay_keys():
 def test_a_dropped_column_may_hold_lists():
     rows = frame().assign(age=[[1]] * 240)
     assert sizes(Experiment.of(data=rows, drop=["age"], **KEYS)) == (180, 60)
+
+
+def test_a_name_stands_for_a_table_that_names_a_component():
+    short = Experiment.of(data="digits", model="logistic", algorithm="fedprox", partition="iid")
+    named = {
+        key: {"name": name} for key, name in (("model", "logistic"), ("algorithm", "fedprox"), ("partition", "iid"))
+    }
+    assert short.config == Experiment.of(data={"name": "digits"}, **named).config
+
+
+def test_an_owner_that_was_forgotten_is_noticed():
+    """By its name, since a category of few values may be anything."""
+    frame = pd.DataFrame(
+        {"hospital": ["A", "B"] * 60, "job": ["x", "y", "z"] * 40, "age": range(120), "y": [0, 1, 1, 0] * 30}
+    )
+    said = dry_run(Experiment.of(data=frame, label="y", partition={"name": "iid", "clients": 4}))["notices"]
+    wanted = "Column 'hospital' is an input, and 4 clients get the rows by partition.name = 'iid'."
+    assert [one for one in said if "who holds a row" in one] == [
+        f"{wanted} If 'hospital' says who holds a row, name it: data.client = 'hospital', in Python client='hospital'."
+    ]
+    named = dry_run(Experiment.of(data=frame, label="y", client="hospital"))["notices"]
+    assert not [one for one in named if "who holds a row" in one]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.model_selection import GroupKFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -138,6 +138,45 @@ def test_a_finished_run_as_an_estimator_predicts_what_predict_does(tmp_path, tar
     assert list(own.feature_names_in_) == ["age", "job", "pay"]
     assert own.fit(data) is own
     assert repr(own) == f"Fitted{'Classifier' if target == 'classes' else 'Regressor'}(trained=<fedavg, 2 rounds>)"
+
+
+@pytest.mark.parametrize(
+    ("of", "kind"),
+    [(int, "i"), (bool, "b"), (lambda hit: np.where(hit, 12, 3), "i"), (lambda hit: np.where(hit, 0.5, 1.5), "O")],
+)
+def test_a_finished_run_as_an_estimator_keeps_the_kind_of_the_classes(tmp_path, of, kind):
+    x, y, owner = rows()
+    data = x.assign(y=of(y == "ill") if not isinstance(of, type) else (y == "ill").astype(of), site=owner)
+    task = {"task": "classes"}
+    done = run(
+        Experiment.of(data=data, label="y", client="site", rounds=2, **task, **FAST),
+        out=tmp_path / "r",
+        baselines=False,
+    )
+    own = done.estimator()
+    assert own.classes_.tolist() == sorted({*(data["y"] if kind != "O" else data["y"].astype(str))})
+    assert own.predict(data).dtype.kind == own.classes_.dtype.kind == kind
+    share = (own.predict(data).astype(str) == data["y"].to_numpy().astype(str)).mean()
+    assert own.score(data, data["y"]) == pytest.approx(share)
+    assert own.score(data, data["y"].astype(str)) == pytest.approx(share), "as texts, too"
+
+
+def test_owners_reach_fit_in_cross_validation_as_parameters():
+    """scikit-learn gives ``groups=`` to the splitter alone: `owners_` tells one from the other."""
+    x, y, owner = rows()
+    model = FederatedClassifier(rounds=1, settings=FAST, random_state=0)
+    kept = cross_validate(model, x, y, params={"groups": owner}, return_estimator=True, cv=2)["estimator"]
+    assert [(one.n_clients_, list(one.owners_)) for one in kept] == [(3, ["A", "B", "C"])] * 2
+    dealt = cross_validate(model, x, y, groups=owner, return_estimator=True, cv=GroupKFold(2))["estimator"]
+    assert [(one.n_clients_, one.owners_) for one in dealt] == [(5, None)] * 2
+
+
+def test_an_algorithm_without_a_common_model_is_refused_in_words_of_the_estimator():
+    x, y, owner = rows()
+    with pytest.raises(ConfigError) as error:
+        FederatedClassifier(algorithm="local_only", rounds=1, settings=FAST).fit(x, y, groups=owner)
+    assert str(error.value).startswith("'local_only' gives no model of all clients, and FederatedClassifier keeps one")
+    assert tempfile.gettempdir() not in str(error.value)
 
 
 def test_a_run_without_a_common_model_is_no_estimator(tmp_path):

@@ -163,3 +163,22 @@ def test_what_cannot_be_exported_is_said(runtime: Any, tmp_path: Path, monkeypat
     with pytest.raises(ConfigError, match=r'needs onnxscript: pip install "fedatlas\[onnx\]"'):
         onnx_file.export_onnx(loaded, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_a_run_in_python_writes_the_file(runtime, tmp_path):
+    """As a method, and by the function with a path as text."""
+    done = run(
+        Experiment.of(data=messy(200, 1).drop(columns="pay"), label="y", missing="median", rounds=1, partition="iid"),
+        out=tmp_path / "run",
+        baselines=False,
+    )
+    third = load(done.path).export_onnx(tmp_path / "c.onnx")
+    files = [
+        done.export_onnx(str(tmp_path / "a.onnx")),
+        onnx_file.export_onnx(load(done.path), str(tmp_path / "b.onnx")),
+    ]
+    new = messy(20, 2).drop(columns=["y", "pay"])
+    wanted = done.estimator().predict(new).tolist()
+    assert [*files, third] == [tmp_path / f"{name}.onnx" for name in "abc"]
+    for file in (*files, third):
+        assert answers(runtime, file, columns_of(new))["prediction"].tolist() == wanted

@@ -9,10 +9,15 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from xml.etree import ElementTree
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from fedatlas import ConfigError, Experiment, load, run
+from fedatlas import ConfigError, Experiment, load, resume, run
 from fedatlas.notebook import InPlace, RunResult, SvgPicture, watched
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.verdict.answer import of_plain
+from fedatlas.wording import number, signed
 
 SMALL = {"rounds": 3, "partition": {"name": "iid", "clients": 3}, "data": {"name": "digits", "limit": 300}}
 LOOP = {"engine": {"name": "loop"}, "model": {"name": "logistic"}}
@@ -42,27 +47,89 @@ def test_an_experiment_is_a_line_and_a_small_table():
     assert "<b>.csv, target a&b" in [cell.text for cell in shown(odd._repr_html_()).iter("td")]
 
 
-def test_a_run_shows_its_main_figures_and_links_to_its_page(done, monkeypatch):
+def cells_of(html: str) -> dict[str, str]:
+    """The figures of a card by name."""
+    card = shown(html)
+    return dict(zip([x.text for x in card.iter("th")], [x.text for x in card.iter("td")], strict=True))
+
+
+def test_a_run_shows_its_answer_and_main_figures_and_links_to_its_page(done, monkeypatch):
     monkeypatch.chdir(done.path.parent)
-    card = shown(done._repr_html_())
-    found = dict(zip([x.text for x in card.iter("th")], [x.text for x in card.iter("td")], strict=True))
-    assert list(found) == ["Clients", "Accuracy", "Alone", "Pooled", "Rounds", "Sent", "Time"]
-    assert found["Accuracy"].startswith(f"{done.summary['final']['accuracy']:.3f} (")
-    assert found["Alone"] == f"{done.summary['gain']['summary']['local_only']['mean']:.3f}"
+    card, found = shown(done._repr_html_()), cells_of(done._repr_html_())
+    assert [text.text for text in card.iter("p")] == [done.answer]
+    assert list(card)[1].tag == "p", "behind the title alone"
+    assert list(found) == ["Clients", "Accuracy", "Alone", "Gain", "Trivial", "Pooled", "Rounds", "Sent", "Time"]
+    answer = of_plain(done.summary["answer"])
+    assert found["Accuracy"] == number(answer.together)
+    assert found["Alone"] == number(answer.alone)
+    assert found["Gain"].startswith(f"{signed(answer.gain.value)} ({signed(answer.gain.low)} to ")
     (link,) = card.iter("a")
     assert (Path.cwd() / link.attrib["href"]).read_text().startswith("<!doctype html>")
     assert f"accuracy {found['Accuracy']}" in repr(done)
     assert len(repr(done)) < 300
-    assert len(repr(load(done.path))) < 200
     path, summary = done  # still a pair
     assert summary["rounds"] == 3
     assert path == done.path
 
 
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A run of two owners, one of them with rows unlike the other's, that is judged by AUC."""
+    rng = np.random.default_rng(5)
+    x = pd.DataFrame({"a": rng.normal(size=400), "site": np.where(np.arange(400) < 300, "North", "South")})
+    x["y"] = (x["a"] * np.where(x["site"] == "North", 1, -1) + rng.normal(size=400) > 1).astype(int)
+    experiment = Experiment.of(
+        data=x, label="y", client="site", rounds=2, evaluation={"metric": "auc"}, engine={"name": "loop"}
+    )
+    return run(experiment, out=tmp_path_factory.mktemp("runs") / "skewed", baselines=True)
+
+
+def test_the_card_and_the_curve_show_the_figure_that_decides(skewed):
+    found, answer = cells_of(skewed._repr_html_()), of_plain(skewed.summary["answer"])
+    assert "Accuracy" not in found
+    assert (found["AUC"], found["Alone"]) == (number(answer.together), number(answer.alone))
+    assert answer.own_rows
+    assert "Pooled" not in found, "it is judged on everybody's rows"
+    assert f"together AUC {found['AUC']}, alone {found['Alone']} " in skewed.answer
+    last = RunFolder(skewed.path).rows()[-1]
+    assert last["auc"] == pytest.approx(skewed.summary["metric"]["value"])
+    assert skewed.plot() == skewed.plot("auc") != skewed.plot("accuracy")
+
+
+def test_a_finished_run_is_opened_again_with_all_that_it_had(done, skewed):
+    for one in (done, skewed):
+        again = load(one.path)
+        assert (again.answer, again.path, repr(again)) == (one.answer, one.path, repr(one))
+        assert again._repr_html_() == one._repr_html_()
+        assert again.plot() == one.plot()
+        assert repr(again.estimator()) == repr(one.estimator())
+        assert len(again.rows) == one.summary["rounds"] + 1
+    assert done.beside(load(skewed.path)).paths == (done.path, skewed.path)
+
+
+def test_several_seeds_are_opened_again_without_training(tmp_path):
+    made = run(Experiment.of(**{**SMALL, "rounds": 1}, **LOOP, seeds=[1, 2]), out=tmp_path / "two", baselines=False)
+    with pytest.raises(ConfigError, match=r"holds several seeds: name one of them.*, in Python load\('.*seed-1'\)\.$"):
+        load(made.path)
+    again = resume(made.path)
+    assert (again.answer, again.summary["cost"]) == (made.answer, made.summary["cost"])
+    assert load(made.path / "seed-1").answer
+    with pytest.raises(ConfigError, match=r"already holds a run: .*, in Python resume\('"):
+        run(Experiment.of(**SMALL), out=made.path)
+
+
 def test_runs_side_by_side_are_a_row_each(done):
     other = run(Experiment.of(**{**SMALL, "rounds": 1}, **LOOP, seed=2), out=done.path.parent / "two", baselines=False)
     both = done.beside(other)
-    assert [row[0].text for row in shown(both._repr_html_()).iter("tr")] == [None, "one", "two"]
+    card = shown(both._repr_html_())
+    assert [row[0].text for row in card.iter("tr")] == [None, "one", "two"]
+    assert [row[1].text for row in card.iter("tr")] == ["Algorithm", "fedavg", "fedavg"]
+    assert [row[3].text for row in card.iter("tr")] == [
+        "Accuracy",
+        *(number(each.summary["answer"]["together"]) for each in (done, other)),
+    ]
+    assert [text.text for text in card.iter("p")] == both.answer.split("\n")
+    assert both.answer.endswith(f"one: {done.answer}\ntwo: {other.answer}")
     assert both.page == done.path / "comparison.html"
     assert "two" in both.page.read_text()
     assert repr(both).startswith("<2 runs: ")
@@ -146,4 +213,7 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path, monkeypatch):
             assert cell["execution_count"] is None
             exec(compile("".join(cell["source"]), f"cell {cell['id']}", "exec"), names)  # noqa: S102  (our own)
     assert names["comparison"].page.exists()
+    assert names["again"].answer == names["done"].answer
+    assert names["done"].answer.startswith("These data cannot tell whether to federate"), "which the text explains"
+    assert len(names["scores"]) == 3
     assert names["model"].score(names["households"], names["households"]["poor"]) > 0.75

@@ -78,7 +78,7 @@ ROOMS: dict[str, set[str]] = {
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
-    "notebook": COURSE | {"course", "reporting", "prediction"},
+    "notebook": COURSE | {"course", "reporting", "prediction", "verdict"},
     "estimators": RUNS | {"runs", "prediction", "api"},
     "api": RUNS | {"spelling", "runs", "prediction", "notebook"},
     "terminal": {"errors", "engine", "wording", "record", "course"},

@@ -296,6 +296,14 @@ class ExperimentConfig(ConfigTable):
             raise ValueError(f"write [[{info.field_name}]], one table per {one}")  # noqa: TRY004  (what pydantic reads)
         return value
 
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _several_seeds(cls, value: Any) -> Any:
+        if isinstance(value, int):
+            said = f"seeds = {value}: expected a list, such as seeds = [1, 2, 3]; one alone is seed = {value}"
+            raise ValueError(said)  # noqa: TRY004  (what pydantic reads)
+        return value
+
     @model_validator(mode="after")
     def _stragglers_run_fewer_epochs(self) -> ExperimentConfig:
         if self.failures.stragglers and self.local.steps is not None:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.config import ExperimentConfig
 from fedatlas.course.metric_figures import ByMetric
 from fedatlas.course.metric_rows import said_by_constant, said_of, scored
 from fedatlas.data.batches import Rows
@@ -60,8 +59,8 @@ class Evaluator:
         self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
         self.keys: tuple[str, ...] = QUALITY["numbers" if self.numbers else "classes"]
-        # the metric that [stop] follows, if rows have no field for it anyway
-        self.followed = tuple({followed(setup.config)} - {"", *self.keys})
+        # the metric that the experiment names, if rows have no field for it anyway: for [stop] and for the curve
+        self.followed: tuple[str, ...] = tuple({setup.config.evaluation.metric or ""} - {"", *self.keys})
         self.keys += self.followed
         self.headline = "rmse" if self.numbers else "accuracy"
         self._trivial: Trivial | None = None
@@ -338,11 +337,6 @@ class Evaluator:
     def _of_clients(self, found: dict[str, float | None] | None) -> dict[str, Any]:
         """Return the fields of a row for this spread; ``client_accuracy`` is always present."""
         return {"client_accuracy": None, f"client_{self.headline}": found}
-
-
-def followed(config: ExperimentConfig) -> str:
-    """Return the metric by which ``[stop]`` ends the run: that of the experiment file, or "" if it names none."""
-    return config.evaluation.metric or "" if config.stop is not None else ""
 
 
 def floats_in(value: Any) -> Iterator[float]:

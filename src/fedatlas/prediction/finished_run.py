@@ -282,9 +282,8 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     folder = RunFolder.open(Path(path))
     config = folder.config()
     if config.seeds is not None:
-        raise ConfigError(
-            f"'{path}' holds several seeds: name one of them, such as {Path(path) / f'seed-{config.seeds[0]}'}."
-        )
+        one = Path(path) / f"seed-{config.seeds[0]}"
+        raise ConfigError(f"'{path}' holds several seeds: name one of them, such as {one}, in Python load('{one}').")
     if folder.of_columns:
         raise ConfigError(
             f"the model of '{path}' is held by several parties: predict with 'fedatlas predict {path} NAME=FILE ...'."

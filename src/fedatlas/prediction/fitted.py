@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score
 
 from fedatlas.errors import ConfigError
 from fedatlas.prediction.finished_run import FinishedRun
@@ -72,12 +75,24 @@ class _Fitted(BaseEstimator):  # type: ignore[misc]
 
 
 class FittedClassifier(ClassifierMixin, _Fitted):  # type: ignore[misc]
-    """A finished run's classifier; its classes are the texts of the run's record."""
+    """A finished run's classifier; its classes are those of the run's target."""
 
     @property
     def classes_(self) -> np.ndarray:
-        """The classes, in the order of `predict_proba`."""
-        return np.array(self.trained.run.preprocess.class_names, object)
+        """The classes, in the order of `predict_proba`: as whole numbers or booleans, where all are written so."""
+        return typed(self.trained.run.preprocess.class_names)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the class that ``fedatlas predict`` gives each row, as it stands in `classes_`."""
+        known = dict(zip(self.trained.run.preprocess.class_names, self.classes_.tolist(), strict=True))
+        return np.array([known[name] for name in self.trained.predictions(X)], self.classes_.dtype)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy on rows with the target ``y``, in whichever way its classes are written."""
+        given = np.asarray(y)
+        if given.dtype.kind not in "biuf" or self.classes_.dtype == object:
+            given = typed([*map(str, given)]) if self.classes_.dtype != object else given.astype(str).astype(object)
+        return float(accuracy_score(given, self.predict(X), sample_weight=sample_weight))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, (n, classes)."""
@@ -86,6 +101,16 @@ class FittedClassifier(ClassifierMixin, _Fitted):  # type: ignore[misc]
 
 class FittedRegressor(RegressorMixin, _Fitted):  # type: ignore[misc]
     """A finished run's regressor, in the target's unit."""
+
+
+def typed(names: Sequence[str]) -> np.ndarray:
+    """Return classes, which a run keeps as texts, as the whole numbers or booleans that all of them are; else as texts."""
+    if {*names} <= {"False", "True"}:
+        return np.array([name == "True" for name in names])
+    with contextlib.suppress(ValueError, OverflowError):
+        if [str(int(name)) for name in names] == [*names]:
+            return np.array([*map(int, names)], np.int64)
+    return np.array(names, object)
 
 
 def fitted(run: FinishedRun) -> FittedClassifier | FittedRegressor:

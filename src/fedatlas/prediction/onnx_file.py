@@ -36,7 +36,7 @@ INPUT, LOST, OUTPUTS = "fedatlas_x", "fedatlas_lost", "fedatlas_y"  # between th
 EVERY_CASE = ["".join(letters) for text in MISSING for letters in itertools.product(*((c, c.upper()) for c in text))]
 
 
-def export_onnx(run: FinishedRun, file: Path, *, client: int | None = None, model: str = "") -> Path:
+def export_onnx(run: FinishedRun, file: str | Path, *, client: int | None = None, model: str = "") -> Path:
     """Write the model that `FinishedRun.predict` would use, with its preprocessing, and return the file.
 
     Inputs of a table: one for each raw column, (rows, 1): float32, NaN for a missing number; or string, "" for a missing
@@ -64,8 +64,8 @@ def export_onnx(run: FinishedRun, file: Path, *, client: int | None = None, mode
     whole = compose.merge_models(whole, last, [(LOST, f"{LOST}_in"), (OUTPUTS, f"{OUTPUTS}_in")])
     onnx.helper.set_model_props(whole, facts(run, done))
     onnx.checker.check_model(whole)
-    write_bytes(file, whole.SerializeToString())
-    return file
+    write_bytes(Path(file), whole.SerializeToString())
+    return Path(file)
 
 
 def facts(run: FinishedRun, done: Preprocess) -> dict[str, str]:

@@ -67,7 +67,7 @@ class RunFolder:
         """
         if (path / CONFIG).exists() and not again:
             raise ConfigError(
-                f"'{path}' already holds a run: continue it with --resume {path}, or choose another --out."
+                f"'{path}' already holds a run: continue it with --resume {path}, in Python resume('{path}'), or choose another --out."
             )
         if path.exists() and not path.is_dir():
             raise ConfigError(f"--out {path} is a file; name a folder.")
@@ -298,5 +298,7 @@ class RunFolder:
     def summary(self) -> RunSummary:
         """Return summary.json; ConfigError if it has not been written yet."""
         if not (self.path / SUMMARY).exists():
-            raise ConfigError(f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}'.")
+            raise ConfigError(
+                f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}', in Python resume('{self.path}')."
+            )
         return cast(RunSummary, self.read_json(SUMMARY, "algorithm", "final", "cost"))

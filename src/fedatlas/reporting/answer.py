@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from fedatlas.reporting.blocks import Block, Cells, TableBlock, TableCell, Text, lead, optional
 from fedatlas.reporting.entries import Entry, whole
-from fedatlas.reporting.ranking import ranked
+from fedatlas.reporting.ranking import Ranked, ranked
 from fedatlas.verdict.answer import Answer, of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni
 from fedatlas.wording import DASH, capital, count, csv_text, interval_text, number, signed
@@ -27,10 +27,14 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
         out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, found["text"])) if several else lead(found["text"]))
         answer = of_plain(found)
         out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and not several else []
-    runs = {entry.label: {s.summary["seed"]: s.summary for s in whole(entry.subjects)} for entry in entries}
-    if several and (found := ranked(runs)) is not None:
+    if several and (found := ranking_of(entries)) is not None:
         out.insert(0, lead(found.text))
     return out
+
+
+def ranking_of(entries: Sequence[Entry]) -> Ranked | None:
+    """Return the ranking of these folders over their seeds; None if they are compared by different figures."""
+    return ranked({entry.label: {s.summary["seed"]: s.summary for s in whole(entry.subjects)} for entry in entries})
 
 
 def _table(entry: Entry, found: Answer) -> TableBlock:

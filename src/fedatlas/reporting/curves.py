@@ -28,6 +28,8 @@ from fedatlas.wording import (
 )
 
 CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
+NAMED = ("auc", "balanced_accuracy", "pr_auc", "log_loss")  # in the rows if `evaluation.metric` names it
+LOWER = LOWER_IS_BETTER | {"log_loss"}
 AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}
 TRAINING = "training rows of the clients"
 ERRORS = {"mean": "mean", "p10": "90th percentile", "min": "largest"}
@@ -64,7 +66,8 @@ def curves(entries: Sequence[Entry]) -> list[Choice]:
     first = entries[0].subjects[0]
     single = len(entries) == len(entries[0].subjects) == 1
     panels = []
-    for key in (*(["auc"] if "auc" in first.rows[0] else []), *(NUMBERS if first.numbers else CLASSES)):
+    named = [key for key in NAMED if key in first.rows[0]]
+    for key in (*named, *(NUMBERS if first.numbers else CLASSES)):
         found = _single(first, key) if single else _overlaid(entries, key)
         panels.append(CurveFigure(key, found, _how(first, key, found), NAMES[key]))
     panels += _further(first) if single else []
@@ -206,7 +209,7 @@ def _tip(curve: Curve, point: Reached, what: str, several: bool) -> str:
 
 
 def _how(subject: Subject, key: str, found: Sequence[Curve]) -> str:
-    better = "Lower is better." if key in LOWER_IS_BETTER else "Higher is better."
+    better = "Lower is better." if key in LOWER else "Higher is better."
     trained = (
         f" On the {TRAINING} it is measured during training; if it stays far below, clients fit only their own rows."
         if any(c.label == TRAINING for c in found)

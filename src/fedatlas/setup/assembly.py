@@ -36,7 +36,7 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
 from fedatlas.setup.mechanism_choice import protection_of
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
-from fedatlas.setup.notices import data_notices, network_notices, profile_notices, unused_notices
+from fedatlas.setup.notices import data_notices, forgotten_owners, network_notices, profile_notices, unused_notices
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.privacy_refusals import check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check_asked, check_batch_norm, check_classes, check_network, check_public
@@ -276,7 +276,10 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
-    notices += data_notices(config, dataset, shared.class_counts)
+    notices += [
+        *data_notices(config, dataset, shared.class_counts),
+        *forgotten_owners(config, shared.preprocess.schema),
+    ]
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     notices += [*protection_notices(config, whole.mechanisms), *rule_notices(whole.rule)]
     rows = PartyRows(dataset, partition, seed, dtype)

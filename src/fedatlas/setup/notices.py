@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.batch_norm import has_own_norms
 from fedatlas.config import ConfigTable, ExperimentConfig
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Column, Dataset
 from fedatlas.data.loaded import strange_classes
 from fedatlas.data.reading import listed
 from fedatlas.engine.model import Network
@@ -16,6 +19,10 @@ from fedatlas.models import has_batch_norm
 from fedatlas.models.registry import OWN
 from fedatlas.registry import defaults, find, shown
 
+LIKE_OWNERS = frozenset(
+    "bank branch center centre client clinic company device hospital institution office owner party region school site station".split()
+)
+"""Words in the names of columns that say who holds a row."""
 OWNERS = "Owners", "have no training row and are not clients"
 BY_CLIENT = (
     "The test rows, which no client owns, are scaled by the mean of the clients' constants (data.scale = 'client'); "
@@ -108,6 +115,18 @@ def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tenso
     strange, n = strange_classes(dataset.class_names, class_counts.nonzero()[:, 0], dataset.test.y)
     rows = f"{n} test rows have" if n > 1 else "One test row has"
     return [*said, f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else said
+
+
+def forgotten_owners(config: ExperimentConfig, schema: Sequence[Column]) -> list[str]:
+    """Return a notice for each input of texts in the user's own file that is called like an owner, where none is named."""
+    if config.data.name != "file" or (config.data.model_extra or {}).get("client"):
+        return []
+    named = [one.name for one in schema if one.categories and LIKE_OWNERS & {*re.split(r"[\W_]+", one.name.lower())}]
+    return [
+        f"Column '{name}' is an input, and {config.partition.clients} clients get the rows by partition.name = '{config.partition.name}'. "
+        f"If '{name}' says who holds a row, name it: data.client = '{name}', in Python client='{name}'."
+        for name in named
+    ]
 
 
 def left_out(dataset: Dataset) -> list[str]:
