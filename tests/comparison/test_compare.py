@@ -132,7 +132,11 @@ def test_runs_and_baselines_are_those_of_runs_by_hand(file: Path, tmp_path: Path
         assert summary(out / name)["final"] == summary(tmp_path / name)["final"]
     assert {row["scheme"] for row in record["answer"]["rows"]} == {"fedavg", "fedprox"}
     page = (out / record["page"]).read_text()
-    assert "2 runs compared" in page
+    assert "2 schemes compared in 4 runs" in page
+    order = [row["scheme"] for row in record["answer"]["rows"]]
+    assert [page.index(f"<td>{name}") for name in order] == sorted(page.index(f"<td>{name}") for name in order)
+    assert "Each pair of schemes" in page
+    assert [(pair["one"], pair["other"], pair["p"]) for pair in record["answer"]["pairs"]] == [(*order, None)]
     ranking, *answers = record["answer"]["sentences"]
     assert ranking in page  # the terminal, the record and the page say the same
     assert "no verdict over seeds" in ranking

@@ -9,6 +9,8 @@ from typing import Any
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
 from fedatlas.reporting.ranking import Ranked, ranked
+from fedatlas.reporting.ranking_rows import resampled
+from fedatlas.verdict.schemes import Pair
 from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 
 Plain = Mapping[str, Any]
@@ -24,20 +26,31 @@ def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path) -> dict[str, Any]
         one["label"]: {seed: summary_of(out / one["label"], seed) for seed in one["seeds"]} for one in schemes
     }
     ends = [line for one in schemes for line in end_lines(one)]
-    found = ranked({name: seeds for name, seeds in runs.items() if seeds})
+    found = ranked(
+        {name: seeds for name, seeds in runs.items() if seeds},
+        lambda name, seed: resampled(RunFolder(out / name / f"seed-{seed}"), runs[name][seed]),
+    )
     if found is None:
-        return {"figure": None, "words": "", "rows": [], "sentences": [NOTHING, *ends]}
+        return {"figure": None, "words": "", "rows": [], "pairs": [], "take": "", "sentences": [NOTHING, *ends]}
     rows = [row(name, runs[name], found) for name in found.ranking.order]
-    told = [found.text, *best_text(out, found.ranking.order), *ends]
-    return {"figure": found.figure, "words": found.words, "rows": rows, "sentences": told}
+    told = [found.text, *taken_text(out, found.chosen), *ends]
+    pairs = [plain_pair(one) for one in found.ranking.pairs]
+    head = {"figure": found.figure, "words": found.words, "rows": rows, "pairs": pairs}
+    return {**head, "take": found.chosen, "sentences": told}
 
 
-def best_text(out: Path, order: Sequence[str]) -> list[str]:
-    """Return the answer of the best scheme over its seeds: whether to federate with it, at which cost, for whom."""
-    top = RunFolder(out / order[0]) if order else None
+def taken_text(out: Path, name: str) -> list[str]:
+    """Return the answer of the scheme to take over its seeds: whether to federate with it, at which cost, for whom."""
+    top = RunFolder(out / name) if name else None
     if top is None or not (top.path / SUMMARY).exists() or "answer" not in (summary := top.summary()):
         return []
-    return [f"{order[0]}: {summary['answer']['text']}"]
+    return [f"{name}: {summary['answer']['text']}"]
+
+
+def plain_pair(pair: Pair) -> dict[str, Any]:
+    """Return a pair as plain values: the difference with its interval, p after Holm's rule, in how many seeds it is ahead."""
+    gap = None if pair.difference is None else pair.difference._asdict()
+    return {**pair._asdict(), "difference": gap, "may_tell": pair.may_tell}
 
 
 def end_lines(one: Mapping[str, Any]) -> list[str]:
