@@ -93,7 +93,9 @@ def test_words_that_are_wrong_are_all_named(words: list[str], said: str) -> None
 def test_seeds_are_counted_or_listed() -> None:
     assert seeds_of("3") == (1, 2, 3)
     assert seeds_of("4,9") == (4, 9)
-    for wrong in ("0", "x", "1,1", "-2", ""):
+    with pytest.raises(ConfigError, match="names 1 twice"):
+        seeds_of("1,1")
+    for wrong in ("0", "x", "-2", "", ",", "1,"):
         with pytest.raises(ConfigError, match="--seeds"):
             seeds_of(wrong)
 
@@ -181,10 +183,36 @@ def test_what_is_there_is_not_run_again_and_more_may_be_asked(file: Path, copy: 
     compared(file, out, ["algorithm.name=fedavg,fedprox,fedadam"], "3", baselines=True)
     assert begun == ["fedavg-seed-3", "fedprox-seed-3", "fedadam-seed-1", "fedadam-seed-2", "fedadam-seed-3"]
     assert summary(out / "fedavg")["seeds"] == [1, 2, 3]
-    with pytest.raises(ConfigError, match="another comparison"):
-        compared(file, out, [*BOTH, "rounds=3"])
+    kept = (out / RECORD).read_text()
+    with pytest.raises(ConfigError, match=r"larger comparison, with fedadam and seed 3: "):
+        compared(file, out, baselines=True)  # the smaller one would replace it
+    for other in ([*BOTH, "rounds=3"], ["local.lr=0.1,0.2"]):
+        with pytest.raises(ConfigError, match="another comparison"):
+            compared(file, out, other)
+    assert (out / RECORD).read_text() == kept
     with pytest.raises(ConfigError, match="holds no comparison"):
         compared(file, out / "fedavg")
+
+
+def test_a_folder_is_named_by_schemes_and_seeds_and_not_by_words_of_the_answer(file: Path) -> None:
+    name = comparison_of(file, BOTH, "2").name
+    others = [
+        comparison_of(file, BOTH, "3"),
+        comparison_of(file, ["algorithm.name=fedavg,fedadam"], "2"),
+        comparison_of(file, [*BOTH, "rounds=3"], "2"),
+    ]
+    assert len({name, *(one.name for one in others)}) == 4
+    file.write_text(SMALL + "[evaluation]\nmargin = 0.05\n[words]\nparty = 'office'\n")
+    assert comparison_of(file, BOTH, "2").name == name
+
+
+def test_another_margin_makes_another_answer_without_a_run(file: Path, copy: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(children, "forked", lambda *given: pytest.fail("a run began"))
+    compared(file, copy, [*BOTH, "evaluation.margin=0.3", 'words={party="office"}'], baselines=True)
+    for folder in (copy / "fedavg", copy / "fedavg" / "seed-1"):
+        assert summary(folder)["answer"]["asked"]["margin"] == 0.3
+        assert summary(folder)["answer"]["asked"]["party"] == "office"
+    assert "office" in (copy / "comparison.html").read_text()
 
 
 def test_a_comparison_that_was_stopped_goes_on(file: Path, tmp_path: Path, made: Path) -> None:

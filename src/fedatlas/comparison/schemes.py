@@ -34,12 +34,19 @@ class ComparedScheme(NamedTuple):
     checked: Checked
     task: str  # "classes" or "numbers"
 
+    @property
+    def key(self) -> str:
+        """Digest of everything that its runs compute, whatever the seeds: the same for runs that need not be made again."""
+        config = self.checked.with_seed(0).config
+        parts = [config.hash(), str(config.rounds), *sorted(plugins.LOADED.values())]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
 
 class Comparison(NamedTuple):
     """Schemes that are run with the same seeds."""
 
     name: str  # of its default folder
-    key: str  # of everything that its schemes have in common; a folder continues a comparison with the same key
+    key: str  # of its schemes and seeds
     keys: tuple[str, ...]  # with several values
     seeds: tuple[int, ...]
     schemes: tuple[ComparedScheme, ...]
@@ -67,17 +74,19 @@ def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = N
     with read_once(), one_thread_an_operator():
         made = made_of_all(labels, [partial(_scheme, path, given, at, asked) for at in chosen])
     refuse_alike(made)
-    fixed = [one.text(0) for one in given if len(one.values) == 1 and one.key not in ("seed", "seeds")]
-    whole = [path.read_text(encoding="utf-8") if path else "", *fixed, *sorted(plugins.LOADED.values())]
+    numbers = made[0].config.seeds or ()
+    whole = [*sorted(f"{one.label} {one.key}" for one in made), *map(str, sorted(numbers))]
     key = hashlib.sha256("\0".join(whole).encode()).hexdigest()
     name = f"{path.stem if path else 'default'}-{key[:8]}"
-    return Comparison(name, key, tuple(one.key for one in several), made[0].config.seeds or (), tuple(made))
+    return Comparison(name, key, tuple(one.key for one in several), numbers, tuple(made))
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Return the seeds of ``--seeds``: 1 to N, or those that are listed."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words) or words == ["0"]:
+    if twice := next((word for word in words if word and words.count(word) > 1), ""):
+        raise ConfigError(f"--seeds {text} names {twice} twice: write each seed once, or how many, --seeds 5.")
+    if not all(word.isdecimal() for word in words) or words == ["0"]:
         raise ConfigError(f"--seeds {text}: write how many, --seeds 5, or which, --seeds 1,4,9.")
     return tuple(range(1, int(words[0]) + 1)) if len(words) == 1 else tuple(map(int, words))
 
