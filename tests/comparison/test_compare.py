@@ -111,6 +111,9 @@ def test_all_refused_schemes_are_named_before_any_run(file: Path, tmp_path: Path
         compared(file, tmp_path / "out", ["algorithm.name=fedavg,fedprox", "partition.clients=4000"])
     for words, said in (
         (["local.lr=0.1"], "nothing to compare"),
+        (["local.lr=0.01..0.3"], "'fedatlas tune' searches a range"),
+        (["local.lr=0.01..0.3,0.5"], "'fedatlas tune' searches a range"),
+        (["algorithm.name=fedavg,fedprx"], r"did you mean 'fedprox'\?$"),  # one mark at the end
         (["seed=1,2"], "--seeds"),
         (["local.lr=0.1,0.10"], "same experiment"),
         (["data.limit=" + ",".join(map(str, range(50, 120)))], "at most 64"),
@@ -142,9 +145,10 @@ def test_runs_and_baselines_are_those_of_runs_by_hand(file: Path, tmp_path: Path
     ranking, *answers = record["answer"]["sentences"]
     assert ranking in page  # the terminal, the record and the page say the same
     assert "no verdict over seeds" in ranking
-    assert [summary(out / name)["answer"]["text"] in line for line in answers for name in [line.partition(":")[0]]] == [
-        True
-    ]
+    taken = record["answer"]["take"]
+    assert taken == order[0]
+    assert answers[0] == f"{taken}: {summary(out / taken)['answer']['text']}"
+    assert any(line.startswith("All schemes ran with local.lr=0.05") for line in answers)
 
 
 def summary(folder: Path) -> dict[str, Any]:

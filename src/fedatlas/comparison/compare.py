@@ -56,7 +56,7 @@ def compare(
             reworded(job)
         ends = carry_out_all([job for job in jobs if not there(job, more)], out, more, parallel, say)
         record |= {"schemes": [ended(one, out / one.label, given.seeds, ends) for one in given.schemes]}
-        record |= {"answer": answer_of(record["schemes"], out)}
+        record |= {"answer": answer_of(record["schemes"], out, given.keys)}
         order = [one["scheme"] for one in record["answer"]["rows"]]
         shown = [each["label"] for each in record["schemes"] if each["shown"]]
         if paths := [

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from fedatlas import plugins
-from fedatlas.comparison.values import GivenKey, given_keys, label_of
+from fedatlas.comparison.draws import is_range
+from fedatlas.comparison.values import GivenKey, given_keys, label_of, stopped
 from fedatlas.config import ExperimentConfig, read
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
@@ -59,6 +60,10 @@ def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = N
     """
     given = given_keys(words)
     several = [one for one in given if len(one.values) > 1]
+    if ranges := [one.text(i) for one in given for i, text in enumerate(one.values) if is_range(text)]:
+        raise ConfigError(
+            f"'{ranges[0]}': a comparison runs the values that are listed, local.lr=0.01,0.1; 'fedatlas tune' searches a range."
+        )
     if not several:
         raise ConfigError("nothing to compare: give a key several values, such as algorithm.name=fedavg,fedprox.")
     if any(one.key in ("seed", "seeds") for one in (given if seeds else several)):
@@ -106,11 +111,11 @@ def made_of_all(labels: Sequence[str], makers: Sequence[Callable[[], Made]]) -> 
         except FedatlasError as error:
             wrong.setdefault(str(error).rstrip("."), []).append(label)
     if len(wrong) == 1 and not made:  # the same for all: it is the file's
-        raise ConfigError(f"{next(iter(wrong))}.")
+        raise ConfigError(stopped(next(iter(wrong))))
     if wrong:
         refused = sum(map(len, wrong.values()))
         said = "; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items())
-        raise ConfigError(f"{refused} of {count(len(labels), 'scheme')} cannot be run, so none was: {said}.")
+        raise ConfigError(stopped(f"{refused} of {count(len(labels), 'scheme')} cannot be run, so none was: {said}"))
     return made
 
 

@@ -15,7 +15,7 @@ import tomli_w
 from fedatlas import plugins
 from fedatlas.comparison.draws import Searched, searched_keys, trials_of
 from fedatlas.comparison.folder import refuse_other
-from fedatlas.comparison.values import given_keys
+from fedatlas.comparison.values import given_keys, stopped
 from fedatlas.config import EvaluationConfig, ExperimentConfig, parse, value_of
 from fedatlas.course.progress import Progress, Run
 from fedatlas.data.sources import read_once
@@ -98,8 +98,8 @@ def refuse_wrong(given: Tuning) -> None:
     if not wrong:
         return
     if len(wrong) == 1 and len(next(iter(wrong.values()))) == sum(len(one.limits) for one in given.keys):
-        raise ConfigError(f"{next(iter(wrong))}.")  # the same with all values: it is the file's
-    raise ConfigError("; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items()) + ".")
+        raise ConfigError(stopped(next(iter(wrong))))  # the same with all values: it is the file's
+    raise ConfigError(stopped("; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items())))
 
 
 def plan_of_trials(given: Tuning, trials: Sequence[Mapping[str, Any]], parallel: int) -> StudyPlan:
