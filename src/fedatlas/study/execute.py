@@ -203,11 +203,12 @@ class StudyRunner:
     def progress(self, run: PlannedRun, outcome: Outcome) -> str:
         """Return a line on a run that has ended, and an estimate of the remaining time."""
         left = len(self.waiting) + len(self.working) + sum(len(one.runs) for one in self.untuned)
-        rest = seconds_text(left * (time.monotonic() - self.began) / self.done)
+        more = seconds_text(left * (time.monotonic() - self.began) / self.done)
+        rest = f"; {left} left, about {more}" if left else ""
         figure = outcome.responses.get("accuracy")
         came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
         what = f"{run.kind} ({levels_text(run.levels)}), seed {run.seed}"
-        return f"{what}: {came}; {left} left, about {rest}"
+        return f"{what}: {came}{rest}"
 
 
 def preload(config: ExperimentConfig, seed: int) -> None:
