@@ -172,7 +172,7 @@ def _ended(done: Any, as_json: bool, quiet: bool) -> None:
 
 
 @app.command()
-def watch(run: Annotated[Path, Argument(help="Folder of a run, or of several seeds.")]) -> None:
+def watch(run: Annotated[Path, Argument(help="Folder of a run, of several seeds, or of a comparison.")]) -> None:
     """Follow a run that another process runs, live, until it ends; of a finished one, show the figures."""
     from fedatlas.watching import watch as watch_
 

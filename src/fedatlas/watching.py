@@ -1,4 +1,4 @@
-"""``fedatlas watch RUN``: follow a run, or its seeds, in the terminal until it ends, whoever runs it. It only reads the folder."""
+"""``fedatlas watch RUN``: follow a run, its seeds, or a comparison, in the terminal until it ends. It only reads the folder."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedatlas.terminal import SHOWN, columns, console, end_table, figure_text, t
 from fedatlas.wording import seconds_text
 
 CONFIG, METRICS, SUMMARY, LOCK = "config.toml", "metrics.jsonl", "summary.json", "lock"
+COMPARED, PAGE = "comparison.json", "comparison.html"  # of a folder that `fedatlas compare` writes
 TICK = 0.5  # seconds between two looks
 BARS, WIDTH = "▁▂▃▄▅▆▇█", 48
 HEADLINES = ("accuracy", "rmse", "loss")
@@ -87,15 +88,34 @@ class WatchedRun:
 
 
 class Watched:
-    """A run's folder, which may hold several seeds."""
+    """A run's folder, which may hold several seeds; or that of a comparison, with several schemes."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.compared = path, (path / COMPARED).exists() and not (path / CONFIG).exists()
+        if self.compared:
+            record = read_json(path / COMPARED)
+            labels = [str(one["label"]) for one in record.get("schemes", ())]
+            self.name, self.several, self.heading = f"comparison of {', '.join(labels)}", True, "run"
+            self.runs = [
+                WatchedRun(path / label / f"seed-{seed}", f"{label}, seed {seed}")
+                for label in labels
+                for seed in record.get("seeds", ())
+            ]
+            return
         config = config_of(path)
         seeds = config.get("seeds")
-        self.name = f"{config['algorithm']['name']} on {config['data']['name']}"
+        self.name, self.heading = f"{config['algorithm']['name']} on {config['data']['name']}", "seed"
         self.runs = [WatchedRun(path / f"seed-{seed}", str(seed)) for seed in seeds or ()] or [WatchedRun(path)]
         self.several = seeds is not None
+
+    def called(self, run: WatchedRun) -> str:
+        """Return a run's name at the start of a line; "" for the only one."""
+        return (run.label if self.compared else f"seed {run.label}") if self.several else ""
+
+    @property
+    def comparison(self) -> Path | None:
+        """The folder of the comparison that this is, or is a scheme or a run of; None if it stands alone."""
+        return next((one for one in (self.path, *self.path.resolve().parents[:2]) if (one / COMPARED).exists()), None)
 
     def look(self) -> bool:
         """Read what is new; return whether anything is."""
@@ -103,7 +123,13 @@ class Watched:
 
     def goes_on(self) -> bool:
         """Whether a process is at work on the folder, which holds a lock while it is."""
-        return (self.path / LOCK).exists() or (sys.platform == "win32" and not (self.path / SUMMARY).exists())
+        if sys.platform == "win32":  # without locks
+            end = read_json(self.path / COMPARED).get("answer") if self.compared else (self.path / SUMMARY).exists()
+            return not end
+        if (self.path / LOCK).exists():
+            return True
+        above = self.comparison  # which holds the lock of its schemes, and of its runs that have not begun
+        return above is not None and (above / LOCK).exists() and not (self.path / SUMMARY).exists()
 
     def left(self) -> str:
         """Return the time left as text; a seed that has not begun takes as long as those before it."""
@@ -149,7 +175,7 @@ def follow_lines(watched: Watched, out: Console) -> None:
         for run in watched.runs:
             if run.rows and last.get(run.label) != run.done:
                 last[run.label] = run.done
-                seed = f"seed {run.label}, " if watched.several else ""
+                seed = f"{called}, " if (called := watched.called(run)) else ""
                 text = ", ".join(f"{title} {value}" for title, value in columns(run.rows[-1]))
                 out.print(f"{seed}{text}, left {watched.left()}", soft_wrap=True)
         if over:
@@ -159,23 +185,36 @@ def follow_lines(watched: Watched, out: Console) -> None:
 
 def say_end(watched: Watched, out: Console) -> None:
     """Print the final figures, or how to go on with a run that was stopped."""
-    summary = read_json(watched.path / SUMMARY)
+    summary, above = read_json(watched.path / SUMMARY), watched.comparison
+    if watched.compared:
+        for line in read_json(watched.path / COMPARED).get("answer", {}).get("sentences", ()):
+            out.print(escape(line), soft_wrap=True)
     if "final" in summary and "cost" in summary:
         out.print(end_table(summary))
-        report = watched.path / "report.html"
-        out.print(f"Report: {report if report.exists() else watched.path}")
-    elif not summary:
-        out.print(f"Not finished, and no process works on it: fedatlas run --resume {watched.path}", soft_wrap=True)
+    ended = bool(read_json(above / COMPARED).get("answer")) if above and watched.compared else bool(summary)
+    if ended:
+        out.print(escape(report_line(watched, above)), soft_wrap=True)
+    else:
+        command = "the same 'fedatlas compare' command again" if above else f"fedatlas run --resume {watched.path}"
+        out.print(escape(f"Not finished, and no process works on it: {command}"), soft_wrap=True)
     for run in watched.runs:
         if why := run.summary.get("diverged"):
-            out.print(escape(f"{f'Seed {run.label}: ' if watched.several else ''}{why}"))
+            called = watched.called(run)
+            out.print(escape(f"{f'{called[:1].upper()}{called[1:]}: ' if called else ''}{why}"))
+
+
+def report_line(watched: Watched, above: Path | None) -> str:
+    """Return where the page is; of a run without one, how to write it."""
+    pages = [watched.path / "report.html", *([above / PAGE] if above else [])]
+    found = next((page for page in pages if page.exists()), None)
+    return f"Report: {found}" if found else f"Its report: fedatlas report {watched.path}"
 
 
 def picture(watched: Watched) -> RenderableType:
     """Return what stands on the screen."""
     table = Table(box=None, pad_edge=False)
     if watched.several:
-        for title in ("seed", "", "round", *titles(watched.runs), "curve"):
+        for title in (watched.heading, "", "round", *titles(watched.runs), "curve"):
             table.add_column(title, justify="left" if title in {"", "curve"} else "right")
         for run in watched.runs:
             figures = [text for _, text in columns(run.rows[-1])[1:]] if run.rows else ["-"] * len(titles(watched.runs))

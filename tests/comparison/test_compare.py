@@ -93,7 +93,9 @@ def test_words_that_are_wrong_are_all_named(words: list[str], said: str) -> None
 def test_seeds_are_counted_or_listed() -> None:
     assert seeds_of("3") == (1, 2, 3)
     assert seeds_of("4,9") == (4, 9)
-    for wrong in ("0", "x", "1,1", "-2", ""):
+    with pytest.raises(ConfigError, match="names 1 twice"):
+        seeds_of("1,1")
+    for wrong in ("0", "x", "-2", "", ",", "1,"):
         with pytest.raises(ConfigError, match="--seeds"):
             seeds_of(wrong)
 
@@ -109,6 +111,9 @@ def test_all_refused_schemes_are_named_before_any_run(file: Path, tmp_path: Path
         compared(file, tmp_path / "out", ["algorithm.name=fedavg,fedprox", "partition.clients=4000"])
     for words, said in (
         (["local.lr=0.1"], "nothing to compare"),
+        (["local.lr=0.01..0.3"], "'fedatlas tune' searches a range"),
+        (["local.lr=0.01..0.3,0.5"], "'fedatlas tune' searches a range"),
+        (["algorithm.name=fedavg,fedprx"], r"did you mean 'fedprox'\?$"),  # one mark at the end
         (["seed=1,2"], "--seeds"),
         (["local.lr=0.1,0.10"], "same experiment"),
         (["data.limit=" + ",".join(map(str, range(50, 120)))], "at most 64"),
@@ -132,13 +137,18 @@ def test_runs_and_baselines_are_those_of_runs_by_hand(file: Path, tmp_path: Path
         assert summary(out / name)["final"] == summary(tmp_path / name)["final"]
     assert {row["scheme"] for row in record["answer"]["rows"]} == {"fedavg", "fedprox"}
     page = (out / record["page"]).read_text()
-    assert "2 runs compared" in page
+    assert "2 schemes compared in 4 runs" in page
+    order = [row["scheme"] for row in record["answer"]["rows"]]
+    assert [page.index(f"<td>{name}") for name in order] == sorted(page.index(f"<td>{name}") for name in order)
+    assert "Each pair of schemes" in page
+    assert [(pair["one"], pair["other"], pair["p"]) for pair in record["answer"]["pairs"]] == [(*order, None)]
     ranking, *answers = record["answer"]["sentences"]
     assert ranking in page  # the terminal, the record and the page say the same
     assert "no verdict over seeds" in ranking
-    assert [summary(out / name)["answer"]["text"] in line for line in answers for name in [line.partition(":")[0]]] == [
-        True
-    ]
+    taken = record["answer"]["take"]
+    assert taken == order[0]
+    assert answers[0] == f"{taken}: {summary(out / taken)['answer']['text']}"
+    assert any(line.startswith("All schemes ran with local.lr=0.05") for line in answers)
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -177,10 +187,36 @@ def test_what_is_there_is_not_run_again_and_more_may_be_asked(file: Path, copy: 
     compared(file, out, ["algorithm.name=fedavg,fedprox,fedadam"], "3", baselines=True)
     assert begun == ["fedavg-seed-3", "fedprox-seed-3", "fedadam-seed-1", "fedadam-seed-2", "fedadam-seed-3"]
     assert summary(out / "fedavg")["seeds"] == [1, 2, 3]
-    with pytest.raises(ConfigError, match="another comparison"):
-        compared(file, out, [*BOTH, "rounds=3"])
+    kept = (out / RECORD).read_text()
+    with pytest.raises(ConfigError, match=r"larger comparison, with fedadam and seed 3: "):
+        compared(file, out, baselines=True)  # the smaller one would replace it
+    for other in ([*BOTH, "rounds=3"], ["local.lr=0.1,0.2"]):
+        with pytest.raises(ConfigError, match="another comparison"):
+            compared(file, out, other)
+    assert (out / RECORD).read_text() == kept
     with pytest.raises(ConfigError, match="holds no comparison"):
         compared(file, out / "fedavg")
+
+
+def test_a_folder_is_named_by_schemes_and_seeds_and_not_by_words_of_the_answer(file: Path) -> None:
+    name = comparison_of(file, BOTH, "2").name
+    others = [
+        comparison_of(file, BOTH, "3"),
+        comparison_of(file, ["algorithm.name=fedavg,fedadam"], "2"),
+        comparison_of(file, [*BOTH, "rounds=3"], "2"),
+    ]
+    assert len({name, *(one.name for one in others)}) == 4
+    file.write_text(SMALL + "[evaluation]\nmargin = 0.05\n[words]\nparty = 'office'\n")
+    assert comparison_of(file, BOTH, "2").name == name
+
+
+def test_another_margin_makes_another_answer_without_a_run(file: Path, copy: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(children, "forked", lambda *given: pytest.fail("a run began"))
+    compared(file, copy, [*BOTH, "evaluation.margin=0.3", 'words={party="office"}'], baselines=True)
+    for folder in (copy / "fedavg", copy / "fedavg" / "seed-1"):
+        assert summary(folder)["answer"]["asked"]["margin"] == 0.3
+        assert summary(folder)["answer"]["asked"]["party"] == "office"
+    assert "office" in (copy / "comparison.html").read_text()
 
 
 def test_a_comparison_that_was_stopped_goes_on(file: Path, tmp_path: Path, made: Path) -> None:
@@ -217,3 +253,17 @@ def test_the_command_prints_the_answer_and_the_page(file: Path, tmp_path: Path) 
     assert found["answer"]["figure"] == "accuracy"
     refused = CliRunner().invoke(app, ["compare", str(file), "local.lr=0.1"])
     assert isinstance(refused.exception, ConfigError)
+
+
+def test_a_dry_run_says_what_would_be_run_and_runs_nothing(file: Path, copy: Path, tmp_path: Path) -> None:
+    def said(seeds: str, out: Path) -> str:
+        words = ["compare", str(file), *BOTH, "--seeds", seeds, "--out", str(out), "--dry-run"]
+        return CliRunner().invoke(app, words, catch_exceptions=False).output
+
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+    assert "2 schemes: fedavg and fedprox; seeds 1 and 2." in said("2", copy)
+    assert "4 runs, of which 0 would be run" in said("2", copy)
+    assert "6 runs, of which 2 would be run" in said("3", copy)
+    assert before == {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+    assert "4 runs, of which 4 would be run" in said("2", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

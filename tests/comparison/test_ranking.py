@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedatlas.comparison.answer import table_lines
+from fedatlas.record.run_folder import JUDGED, RunFolder
+from fedatlas.reporting.answer import answer_blocks
+from fedatlas.reporting.blocks import as_cell
 from fedatlas.reporting.ranking import ranked
+from fedatlas.reporting.ranking_rows import resampled
+from fedatlas.reporting.ranking_tables import ranking_tables
+from fedatlas.verdict.answer import Answer, Asked
+from fedatlas.verdict.rule import Ends, PartyVerdict
+from fedatlas.verdict.schemes import Resampled
 
 SEEDS = range(1, 6)
 
@@ -73,3 +84,92 @@ def test_the_table_is_aligned(rows: int) -> None:
     assert len({len(line) for line in lines}) <= 1
     assert len(lines) == (rows + 1 if rows else 0)
     assert all("alone" not in line for line in lines)  # no scheme has the baseline
+
+
+def test_rows_that_all_seeds_share_leave_their_paired_error_in_a_pair(tmp_path: Path) -> None:
+    """Of 200 rows both are right on 100, and one alone on 30, the other alone on 10: the difference is 0.1 on each seed's rows.
+
+    Its standard error is the root of (40 / 200 - 0.1^2) / 200 = 0.0308, however many seeds agree.
+    """
+    right = {"one": [1] * 100 + [1] * 30 + [0] * 70, "other": [1] * 100 + [0] * 30 + [1] * 10 + [0] * 60}
+    folders = {name: RunFolder(tmp_path / name) for name in right}
+    for name, hits in right.items():
+        folders[name].path.mkdir()
+        folders[name].save_arrays(JUDGED, {"score": np.array(hits, dtype=float), "weight": np.ones(200)})
+    more = {"metric": {"name": "accuracy", "value": None}, "per_client": [{"client": 0}, {"client": 1}]}
+    values = {name: sum(hits) / 200 for name, hits in right.items()}
+    given = {
+        name: {
+            seed: summary(
+                0.0, **{**more, "metric": {"name": "accuracy", "value": value + 0.001 * seed * (name == "one")}}
+            )
+            for seed in SEEDS
+        }
+        for name, value in values.items()
+    }
+
+    def of(name: str, seed: int) -> Resampled | None:
+        return resampled(folders[name], given[name][seed])
+
+    found, blind = ranked(given, of), ranked(given)
+    assert found is not None
+    assert blind is not None
+    (pair,), (without,) = found.ranking.pairs, blind.ranking.pairs
+    assert pair.difference is not None
+    assert without.difference is not None
+    assert pair.difference.error == pytest.approx(0.0308, rel=0.15)  # 400 draws know it to 4%
+    assert without.difference.error < 0.001
+    anew = {name: {seed: {**one, "judged_on": seed} for seed, one in runs.items()} for name, runs in given.items()}
+    drawn = ranked(anew, of)
+    assert drawn is not None
+    assert drawn.ranking.pairs == [without._replace(shared=False)]
+
+
+def test_the_tables_name_the_scheme_to_take_and_each_pair() -> None:
+    cost = {"bytes_up": 1.0, "bytes_down": 1.0, "bytes_peer": 0.0, "seconds": 1.0}
+    given = {
+        name: {seed: summary(value + 0.01 * (seed % step), algorithm=name, cost=cost) for seed in SEEDS}
+        for name, value, step in (("FedProx", 0.901, 2), ("FedAvg", 0.9, 3), ("FedYogi", 0.1, 2))
+    }
+    found = ranked(given)
+    assert found is not None
+    ranking, pairs = ranking_tables(found)
+    assert [as_cell(row[0]).body for row in ranking.rows] == found.ranking.order
+    assert [as_cell(row[0]).note for row in ranking.rows if as_cell(row[0]).note] == ["the one to take"]
+    assert found.chosen == "FedAvg"
+    assert {as_cell(row[0]).body: as_cell(row[-1]).body for row in pairs.rows} == {
+        f"{pair.one}, {pair.other}": "told apart" if pair.apart else "not told apart" for pair in found.ranking.pairs
+    }
+    assert {pair.apart for pair in found.ranking.pairs} == {True, False}
+    assert pairs.csv.count("\n") == 1 + len(found.ranking.pairs)
+    assert ranking_tables(found._replace(ranking=found.ranking._replace(pairs=[]))) == []
+
+
+def test_the_page_says_for_whom_of_the_scheme_to_take_alone(tmp_path: Path) -> None:
+    """Every office stands there with its interval and verdict, also one whose rows are too few."""
+    parties = [
+        PartyVerdict(0, "north", 90, "gains", Ends(0.1, 0.05, 0.15, 0.02), together=0.9, alone=0.8),
+        PartyVerdict(1, "south", 9, "too few to say"),
+    ]
+    asked = Asked("FedAvg", "accuracy", "accuracy", party="office")
+    entries = []
+    for name, value, wobble in (("scaffold", 0.901, 2), ("fedavg", 0.9, 3)):
+        answer = Answer(asked, "yes", [1], ["rows"], 99, 200, True, value, 0.8, None, None, None, parties)
+        cost = {"bytes_up": 1.0 + (name == "scaffold"), "bytes_down": 1.0, "bytes_peer": 0.0, "seconds": 1.0}
+        subjects = []
+        for seed in SEEDS:
+            told = answer._replace(together=value + 0.01 * (seed % wobble))
+            one = summary(value, algorithm=name, cost=cost, seed=seed, answer=told.plain())
+            subjects.append(SimpleNamespace(summary=one, folder=RunFolder(tmp_path)))
+        entries.append(
+            SimpleNamespace(
+                label=name, key=name, summary={"answer": {"text": name, **answer.plain()}}, subjects=subjects
+            )
+        )
+    blocks: Any = answer_blocks(entries)  # type: ignore[arg-type]
+    tables = {block.id: block for block in blocks if block.kind == "table"}
+    assert list(tables) == ["ranking", "pairs", "fedavg-answer"]
+    assert "Take fedavg, which cannot be told apart from scaffold" in blocks[0].body
+    rows = [[as_cell(cell).body for cell in row] for row in tables["fedavg-answer"].rows]
+    assert [(row[0], row[-1]) for row in rows] == [("north", "gains"), ("south", "too few to say")]
+    assert as_cell(tables["fedavg-answer"].rows[0][4]).note == "+0.050 to +0.150"

@@ -14,6 +14,7 @@ from fedatlas import Experiment, Table, run
 from fedatlas.cli import app
 from fedatlas.comparison.draws import Searched, searched_keys, trials_of
 from fedatlas.comparison.tune import TUNED, WINNER, tune, tuning_of, winner
+from fedatlas.comparison.tune_notices import near_end, told_apart
 from fedatlas.comparison.values import given_keys
 from fedatlas.course.progress import Run, Silent
 from fedatlas.errors import ConfigError
@@ -133,6 +134,7 @@ def test_a_tuning_that_was_stopped_goes_on_and_may_grow(file: Path, tmp_path: Pa
     _, more = tuned(file, out, "local.lr=0.01..0.3", budget=4, say=told.append)
     assert more["trials"][:3] == record["trials"]
     assert sum(line.startswith("trial") for line in told) == 1
+    assert not any(" min" in line or "0 left" in line for line in told)  # seconds, and nothing once all have ended
     with pytest.raises(ConfigError, match="another tuning"):
         tuned(file, out, "local.lr=0.01..0.4")
 
@@ -142,4 +144,29 @@ def test_the_command_prints_the_winner_on_test_rows(file: Path, tmp_path: Path) 
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0, said.output
     assert "The winner, local.lr=0.1, reaches accuracy" in said.output
+    assert "be told apart from the next: accuracy" in said.output
     assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["winner"] == {"local.lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0.001, "lower"), (0.0019, "lower"), (0.0021, ""), (0.4, ""), (0.6, "upper"), (1.0, "upper")]
+)
+def test_a_winner_near_the_end_of_its_range_is_said(value: float, said: str) -> None:
+    """A tenth of 0.001..1 on a log scale ends at 0.001 * 1000^0.1 = 0.001995."""
+    found = near_end([LR, Searched("local.momentum", values=(0, 0.5))], {"local.lr": value, "local.momentum": 0.5})
+    assert [f"{said} end of its range, 0.001..1" in line for line in found] == [True] * bool(said)
+
+
+def test_whether_the_winner_can_be_told_apart_is_said() -> None:
+    def trials(figure: str, *values: float, rows: int | None = 100) -> list[dict[str, Any]]:
+        return [{"figure": figure, "validation": value, "rows": rows} for value in values]
+
+    # of 0.9 and 0.8 on 100 rows: 1.96 * root((0.09 + 0.16) / 100) = 0.098
+    assert (
+        "can be told apart from the next: accuracy 0.900 and 0.800 on 100"
+        in told_apart(trials("accuracy", 0.9, 0.8))[0]
+    )
+    assert "cannot be told apart" in told_apart(trials("accuracy", 0.9, 0.81))[0]
+    assert "cannot be told apart" in told_apart(trials("accuracy", 1.0, 0.995))[0]
+    assert "cannot be said from their figures alone" in told_apart(trials("auc", 0.9, 0.1))[0]
+    assert told_apart(trials("accuracy", 0.9)) == told_apart(trials("accuracy", 0.9, 0.1, rows=None)) == []

@@ -99,7 +99,7 @@ def test_the_screen_follows_a_run_until_it_ends(tmp_path: Path):
     (path / "summary.json").write_text(json.dumps(SUMMARY))
     screen.until("what follows the rounds")
     (path / "lock").unlink()
-    screen.until("Report:")
+    screen.until("fedatlas report")
     assert screen.close() == 0
     assert "0.9876" in screen.text
 
@@ -130,7 +130,7 @@ def test_several_seeds_stand_in_one_table(tmp_path: Path):
     assert re.search(r"8\s+not begun\s+0/4", screen.text)
     (path / "summary.json").write_text(json.dumps(SUMMARY))
     (path / "lock").unlink()
-    screen.until("Report:")
+    screen.until("fedatlas report")
     assert screen.close() == 0
 
 
@@ -198,3 +198,61 @@ def test_watching_takes_no_torch_and_refuses_other_folders(tmp_path: Path):
     command = [sys.executable, "-m", "fedatlas", "watch", str(tmp_path)]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stderr) == (2, f"fedatlas: '{tmp_path}' is not a run: it has no config.toml.\n")
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Path:
+    """A comparison's folder while a process holds it: one scheme's seed has ended, the other's has not begun."""
+    out = tmp_path / "compared"
+    out.mkdir()
+    (out / "lock").touch()
+    labels = ("fedavg", "fedprox")
+    (out / "comparison.json").write_text(json.dumps({"schemes": [{"label": name} for name in labels], "seeds": [7]}))
+    for name in labels:
+        folder(out / name, "seeds = [7]")
+        (out / name / "lock").unlink()
+    first = folder(out / "fedavg" / "seed-7")
+    (first / "lock").unlink()
+    add(first, *(row(t, 0.2 * t) for t in range(5)))
+    (first / "summary.json").write_text(json.dumps(SUMMARY))
+    return out
+
+
+def test_a_scheme_whose_comparison_is_at_work_goes_on(comparison: Path, no_terminal: Callable[..., str]):
+    assert Watched(comparison / "fedprox").goes_on()
+    assert not Watched(comparison / "fedavg" / "seed-7").goes_on()  # it is finished
+    (comparison / "lock").unlink()
+    assert not Watched(comparison / "fedprox").goes_on()
+    said = no_terminal(comparison / "fedprox")
+    assert "the same 'fedatlas compare' command again" in said
+    assert "--resume" not in said  # which would keep the comparison from going on
+
+
+def test_a_comparison_is_watched_until_its_answer(comparison: Path, no_terminal: Callable[..., str]):
+    watched = Watched(comparison)
+    assert watched.goes_on()
+    watched.look()
+    assert [(run.label, run.state()) for run in watched.runs] == [
+        ("fedavg, seed 7", "finished"),
+        ("fedprox, seed 7", "not begun"),
+    ]
+    (comparison / "lock").unlink()
+    said = no_terminal(comparison)
+    assert "comparison of fedavg, fedprox" in said
+    assert "fedavg, seed 7, round 4" in said
+    assert "the same 'fedatlas compare' command again" in said
+    record = json.loads((comparison / "comparison.json").read_text())
+    (comparison / "comparison.json").write_text(json.dumps({**record, "answer": {"sentences": ["Take fedavg."]}}))
+    (comparison / "comparison.html").touch()
+    said = no_terminal(comparison)
+    assert "Take fedavg." in said
+    assert f"Report: {comparison / 'comparison.html'}" in said
+
+
+def test_a_report_is_named_only_where_there_is_one(comparison: Path, no_terminal: Callable[..., str]):
+    run = comparison / "fedavg" / "seed-7"
+    assert f"Its report: fedatlas report {run}" in no_terminal(run)
+    (comparison / "comparison.html").touch()
+    assert f"Report: {comparison / 'comparison.html'}" in no_terminal(run)
+    (run / "report.html").touch()
+    assert f"Report: {run / 'report.html'}" in no_terminal(run)

@@ -22,7 +22,7 @@ from fedatlas.verdict.evidence import (
 )
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, ends, fate, federate
-from fedatlas.verdict.schemes import SeedFigure, holm, rank, ranking_text
+from fedatlas.verdict.schemes import Resampled, SchemeCost, SeedFigure, choice_text, chosen, holm, rank, ranking_text
 from fedatlas.verdict.sentences import text
 
 ASKED = Asked("FedAvg", "auc", "AUC", party="office", cost=28_800, trivial="always answering 'no'")
@@ -93,8 +93,63 @@ def test_a_ranking_says_what_cannot_be_told_apart():
     ]
     assert ranking_text(found, "AUC") == (
         "By mean AUC: fedprox 0.910, fedavg 0.907, scaffold 0.500. fedprox cannot be told apart from fedavg. "
-        "fedprox is better than scaffold."
+        "fedprox and fedavg are better than scaffold."
     )
+
+
+def test_a_pair_without_the_best_scheme_that_is_told_apart_is_said():
+    """The best swings, so that nothing is told apart from it; the other two never swing against each other."""
+    found = rank({"wild": scheme(0.99, 0.5, 0.99, 0.99), "fedavg": scheme(0.8, 0.81, 0.8, 0.81),
+                  "fedyogi": scheme(0.7, 0.71, 0.71, 0.7)})  # fmt: skip
+    told = ranking_text(found, "AUC")
+    assert found.unclear("wild") == ["fedavg", "fedyogi"]
+    assert "fedavg is better than fedyogi." in told
+
+
+def test_seeds_that_all_agree_without_telling_apart_ask_for_more():
+    found = rank({"a": scheme(0.91, 0.95, 0.99, 0.9001), "b": scheme(0.9, 0.9, 0.9, 0.9)})
+    assert [(p.apart, p.ahead, p.may_tell) for p in found.pairs] == [(False, 4, True)]
+    assert "a ahead of b in 4 of 4 seeds; more seeds may tell." in ranking_text(found, "AUC")
+    mixed = rank({"a": scheme(0.91, 0.95, 0.99, 0.89), "b": scheme(0.9, 0.9, 0.9, 0.9)})
+    assert "may tell" not in ranking_text(mixed, "AUC")
+
+
+def test_test_rows_that_all_seeds_share_leave_their_error_in_a_pair():
+    """Differences 0.04, 0.05, 0.06: by seeds alone t = 5 / (1 / sqrt 3) = 8.66; the rows' error of 0.03 makes it 1.64."""
+    draws = np.array([0.0, 0.03, -0.03] * 100)
+
+    def shared(*values: float, rows: bool, moved: float) -> dict[int, SeedFigure]:
+        found = Resampled(np.concatenate([[0.0], moved * draws]), 1_000_000) if rows else None
+        return {seed: SeedFigure(value, "all", found) for seed, value in enumerate(values)}
+
+    for rows, apart in ((False, True), (True, False)):
+        one, other = shared(0.94, 0.95, 0.96, rows=rows, moved=1.0), shared(0.9, 0.9, 0.9, rows=rows, moved=0.0)
+        (pair,) = rank({"one": one, "other": other}, drawn=0.25).pairs
+        assert (pair.apart, pair.shared) == (apart, True)
+    assert pair.difference is not None
+    assert pair.difference.error == pytest.approx(math.sqrt(0.0001 / 3 + 0.0009 * 2 / 3), rel=1e-3)
+    assert "more test rows or seeds may tell" in ranking_text(rank({"one": one, "other": other}), "AUC")
+
+
+def test_of_schemes_not_told_apart_the_cheapest_is_taken_and_fedavg_where_costs_are_equal():
+    close = {"scaffold": scheme(0.905, 0.91, 0.9), "fedprox": scheme(0.904, 0.9, 0.91),
+             "fedavg": scheme(0.9, 0.9, 0.91), "bad": scheme(0.1, 0.11, 0.1)}  # fmt: skip
+    costs = {"scaffold": SchemeCost(315e3, 1.0), "fedprox": SchemeCost(161_100, 1.0),
+             "fedavg": SchemeCost(161_000, 1.1, plainest=True), "bad": SchemeCost(1.0, 0.1)}  # fmt: skip
+    found = rank(close)
+    assert found.order[0] == "scaffold"
+    assert chosen(found, costs) == "fedavg"
+    assert choice_text(found, costs) == (
+        "Take fedavg, which cannot be told apart from scaffold: it sends less (161\xa0kB a seed against 315\xa0kB)."
+    )
+    equal = {**costs, "scaffold": SchemeCost(161_000, 1.0)}
+    assert "costs no more and is the plainest" in choice_text(found, equal)
+    slow = {**equal, "fedavg": SchemeCost(161_000, 9.0), "scaffold": SchemeCost(161_000, 9.0)}
+    assert "takes less time" in choice_text(found, slow)
+    hidden = {name: SchemeCost(None, 1.0) for name in costs}
+    assert (chosen(found, hidden), choice_text(found, hidden)) == ("scaffold", "")
+    two = {name: dict(list(each.items())[:2]) for name, each in close.items()}
+    assert chosen(rank(two), costs) == "scaffold"  # without a verdict over seeds, nothing says that they are alike
 
 
 def test_seeds_judged_on_other_rows_are_not_compared():

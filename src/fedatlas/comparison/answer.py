@@ -6,38 +6,72 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedatlas.comparison.remarks import pooled_remark, rate_remark, rounds_remark
 from fedatlas.metrics.intervals import over_seeds
+from fedatlas.metrics.metric import METRICS
 from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
 from fedatlas.reporting.ranking import Ranked, ranked
+from fedatlas.reporting.ranking_rows import resampled
+from fedatlas.verdict.schemes import Pair
 from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 
 Plain = Mapping[str, Any]
+TOGETHER = ("federated", "local_only")
 NOTHING = "No runs came to their end that could be compared."
 
 
-def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path) -> dict[str, Any]:
-    """Return the answer: the figure, one row per scheme from best to worst, and the sentences.
+def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the answer: the figure, one row per scheme from best to worst, the pairs, and the sentences.
 
-    ``schemes``: their entries of the record, each with the seeds that ended well.
+    ``schemes``: their entries of the record, each with the seeds that ended well; ``keys``: those with several values.
     """
     runs: dict[str, dict[int, Plain]] = {
         one["label"]: {seed: summary_of(out / one["label"], seed) for seed in one["seeds"]} for one in schemes
     }
     ends = [line for one in schemes for line in end_lines(one)]
-    found = ranked({name: seeds for name, seeds in runs.items() if seeds})
+    found = ranked(
+        {name: seeds for name, seeds in runs.items() if seeds},
+        lambda name, seed: resampled(RunFolder(out / name / f"seed-{seed}"), runs[name][seed]),
+    )
     if found is None:
-        return {"figure": None, "words": "", "rows": [], "sentences": [NOTHING, *ends]}
+        return {"figure": None, "words": "", "rows": [], "pairs": [], "take": "", "sentences": [NOTHING, *ends]}
     rows = [row(name, runs[name], found) for name in found.ranking.order]
-    told = [found.text, *best_text(out, found.ranking.order), *ends]
-    return {"figure": found.figure, "words": found.words, "rows": rows, "sentences": told}
+    told = [found.text, *taken_text(out, found.chosen), *remarks(rows, found, out, keys), *ends]
+    pairs = [plain_pair(one) for one in found.ranking.pairs]
+    head = {"figure": found.figure, "words": found.words, "rows": rows, "pairs": pairs}
+    return {**head, "take": found.chosen, "sentences": told}
 
 
-def best_text(out: Path, order: Sequence[str]) -> list[str]:
-    """Return the answer of the best scheme over its seeds: whether to federate with it, at which cost, for whom."""
-    top = RunFolder(out / order[0]) if order else None
+def taken_text(out: Path, name: str) -> list[str]:
+    """Return the answer of the scheme to take over its seeds: whether to federate with it, at which cost, for whom."""
+    top = RunFolder(out / name) if name else None
     if top is None or not (top.path / SUMMARY).exists() or "answer" not in (summary := top.summary()):
         return []
-    return [f"{order[0]}: {summary['answer']['text']}"]
+    return [f"{name}: {summary['answer']['text']}"]
+
+
+def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: Sequence[str]) -> list[str]:
+    """Return what the figures of a comparison may not be read to say."""
+    lower = found.lower_is_better
+    runs = {one["scheme"]: [RunFolder(out / one["scheme"] / f"seed-{seed}") for seed in one["seeds"]] for one in rows}
+    curves = {name: [curve_of(run.rows(), found.figure) for run in each] for name, each in runs.items()}
+    rates = [each[0].config().local.lr for each in runs.values() if each]
+    taken = [one for one in rows if one["scheme"] == found.chosen]
+    pooled = [line for one in taken for line in pooled_remark(one, lower_is_better=lower)]
+    return [*pooled, *rounds_remark(curves, lower_is_better=lower), *rate_remark(keys, rates)]
+
+
+def curve_of(rows: Sequence[Mapping[str, Any]], figure: str) -> list[float | None]:
+    """Return the figure of the judged rounds, or the accuracy where rounds are not judged by it and more is better."""
+    known = next((key for key in (figure, "accuracy") if any(key in row for row in rows)), None)
+    usable = known == figure or (figure not in METRICS or not METRICS[figure].lower_is_better)
+    return [row.get(known) for row in rows[1:]] if known is not None and usable else []
+
+
+def plain_pair(pair: Pair) -> dict[str, Any]:
+    """Return a pair as plain values: the difference with its interval, p after Holm's rule, in how many seeds it is ahead."""
+    gap = None if pair.difference is None else pair.difference._asdict()
+    return {**pair._asdict(), "difference": gap, "may_tell": pair.may_tell}
 
 
 def end_lines(one: Mapping[str, Any]) -> list[str]:
@@ -73,11 +107,22 @@ def _of_baseline(summary: Plain, part: str, figure: str) -> float | None:
     if part == "local_only" and "answer" in summary:
         alone: float | None = summary["answer"]["alone"]
         return alone
+    if summary.get("answer", {}).get("own_rows"):  # together and alone are over the parties' own rows, and so is this
+        return _on_own_rows(gain.get("metric", {}).get("clients", ()), part)
     if "metric" in gain:
         value: float | None = gain["metric"]["values"].get(part)
         return value
     mean: float | None = gain.get("summary", {}).get(part, {}).get("mean") if gain.get("figure") == figure else None
     return mean
+
+
+def _on_own_rows(clients: Sequence[Plain], part: str) -> float | None:
+    """Return a model's mean over the parties' own test rows, of the parties that the answer compares."""
+    own = [one["own"] for one in clients if one.get("own")]
+    told = [(one["test_rows"], [one.get(name, {}).get("value") for name in (part, *TOGETHER)]) for one in own]
+    known = [(n, values[0]) for n, values in told if None not in values]
+    total = sum(n for n, _ in known)
+    return sum(n * value for n, value in known) / total if total else None
 
 
 def table_lines(answer: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedatlas.comparison.values import GivenKey
+from fedatlas.comparison.values import GivenKey, stopped
 from fedatlas.config import value_of
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream
@@ -51,7 +51,7 @@ def searched_keys(given: Sequence[GivenKey]) -> list[Searched]:
     for one in given:
         if len(one.values) > 1:
             found.append(Searched(one.key, tuple(map(value_of, one.values))))
-        elif ".." in one.values[0] and "/" not in one.values[0] and one.values[0][:1] not in "\"'[{":
+        elif is_range(one.values[0]):
             try:
                 found.append(range_of(one))
             except ConfigError as error:
@@ -59,12 +59,17 @@ def searched_keys(given: Sequence[GivenKey]) -> list[Searched]:
     if any(one.key in ("seed", "seeds") for one in found):
         wrong.append("a seed is not tuned")
     if wrong:
-        raise ConfigError("; ".join(wrong) + ".")
+        raise ConfigError(stopped("; ".join(wrong)))
     if not found:
         raise ConfigError(
             "nothing to tune: give a key a range, local.lr=0.01..0.3, or values, local.momentum=0,0.5,0.9."
         )
     return found
+
+
+def is_range(text: str) -> bool:
+    """Return whether a value is meant as a range ``a..b``, and is no path, text or list."""
+    return ".." in text and "/" not in text and text[:1] not in "\"'[{"
 
 
 def range_of(one: GivenKey) -> Searched:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from fedatlas import plugins
-from fedatlas.comparison.values import GivenKey, given_keys, label_of
+from fedatlas.comparison.draws import is_range
+from fedatlas.comparison.values import GivenKey, given_keys, label_of, stopped
 from fedatlas.config import ExperimentConfig, read
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
@@ -34,12 +35,19 @@ class ComparedScheme(NamedTuple):
     checked: Checked
     task: str  # "classes" or "numbers"
 
+    @property
+    def key(self) -> str:
+        """Digest of everything that its runs compute, whatever the seeds: the same for runs that need not be made again."""
+        config = self.checked.with_seed(0).config
+        parts = [config.hash(), str(config.rounds), *sorted(plugins.LOADED.values())]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
 
 class Comparison(NamedTuple):
     """Schemes that are run with the same seeds."""
 
     name: str  # of its default folder
-    key: str  # of everything that its schemes have in common; a folder continues a comparison with the same key
+    key: str  # of its schemes and seeds
     keys: tuple[str, ...]  # with several values
     seeds: tuple[int, ...]
     schemes: tuple[ComparedScheme, ...]
@@ -52,6 +60,10 @@ def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = N
     """
     given = given_keys(words)
     several = [one for one in given if len(one.values) > 1]
+    if ranges := [one.text(i) for one in given for i, text in enumerate(one.values) if is_range(text)]:
+        raise ConfigError(
+            f"'{ranges[0]}': a comparison runs the values that are listed, local.lr=0.01,0.1; 'fedatlas tune' searches a range."
+        )
     if not several:
         raise ConfigError("nothing to compare: give a key several values, such as algorithm.name=fedavg,fedprox.")
     if any(one.key in ("seed", "seeds") for one in (given if seeds else several)):
@@ -67,17 +79,19 @@ def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = N
     with read_once(), one_thread_an_operator():
         made = made_of_all(labels, [partial(_scheme, path, given, at, asked) for at in chosen])
     refuse_alike(made)
-    fixed = [one.text(0) for one in given if len(one.values) == 1 and one.key not in ("seed", "seeds")]
-    whole = [path.read_text(encoding="utf-8") if path else "", *fixed, *sorted(plugins.LOADED.values())]
+    numbers = made[0].config.seeds or ()
+    whole = [*sorted(f"{one.label} {one.key}" for one in made), *map(str, sorted(numbers))]
     key = hashlib.sha256("\0".join(whole).encode()).hexdigest()
     name = f"{path.stem if path else 'default'}-{key[:8]}"
-    return Comparison(name, key, tuple(one.key for one in several), made[0].config.seeds or (), tuple(made))
+    return Comparison(name, key, tuple(one.key for one in several), numbers, tuple(made))
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Return the seeds of ``--seeds``: 1 to N, or those that are listed."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words) or words == ["0"]:
+    if twice := next((word for word in words if word and words.count(word) > 1), ""):
+        raise ConfigError(f"--seeds {text} names {twice} twice: write each seed once, or how many, --seeds 5.")
+    if not all(word.isdecimal() for word in words) or words == ["0"]:
         raise ConfigError(f"--seeds {text}: write how many, --seeds 5, or which, --seeds 1,4,9.")
     return tuple(range(1, int(words[0]) + 1)) if len(words) == 1 else tuple(map(int, words))
 
@@ -97,11 +111,11 @@ def made_of_all(labels: Sequence[str], makers: Sequence[Callable[[], Made]]) -> 
         except FedatlasError as error:
             wrong.setdefault(str(error).rstrip("."), []).append(label)
     if len(wrong) == 1 and not made:  # the same for all: it is the file's
-        raise ConfigError(f"{next(iter(wrong))}.")
+        raise ConfigError(stopped(next(iter(wrong))))
     if wrong:
         refused = sum(map(len, wrong.values()))
         said = "; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items())
-        raise ConfigError(f"{refused} of {count(len(labels), 'scheme')} cannot be run, so none was: {said}.")
+        raise ConfigError(stopped(f"{refused} of {count(len(labels), 'scheme')} cannot be run, so none was: {said}"))
     return made
 
 

@@ -15,7 +15,8 @@ import tomli_w
 from fedatlas import plugins
 from fedatlas.comparison.draws import Searched, searched_keys, trials_of
 from fedatlas.comparison.folder import refuse_other
-from fedatlas.comparison.values import given_keys
+from fedatlas.comparison.tune_notices import near_end, told_apart
+from fedatlas.comparison.values import given_keys, stopped
 from fedatlas.config import EvaluationConfig, ExperimentConfig, parse, value_of
 from fedatlas.course.progress import Progress, Run
 from fedatlas.data.sources import read_once
@@ -98,8 +99,8 @@ def refuse_wrong(given: Tuning) -> None:
     if not wrong:
         return
     if len(wrong) == 1 and len(next(iter(wrong.values()))) == sum(len(one.limits) for one in given.keys):
-        raise ConfigError(f"{next(iter(wrong))}.")  # the same with all values: it is the file's
-    raise ConfigError("; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items()) + ".")
+        raise ConfigError(stopped(next(iter(wrong))))  # the same with all values: it is the file's
+    raise ConfigError(stopped("; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items())))
 
 
 def plan_of_trials(given: Tuning, trials: Sequence[Mapping[str, Any]], parallel: int) -> StudyPlan:
@@ -142,7 +143,15 @@ def tune(
         write_winner(out / WINNER, values, best)
         say(f"The winner, {values_text(best['values'])}, is trained as the file says, and judged once.")
         done = ensure(checked(parse(values)), out / "winner", More(None, attacks=True), progress)
-        record = {**head, "trials": tried, "winner": best["values"], "validation": best["validation"]}
+        ordered = [one for one in sorted(tried, key=better, reverse=True) if one["validation"] is not None]
+        notices = [*told_apart(ordered), *near_end(given.keys, best["values"])]
+        record = {
+            **head,
+            "notices": notices,
+            "trials": tried,
+            "winner": best["values"],
+            "validation": best["validation"],
+        }
         write_json(out / TUNED, record)
     return done, record
 
@@ -152,7 +161,8 @@ def said(table: Table, run: PlannedRun) -> Plain:
     key = run.keys.run_key
     status, summary = table.status(key), table.summary(key)
     figure, value = figure_of(summary) if status == "done" and summary else ("", None)
-    return {"values": dict(run.rates), "status": status, "figure": figure, "validation": value}
+    rows = summary.get("metric", {}).get("test_rows") if summary else None
+    return {"values": dict(run.rates), "status": status, "figure": figure, "validation": value, "rows": rows}
 
 
 def figure_of(summary: Plain) -> tuple[str, float | None]:
@@ -208,6 +218,7 @@ def lines(record: Plain, done: Run, out: Path) -> list[str]:
     answer = [done.summary["answer"]["text"]] if "answer" in done.summary else []
     return [
         *told,
+        *record["notices"],
         f"The winner, {values_text(record['winner'])}, reaches {figure} {reached} on test rows, which no choice has used.",
         *answer,
         f"Its file: {out / WINNER}; its run: {done.path}",

@@ -33,8 +33,13 @@ def given_keys(words: Sequence[str]) -> list[GivenKey]:
             wrong.append(why)
         found.append(one)
     if wrong:
-        raise ConfigError("; ".join(wrong) + ".")
+        raise ConfigError(stopped("; ".join(wrong)))
     return found
+
+
+def stopped(text: str) -> str:
+    """Return a sentence with one mark at its end."""
+    return text if text.endswith(("?", ".")) else f"{text}."
 
 
 def _refused(word: str, one: GivenKey, before: Sequence[str]) -> str:

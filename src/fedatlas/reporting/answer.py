@@ -8,8 +8,10 @@ from typing import Any
 from markupsafe import Markup
 
 from fedatlas.reporting.blocks import Block, Cells, TableBlock, TableCell, Text, lead, optional
-from fedatlas.reporting.entries import Entry, whole
+from fedatlas.reporting.entries import Entry
 from fedatlas.reporting.ranking import Ranked, ranked
+from fedatlas.reporting.ranking_rows import resampled
+from fedatlas.reporting.ranking_tables import ranking_tables
 from fedatlas.verdict.answer import Answer, of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni
 from fedatlas.wording import DASH, capital, count, csv_text, interval_text, number, signed
@@ -19,22 +21,29 @@ LISTED, OPEN = 200, 12  # most parties in the table, and most without a fold
 
 def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
     """Return the answer of each folder, as the terminal and summary.json give it; empty if none has one."""
+    found = ranking_of(entries) if len(entries) > 1 else None
     several, out = len(entries) > 1, list[Block]()
+    if found is not None:
+        out += [lead(found.text), *ranking_tables(found)]
     for entry in entries:
-        found = entry.summary.get("answer")
-        if not found:
+        told = entry.summary.get("answer")
+        if not told:
             continue
-        out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, found["text"])) if several else lead(found["text"]))
-        answer = of_plain(found)
-        out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and not several else []
-    if several and (found := ranking_of(entries)) is not None:
-        out.insert(0, lead(found.text))
+        out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, told["text"])) if several else lead(told["text"]))
+        answer, shown = of_plain(told), not several or (found is not None and found.chosen == entry.label)
+        out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and shown else []
     return out
 
 
 def ranking_of(entries: Sequence[Entry]) -> Ranked | None:
-    """Return the ranking of these folders over their seeds; None if they are compared by different figures."""
-    return ranked({entry.label: {s.summary["seed"]: s.summary for s in whole(entry.subjects)} for entry in entries})
+    """Rank the folders of a page by the runs that did not diverge; None as in `ranked`."""
+    runs = {
+        entry.label: {s.summary["seed"]: s for s in entry.subjects if "diverged" not in s.summary} for entry in entries
+    }
+    return ranked(
+        {label: {seed: s.summary for seed, s in found.items()} for label, found in runs.items() if found},
+        lambda label, seed: resampled(runs[label][seed].folder, runs[label][seed].summary),
+    )
 
 
 def _table(entry: Entry, found: Answer) -> TableBlock:

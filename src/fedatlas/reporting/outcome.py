@@ -38,7 +38,9 @@ TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
 def run_title(entries: Sequence[Entry]) -> str:
     """Return the title of the page."""
     if len(entries) > 1:
-        return f"{len(entries)} runs compared"
+        runs = sum(len(entry.subjects) for entry in entries)
+        alone = runs == len(entries)
+        return f"{runs} runs compared" if alone else f"{len(entries)} schemes compared in {runs} runs"
     s = entries[0].subjects[0].summary
     return f"{s['algorithm']} on {data_name(s)}"
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.metric import METRICS
-from fedatlas.verdict.schemes import SchemeRanking, SeedFigure, rank, ranking_text
-from fedatlas.wording import NAMES
+from fedatlas.verdict.schemes import (
+    Resampled,
+    SchemeCost,
+    SchemeRanking,
+    SeedFigure,
+    choice_text,
+    chosen,
+    rank,
+    ranking_text,
+)
+from fedatlas.wording import NAMES, total_of
 
 Summary = Mapping[str, Any]
 Runs = Mapping[str, Mapping[int, Summary]]
 """Scheme -> seed -> summary.json."""
+ResampledOf = Callable[[str, int], Resampled | None]
+"""(scheme, seed) -> its figure in draws of its test rows."""
+SENT = ("bytes_up", "bytes_down", "bytes_peer")
+PLAINEST = "fedavg"
 
 
 class Ranked(NamedTuple):
@@ -22,15 +36,24 @@ class Ranked(NamedTuple):
     lower_is_better: bool
     values: Mapping[str, Mapping[int, SeedFigure]]  # scheme -> seed -> the figure
     ranking: SchemeRanking
+    costs: Mapping[str, SchemeCost]
+
+    @property
+    def chosen(self) -> str:
+        """The scheme to take: of those not told apart from the best, the cheapest."""
+        return chosen(self.ranking, self.costs)
 
     @property
     def text(self) -> str:
-        """The ranking in sentences."""
-        return ranking_text(self.ranking, self.words)
+        """The ranking in sentences, and which scheme to take."""
+        return " ".join(filter(None, (ranking_text(self.ranking, self.words), choice_text(self.ranking, self.costs))))
 
 
-def ranked(runs: Runs) -> Ranked | None:
-    """Rank schemes by the figure of their answers; None without a run, or if runs are compared by different figures."""
+def ranked(runs: Runs, resampled: ResampledOf = lambda scheme, seed: None) -> Ranked | None:
+    """Rank schemes by the figure of their answers; None without a run, or if runs are compared by different figures.
+
+    ``resampled`` is asked where all runs are judged on the same test rows, whose error is then in every difference.
+    """
     known = [one for found in runs.values() for one in found.values()]
     if not known or len({_figure(one) for one in known}) > 1:
         return None
@@ -38,12 +61,26 @@ def ranked(runs: Runs) -> Ranked | None:
     words = METRICS[figure].words if figure in METRICS else NAMES[figure]
     lower = figure in METRICS and METRICS[figure].lower_is_better
     answered = all("answer" in one for one in known)
+    same = len(runs) > 1 and len({one.get("judged_on") for one in known}) == 1
     values: dict[str, dict[int, SeedFigure]] = {}
     for name, found in runs.items():
         each = {seed: (_value(one, figure, answered), str(one.get("judged_on"))) for seed, one in found.items()}
         if any(value is not None for value, _ in each.values()):
-            values[name] = {seed: SeedFigure(value, on) for seed, (value, on) in each.items() if value is not None}
-    return Ranked(figure, words, lower, values, rank(values, lower_is_better=lower, drawn=_drawn(known)))
+            values[name] = {
+                seed: SeedFigure(value, on, resampled(name, seed) if same else None)
+                for seed, (value, on) in each.items()
+                if value is not None
+            }
+    costs = {name: _cost([*found.values()]) for name, found in runs.items()}
+    return Ranked(figure, words, lower, values, rank(values, lower_is_better=lower, drawn=_drawn(known)), costs)
+
+
+def _cost(found: list[Summary]) -> SchemeCost:
+    costs = [one.get("cost", {}) for one in found]
+    seconds = over_seeds([one.get("seconds") for one in costs]).mean
+    sent = total_of(total_of(one.get(key) for key in SENT) for one in costs)
+    names = {str(one.get("algorithm", "")).lower() for one in found}
+    return SchemeCost(None if sent is None else sent / len(found), seconds or 0.0, names == {PLAINEST})
 
 
 def _figure(summary: Summary) -> str:

@@ -22,6 +22,7 @@ from fedatlas.study.outcomes import outcome_of, outcome_of_longer
 from fedatlas.study.plan import CellRuns, PlannedRun, Rates, StudyPlan
 from fedatlas.study.responses import merit
 from fedatlas.study.table import ENDED, NewRun, Outcome, Table
+from fedatlas.wording import seconds_text
 
 PARALLEL = 2
 PAUSES = (0.005, 0.1)  # shortest and longest pause in seconds between checks of the children
@@ -202,11 +203,12 @@ class StudyRunner:
     def progress(self, run: PlannedRun, outcome: Outcome) -> str:
         """Return a line on a run that has ended, and an estimate of the remaining time."""
         left = len(self.waiting) + len(self.working) + sum(len(one.runs) for one in self.untuned)
-        minutes = left * (time.monotonic() - self.began) / self.done / 60
+        more = seconds_text(left * (time.monotonic() - self.began) / self.done)
+        rest = f"; {left} left, about {more}" if left else ""
         figure = outcome.responses.get("accuracy")
         came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
         what = f"{run.kind} ({levels_text(run.levels)}), seed {run.seed}"
-        return f"{what}: {came}; {left} left, about {minutes:.0f} min"
+        return f"{what}: {came}{rest}"
 
 
 def preload(config: ExperimentConfig, seed: int) -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 from fedatlas.metrics.intervals import over_seeds
-from fedatlas.verdict.evidence import LEVEL, SEEDS, Difference, chance, of_seeds
+from fedatlas.metrics.quality import Floats
+from fedatlas.verdict.evidence import LEVEL, SEEDS, Difference, chance, of_draws, of_seeds
 from fedatlas.verdict.rule import Ends, ends
-from fedatlas.wording import listed, number
+from fedatlas.wording import bytes_text, count, listed, number, seconds_text
+
+SAME_BYTES, SAME_SECONDS = 1.01, 1.25  # times the least up to which costs count as equal; measured seconds vary
+
+
+class Resampled(NamedTuple):
+    """A figure in draws of its test rows, the same draws for every scheme."""
+
+    values: Floats  # (1 + draws,), first on all rows
+    rows: int
 
 
 class SeedFigure(NamedTuple):
@@ -17,6 +28,15 @@ class SeedFigure(NamedTuple):
 
     value: float
     judged_on: str  # fingerprint of the test rows
+    resampled: Resampled | None = None  # needed only where all seeds share their test rows
+
+
+class SchemeCost(NamedTuple):
+    """What a scheme costs, on average over its seeds."""
+
+    bytes: float | None  # None where it is not told
+    seconds: float
+    plainest: bool = False  # FedAvg, which is taken where costs are equal
 
 
 class Pair(NamedTuple):
@@ -28,6 +48,13 @@ class Pair(NamedTuple):
     difference: Ends | None  # None for fewer than three seeds
     p: float | None  # after Holm's rule
     apart: bool
+    ahead: int = 0  # seeds in which the first is the better one
+    shared: bool = False  # whether all seeds have the same test rows, so that more seeds alone may not tell
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether all seeds agree that one is better, and yet the two are not told apart."""
+        return self.p is not None and not self.apart and self.ahead == self.seeds
 
 
 class SchemeRanking(NamedTuple):
@@ -40,6 +67,11 @@ class SchemeRanking(NamedTuple):
     def unclear(self, one: str) -> list[str]:
         """Return the schemes that cannot be told apart from this one."""
         return [p.other if p.one == one else p.one for p in self.pairs if one in (p.one, p.other) and not p.apart]
+
+    def alike(self) -> list[str]:
+        """Return the best scheme, and those that seeds cannot tell apart from it; without a verdict over seeds it alone."""
+        best = self.order[:1]
+        return [*best, *(p.other for p in self.pairs if [p.one] == best and p.p is not None and not p.apart)]
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -64,20 +96,64 @@ def rank(
     known = {name: mean for name, mean in means.items() if mean is not None}
     order = sorted(known, key=lambda name: -sign * known[name])
     made = [_pair(schemes, one, other, sign, drawn) for one, other in combinations(order, 2)]
-    ps = iter(holm([chance(found) for *_, found in made if found is not None]))
+    ps = iter(holm([chance(found) for _, found in made if found is not None]))
     pairs = []
-    for one, other, seeds, found in made:
+    for pair, found in made:
         p = None if found is None else next(ps)
-        pairs.append(Pair(one, other, seeds, ends(found), p, p is not None and p < 1 - LEVEL))
+        pairs.append(pair._replace(difference=ends(found), p=p, apart=p is not None and p < 1 - LEVEL))
     return SchemeRanking(order, known, pairs)
 
 
 def _pair(
     schemes: Mapping[str, Mapping[int, SeedFigure]], one: str, other: str, sign: float, drawn: float
-) -> tuple[str, str, int, Difference | None]:
+) -> tuple[Pair, Difference | None]:
+    """Return a pair without its p-value, and its difference. Test rows that all seeds share leave their error in it."""
     mine, theirs = schemes[one], schemes[other]
     both = [s for s in sorted(mine.keys() & theirs.keys()) if mine[s].judged_on == theirs[s].judged_on]
-    return one, other, len(both), of_seeds([sign * (mine[s].value - theirs[s].value) for s in both], drawn)
+    gaps = [sign * (mine[s].value - theirs[s].value) for s in both]
+    shared = len({mine[s].judged_on for s in both}) == 1
+    error = _rows_error([(mine[s].resampled, theirs[s].resampled) for s in both]) if shared else 0.0
+    pair = Pair(one, other, len(both), None, None, False, sum(gap > 0 for gap in gaps), shared)
+    return pair, of_seeds(gaps, 0.0 if shared else drawn, error)
+
+
+def _rows_error(both: Sequence[tuple[Resampled | None, Resampled | None]]) -> float:
+    """Return the standard error that test rows cause in a difference, over the seeds: both figures meet the same draws."""
+    known = [of_draws(one.values - other.values, one.rows) for one, other in both if one and other]
+    squares = [found.error**2 for found in known if found is not None]
+    return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
+
+
+def chosen(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> str:
+    """Return the scheme to take: of those not told apart from the best, the cheapest; "" without any.
+
+    Fewest bytes decide, then seconds; where both are about equal FedAvg, and else the better mean.
+    """
+    return min(_cheapest(found, costs), key=lambda name: not costs[name].plainest, default="")
+
+
+def _cheapest(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> list[str]:
+    """Return the cheapest of those not told apart from the best, from best to worst."""
+    alike = found.alike()
+    sent = {name: told for name in alike if (told := costs[name].bytes) is not None}
+    if len(sent) == len(alike):
+        alike = [name for name in alike if sent[name] <= SAME_BYTES * min(sent.values())]
+    return [n for n in alike if costs[n].seconds <= SAME_SECONDS * min(costs[m].seconds for m in alike)]
+
+
+def choice_text(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> str:
+    """Return why not the scheme with the best mean is taken; "" if it is."""
+    taken, best = chosen(found, costs), found.order[0] if found.order else ""
+    if taken == best:
+        return ""
+    mine, first = costs[taken], costs[best]
+    if mine.bytes is not None and first.bytes is not None and first.bytes > SAME_BYTES * mine.bytes:
+        why = f"it sends less ({bytes_text(mine.bytes)} a seed against {bytes_text(first.bytes)})"
+    elif first.seconds > SAME_SECONDS * mine.seconds:
+        why = f"it takes less time ({seconds_text(mine.seconds)} a seed against {seconds_text(first.seconds)})"
+    else:
+        why = "it costs no more and is the plainest"
+    return f"Take {taken}, which cannot be told apart from {best}: {why}."
 
 
 def ranking_text(found: SchemeRanking, words: str) -> str:
@@ -95,9 +171,31 @@ def ranking_text(found: SchemeRanking, words: str) -> str:
     unclear = found.unclear(best)
     if unclear:
         out.append(f"{best} cannot be told apart from {listed(unclear)}.")
-    if worse := [name for name in found.order[1:] if name not in unclear]:
-        out.append(f"{best} is better than {listed(worse)}.")
+    out += _better(found)
     rest = [f"{p.one} and {p.other}" for p in found.pairs if not p.apart and best not in (p.one, p.other)]
     if rest:
         out.append(f"Nor can these be told apart: {'; '.join(rest)}.")
-    return " ".join(out)
+    return " ".join([*out, *_more(found)])
+
+
+def _better(found: SchemeRanking) -> list[str]:
+    """Return who is better than whom; schemes that are better than the same ones are named together."""
+    beaten = {one: tuple(p.other for p in found.pairs if p.apart and p.one == one) for one in found.order}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for one, others in beaten.items():
+        if others:
+            alike.setdefault(others, []).append(one)
+    return [
+        f"{listed(ones)} {'is' if len(ones) == 1 else 'are'} better than {listed(others)}."
+        for others, ones in alike.items()
+    ]
+
+
+def _more(found: SchemeRanking) -> list[str]:
+    """Return what may tell pairs apart of which all seeds say the same."""
+    pairs = [p for p in found.pairs if p.may_tell]
+    if not pairs:
+        return []
+    said = "; ".join(f"{p.one} ahead of {p.other} in {p.ahead} of {count(p.seeds, 'seed')}" for p in pairs)
+    needed = "more test rows or seeds" if any(p.shared for p in pairs) else "more seeds"
+    return [f"All seeds agree, which is not enough to tell these apart: {said}; {needed} may tell."]

@@ -1,0 +1,66 @@
+"""What a comparison may not be read to say: rounds that end too early, a rate that suits one scheme, pooled rows that lose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedatlas.verdict.noise import FEWEST, SHARE, last_swing
+from fedatlas.wording import listed, number
+
+LEAST, NOTHING = 0.02, 1e-9  # of a curve's whole range, and at all: a rise below it is none
+RATE = "local.lr"
+
+
+def still_gains(values: Sequence[float | None], *, lower_is_better: bool = False) -> bool:
+    """Return whether a figure still gets better over the last judged rounds, by more than it swings there.
+
+    ``values``: those of the judged rounds, without the initial model.
+    """
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    last, swing = known[-max(FEWEST, round(SHARE * len(known))) :], last_swing(known)
+    if swing is None:
+        return False
+    rise = float(np.polyfit(np.arange(len(last)), last, 1)[0]) * (len(last) - 1)
+    return (-rise if lower_is_better else rise) > max(swing, LEAST * (max(known) - min(known)), NOTHING)
+
+
+def rounds_remark(
+    curves: Mapping[str, Sequence[Sequence[float | None]]], *, lower_is_better: bool = False
+) -> list[str]:
+    """Return which schemes still gain at the end in most seeds. ``curves``: scheme -> the figure by round, of each seed."""
+    gaining = [
+        name
+        for name, found in curves.items()
+        if 2 * sum(still_gains(one, lower_is_better=lower_is_better) for one in found) > len(found)
+    ]
+    if not gaining:
+        return []
+    verb = "gains" if len(gaining) == 1 else "gain"
+    return [f"{listed(gaining)} still {verb} in the last rounds: with more rounds the order may be another."]
+
+
+def rate_remark(keys: Sequence[str], rates: Sequence[float]) -> list[str]:
+    """Return that one rate was used for all schemes, and how to tune it; nothing where rates were compared, or differ.
+
+    ``keys``: those with several values; ``rates``: each scheme's `local.lr`.
+    """
+    if len(set(rates)) != 1 or not any(key.partition(".")[0] == "algorithm" for key in keys):
+        return []
+    rate = rates[0]
+    command = f"fedatlas tune FILE.toml algorithm.name=SCHEME {RATE}={rate / 10:g}..{3 * rate:g}"
+    return [
+        f"All schemes ran with {RATE}={rate:g}, which may suit one better than another: '{command}' picks a scheme's own."
+    ]
+
+
+def pooled_remark(row: Mapping[str, Any], *, lower_is_better: bool = False) -> list[str]:
+    """Return that pooled rows do worse than a scheme, by more than its spread over seeds. ``row``: the scheme's."""
+    pooled, mean = row["centralised"], row["mean"]
+    if pooled is None or (pooled - mean if lower_is_better else mean - pooled) <= (row["sd"] or 0.0):
+        return []
+    figures = f"Pooled training, {number(pooled)}, is worse than {row['scheme']}, {number(mean)}"
+    return [f"{figures}: the same local settings suit it badly, so it is no upper bound here."]

@@ -1,0 +1,46 @@
+"""What a tuning's winner may not be read to say: values at the end of a range, and trials that chance may have ordered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.comparison.draws import Searched
+from fedatlas.wording import count, number
+
+NEAR = 0.1  # of a range on a log scale
+SURE = 1.96  # standard errors
+
+
+def near_end(keys: Sequence[Searched], values: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each value of the winner that lies near an end of its range."""
+    out = []
+    for one in keys:
+        if one.ends is None:
+            continue
+        (low, high), value = one.ends, float(values[one.key])
+        place = math.log(value / low) / math.log(high / low)
+        if min(place, 1 - place) <= NEAR:
+            end, range_ = ("lower", "smaller") if place < 0.5 else ("upper", "larger")
+            out.append(
+                f"{one.key}={values[one.key]} is near the {end} end of its range, {low:g}..{high:g}: {range_} values may do better."
+            )
+    return out
+
+
+def told_apart(best: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return whether the winner can be told apart from the next trial. ``best``: trials with a figure, the best first.
+
+    Of accuracy by the standard error of two shares as if their rows were different ones, which is too careful where both are
+    right on the same rows; of other figures the trials keep too little to say.
+    """
+    if len(best) < 2 or not best[0].get("rows"):
+        return []
+    first, second, rows = best[0]["validation"], best[1]["validation"], best[0]["rows"]
+    shown = f"{best[0]['figure']} {number(first)} and {number(second)} on {count(rows, 'validation row')}"
+    if best[0]["figure"] != "accuracy":
+        return [f"Whether the winner is better than the next cannot be said from their figures alone: {shown}."]
+    error = math.sqrt(sum(max(p * (1 - p), 0.25 / rows) for p in (first, second)) / rows)
+    told = first - second > SURE * error
+    return [f"The winner {'can' if told else 'cannot'} be told apart from the next: {shown}."]
