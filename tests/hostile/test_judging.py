@@ -14,7 +14,7 @@ from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.nodes_link import NodesLink
 from fedatlas.deployment.opened_answers import ANSWERS
-from fedatlas.deployment.server_run import ServerContext, SubmittedRun, run_submitted
+from fedatlas.deployment.server_run import InitialAnswers, ServerContext, SubmittedRun, run_submitted
 from fedatlas.deployment.terms import decoded
 from fedatlas.federation.link import Request
 from fedatlas.privacy.secagg.secure_sum import KEYS
@@ -27,6 +27,25 @@ from test_same_answer import EVERYTHING, NAMES, Federation
 @pytest.fixture
 def four(tmp_path: Path) -> Federation:
     return Federation(tmp_path)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_node_without_test_rows_judges_nothing(
+    four: Federation, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It judged on its first training row: two models whose answers are a cell each, and both columns were read."""
+
+    def lie(answers: InitialAnswers, about: Any) -> Any:
+        answers.judging = [0, 1, 2, 3]
+        return None, about
+
+    monkeypatch.setattr(InitialAnswers, "_test", lie)
+    run = four.run("first", judge="nodes", data={"name": "file", "label": "y"}, **({} if masked else {"privacy": []}))
+    assert run.state.status == "failed"
+    for name in NAMES:
+        lines = [json.loads(line) for line in (four.made.paths[name] / LOG).read_text().splitlines()]
+        assert not [line for line in lines if line.get("left") == "figures"]
+    assert "the nodes that judge are not those with test rows" in refusals_of(four, "north")[0]
 
 
 class Away:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from agreements import write_rows
+from fedatlas.deployment.audit import verified
 from fedatlas.privacy.mechanisms import every
 from fedatlas.wire.frames import RawMessage
+from fedatlas.wire.policy import TEMPLATE
 from test_asks import Node
 from test_columns_relay import Ended
+from test_same_answer import NAMES
+from test_same_answer import Federation as Masked
 
 
 def written(node: Node, text: str) -> None:
@@ -79,3 +86,75 @@ def test_no_mechanism_with_noise_runs_between_real_parties() -> None:
     deployed = {name: one for name, one in every().items() if one.limits.deployed}
     assert deployed
     assert all(one.noise is None for one in deployed.values())
+
+
+# ------------------------------------------------------------------------------------------------ rows that count
+
+
+def with_weights(path: Path, weight: Callable[[int], float], seed: int = 0) -> Path:
+    """Rows as `write_rows`', each with a weight."""
+    first, *rows = write_rows(path, seed=seed).read_text().splitlines()
+    path.write_text("\n".join([f"{first},w", *(f"{row},{weight(i)}" for i, row in enumerate(rows))]) + "\n")
+    return path
+
+
+def one_row(i: int) -> float:
+    return float(i == 7)
+
+
+def nearly_one_row(i: int) -> float:
+    return 1.0 if i == 7 else 1e-6
+
+
+def survey(i: int) -> float:
+    return 0.5 + (i % 5)
+
+
+WEIGHTED = {"name": "file", "label": "y", "weight": "w"}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("weight", [one_row, nearly_one_row, survey])
+def test_rows_without_a_weight_hide_no_other(tmp_path: Path, masked: bool, weight: Callable[[int], float]) -> None:
+    """The update was the gradient of the one row that an operator's column of weights picks."""
+    four = Masked(tmp_path)
+    for seed, name in enumerate(NAMES):
+        with_weights(four.rows[name], weight if name == "north" else survey, seed)
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    with_weights(four.rows["test"], survey, 9)
+    run = four.run("first", data=WEIGHTED, rounds=1, **({} if masked else {"privacy": []}))
+    left = [line.said["left"] for line in verified(four.made.paths["north"]).lines if "left" in line.said]
+    assert ("updates" in left) is (weight is survey)
+    assert ("sums" in left) is (weight is survey)
+    if weight is survey:
+        assert run.state.status == "finished", run.state.why
+
+
+@pytest.mark.parametrize("weight", [one_row, survey])
+def test_nor_in_judging(tmp_path: Path, weight: Callable[[int], float]) -> None:
+    four = Masked(tmp_path)
+    for seed, name in enumerate(NAMES):
+        with_weights(four.rows[name], weight if name == "north" else survey, seed)
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    four.run("first", judge="nodes", data={**WEIGHTED, "test": 0.2}, rounds=1)
+    left = [line.said["left"] for line in verified(four.made.paths["north"]).lines if "left" in line.said]
+    assert ("figures" in left) is (weight is survey)
+
+
+def test_what_judging_and_scores_are_made_of_is_counted(tmp_path: Path) -> None:
+    """Both in the clear, at a site that wants more rows than it has."""
+    node = Node(tmp_path, judging=True)
+    judged = {"what": "judge", "message": {"judged": node.model}, "reduce": "sum", "landed": -1, "round": 0, "lr": 0.0}
+    running = node.trainer.running("run")
+    tested, trained = running.counting["test"][0], running.counting["train"][0]  # type: ignore[union-attr]
+    written(node, f'label_counts = "plain"\nmin_rows = {tested + 1}\n')
+    assert f"an answer made of {tested} rows that the server sees alone" in node.ask(**judged).head["why"]
+    written(node, f'label_counts = "plain"\nmin_rows = {tested}\n')
+    assert node.ask(**judged).kind == "reply"
+    node = Node(tmp_path / "score", algorithm={"name": "hwfedavg"})
+    score = {"what": "score", "message": {"P": torch.full((10,), 0.1, dtype=torch.float64)}}
+    written(node, f'label_counts = "plain"\nmin_rows = {trained + 1}\n')
+    said = node.ask(**score, reduce="each", single=True)
+    assert f"an answer made of {trained} rows that the server sees alone" in said.head["why"]
+    written(node, 'label_counts = "plain"\nmin_rows = 1\n')
+    assert node.ask(**score, reduce="each", single=True).kind == "reply"

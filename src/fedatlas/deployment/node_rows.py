@@ -30,6 +30,7 @@ from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.messages import Count, Open
 
 SUFFIX = ".rows"
+LIGHT = 0.01  # of the largest weight: a row up to it hides no other
 PARTS = ("x", "y", "weight")
 TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes tell
 OF_THE_EXPERIMENT = ("label", "task", "weight", "drop", "categories", "size", "thousands", "units", "background")
@@ -76,6 +77,12 @@ class NodeRows(NamedTuple):
         """Facts that a node tells of its rows, with their number."""
         rows = RowCounts(**{name: len(split.y) for name, split in self.splits.items()})
         return self.about._replace(rows=rows, weighted=self.splits["train"].weight is not None)
+
+
+def rows_that_count(split: Split) -> int:
+    """Return the number of rows; of weighted ones, of those that weigh more than a hundredth of the largest."""
+    w = split.weight
+    return len(split.y) if w is None or not len(w) else int((w > LIGHT * w.max()).sum())
 
 
 def facts_of(dataset: Dataset) -> RowsFacts:

@@ -27,7 +27,7 @@ from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_log import NodeLog, left_of
-from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
+from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, rows_that_count, with_names
 from fedatlas.deployment.node_rows_run import NodeRowsRun
 from fedatlas.deployment.node_state import StoredReply
 from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
@@ -232,7 +232,7 @@ class Trainer:
         """The answer to the question that is due: the node works out which one that is."""
         held = self.held(agreed)
         check_facts(terms.about, held.facts)
-        few = held.facts.rows.train < self.policy().min_rows
+        few = rows_that_count(held.splits["train"]) < self.policy().min_rows
         splits, clients = coded(held, terms.about), len(agreed.agreement.names)
         with untold("the question cannot be answered with its rows"):
             due = node_setup.question_due(agreed.whole, terms.about, splits, agreed.number, clients, terms.totals)
