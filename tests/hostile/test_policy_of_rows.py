@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import torch
 
 from agreements import write_rows
 from fedatlas.deployment.audit import verified
+from fedatlas.deployment.terms import Sums, decoded
 from fedatlas.privacy.mechanisms import every
+from fedatlas.wire import codec
 from fedatlas.wire.frames import RawMessage
 from fedatlas.wire.policy import TEMPLATE
 from test_asks import Node
@@ -158,3 +161,23 @@ def test_what_judging_and_scores_are_made_of_is_counted(tmp_path: Path) -> None:
     assert f"an answer made of {trained} rows that the server sees alone" in said.head["why"]
     written(node, 'label_counts = "plain"\nmin_rows = 1\n')
     assert node.ask(**score, reduce="each", single=True).kind == "reply"
+
+
+@pytest.mark.parametrize("filled", [1, 9, 10])
+def test_a_column_of_a_few_cells_is_told_as_an_empty_one(tmp_path: Path, filled: int) -> None:
+    """North has measured b of few: the sum over its column, the others filled with the median, was that cell."""
+    four = Masked(tmp_path)
+    for name in NAMES:
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    first, *rows = [row.split(",") for row in four.rows["north"].read_text().splitlines()]
+    short = [first, *([a, b if i < filled else "", y] for i, (a, b, y) in enumerate(rows))]
+    four.rows["north"].write_text("\n".join(map(",".join, short)) + "\n")
+    run = four.run("first", rounds=1, privacy=[], data={"name": "file", "label": "y", "missing": "median"})
+    assert run.state.status == "finished", run.state.why
+    kept = sorted((four.made.paths["north"] / "state" / "first" / "answers").glob("*.bin"))
+    told = [decoded(Sums, codec.decode(path.read_bytes(), own=True)["body"].numpy().tobytes()).answer for path in kept]
+    missing, *steps, moments = told
+    assert missing["missing"].tolist() == [0, 40 - filled if filled == 10 else 40]
+    assert any(step["at_most"][1].any() for step in steps) is (filled == 10)
+    median = json.loads((run.folder / "run" / "preprocess.json").read_text())["rules"][1]["median"]
+    assert (abs(moments["total"][1] - 40 * median) < 1e-6) is (filled < 10)

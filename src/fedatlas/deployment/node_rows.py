@@ -21,9 +21,10 @@ from fedatlas.data.cells import in_order, now
 from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.files import load_file
 from fedatlas.data.loaded import LoadRequest, limit_rows, numbered, split_test
-from fedatlas.data.store import Store
+from fedatlas.data.store import Store, sha256
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.files import write_bytes
+from fedatlas.record.fingerprint import fingerprint
 from fedatlas.registry import arguments
 from fedatlas.wire import codec
 from fedatlas.wire.fields import Bound, plain, record
@@ -71,6 +72,7 @@ class NodeRows(NamedTuple):
 
     about: RowsFacts
     splits: Mapping[str, Split]
+    judged_on: str = ""  # stands for the test rows, whatever an experiment reads of them; "" if there are none
 
     @property
     def facts(self) -> RowsFacts:
@@ -83,6 +85,15 @@ def rows_that_count(split: Split) -> int:
     """Return the number of rows; of weighted ones, of those that weigh more than a hundredth of the largest."""
     w = split.weight
     return len(split.y) if w is None or not len(w) else int((w > LIGHT * w.max()).sum())
+
+
+def without_rare_cells(split: Split, least: int) -> Split:
+    """Return rows in which a column with fewer filled cells than ``least`` has none: its sums would show them."""
+    if split.x.dim() != 2 or not split.x.is_floating_point():
+        return split
+    filled = (~torch.isnan(split.x)).sum(0)
+    rare = (filled > 0) & (filled < least)
+    return split._replace(x=torch.where(rare, torch.nan, split.x)) if bool(rare.any()) else split
 
 
 def facts_of(dataset: Dataset) -> RowsFacts:
@@ -134,6 +145,7 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
         return NodeRows(
             record(RowsFacts, found["about"], "about"),
             {name: Split(**split) for name, split in found["splits"].items()},
+            f"{sha256(path)} test" if "test" in found["splits"] else "",
         )
     if config.data.name != "file":
         raise ConfigError(
@@ -159,7 +171,17 @@ def read_rows(path: Path, config: ExperimentConfig) -> NodeRows:
         facts={key: value for key, value in loaded.facts.items() if key in TOLD},
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
-    return NodeRows(facts_of(whole), bare)
+    return NodeRows(facts_of(whole), bare, source_of(path, loaded.test))
+
+
+def source_of(path: Path, test: Split | None) -> str:
+    """Return a digest of a file and of the numbers of its test rows; of a folder, of their cells. "" without such rows.
+
+    Label, kind of target, weights and columns left out are an experiment's: judgements of the same rows tell of the same people.
+    """
+    if test is None:
+        return ""
+    return fingerprint(("rows", test.x if path.is_dir() else sha256(path), test.row))
 
 
 def with_names(held: NodeRows, names: Collection[str]) -> NodeRows:
@@ -174,7 +196,7 @@ def with_names(held: NodeRows, names: Collection[str]) -> NodeRows:
     if about.task == "classes" and classes != about.class_names:
         places = torch.tensor([classes.index(name) if name in classes else -1 for name in about.class_names])
         splits = {name: of_classes(split, places) for name, split in splits.items()}
-    return NodeRows(about._replace(class_names=classes, schema=schema), splits)
+    return held._replace(about=about._replace(class_names=classes, schema=schema), splits=splits)
 
 
 def of_classes(split: Split, places: Tensor) -> Split:

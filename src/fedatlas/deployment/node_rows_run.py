@@ -10,7 +10,7 @@ from fedatlas.data.batches import examples_of
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.kept_run import KeptRun
 from fedatlas.deployment.node_agreement import AgreedRun
-from fedatlas.deployment.node_judging import JUDGE, judged_on, judges, with_judging
+from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
 from fedatlas.deployment.node_rows import NodeRows, coded, rows_that_count
 from fedatlas.deployment.node_state import NodeState, same_rows
@@ -42,7 +42,7 @@ class NodeRowsRun:
         learn = node_setup.replayed(setup.about, setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
         self.counting = {name: (len(split.y), rows_that_count(split)) for name, split in splits.items()}
-        self.judged_on = judged_on(held)
+        self.judged_on = held.judged_on
         if self.number in setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run
