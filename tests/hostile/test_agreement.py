@@ -327,14 +327,30 @@ def test_no_cell_is_quoted_to_the_server(made: Agreements, tmp_path: Path) -> No
 
 def started(made: Agreements, node: Trainer, signed: Signed, **fields: Any) -> tuple[str, str]:
     """(why the node does not start the run, the digest of the run)."""
+    about, totals = learnt(node, signed)
+    body = bytes(encoded(settled(about, totals)._replace(**fields)))
+    return why(node, RunStart(RUN, signed, -1, body)), run_digest(signed, body)
+
+
+def learnt(node: Trainer, signed: Signed) -> tuple[RowsFacts, tuple[LearntSum, ...]]:
+    """What a node says before round 1, as if it were alone."""
     about = facts(node, signed)
     totals: tuple[LearntSum, ...] = ()
     while not isinstance(answer := said(node, question(signed, about, totals)), messages.Refusal):
         found = decoded(Sums, answer.body).answer
         name = due_name(node, signed, about, totals)
         totals = (*totals, LearntSum(name, found, 1, 1))
-    body = bytes(encoded(settled(about, totals)._replace(**fields)))
-    return why(node, RunStart(RUN, signed, -1, body)), run_digest(signed, body)
+    return about, totals
+
+
+def test_a_run_goes_on_from_the_sums_that_its_questions_came_with(made: Agreements, node: Trainer) -> None:
+    """The sums of columns were told to the node with the question about the target."""
+    signed = made.signed(RUN, made.config(data={"name": "file", "label": "a", "drop": ["y"]}))
+    about, (columns, target) = learnt(node, signed)
+    other = columns._replace(sum={**columns.sum, "total": columns.sum["total"] + 1})
+    bodies = [bytes(encoded(settled(about, (one, target)))) for one in (other, columns)]
+    refused = "the sums of round 0 are not those that this node was told before."
+    assert [why(node, RunStart(RUN, signed, -1, body)) for body in bodies] == [refused, ""]
 
 
 def due_name(node: Trainer, signed: Signed, about: RowsFacts, totals: tuple[LearntSum, ...]) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedatlas.deployment import node_judging
 from fedatlas.deployment.audit import LOG
 from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.nodes_link import NodesLink
 from fedatlas.deployment.opened_answers import ANSWERS
-from fedatlas.deployment.server_run import ServerContext, SubmittedRun, run_submitted
+from fedatlas.deployment.server_run import InitialAnswers, ServerContext, SubmittedRun, run_submitted
 from fedatlas.deployment.terms import decoded
+from fedatlas.deployment.trainer import Trainer
 from fedatlas.federation.link import Request
 from fedatlas.privacy.secagg.secure_sum import KEYS
 from fedatlas.wire.bundle import Bundle
@@ -27,6 +30,81 @@ from test_same_answer import EVERYTHING, NAMES, Federation
 @pytest.fixture
 def four(tmp_path: Path) -> Federation:
     return Federation(tmp_path)
+
+
+def test_a_column_of_weights_makes_no_other_rows_of_them(four: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are all 1: with and without them the same rows of each class are told, once with east and once without."""
+    opens_what_it_can(monkeypatch)
+    for name in NAMES:
+        first, *rows = four.rows[name].read_text().splitlines()
+        four.rows[name].write_text("\n".join([f"{first},one", *(f"{row},1" for row in rows)]) + "\n")
+    data = {"name": "file", "label": "y", "test": 0.2}
+    assert four.run("first", judge="nodes", data={**data, "drop": ["one"]}).state.status == "finished"
+    four.run("second", Away(0, 1, 2), judge="nodes", data={**data, "weight": "one"})
+    for name in NAMES[:3]:
+        assert not [who for who in sums_of(four, name) if "east" not in who]
+        assert any(
+            "it has judged on these test rows among other nodes before" in why for why in refusals_of(four, name)
+        )
+
+
+def negative(sums: dict[str, Any]) -> dict[str, Any]:
+    return {name: -1000 * x for name, x in sums.items()}
+
+
+def of(place: int, value: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def changed(sums: dict[str, Any]) -> dict[str, Any]:
+        sums["sums"][place] = value
+        return sums
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("label", "lie"),
+    [
+        ("y", negative),
+        ("a", of(3, -1e6)),
+        ("a", of(0, -24.0)),
+        ("a", of(0, -25.0)),
+        ("y", lambda sums: {"odd": sums["loss"]}),
+    ],
+)
+def test_a_masked_judgement_that_cannot_be_costs_its_round_its_figures(
+    four: Federation, label: str, lie: Callable[[dict[str, Any]], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """East's numbers, which nobody sees but in the sum: below 0, or such that the weights of all add up to nothing."""
+    honest, usual, lying = node_judging.sums_of, Trainer._answer, [False]
+
+    def answer(trainer: Trainer, running: Any, request: Request) -> Any:
+        lying[0] = trainer.bundle.name == "east" and request.round == 1
+        return usual(trainer, running, request)
+
+    monkeypatch.setattr(Trainer, "_answer", answer)
+    monkeypatch.setattr(node_judging, "sums_of", lambda *a: lie(honest(*a)) if lying[0] else honest(*a))
+    data = {"name": "file", "label": label, "test": 0.2, **({"drop": ["y"]} if label == "a" else {})}
+    run = four.run("first", judge="nodes", data=data)
+    assert run.state.status == "finished", run.state.why
+    assert [row["loss"] is None for row in rows_of(run)] == [False, True, False]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_node_without_test_rows_judges_nothing(
+    four: Federation, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It judged on its first training row: two models whose answers are a cell each, and both columns were read."""
+
+    def lie(answers: InitialAnswers, about: Any) -> Any:
+        answers.judging = [0, 1, 2, 3]
+        return None, about
+
+    monkeypatch.setattr(InitialAnswers, "_test", lie)
+    run = four.run("first", judge="nodes", data={"name": "file", "label": "y"}, **({} if masked else {"privacy": []}))
+    assert run.state.status == "failed"
+    for name in NAMES:
+        lines = [json.loads(line) for line in (four.made.paths[name] / LOG).read_text().splitlines()]
+        assert not [line for line in lines if line.get("left") == "figures"]
+    assert "the nodes that judge are not those with test rows" in refusals_of(four, "north")[0]
 
 
 class Away:

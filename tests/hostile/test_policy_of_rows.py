@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from agreements import write_rows
+from fedatlas.deployment.audit import verified
+from fedatlas.deployment.terms import Sums, decoded
 from fedatlas.privacy.mechanisms import every
+from fedatlas.wire import codec
 from fedatlas.wire.frames import RawMessage
+from fedatlas.wire.policy import TEMPLATE
 from test_asks import Node
 from test_columns_relay import Ended
+from test_same_answer import NAMES
+from test_same_answer import Federation as Masked
 
 
 def written(node: Node, text: str) -> None:
@@ -79,3 +89,95 @@ def test_no_mechanism_with_noise_runs_between_real_parties() -> None:
     deployed = {name: one for name, one in every().items() if one.limits.deployed}
     assert deployed
     assert all(one.noise is None for one in deployed.values())
+
+
+# ------------------------------------------------------------------------------------------------ rows that count
+
+
+def with_weights(path: Path, weight: Callable[[int], float], seed: int = 0) -> Path:
+    """Rows as `write_rows`', each with a weight."""
+    first, *rows = write_rows(path, seed=seed).read_text().splitlines()
+    path.write_text("\n".join([f"{first},w", *(f"{row},{weight(i)}" for i, row in enumerate(rows))]) + "\n")
+    return path
+
+
+def one_row(i: int) -> float:
+    return float(i == 7)
+
+
+def nearly_one_row(i: int) -> float:
+    return 1.0 if i == 7 else 1e-6
+
+
+def survey(i: int) -> float:
+    return 0.5 + (i % 5)
+
+
+WEIGHTED = {"name": "file", "label": "y", "weight": "w"}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("weight", [one_row, nearly_one_row, survey])
+def test_rows_without_a_weight_hide_no_other(tmp_path: Path, masked: bool, weight: Callable[[int], float]) -> None:
+    """The update was the gradient of the one row that an operator's column of weights picks."""
+    four = Masked(tmp_path)
+    for seed, name in enumerate(NAMES):
+        with_weights(four.rows[name], weight if name == "north" else survey, seed)
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    with_weights(four.rows["test"], survey, 9)
+    run = four.run("first", data=WEIGHTED, rounds=1, **({} if masked else {"privacy": []}))
+    left = [line.said["left"] for line in verified(four.made.paths["north"]).lines if "left" in line.said]
+    assert ("updates" in left) is (weight is survey)
+    assert ("sums" in left) is (weight is survey)
+    if weight is survey:
+        assert run.state.status == "finished", run.state.why
+
+
+@pytest.mark.parametrize("weight", [one_row, survey])
+def test_nor_in_judging(tmp_path: Path, weight: Callable[[int], float]) -> None:
+    four = Masked(tmp_path)
+    for seed, name in enumerate(NAMES):
+        with_weights(four.rows[name], weight if name == "north" else survey, seed)
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    four.run("first", judge="nodes", data={**WEIGHTED, "test": 0.2}, rounds=1)
+    left = [line.said["left"] for line in verified(four.made.paths["north"]).lines if "left" in line.said]
+    assert ("figures" in left) is (weight is survey)
+
+
+def test_what_judging_and_scores_are_made_of_is_counted(tmp_path: Path) -> None:
+    """Both in the clear, at a site that wants more rows than it has."""
+    node = Node(tmp_path, judging=True)
+    judged = {"what": "judge", "message": {"judged": node.model}, "reduce": "sum", "landed": -1, "round": 0, "lr": 0.0}
+    running = node.trainer.running("run")
+    tested, trained = running.counting["test"][0], running.counting["train"][0]  # type: ignore[union-attr]
+    written(node, f'label_counts = "plain"\nmin_rows = {tested + 1}\n')
+    assert f"an answer made of {tested} rows that the server sees alone" in node.ask(**judged).head["why"]
+    written(node, f'label_counts = "plain"\nmin_rows = {tested}\n')
+    assert node.ask(**judged).kind == "reply"
+    node = Node(tmp_path / "score", algorithm={"name": "hwfedavg"})
+    score = {"what": "score", "message": {"P": torch.full((10,), 0.1, dtype=torch.float64)}}
+    written(node, f'label_counts = "plain"\nmin_rows = {trained + 1}\n')
+    said = node.ask(**score, reduce="each", single=True)
+    assert f"an answer made of {trained} rows that the server sees alone" in said.head["why"]
+    written(node, 'label_counts = "plain"\nmin_rows = 1\n')
+    assert node.ask(**score, reduce="each", single=True).kind == "reply"
+
+
+@pytest.mark.parametrize("filled", [1, 9, 10])
+def test_a_column_of_a_few_cells_is_told_as_an_empty_one(tmp_path: Path, filled: int) -> None:
+    """North has measured b of few: the sum over its column, the others filled with the median, was that cell."""
+    four = Masked(tmp_path)
+    for name in NAMES:
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    first, *rows = [row.split(",") for row in four.rows["north"].read_text().splitlines()]
+    short = [first, *([a, b if i < filled else "", y] for i, (a, b, y) in enumerate(rows))]
+    four.rows["north"].write_text("\n".join(map(",".join, short)) + "\n")
+    run = four.run("first", rounds=1, privacy=[], data={"name": "file", "label": "y", "missing": "median"})
+    assert run.state.status == "finished", run.state.why
+    kept = sorted((four.made.paths["north"] / "state" / "first" / "answers").glob("*.bin"))
+    told = [decoded(Sums, codec.decode(path.read_bytes(), own=True)["body"].numpy().tobytes()).answer for path in kept]
+    missing, *steps, moments = told
+    assert missing["missing"].tolist() == [0, 40 - filled if filled == 10 else 40]
+    assert any(step["at_most"][1].any() for step in steps) is (filled == 10)
+    median = json.loads((run.folder / "run" / "preprocess.json").read_text())["rules"][1]["median"]
+    assert (abs(moments["total"][1] - 40 * median) < 1e-6) is (filled < 10)

@@ -19,10 +19,10 @@ from fedatlas.config.experiment import RoundConfig
 from fedatlas.course.rounds import Parties, Simulation
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.node_judging import judges, with_judging
-from fedatlas.deployment.node_rows import agreed, coded, read_rows
+from fedatlas.deployment.node_rows import RowCounts, agreed, coded, read_rows
 from fedatlas.deployment.nodes_link import NodesLink
 from fedatlas.deployment.refusals import deployable, undeployable
-from fedatlas.deployment.server_run import WIDEST, InitialAnswers, read_facts, read_sums
+from fedatlas.deployment.server_run import MOST_ROWS, WIDEST, InitialAnswers, read_facts, read_sums
 from fedatlas.deployment.streams_host import rows_host
 from fedatlas.deployment.terms import Sums, encoded
 from fedatlas.deployment.trial_rows import deal
@@ -233,6 +233,9 @@ def test_rows_that_no_memory_holds_are_refused(tmp_path: Path):
     assert read_facts(type(facts), plain(facts)) == facts
     with pytest.raises(ProtocolError, match="its rows are wider than"):
         read_facts(type(facts), plain(facts._replace(x=("f32", (WIDEST, 2)))))
+    for rows in (RowCounts(train=MOST_ROWS + 1), RowCounts(test=10**15)):
+        with pytest.raises(ProtocolError, match="it says that it has more than 100,000,000 rows"):
+            read_facts(type(facts), plain(facts._replace(rows=rows)))
     assert COLUMN_MOMENTS.name in node_setup.SUMMARIES
 
 

@@ -61,9 +61,17 @@ def rows_of(run: SubmittedRun) -> list[Any]:
     return [json.loads(line) for line in (run.folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
-def told(given: dict[int, dict[str, list[Any]]], weights: dict[int, float]) -> dict[int, dict[str, list[Any]]]:
-    """Other weights in place of those given."""
+def told(
+    ask: Any, given: dict[int, dict[str, list[Any]]], weights: dict[int, float]
+) -> dict[int, dict[str, list[Any]]]:
+    """Other weights in place of those given, of updates."""
+    if ask.what != "train":
+        return given
     return {k: {part: ["told", weights[k], weights[k]] for part in one} for k, one in given.items()}
+
+
+FREE = {"algorithm": {"name": "hwfedavg"}, "privacy": [{"name": "secagg"}]}
+"""Of this algorithm's weights a node knows nothing before it is told them."""
 
 
 class Leaves:
@@ -101,11 +109,11 @@ def test_only_members_count_among_those_that_have_a_weight(tmp_path: Path, monke
 
     def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
         heavy = {k: 0.0 if k in {1, 2} else 1.0 for k in asked}
-        return told(usual(ask, place, asked), heavy)
+        return told(ask, usual(ask, place, asked), heavy)
 
     five = Federation(tmp_path, 'min_cohort = 3\nmembers = ["north", "south", "west"]')
     monkeypatch.setattr(secure_sum, "weights", lying)
-    five.run(privacy=[{"name": "secagg"}])
+    five.run(**FREE)
     assert not five.updates("north")
     assert "too few of those in the sum have a weight in it" in five.refusals("north")
 
@@ -128,7 +136,7 @@ def test_a_weight_of_somebody_outside_the_sum_hides_no_single_one(
 
     def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
         heavy = {**dict.fromkeys(asked, 0.0), 0: 1.0, 4: 1e9}
-        return told(usual(ask, place, asked), heavy)
+        return told(ask, usual(ask, place, asked), heavy)
 
     def without_isle(name: str, message: RawMessage) -> RawMessage | None:
         return None if name == "isle" and message.kind == "ask" else message
@@ -136,6 +144,22 @@ def test_a_weight_of_somebody_outside_the_sum_hides_no_single_one(
     five = Federation(tmp_path, "min_cohort = 3")
     monkeypatch.setattr(secure_sum, "weights", lying)
     monkeypatch.setattr(secure_sum, "weighty", lambda pulls, who: None)
-    five.run(without_isle, privacy=[{"name": "secagg"}])
+    five.run(without_isle, **FREE)
     assert not five.updates("north")
     assert "too few of those in the sum have a weight in it" in five.refusals("north")
+
+
+def test_what_one_node_wants_holds_for_the_weights_that_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """South weighs nothing, so of five that count one may leave: the four others could then open a sum of four with north's input."""
+    usual = secure_sum.weights
+
+    def lying(ask: Any, place: Any, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
+        return told(ask, usual(ask, place, asked), {k: 0.0 if k == 1 else 1.0 for k in asked})
+
+    six = Federation(tmp_path, "min_cohort = 5", (*NAMES, "cape"))
+    monkeypatch.setattr(secure_sum, "weights", lying)
+    six.run(Leaves(), **{**FREE, "privacy": [{"name": "secagg", "threshold": 0.51}]})
+    assert not six.updates("north")
+    assert "others could open a sum in which 4 count for client 0, which wants 5 (min_cohort)" in six.refusals("north")

@@ -143,3 +143,5 @@ def check_setup(setup: RowsSetup, agreed: AgreedRun, own: RowsFacts) -> None:
         raise ProtocolError("a batch of that size is larger than the largest node.")
     if setup.judging and agreed.whole.config.data.test_file:
         raise ProtocolError("the experiment does not let nodes judge.")
+    if setup.judging and (agreed.number in setup.judging) != (own.rows.test > 0):
+        raise ProtocolError("the nodes that judge are not those with test rows.")

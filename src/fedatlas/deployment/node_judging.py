@@ -2,7 +2,7 @@
 
 If the server sees only sums, either all nodes with test rows judge a model, or none. If a node were missing from one of two sums, their
 difference would be its answer, and the totals by class and of the target are the same for every model. So a node's answers are opened
-only in sums of the same nodes (`judged_on`).
+only in sums of the same nodes (`node_rows.source_of`).
 
 The sums are those that figures are made of (`metrics.quality`): of classes the weight of those that are truly c, predicted c and both,
 and the loss; of numbers the errors and the moments of the target, standardised as the model learns it. Under secure aggregation they
@@ -20,17 +20,18 @@ import numpy as np
 import torch
 
 from fedatlas.algorithm import Message, Question, State, Update
-from fedatlas.course.evaluation import ClientModel, Evaluator
+from fedatlas.course.evaluation import ClientModel, Evaluator, NotJudged
 from fedatlas.data.batches import Rows
-from fedatlas.deployment.node_rows import NodeRows
+from fedatlas.errors import first_line
 from fedatlas.grammar import Form
 from fedatlas.metrics import quality
 from fedatlas.model import Model
-from fedatlas.record.fingerprint import fingerprint
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree
 
 JUDGE = "judge"
+ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+"""Errors raised by a reply of the right form whose values cannot be computed with."""
 ROUNDING = 1e-12  # share of a sum of squares that may be due to rounding
 Ask = Callable[[Mapping[str, Any], Sequence[int]], Update]
 """(message, nodes) -> the sum of their answers."""
@@ -77,13 +78,10 @@ def sums_of(setup: Setup, model: Model, rows: Rows) -> Update:
     return {"sums": torch.stack([(w * x).sum() for x in parts])}
 
 
-def judged_on(held: NodeRows) -> str:
-    """Return a digest of what judging tells of a node's test rows whatever the model is: their targets and weights."""
-    test = held.splits.get("test")
-    if test is None:
-        return ""
-    about = repr((JUDGE, held.about.task, held.about.class_names, tuple(test.y.shape)))
-    return fingerprint((about, test.y, test.weight))
+def impossible(update: Mapping[str, Any]) -> bool:
+    """Whether these are no sums of a judgement: of classes none is below 0, nor of numbers those of weights, squares and losses."""
+    given = [x[[0, 2, 3, 4]] if name == "sums" else x for name, x in update.items() if isinstance(x, torch.Tensor)]
+    return any(bool((x < 0).any()) for x in given)
 
 
 BY_SUMS = ("accuracy", "balanced_accuracy", "macro_f1", "rmse", "mae", "r2")
@@ -131,8 +129,16 @@ class NodeJudge(Evaluator):
         self.last: quality.ClassSums | quality.NumberSums | None = None  # the sums last told
 
     def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Every quality field of a row, plus per-class accuracy."""
+        """Every quality field of a row, plus per-class accuracy. NotJudged for sums that cannot be: under masks no single one is seen."""
         total = self.ask({"judged": Tree(model.save())}, self.holders)
+        try:
+            if impossible(total) or not all(bool(x.isfinite().all()) for x in total.values()):
+                raise ValueError("they are below 0, or not finite")
+            return self._figures(total)
+        except ODD as error:
+            raise NotJudged(f"the nodes' sums cannot be those of a judgement ({first_line(error)}).") from None
+
+    def _figures(self, total: Update) -> dict[str, Any]:
         d = self.setup.dataset
         if not self.numbers:
             arrays = {name: total[name].numpy() for name in ("true", "predicted", "hits")}

@@ -78,7 +78,7 @@ def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dic
         "what": what,
         "left": "figures" if judging else "label counts" if counts else "updates",
         "protected": "masked" if masked else "alone",
-        "rows": running.judged if judging else running.half.sizes[running.number],
+        "rows": asks.rows,
         "cohort": asks.members,
         **noise,
     }

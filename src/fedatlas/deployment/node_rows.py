@@ -21,15 +21,17 @@ from fedatlas.data.cells import Reading, in_order, now
 from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.files import load_file
 from fedatlas.data.loaded import LoadRequest, limit_rows, numbered, split_test
-from fedatlas.data.store import Store
+from fedatlas.data.store import Store, sha256
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.files import write_bytes
+from fedatlas.record.fingerprint import fingerprint
 from fedatlas.registry import arguments
 from fedatlas.wire import codec
 from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.messages import Count, Open
 
 SUFFIX = ".rows"
+LIGHT = 0.01  # of the largest weight: a row up to it hides no other
 PARTS = ("x", "y", "weight")
 TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes tell
 OF_THE_EXPERIMENT = (
@@ -74,12 +76,28 @@ class NodeRows(NamedTuple):
 
     about: RowsFacts
     splits: Mapping[str, Split]
+    judged_on: str = ""  # stands for the test rows, whatever an experiment reads of them; "" if there are none
 
     @property
     def facts(self) -> RowsFacts:
         """Facts that a node tells of its rows, with their number."""
         rows = RowCounts(**{name: len(split.y) for name, split in self.splits.items()})
         return self.about._replace(rows=rows, weighted=self.splits["train"].weight is not None)
+
+
+def rows_that_count(split: Split) -> int:
+    """Return the number of rows; of weighted ones, of those that weigh more than a hundredth of the largest."""
+    w = split.weight
+    return len(split.y) if w is None or not len(w) else int((w > LIGHT * w.max()).sum())
+
+
+def without_rare_cells(split: Split, least: int) -> Split:
+    """Return rows in which a column with fewer filled cells than ``least`` has none: its sums would show them."""
+    if split.x.dim() != 2 or not split.x.is_floating_point():
+        return split
+    filled = (~torch.isnan(split.x)).sum(0)
+    rare = (filled > 0) & (filled < least)
+    return split._replace(x=torch.where(rare, torch.nan, split.x)) if bool(rare.any()) else split
 
 
 def facts_of(dataset: Dataset) -> RowsFacts:
@@ -134,6 +152,7 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
         return NodeRows(
             record(RowsFacts, found["about"], "about"),
             {name: Split(**split) for name, split in found["splits"].items()},
+            f"{sha256(path)} test" if "test" in found["splits"] else "",
         )
     if config.data.name != "file":
         raise ConfigError(
@@ -159,7 +178,17 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
         facts=told(loaded.facts),
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
-    return NodeRows(facts_of(whole), bare)
+    return NodeRows(facts_of(whole), bare, source_of(path, loaded.test))
+
+
+def source_of(path: Path, test: Split | None) -> str:
+    """Return a digest of a file and of the numbers of its test rows; of a folder, of their cells. "" without such rows.
+
+    Label, kind of target, weights and columns left out are an experiment's: judgements of the same rows tell of the same people.
+    """
+    if test is None:
+        return ""
+    return fingerprint(("rows", test.x if path.is_dir() else sha256(path), test.row))
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +212,7 @@ def with_names(held: NodeRows, names: Collection[str]) -> NodeRows:
     if about.task == "classes" and classes != about.class_names:
         places = torch.tensor([classes.index(name) if name in classes else -1 for name in about.class_names])
         splits = {name: of_classes(split, places) for name, split in splits.items()}
-    return NodeRows(about._replace(class_names=classes, schema=schema), splits)
+    return held._replace(about=about._replace(class_names=classes, schema=schema), splits=splits)
 
 
 def of_classes(split: Split, places: Tensor) -> Split:

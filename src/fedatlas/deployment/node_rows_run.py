@@ -10,9 +10,9 @@ from fedatlas.data.batches import examples_of
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.kept_run import KeptRun
 from fedatlas.deployment.node_agreement import AgreedRun
-from fedatlas.deployment.node_judging import JUDGE, judged_on, judges, with_judging
+from fedatlas.deployment.node_judging import JUDGE, judges, with_judging
 from fedatlas.deployment.node_keys import NodeKeys
-from fedatlas.deployment.node_rows import NodeRows, coded
+from fedatlas.deployment.node_rows import NodeRows, coded, rows_that_count
 from fedatlas.deployment.node_state import NodeState, same_rows
 from fedatlas.deployment.terms import RowsSetup
 from fedatlas.engine.executors import make_executor
@@ -41,8 +41,9 @@ class NodeRowsRun:
         self.holders, self.judging = setup.holders, setup.judging
         learn = node_setup.replayed(setup.about, setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
-        self.judged, self.judged_on = len(splits["test"].y) if "test" in splits else 0, judged_on(held)
-        if setup.judging:
+        self.counting = {name: (len(split.y), rows_that_count(split)) for name, split in splits.items()}
+        self.judged_on = held.judged_on
+        if self.number in setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run
         self.state = NodeState(folder, self.number)
@@ -73,17 +74,18 @@ class NodeRowsRun:
             members=names,
             counts_labels=counts,
             alone=request.single,
-            rows=self._rows(request.what, examples),
+            **self._rows(request.what, examples),
         )
 
-    def _rows(self, what: str, examples: int) -> int:
-        """Of how many rows an answer is made: of training, those of its steps; 0 for a question that is about none."""
-        task, n = self.setup.bench.tasks(self.number).get(what), self.half.sizes[self.number]
-        if what == JUDGE:
-            return self.judged
-        if isinstance(task, Question):
-            return n if task.data == "own" else 0
-        return min(examples, n)
+    def _rows(self, what: str, examples: int) -> dict[str, int]:
+        """Of how many rows an answer is made, at least that count and at most that do not; of training, those of its steps."""
+        task = self.setup.bench.tasks(self.number).get(what)
+        if isinstance(task, Question) and task.data != "own" and what != JUDGE:
+            return {}
+        held, counting = self.counting.get("test" if what == JUDGE else "train", (0, 0))
+        made = held if isinstance(task, Question) else min(examples, held)
+        light = min(held - counting, made)
+        return {"rows": made - light, "light": light}
 
     def _cohort(self, request: Request) -> tuple[int, ...]:
         """The nodes of an ask: those that this node signs for under masks, else those that the experiment draws."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Budget, Question, Task, Update, Work
 from fedatlas.data.batches import examples_of
-from fedatlas.deployment.node_judging import JUDGE
+from fedatlas.deployment.node_judging import JUDGE, impossible
 from fedatlas.engine.job import Bench
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
@@ -116,5 +116,4 @@ def misjudged(request: Request, update: Update) -> str:
     """The reason why sums of a judgement cannot be, or ""."""
     if request.what != JUDGE:
         return ""
-    counted = (x[[0, 2, 3, 4]] if name == "sums" else x for name, x in update.items() if isinstance(x, Tensor))
-    return "the sums of its judgement cannot be" if any(bool((x < 0).any()) for x in counted) else ""
+    return "the sums of its judgement cannot be" if impossible(update) else ""

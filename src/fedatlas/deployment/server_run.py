@@ -31,7 +31,7 @@ from fedatlas.deployment import node_setup
 from fedatlas.deployment.columns_host import columns_host, counted
 from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_columns import ColumnsFacts
-from fedatlas.deployment.node_judging import BY_SUMS, judges, with_judging
+from fedatlas.deployment.node_judging import BY_SUMS, ODD, judges, with_judging
 from fedatlas.deployment.node_keys import federation_of, identities_of
 from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows, two_rows
 from fedatlas.deployment.node_setup import LearntSum
@@ -39,7 +39,7 @@ from fedatlas.deployment.nodes import AnswerRecord, Nodes
 from fedatlas.deployment.nodes_link import NodesLink, StartMessage
 from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.reply_form import unlike
-from fedatlas.deployment.streams_host import ODD, rows_host
+from fedatlas.deployment.streams_host import rows_host
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, carried, decoded, encoded
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.fast import worth_of
@@ -85,7 +85,7 @@ from fedatlas.wire.messages import (
 
 JOB, LEARNT, EVENT_LINES, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
 INITIAL = "initial.safetensors"
-WIDEST = 1 << 26  # numbers in one row
+WIDEST, MOST_ROWS = 1 << 26, 100_000_000  # numbers in one row; rows of a node, of which the server numbers each
 ANSWER = 120.0  # seconds that a question before round 1 waits at least
 
 
@@ -415,6 +415,8 @@ def read_facts(kind: Any, facts: Any) -> Any:
     wide = (math.prod(shape) for _, shape in (found.x, found.y)) if isinstance(found, RowsFacts) else [found.spread]
     if max(wide) > WIDEST:
         raise ProtocolError(f"its rows are wider than {WIDEST:,} numbers.")
+    if isinstance(found, RowsFacts) and max(found.rows) > MOST_ROWS:
+        raise ProtocolError(f"it says that it has more than {MOST_ROWS:,} rows.")
     return found
 
 

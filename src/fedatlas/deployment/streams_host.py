@@ -7,7 +7,7 @@ from typing import Any
 
 from fedatlas.algorithm import Algorithm, Ask, Facts, Replies, RoundGenerator, State, Update, Work
 from fedatlas.course.evaluation import NotJudged
-from fedatlas.deployment.node_judging import JUDGE, NodeJudge
+from fedatlas.deployment.node_judging import JUDGE, ODD, NodeJudge
 from fedatlas.deployment.nodes_link import NodesLink, TooFew, misshapen
 from fedatlas.deployment.reply_form import ReplyForms, misjudged, not_finite, overworked, unlike, unlikely
 from fedatlas.engine.job import Bench
@@ -23,8 +23,6 @@ from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
 
 VERDICTS = "verdicts"
-ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
-"""Errors raised by a reply of the right form whose values cannot be computed with."""
 
 
 class StreamsHost(Host):

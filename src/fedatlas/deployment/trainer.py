@@ -27,7 +27,7 @@ from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_log import NodeLog, left_of
-from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, with_names
+from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, rows_that_count, with_names, without_rare_cells
 from fedatlas.deployment.node_rows_run import NodeRowsRun
 from fedatlas.deployment.node_state import StoredReply
 from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
@@ -232,11 +232,16 @@ class Trainer:
         """The answer to the question that is due: the node works out which one that is."""
         held = self.held(agreed)
         check_facts(terms.about, held.facts)
-        few = held.facts.rows.train < self.policy().min_rows
+        least = self.policy().min_rows
+        few = rows_that_count(held.splits["train"]) < least
         splits, clients = coded(held, terms.about), len(agreed.agreement.names)
         with untold("the question cannot be answered with its rows"):
             due = node_setup.question_due(agreed.whole, terms.about, splits, agreed.number, clients, terms.totals)
-            body = b"" if due is None or few else encoded(Sums(node_setup.answered(*due, splits["train"])))
+            body = (
+                b""
+                if due is None or few
+                else encoded(Sums(node_setup.answered(*due, without_rare_cells(splits["train"], least))))
+            )
         if due is None or index != len(terms.totals):
             raise ProtocolError("no question of this number is due.")
         if not few:

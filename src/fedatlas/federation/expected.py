@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -23,6 +24,8 @@ from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
 from fedatlas.grammar import Form
 from fedatlas.privacy.ask_protocol import CHAIN
+from fedatlas.privacy.mechanism import Weighed
+from fedatlas.privacy.reasons import weighs
 from fedatlas.tree import Tree
 
 OF_THE_NETWORK = (
@@ -45,6 +48,7 @@ CLEAR = "a party is asked for an update without the protection of [[privacy]]."
 FOREIGN = "a party is asked by a protocol of [[privacy]] for what is not protected by it, or of other or more parties than a round has."
 RATE = "a party is told another learning rate than the experiment's of this round."
 BUDGET = "a party is told another amount of work than the experiment allows."
+WEIGHS = "a party is told a word that weighs this sum otherwise than the experiment does, or asks for a sum in place of a mean."
 CONTENT = "a party is sent tensors that are not of its network's form."
 FINITE = "a party is sent numbers that are not finite"
 
@@ -193,8 +197,18 @@ class Expected:
         chain = None if request.word is None else request.word.get(CHAIN)
         if request.word is not None and not (chain is False or (chain is True and algorithm.groups is not None)):
             raise ProtocolError(FORM.format(algorithm.name))
+        if request.word is not None and not self._weighed(one, request.word):
+            raise ProtocolError(WEIGHS)
         if not self._allowed(one, request.budget):
             raise ProtocolError(BUDGET)
+
+    def _weighed(self, form: Form, word: Mapping[str, Any]) -> bool:
+        """Whether a sum is weighed as the algorithm says."""
+        how, algorithm, task = self.bench.protection, self.bench.algorithm, self.bench.algorithm.tasks.get(form.what)
+        if how is None or how.protocol is None:
+            return True
+        sums = tuple(task.sums) if isinstance(task, Task) else ()
+        return how.protocol.weighed(word, Weighed(form.reduce == "mean", sums, partial(weighs, algorithm)))
 
     def _allowed(self, form: Form, told: Budget | None) -> bool:
         rules = self.rules

@@ -182,6 +182,14 @@ class Insists(NamedTuple):
     counting: Sequence[int] | None = None  # the clients that count for ``min_cohort``; None: all
 
 
+class Weighed(NamedTuple):
+    """How a sum has to be weighed by the experiment, whatever a server says."""
+
+    mean: bool  # whether it becomes one
+    sums: tuple[str, ...]  # parts of a mean that are added up as they are
+    way: Callable[[str], str]  # part -> "rows", "equal", or "" where a client cannot tell (`reasons.weighs`)
+
+
 class Protocol(NamedTuple):
     """A protocol around an ask, after which the server knows a sum of updates but no single update."""
 
@@ -199,6 +207,8 @@ class Protocol(NamedTuple):
     staged: bool = False  # a phase after the work needs each client's session of the work
     # (a `federation.link.Request`, the party's session, digests of what was compared before): ProtocolError
     check: Callable[[Any, Any, dict[int, Any]], None] | None = None
+    # (the server's word, ..): whether it weighs a sum as it has to.
+    weighed: Callable[[Mapping[str, Any], Weighed], bool] = lambda word, due: True
     # (what, message, session) -> the clients of a sum, by what a party signs for; None where it is no such question.
     cohort: Callable[[str, Message, Any], tuple[int, ...] | None] | None = None
     # (client, federation, its private key, everybody's public keys, sums it opened, ..) -> the first session of a deployed node.

@@ -8,7 +8,9 @@ Nothing is asked that a plug-in's record does not say as well. Only what the mat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedatlas.privacy.ask_protocol import way_of
 
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Round, Task
@@ -135,10 +137,30 @@ def by_rows(algorithm: Algorithm, part: str | None = None) -> bool:
     return any(all(given.get(k) == n / whole for k, n in drawn.sizes.items()) for given in parts for whole in (60, 120))
 
 
-def pretended(algorithm: Algorithm, sizes: tuple[int, ...]) -> Round:
-    """Return a round of clients that hold so many rows, half of all, and showed numbers that follow them."""
+def weighs(algorithm: Algorithm, part: str = "") -> Literal["rows", "equal", ""]:
+    """Return how a part of every client's update is weighed: by its rows, equally, or "", as a client cannot work out itself.
+
+    That is where weights follow from what clients showed, or from superclients.
+    """
+    if algorithm.groups is not None:
+        return ""
+    try:
+        drawn, other = (algorithm.weigh(pretended(algorithm, (10, 20, 30), power)) for power in (1, -3))
+    except Exception:  # noqa: BLE001  (as above)
+        return ""
+    if drawn != other:
+        return ""
+    parts: Any = drawn if all(isinstance(one, Mapping) for one in drawn.values()) else {"": drawn}
+    given, sizes = way_of(parts, part), pretended(algorithm, (10, 20, 30)).sizes
+    if any(all(given[k] == n / whole for k, n in sizes.items()) for whole in (60, 120)):
+        return "rows"
+    return "equal" if len({*given.values()}) == 1 else ""
+
+
+def pretended(algorithm: Algorithm, sizes: tuple[int, ...], power: int = 1) -> Round:
+    """Return a round of clients that hold so many rows, half of all, and showed numbers that follow them, by a ``power``."""
     from fedatlas.algorithm import Round
 
     held, shown = dict(enumerate(sizes)), [name for task in algorithm.tasks.values() for name in task.shows]
-    facts = {k: {name: (n / 10) ** (i + 1) for i, name in enumerate(shown)} for k, n in held.items()}
+    facts = {k: {name: (n / 10) ** (power * (i + 1)) for i, name in enumerate(shown)} for k, n in held.items()}
     return Round(1, tuple(held), 5, 2 * sum(sizes), held, sum(sizes), facts=facts)

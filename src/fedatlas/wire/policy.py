@@ -61,7 +61,8 @@ class Asked(NamedTuple):
     columns: bool = False  # whether nodes hold columns; two of them are enough then
     ids: int = 0  # of another party that this ask is about
     own_ids: int = 0  # of this node, where parties hold columns
-    rows: int = 0  # that the answer is made of; 0 = none, or not said
+    rows: int | None = None  # that count in the answer; None = it is made of none, or not said
+    light: int = 0  # rows more, which have no weight to speak of
 
 
 class Policy(NamedTuple):
@@ -146,12 +147,17 @@ class Policy(NamedTuple):
                 else "an answer that tells label counts outside a sum"
             )
             said.append(f"{what}, which label_counts = '{self.label_counts}' forbids here")
-        if not hidden and 0 < asked.rows < self.min_rows:
-            said.append(
-                f"an answer made of {asked.rows} rows that the server sees alone, fewer than min_rows = {self.min_rows}"
-            )
+        said.append(self._rows(asked, hidden))
         if found := [one for one in said if one]:
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
+
+    def _rows(self, asked: Asked, hidden: bool) -> str:
+        """Return the objection to an answer that is made of so few rows, or "". In a sum it is to rows that have no weight in it."""
+        least = max(self.min_rows, 1) if hidden else self.min_rows
+        if asked.rows is None or asked.rows >= least or (hidden and not asked.light):
+            return ""
+        how = "with a weight" if hidden else "that the server sees alone"
+        return f"an answer made of {asked.rows} rows {how}, fewer than min_rows = {self.min_rows}"
 
     def _cohort(self, asked: Asked) -> str:
         """Return the objection to so few nodes, or ""."""

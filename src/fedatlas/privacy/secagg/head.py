@@ -25,7 +25,7 @@ from fedatlas.privacy.secagg.keys import KEY
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.tree import Tree
 
-TINY = 1e-6  # of the largest weight: one up to it is none, whatever its client sends drowns in the others' rounding
+TINY = 1e-2  # of the largest weight: one up to it hides nobody
 T = TypeVar("T")
 Known = dict[int, tuple[Any, bytes]]
 """id of an object -> (the object, which keeps the id its own, its digest)."""

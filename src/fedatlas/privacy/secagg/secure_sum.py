@@ -42,7 +42,7 @@ from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, pla
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import heard, positions, raw, table, told
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
-from fedatlas.privacy.secagg.word import ALL, ROWS, TOLD, check_fields
+from fedatlas.privacy.secagg.word import ALL, ROWS, TOLD, check_fields, weighed
 from fedatlas.secret import Secret
 
 KEYS, SHARES, AGREE, UNMASK = "secagg keys", "secagg shares", "secagg agree", "secagg unmask"
@@ -81,6 +81,7 @@ def protocol(how: SecureSum) -> Protocol:
         leaves=(KEYS, SHARES, WORK),
         staged=True,
         check=check_asked,
+        weighed=weighed,
         cohort=cohort,
         node=lambda client, federation, private, public, record, insists: first_session(
             Party(client, federation, Secret(private), public), how.threshold, record, insists

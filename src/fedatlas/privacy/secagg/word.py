@@ -7,7 +7,8 @@
     chain             whether models went from client to client; the server half adds it to the word of every mechanism
     session           shares, present, head of the masked session; with ``send`` alone
 
-A client reads them before it works. Their values are compared with its line of the head (`head`).
+A client reads them before it works. Their values are compared with its line of the head (`head`), and both with what the experiment
+implies: a sum that is weighed otherwise shows what one client sent (`weighed`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import CHAIN, SEND, SESSION
+from fedatlas.privacy.mechanism import Weighed
+from fedatlas.privacy.secagg.head import head_of
 from fedatlas.privacy.secagg.keys import MOST
 
 ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
@@ -44,3 +47,29 @@ def _weight(way: Any) -> bool:
     if not (isinstance(way, list) and len(way) == 3 and isinstance(way[0], str)):
         return False
     return way[0] in {ROWS, ALL, TOLD} and all(type(x) is float and math.isfinite(x) for x in way[1:])
+
+
+def weighed(word: Mapping[str, Any], due: Weighed) -> bool:
+    """Whether a word, and the head with what all others are told, weigh a sum as ``due``. ProtocolError where one cannot be read."""
+    check_fields(word)
+    told: dict[str, tuple[str, tuple[float, ...]]] = {
+        part: (group, (x, again)) for part, (group, x, again) in word["weights"].items()
+    }
+    tables, heads = [told], [(word["mean"], tuple(word["sums"]))]
+    if word[SEND]:
+        head = head_of(word[SESSION].get("head"), word["clients"])
+        tables.append(dict(head.weights))
+        heads.append((head.mean, head.sums))
+    if {*heads} != {(due.mean, due.sums)}:
+        return False
+    return all(_due(part, group, column, due) for table in tables for part, (group, column) in table.items())
+
+
+def _due(part: str, group: str, column: tuple[float, ...], due: Weighed) -> bool:
+    """Whether the weights of a part are those that are due: told ones alike and at most 1, as those of any mean."""
+    if not due.mean or part in due.sums:
+        return group == TOLD and {*column} == {1.0}
+    way = due.way(part)
+    if way == "rows":
+        return group in {ROWS, ALL} and {*column} == {1.0}
+    return not way or (group == TOLD and len({*column}) == 1 and 0 < column[0] <= 1)
