@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.cells import Background, Dates, Decimal, Reading, Thousands, missing, now, read_as, with_keys
+from fedatlas.data.cells import OPTION, Background, Dates, Decimal, Reading, Thousands, missing, now, read_as, with_keys
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
 from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking
 from fedatlas.data.images import owners
@@ -168,6 +168,7 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
         a = {name: x for name, x in a.items() if not name.endswith("_test")}
         a |= read_npz(Path(test_file), {"x_test", "y_test", *more})
         has_test = True
+    a = {key: _as_texts(x, f"'{path.name}': {key}") for key, x in a.items()}
     sides = SIDES if has_test else SIDES[:1]
     for side in sides:
         x, y = a[f"x_{side}"], a[f"y_{side}"]
@@ -208,6 +209,14 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
     )
 
 
+def _as_texts(x: np.ndarray, what: str) -> np.ndarray:
+    """Return an array of bytes as texts in UTF-8. DataError for other bytes."""
+    try:
+        return np.char.decode(x, "utf-8") if x.dtype.kind == "S" and now().rules > 2 else x
+    except UnicodeDecodeError:
+        raise DataError(f"{what} holds bytes that are no UTF-8 text: store texts.") from None
+
+
 def _inputs(x: np.ndarray, what: str) -> Tensor:
     if x.dtype == np.uint8 and x.ndim in {3, 4}:
         return torch.from_numpy(np.ascontiguousarray(x[:, None] if x.ndim == 3 else x))
@@ -245,6 +254,11 @@ def _targets(
 
 def _given_names(a: Arrays, found: Names, name: str) -> Names:
     given = tuple(str(c) for c in a["class_names"])
+    if now().rules > 2 and a["y_train"].dtype.kind == "U":  # the targets name their classes themselves
+        if {*given} != {*found}:
+            odd = min({*given} ^ {*found})
+            raise DataError(f"'{name}': the targets are texts, and '{odd}' is only in one of y_train and class_names.")
+        return found
     if len(given) != len(found):
         raise DataError(f"'{name}': class_names has {len(given)} names but the targets have {len(found)} classes.")
     return given
@@ -315,7 +329,7 @@ def _read_inputs(where: Path, preprocess: Preprocess, keep_holes: bool) -> Tenso
         form = PictureForm(channels == 3, preprocess.depth)
         return preprocess.apply(np.stack([read_picture(p, size, form) for p in listed]))
     if where.suffix != ".npz":
-        return preprocess.apply(read_table(where), keep_holes=keep_holes)
+        return preprocess.apply(read_table(where, OPTION), keep_holes=keep_holes)
     name = next((name for name in ("x", "x_test") if name in members_of(where)), "x")
     x = read_npz(where, (name,))[name]
     x = x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x

@@ -19,6 +19,7 @@ from fedatlas.data.cells import (
     LINE,
     class_text,
     coded,
+    codes,
     in_order,
     marks_of,
     missing,
@@ -223,12 +224,12 @@ def encode_column(
     values = None if as_category else numbers(column)
     if values is not None:
         return Column(name), narrow(values, column, f"{source}: column '{name}'", bits)
-    cells = texts(column)
+    cells = codes(column)
     gone = missing(cells)
     if not as_category:
         codes_ = f"; if the column holds codes, list it in {keys}categories"
         refuse_commas(column, f"{source}: column '{name}'", codes_, keys)
-    categories, codes = np.unique(cells[~gone], return_inverse=True)
+    categories, places = np.unique(cells[~gone], return_inverse=True)
     if len(categories) > MOST_CATEGORIES:
         marks = no_numbers(categories)
         advice = f"leave it out with {keys}drop"
@@ -243,7 +244,7 @@ def encode_column(
             f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; {advice}."
         )
     out = np.full(len(cells), np.nan, FLOATS[bits])
-    out[~gone] = codes
+    out[~gone] = places
     return Column(name, tuple(str(c) for c in categories)), out
 
 
@@ -370,6 +371,7 @@ def raw_rows(
     schema: Sequence[Column],
     bits: int = 32,
     unused: Collection[str] = (),
+    keys: str = "data.",
 ) -> torch.Tensor:
     """Return new rows in the raw form of ``schema``: (n, columns) of so many bits, NaN = missing, -1 = an unseen category.
 
@@ -379,7 +381,7 @@ def raw_rows(
 
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
     frame = as_given(frame, "the new rows")
-    frame = with_points(frame, [column.name for column in schema if not column.categories], "the new rows")
+    frame = with_points(frame, [column.name for column in schema if not column.categories], "the new rows", keys)
     out, problems = np.full((len(frame), len(schema)), np.nan, FLOATS[bits]), Problems("the new rows")
     for j, column in enumerate(schema):
         if column.name not in frame.columns and column.name in unused:
@@ -398,7 +400,7 @@ def raw_rows(
             with np.errstate(over="ignore"):  # too large a value becomes infinite, which a prediction treats as missing
                 out[:, j] = values
             continue
-        cells = texts(frame[column.name])
+        cells = codes(frame[column.name])
         code = {name: i for i, name in enumerate(column.categories)}
         out[:, j] = [
             np.nan if gone else code.get(str(cell), -1) for cell, gone in zip(cells, missing(cells), strict=True)

@@ -6,6 +6,7 @@ files and folders whose name begins with a dot do not, whether for training or f
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -228,12 +229,18 @@ def _pillow() -> Any:
     return Image
 
 
+def _content(path: Path) -> Any:
+    """Return what Pillow shall open; of a TIFF the bytes, since it turns pictures wrongly that it maps into memory."""
+    mapped = path.suffix.lower() in {".tif", ".tiff"} and now().rules > 2
+    return io.BytesIO(path.read_bytes()) if mapped else path
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a picture; DataError with its path if it cannot be read to its end, or is too large to be a picture."""
     image = _pillow()
     try:
-        with image.open(path) as picture:
+        with image.open(_content(path)) as picture:
             yield picture
     except image.DecompressionBombError as error:
         raise DataError(f"'{path}' has more pixels than any picture should: make it smaller, or remove it.") from error

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".xlsx", ".xlsm")
 UNCOMPUTED = re.compile(
-    rb"<c\b([^>]*)>\s*<f\b(?:[^>]*/>|[^>]*>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>"
+    rb"<(?:\w+:)?c\b([^>]*)>\s*<(?:\w+:)?f\b(?:[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)"
+    rb"\s*(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v>\s*</(?:\w+:)?v>)?\s*</(?:\w+:)?c>"
 )  # a formula whose value nobody stored; with t="str" it is the empty text
 DAY = datetime.timedelta(days=1)
 
@@ -48,6 +49,8 @@ def read_workbook(path: Path, keys: str) -> pd.DataFrame:
 
 def _sheet(book: Any, path: Path, keys: str) -> Any:
     names = [sheet.title for sheet in book.worksheets]
+    for sheet in book.worksheets:
+        sheet.reset_dimensions()  # what a file says of its size may be wrong, and would cut rows and columns off
     if wanted := now().sheet:
         if wanted not in names:
             raise unknown_name(f"sheet of '{path.name}'", wanted, names)
@@ -65,7 +68,7 @@ def _refuse_uncomputed(path: Path, sheet: Any) -> None:
     """DataError for a formula without a stored value, which would be read as a missing cell."""
     with zipfile.ZipFile(path) as archive:
         content = archive.read(sheet._worksheet_path)  # noqa: SLF001  (openpyxl tells it nowhere else)
-    if b"<f" not in content:
+    if not re.search(rb"[<:]f\b", content):
         return
     odd = [found[1] for found in UNCOMPUTED.finditer(content) if b't="str"' not in found[1]]
     if odd:
