@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import itertools
 import re
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openpyxl
 import pandas as pd
 import pytest
 
 from fedatlas.data.cells import OLDEST, Reading, exact, read_as, texts
 from fedatlas.data.dataset import Column
-from fedatlas.data.files import load_file
 from fedatlas.data.frame import encode_column, raw_rows
 from fedatlas.data.handed import hand_over
 from fedatlas.data.kept import located
-from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.party_tables import PartyFile, TrainedTable, id_texts, new_rows, read_party
 from fedatlas.data.pictures import PictureForm, read_picture
-from fedatlas.data.store import Store
 from fedatlas.data.table_file import read_table
 from fedatlas.data.text_table import form_of
 from fedatlas.errors import DataError
+from readings import load, workbook, written
 
 INCOME = (Column("income"), Column("rate"))
-
-
-def load(path: Path, test: Path | None = None, **keys: Any) -> Loaded:
-    return load_file(
-        LoadRequest(Store.default(), 1, test_file=str(test or "")), path=str(path), **{"label": "y", **keys}
-    )
-
-
-def written(path: Path, text: str | bytes) -> Path:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
 
 
 # ------------------------------------------------------------------------------------------------ decimal commas
@@ -108,20 +92,6 @@ def test_a_party_remembers_its_comma_and_is_told_the_mark(tmp_path: Path) -> Non
 
 
 # ------------------------------------------------------------------------------------------------ workbooks
-
-
-def workbook(path: Path, rows: list[list[Any]], change: Callable[[bytes], bytes]) -> Path:
-    """A workbook whose first sheet's XML was changed."""
-    book = openpyxl.Workbook()
-    for row in rows:
-        book.active.append(row)
-    book.save(path)
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, held in parts.items():
-            archive.writestr(name, change(held) if name.endswith("sheet1.xml") else held)
-    return path
 
 
 @pytest.mark.parametrize("said", [b"A1", b"A1:B3", b"B2:C3", b"A1:Z99"])

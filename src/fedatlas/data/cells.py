@@ -217,9 +217,11 @@ def value_of(cell: str) -> float | None:
 def bare(cell: str) -> str:
     """Return a text without the marks that the keys allow, and with an ASCII minus; such a text may be a number."""
     read, cell = now(), cell.replace(MINUS, "-")
-    sign, rest = (cell[:1], cell[1:].strip()) if cell[:1] in {"-", "+"} else ("", cell)
+    sign, rest = (cell[:1], cell[1:]) if cell[:1] in {"-", "+"} else ("", cell)
+    rest = rest.strip() if read.rules < 3 else rest  # a blank behind the sign counts, but for one before a unit
     for unit in read.units:
-        if (left := rest.removeprefix(unit)) != rest or (left := rest.removesuffix(unit)) != rest:
+        beside = rest.strip()
+        if (left := beside.removeprefix(unit)) != beside or (left := beside.removesuffix(unit)) != beside:
             rest = left.strip()
             break
     if not sign and rest[:1] in {"-", "+"}:  # $-5

@@ -174,13 +174,17 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
         x, y = a[f"x_{side}"], a[f"y_{side}"]
         if len(x) != len(y):
             raise DataError(f"'{path.name}': x_{side} has {len(x)} rows but y_{side} has {len(y)}.")
+        if y.ndim == 2 and y.shape[1] == 1 and x.dtype.kind == "f" and now().rules > 2:
+            raise DataError(f"'{path.name}': y_{side} has the shape {y.shape}: give it one dimension, as y[:, 0].")
+    n, before = len(a["x_train"]), sum(len(a[f"y_{side}"]) for side in sides)
+    a, there = _usable(a, sides, path.name, request.drop_unusable)
     targets, kind, class_names = _targets([a[f"y_{side}"] for side in sides], task, path.name, 1 if few_classes else 2)
     if "class_names" in a and kind == "classes":
         class_names = _given_names(a, class_names, path.name)
     xs = [_inputs(a[f"x_{side}"], f"'{path.name}': x_{side}") for side in sides]
     owned = _owners(a, sides, path.name, request.drop_unusable, same_owner)
     parts = [
-        Split(x, y, owned.codes[i], _weights(a.get(f"weight_{side}"), len(y), path.name))
+        Split(x, y, owned.codes[i], _weights(a.get(f"weight_{side}"), len(y), path.name), there.get(side))
         for i, (side, x, y) in enumerate(zip(sides, xs, targets, strict=True))
     ]
     parts = [
@@ -195,6 +199,7 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
         raise DataError(
             f"'{path.name}': x_train is {kinds[0]} but x_test {kinds[1]}; store both in the same type (uint8 pictures are scaled by 1/255)."
         )
+    lost = (owned.facts or {}).get("rows_unusable", 0) + before - sum(len(a[f"y_{side}"]) for side in sides)
     constants = divided(xs[0].shape[1]) if xs[0].dtype == torch.uint8 else {}
     test = parts[1] if has_test else None
     return Loaded(
@@ -203,16 +208,42 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
         kind,
         class_names,
         client_names=owned.names,
-        facts=owned.facts or {},
-        train_rows=len(xs[0]),
+        facts={**(owned.facts or {}), **({"rows_unusable": lost} if lost else {})},
+        train_rows=n,
         **constants,
     )
 
 
+def _usable(a: Arrays, sides: Names, name: str, drop: bool) -> tuple[Arrays, dict[str, Tensor]]:
+    """Return the arrays without rows that lack a target or a weight if ``drop``, and what rows of these sides are left.
+
+    DataError for a text that is missing as a target, unless ``drop``.
+    """
+    out, there = dict(a), dict[str, Tensor]()
+    for side in sides if now().rules > 2 else ():
+        y, weight = a[f"y_{side}"], a.get(f"weight_{side}")
+        texts = y.ndim == 1 and y.dtype.kind == "U"
+        gone = missing(y) if texts else np.isnan(y) if y.ndim == 1 and y.dtype.kind == "f" else np.zeros(len(y), bool)
+        if gone.any() and not drop:
+            advice = "data.missing = 'drop' or 'median' leaves out such rows"
+            raise DataError(
+                f"'{name}': the target is missing (empty or NaN) in {int(gone.sum())} rows of y_{side}: {advice}."
+            )
+        if weight is not None and weight.dtype.kind == "f" and weight.shape == gone.shape:
+            gone = gone | np.isnan(weight)
+        if drop and gone.any():
+            there[side] = torch.from_numpy(np.flatnonzero(~gone))
+            mine = {key: x for key, x in a.items() if key.endswith(f"_{side}") and len(x) == len(gone)}
+            out |= {key: x[~gone] for key, x in mine.items()}
+    return out, there
+
+
 def _as_texts(x: np.ndarray, what: str) -> np.ndarray:
-    """Return an array of bytes as texts in UTF-8. DataError for other bytes."""
+    """Return an array of bytes as texts in UTF-8, and texts without blanks at their ends. DataError for other bytes."""
+    if now().rules < 3 or x.dtype.kind not in "SU":
+        return x
     try:
-        return np.char.decode(x, "utf-8") if x.dtype.kind == "S" and now().rules > 2 else x
+        return np.char.strip(np.char.decode(x, "utf-8") if x.dtype.kind == "S" else x)
     except UnicodeDecodeError:
         raise DataError(f"{what} holds bytes that are no UTF-8 text: store texts.") from None
 

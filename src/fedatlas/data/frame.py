@@ -27,6 +27,7 @@ from fedatlas.data.cells import (
     now,
     numbers,
     one_owner,
+    set_to,
     texts,
     values_of,
 )
@@ -206,7 +207,7 @@ def encode_inputs(
     All ``problems`` that were noted so far are refused here with those of the columns.
     """
     problems, encoded = problems or Problems(source), []
-    inputs = [name for name in table.columns if name not in outside]
+    inputs = [name for name in table.columns if name not in outside and (name or now().rules < 3)]
     if not inputs:
         problems.add([DataError(f"{source}: no column is left as an input; name fewer in {keys}drop.")])
     for name in inputs:
@@ -233,7 +234,7 @@ def encode_column(
     if len(categories) > MOST_CATEGORIES:
         marks = no_numbers(categories)
         advice = f"leave it out with {keys}drop"
-        if len(marks) <= (1 - MOSTLY) * len(categories):
+        if 0 < len(marks) <= (1 - MOSTLY) * len(categories):
             place = where(column, cells == marks[0])
             advice = f"most are numbers, but '{marks[0]}' in {place} is not: leave such cells empty"
         elif forms := forms_of(categories.tolist()):
@@ -380,6 +381,9 @@ def raw_rows(
     import pandas as pd
 
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
+    frame = frame.set_axis([str(name).strip() for name in frame.columns], axis=1)
+    if twice := sorted({name for name in frame.columns if list(frame.columns).count(name) > 1}):
+        raise DataError(f"the new rows have two columns called '{twice[0]}': rename one.")
     frame = as_given(frame, "the new rows")
     frame = with_points(frame, [column.name for column in schema if not column.categories], "the new rows", keys)
     out, problems = np.full((len(frame), len(schema)), np.nan, FLOATS[bits]), Problems("the new rows")
@@ -395,6 +399,8 @@ def raw_rows(
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
                 said = f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}"
+                if now().rules > 2 and not now().decimal and any(map(DECIMAL_COMMA.fullmatch, cells[odd].tolist())):
+                    said += f" {set_to(keys, 'decimal', ',')} reads decimal commas."
                 problems.add([DataError(said)])
                 continue
             with np.errstate(over="ignore"):  # too large a value becomes infinite, which a prediction treats as missing

@@ -195,7 +195,9 @@ def preprocess(
     learn = learn or summaries.in_process(partition.parties(dataset.train))
     if dataset.train.x.dtype == torch.int64:
         if scale not in {"auto", "none"}:
-            raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
+            raise ConfigError(
+                f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled; store numbers as float32."
+            )
         return dataset, _untouched(dataset, "tokens", scale, missing)
     refuse_holes(dataset, missing)
     mean, sd, traffic = 0.0, 1.0, Traffic()

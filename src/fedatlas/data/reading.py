@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedatlas.data.cells import difference, missing, no_numbers, now, numbers, one_owner, texts, value_of
+from fedatlas.data.cells import difference, marks_of, missing, no_numbers, now, numbers, one_owner, texts, value_of
 from fedatlas.data.dataset import Column
 from fedatlas.data.frame import MOSTLY, Encoded, Roles, marked
 from fedatlas.data.suspicions import FEW, copies, of_code, of_dates, of_owners, of_target
@@ -73,6 +73,8 @@ def of_inputs(
     """Return the warnings about inputs of so many bits; ``codes``: columns of known codes; ``keys``: what stands before a key."""
     found = [doubt(table[column.name], column, codes, keys, bits) for column in schema]
     alike = [same_classes(f"column '{column.name}'", column.categories, by_number=False) for column in schema]
+    if now().rules > 2 and "" in table.columns and not missing(texts(table[""])).all():
+        found.append("A column without a name in the header was left out: give it a name to use it.")
     return [*filter(None, found), *filter(None, alike)]
 
 
@@ -125,7 +127,8 @@ def excepted(roles: Roles, encoded: Encoded) -> str:
 def said_of_marks(what: str, cells: Sequence[str], keys: str = "data.") -> str:
     """Return a sentence if most of these different texts are numbers with marks; else ""."""
     said = marked(np.array(cells), keys)
-    return f"{what} holds '{no_numbers(cells)[0]}', so it is read as {len(cells)} texts: {said}." if said else ""
+    first = next((cell for cell in no_numbers(cells) if marks_of(cell)), "")
+    return f"{what} holds '{first}', so it is read as {len(cells)} texts: {said}." if said else ""
 
 
 def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = "data.", bits: int = 32) -> str:

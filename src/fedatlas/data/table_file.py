@@ -12,7 +12,7 @@ import numpy as np
 
 from fedatlas.data.cells import OPTION, as_text, class_text, now
 from fedatlas.data.dates import with_days
-from fedatlas.data.kept import TABLE, read_kept
+from fedatlas.data.kept import CALLED, TABLE, read_kept
 from fedatlas.data.text_table import read_text
 from fedatlas.data.workbook import SUFFIXES, read_workbook
 from fedatlas.errors import DataError
@@ -46,7 +46,7 @@ def read_table(path: str | Path, keys: str = "data.") -> pd.DataFrame:
         raise DataError(f"'{path}' has two columns called '{twice[0]}': rename one.")
     if len(table) == 0:
         raise DataError(f"'{path}' has a header but no rows.")
-    return as_given(table, path.name, keys)
+    return as_given(table, CALLED[TABLE] if path.suffix == TABLE else path.name, keys)
 
 
 def as_given(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFrame:

@@ -13,11 +13,11 @@ import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
 from fedatlas.data.cells import LINE, Dates, Reading, Thousands, now, read_as, with_keys
-from fedatlas.data.dataset import Names
+from fedatlas.data.dataset import Names, Split
 from fedatlas.data.decimals import with_points
 from fedatlas.data.download import Originals, obtain
 from fedatlas.data.formats import member
-from fedatlas.data.frame import Roles, TaskChoice, encode_table, number_columns
+from fedatlas.data.frame import Encoded, Roles, TaskChoice, encode_table, number_columns
 from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.reading import doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
@@ -129,11 +129,27 @@ def from_frames(
             "label": roles.label,
             "read": "; ".join(filter(None, (in_words(roles, encoded), *forms))),
             **given_keys(any(form_of(frame).decimal for frame in frames)),
-            "doubts": doubts(table, roles, encoded, bits),
+            "doubts": [*doubts(table, roles, encoded, bits), *(unseen(train, test, encoded) if test else ())],
             **({"rows_unusable": len(table) - len(encoded.kept)} if len(encoded.kept) < len(table) else {}),
         },
         train_rows=n,
     )
+
+
+def unseen(train: Split, test: Split, encoded: Encoded) -> list[str]:
+    """Return a sentence for each column of categories that lacks some of the test rows' in training."""
+    if now().rules < 3:
+        return []
+    out = []
+    for j, column in enumerate(encoded.schema):
+        known, asked = train.x[:, j].unique(), test.x[:, j]
+        n = int((~torch.isnan(asked) & ~torch.isin(asked, known)).sum()) if column.categories else 0
+        if n:
+            out.append(
+                f"{n} of {len(asked)} test rows hold a category of column '{column.name}' that no training row has; the model treats them "
+                "as having no category."
+            )
+    return out
 
 
 def pointed(frames: list[pd.DataFrame], roles: Roles, source: str) -> tuple[list[pd.DataFrame], Names]:

@@ -93,7 +93,18 @@ def _cells(sheet: Any) -> tuple[list[str], list[list[Any]], list[int]]:
                 f"cell {nameless[0].coordinate} holds a value, but its column has no name in the first row"
             )
     cells = [[_value(row[j]) if j < len(row) else None for j in names] for _, row in rows]
-    return list(names.values()), cells, [n for n, _ in rows]
+    columns = [_dated(list(column)) for column in zip(*cells, strict=True)]
+    return list(names.values()), [list(row) for row in zip(*columns, strict=True)], [n for n, _ in rows]
+
+
+def _dated(column: list[Any]) -> list[Any]:
+    """Return a column with its dates as texts of one form: with the time if one of them has any."""
+    found = [cell for cell in column if isinstance(cell, datetime.datetime)]
+    timed = any(cell.time() != datetime.time() for cell in found)
+    return [
+        (cell.isoformat(" ") if timed else cell.date().isoformat()) if isinstance(cell, datetime.datetime) else cell
+        for cell in column
+    ]
 
 
 def _filled(cell: Any) -> bool:
@@ -101,14 +112,14 @@ def _filled(cell: Any) -> bool:
 
 
 def _value(cell: Any) -> Any:
-    """Return a cell's value: numbers as they are, whole ones without ``.0``, dates in the form of ISO 8601, times in days."""
+    """Return a cell's value: numbers as they are, whole ones without ``.0``, days in the form of ISO 8601, times in days."""
     value = cell.value
     if cell.data_type == "e":
         if value == "#N/A":
             return None
         raise ValueError(f"cell {cell.coordinate} holds the error '{value}': correct it, or leave it empty")
     if isinstance(value, datetime.datetime):
-        return value.isoformat(" ") if value.time() != datetime.time() else value.date().isoformat()
+        return value  # see `_dated`
     if isinstance(value, datetime.timedelta):
         return value / DAY
     if isinstance(value, datetime.date | datetime.time):

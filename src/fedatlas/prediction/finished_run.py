@@ -83,9 +83,11 @@ class FinishedRun(NamedTuple):
     def _predict(
         self, rows: Any, client: int | None, model: str, holes: Holes, keep: Sequence[str]
     ) -> pandas.DataFrame:
+        table_ = rows
         if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
-            rows = read_table(rows, OPTION)
-        kept = columns_of(rows, keep)
+            with read_as(self.preprocess.reading._replace(na=(), dates=())):  # as they stand in the file
+                table_ = read_table(rows, OPTION)
+        kept = columns_of(table_, keep)
         used = self.of_client(client) if client is not None else self.named(model)
         if client is None and not model and self.personal:
             warnings.warn(
