@@ -176,3 +176,21 @@ def test_values_in_place_of_a_column_name_are_refused() -> None:
     frame = pd.DataFrame({"a": [1, 2], "y": ["u", "v"]})
     with pytest.raises(ConfigError, match="label names a column of the table"):
         hand_over(frame, {"label": frame["y"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "also"),
+    [
+        ("d,y\n1.2.2001,u\nx,v\n", {"dates": {"d": "%d.%m.%Y"}}, "holds 'x' in line 3"),
+        ("a;b;y\n1,5;2.5;u\n2,5;3.5;v\n", {}, "write all numbers of a file with one mark"),
+    ],
+)
+def test_a_wrong_cell_does_not_hide_a_wrong_label(text: str, keys: dict[str, Any], also: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", text)
+    with pytest.raises((ConfigError, DataError)) as refused:
+        load(path, label="z", **keys)
+    assert "2 problems" in str(refused.value)
+    assert "data.label = 'z'" in str(refused.value)
+    assert also in str(refused.value)
+    with pytest.raises(DataError, match=also):
+        load(path, **keys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,12 +13,13 @@ from torch import Tensor
 
 from fedatlas.data.cells import OPTION, Background, Dates, Decimal, Reading, Thousands, missing, now, read_as, with_keys
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
-from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking
+from fedatlas.data.frame import Roles, TaskChoice, absent, class_codes, is_quantity, joined_owners, lacking
 from fedatlas.data.images import owners
 from fedatlas.data.kept import CALLED, TABLE, is_kept, located
 from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
+from fedatlas.data.problems import Problems
 from fedatlas.data.reading import same_owners
 from fedatlas.data.store import Arrays, members_of, read_npz, sha256
 from fedatlas.data.table_file import read_table
@@ -111,10 +114,25 @@ def _loaded(path: str, request: LoadRequest, roles: Roles, keys: Reading, pictur
     if not where.name.endswith(TABLE_SUFFIXES) and not is_kept(path):
         raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
     _applies(where, {key: given[key] for key in OF_THE_FILE})
-    with read_as(keys):
+    with read_as(keys), _after_roles(where, roles, f"'{facts['called']}'"):
         frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
         how = request.drop_unusable, 1 if request.few_classes else 2, request.bits
         return from_frames(frames, roles, f"'{facts['called']}'", *how).with_facts(**facts)
+
+
+@contextmanager
+def _after_roles(where: Path, roles: Roles, source: str) -> Iterator[None]:
+    """Say which columns are absent before what is wrong with the cells of others, in one message."""
+    try:
+        yield
+    except DataError as error:
+        problems = Problems(source)
+        with suppress(DataError), read_as(now()._replace(na=(), dates=())):
+            problems.add(absent(read_table(where).columns, roles._asdict(), "data.", source))
+        if problems.found and str(problems.found[0]) not in str(error) and "has no such column" not in str(error):
+            problems.add([error])
+            problems.refuse()
+        raise
 
 
 def _folder(where: Path, size: int, request: LoadRequest) -> Loaded:

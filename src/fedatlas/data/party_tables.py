@@ -111,7 +111,11 @@ def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(f"{what}: '{twice[0]}' is named for two roles; id, label and weight need separate columns.")
     roles = Roles(file.label, file.id, file.weight, file.task, file.drop, file.categories)
-    table = with_points(table, number_columns(table.columns, roles), what, OWN_KEY)
+    try:
+        table = with_points(table, number_columns(table.columns, roles), what, OWN_KEY)
+    except DataError as error:
+        problems.add([error])
+        problems.refuse()
     needed = {"label": file.label, "weight": file.weight}
     lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows", problems)
     table = table[~lost]

@@ -142,7 +142,7 @@ def unseen(train: Split, test: Split, encoded: Encoded) -> list[str]:
         return []
     out = []
     for j, column in enumerate(encoded.schema):
-        known, asked = train.x[:, j].unique(), test.x[:, j]
+        known, asked = torch.unique(train.x[:, j]), test.x[:, j]
         n = int((~torch.isnan(asked) & ~torch.isin(asked, known)).sum()) if column.categories else 0
         if n:
             out.append(
