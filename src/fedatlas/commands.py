@@ -172,12 +172,11 @@ def predict(
     if RunFolder.open(run).of_columns:
         from fedatlas.prediction.parties import predicted
 
-        if client is not None or model or keep or holes != "error" or any(form.values()):
+        if client is not None or model or keep or holes != "error":
             raise ConfigError(
-                "--client, --model, --keep, --holes and the form of a file: leave these out, as parties that hold columns share one "
-                "model, and each reads its own file as in training."
+                "--client, --model, --keep and --holes: leave these out, as parties that hold columns share one model."
             )
-        table, said = predicted(run, files)
+        table, said = predicted(run, files, form)
         sys.stderr.write("".join(f"fedatlas: {line}\n" for line in said))
     elif len(files) > 1:
         raise ConfigError(f"'{files[1]}': this run's model takes one file.")

@@ -99,16 +99,18 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             table[owner] = np.asarray(groups)
             more = {"client": owner}
         own = self.model if isinstance(self.model, nn.Module) else None
-        experiment = Experiment.of(
-            own,
-            data=table,
-            test=table[: min(len(table) - 1, JUDGED)],
-            label=label,
-            task=task,
-            missing=self.missing,
+        further = dict(self.settings or {})
+        data = {
+            "test": table[: min(len(table) - 1, JUDGED)],
+            "label": label,
+            "task": task,
+            "missing": self.missing,
             **more,
-            **_merged(self._tables(), self.settings or {}),
-        )
+        }
+        asked = dict(further.pop("data", {}))
+        if known := sorted(asked.keys() & {"name", "path", "client", *data}):
+            raise ConfigError(f"settings: data.{known[0]} comes from fit's own arguments: leave it out.")
+        experiment = Experiment.of(own, data=table, **data, **asked, **_merged(self._tables(), further))
         with tempfile.TemporaryDirectory(prefix="fedatlas-") as folder:
             done = ensure(checked(experiment.config, experiment.module), Path(folder) / "run", ONLY_TRAIN)
             found = load(done.path, experiment.module)

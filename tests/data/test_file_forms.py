@@ -348,7 +348,8 @@ def test_a_run_on_such_a_file_predicts_on_such_a_file(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(first, fedatlas.predict(done.path, frame))
     odd = tmp_path / "odd.csv"
     odd.write_text('größe,tag\n"1,240",02.03.2021\n')
-    with pytest.raises(DataError, match="'größe' must hold numbers"):
+    assert kept["commas"] is True
+    with pytest.raises(DataError, match=r"'größe' holds '1,240', which may mean 1240 or 1.24: .* --decimal \",\" or"):
         fedatlas.predict(done.path, odd)
     fedatlas.load(done.path).of_files(decimal=",").predict(odd)
 

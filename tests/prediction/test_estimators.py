@@ -188,3 +188,11 @@ def test_a_run_without_a_common_model_is_no_estimator(tmp_path):
     with pytest.raises(ConfigError, match="no model of all clients"):
         done.estimator()
     assert Path(done.path).exists()
+
+
+def test_settings_may_hold_keys_of_the_data_but_not_those_of_fit():
+    x, y, _ = rows()
+    model = FederatedClassifier(rounds=1, random_state=0, settings={**FAST, "data": {"scale": "none"}}).fit(x, y)
+    assert model.run_.run.preprocess.scale == "none"
+    with pytest.raises(ConfigError, match=r"data.label comes from fit"):
+        FederatedClassifier(rounds=1, settings={"data": {"label": "z"}}).fit(x, y)

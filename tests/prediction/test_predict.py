@@ -118,3 +118,22 @@ def test_nothing_is_said_where_all_share_a_model(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(fedatlas.predict(path, ROWS)) == 5
+
+
+def test_kept_columns_are_copied_before_marks_and_dates(tmp_path: Path) -> None:
+    """A cell that ``na`` names, and a date, stand before the predictions as they stand in the file."""
+    lines = [f"{i % 9},{1 + i % 28:02d}.03.2021,{'ab'[i % 2]}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,day,y", *lines, ""]))
+    data = {"name": "file", "path": str(tmp_path / "t.csv"), "label": "y", "dates": {"day": "%d.%m.%Y"}, "na": ["8"]}
+    experiment = Experiment.of(
+        data={**data, "missing": "median"},
+        partition={"name": "iid", "clients": 2},
+        rounds=1,
+        model={"name": "logistic"},
+    )
+    done = run(experiment, out=tmp_path / "run", baselines=False)
+    table = fedatlas.load(done.path).predict(tmp_path / "t.csv", keep=("a", "day"))
+    assert table["a"].tolist()[:9] == [str(i) for i in range(9)]
+    assert table["day"].tolist()[:2] == ["01.03.2021", "02.03.2021"]
+    del table["a"], table["day"]
+    assert table.equals(fedatlas.load(done.path).predict(tmp_path / "t.csv"))

@@ -114,6 +114,19 @@ def test_a_column_that_no_split_uses_may_be_absent(done: Path, tmp_path: Path) -
         predict(done / "run", files(done, shop=tmp_path / "less.csv"))
 
 
+def test_the_form_of_new_files_can_be_said(done: Path, tmp_path: Path) -> None:
+    """A file of the shop's that decimal points and commas fit alike is read as ``form`` says."""
+    shop = pd.read_csv(done / "shop.csv", dtype=str)
+    odd, plain = tmp_path / "odd.csv", tmp_path / "plain.csv"
+    shop.assign(a="6.000", b="6", c="0").to_csv(odd, sep=";", index=False)
+    shop.assign(a="6000", b="6", c="0").to_csv(plain, index=False)
+    as_said = predict(done / "run", files(done, shop=odd), form={"decimal": "shop=,", "separator": ""}).table
+    pd.testing.assert_frame_equal(as_said, predict(done / "run", files(done, shop=plain)).table)
+    with pytest.raises(DataError, match=r"party 'bank': .*'age' holds numbers with a decimal point"):
+        predict(done / "run", files(done, shop=odd), form={"decimal": ","})
+    assert not as_said.equals(predict(done / "run", files(done, shop=odd)).table)
+
+
 def test_an_unseen_category_at_a_party_is_counted(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,16 +60,18 @@ class Reading(NamedTuple):
     separator: str = ""  # between columns
     encoding: str = ""
     sheet: str = ""  # of a workbook
+    commas: bool = False  # whether a decimal comma was found by looking, in rows that belong to those read now
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, of the keys since the third rules only those that are given."""
-        later = {"na": list(self.na), "dates": dict(self.dates), **{key: getattr(self, key) for key in OF_THE_FILE}}
+        later = {"na": list(self.na), "dates": dict(self.dates)}
+        later |= {key: getattr(self, key) for key in (*OF_THE_FILE, "commas")}
         first = {key: getattr(self, key) for key in ("rules", "thousands", "units", "background")}
         return {**first, "units": list(self.units), **{key: value for key, value in later.items() if value}}
 
     def shared(self) -> Reading:
-        """Return what all parties know: without the keys of one file."""
-        return self._replace(decimal="", separator="", encoding="", sheet="")
+        """Return what all parties know: without what concerns one file."""
+        return self._replace(decimal="", separator="", encoding="", sheet="", commas=False)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any] | None) -> Reading:
@@ -81,6 +83,8 @@ class Reading(NamedTuple):
         return cls(**{**known, **lists, "dates": tuple(dict(known.get("dates", {})).items())})
 
 
+OPTION = "--"
+"""What a message puts before a key that is an option of a command."""
 OLDEST = Reading(1)
 _NOW: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
@@ -114,6 +118,12 @@ def read_as(reading: Reading) -> Iterator[None]:
         _NOW.reset(token)
 
 
+def set_to(keys: str, key: str, value: str) -> str:
+    """Return a key with its value as the reader would write it; ``keys``: what stands before a key."""
+    between = " " if keys == OPTION else " = "
+    return f'{keys}{key}{between}"{value}"'
+
+
 def missing(cells: np.ndarray) -> np.ndarray:
     """Return a mask of the missing cells of a text column."""
     out: np.ndarray = np.isin(np.char.lower(cells), MISSING)
@@ -127,7 +137,33 @@ def texts(column: pd.Series) -> np.ndarray:
         several = "tables" if kinds == {dict} else "lists"
         raise DataError(f"column '{column.name}' holds {several}, not one value in each row: leave the column out.")
     filled = objects.where(column.notna(), "")
-    return np.char.strip(filled.map(str).to_numpy(dtype=str))
+    try:
+        return np.char.strip(filled.map(as_text).to_numpy(dtype=str))
+    except UnicodeDecodeError:
+        raise DataError(f"column '{column.name}' holds bytes that are no UTF-8 text: leave the column out.") from None
+
+
+def as_text(cell: Any) -> str:
+    """Return a value as text; bytes, as some Parquet files hold texts, are UTF-8. UnicodeDecodeError if they are not."""
+    return cell.decode() if isinstance(cell, bytes) and now().rules > 2 else str(cell)
+
+
+def codes(column: pd.Series) -> np.ndarray:
+    """Return the texts of a column of codes: whole numbers stay whole where holes made them floating-point numbers."""
+    cells = texts(column)
+    if now().rules < 3 or getattr(column.dtype, "kind", "") != "f":
+        return cells
+    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    there = ~np.isnan(values)
+    if (values[there] != np.rint(values[there])).any() or (np.abs(values[there]) >= exact(column)).any():
+        return cells
+    return np.array([class_text(cell) for cell in cells.tolist()], dtype=str)
+
+
+def exact(column: pd.Series) -> int:
+    """Return the number from which on not every whole number is one of a column's floating-point numbers."""
+    kept = getattr(column.dtype, "numpy_dtype", column.dtype)
+    return 1 << (int(np.finfo(kept).nmant) + 1)
 
 
 def numbers(column: pd.Series) -> np.ndarray | None:
@@ -182,15 +218,18 @@ def value_of(cell: str) -> float | None:
 def bare(cell: str) -> str:
     """Return a text without the marks that the keys allow, and with an ASCII minus; such a text may be a number."""
     read, cell = now(), cell.replace(MINUS, "-")
-    sign, rest = (cell[:1], cell[1:].strip()) if cell[:1] in {"-", "+"} else ("", cell)
+    sign, rest = (cell[:1], cell[1:]) if cell[:1] in {"-", "+"} else ("", cell)
+    rest = rest.strip() if read.rules < 3 else rest  # a blank behind the sign counts, but for one before a unit
     for unit in read.units:
-        if (left := rest.removeprefix(unit)) != rest or (left := rest.removesuffix(unit)) != rest:
+        beside = rest.strip()
+        if (left := beside.removeprefix(unit)) != beside or (left := beside.removesuffix(unit)) != beside:
             rest = left.strip()
             break
     if not sign and rest[:1] in {"-", "+"}:  # $-5
         sign, rest = rest[0], rest[1:]
+    first = "(?!0)" if read.rules > 2 else ""  # 0,240 is no 240
     if (apart := APART.get(read.thousands)) and (
-        found := re.fullmatch(rf"(\d{{1,3}}(?:([{apart}])\d{{3}})(?:\2\d{{3}})*)(\.\d+)?", rest, re.ASCII)
+        found := re.fullmatch(rf"({first}\d{{1,3}}(?:([{apart}])\d{{3}})(?:\2\d{{3}})*)(\.\d+)?", rest, re.ASCII)
     ):
         rest = found[1].replace(found[2], "") + (found[3] or "")
     return sign + rest if NUMBER.fullmatch(sign + rest) else cell

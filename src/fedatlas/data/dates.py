@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +44,21 @@ def days(cell: str, form: str) -> float | None:
     return (found - START).total_seconds() / 86400
 
 
+def by_type(column: pd.Series) -> pd.Series | None:
+    """Return a column of dates by their own type (UTC, NaT for missing ones); None for another."""
+    import pandas as pd
+
+    plain = pd.api.types.is_datetime64_any_dtype(column.dtype)
+    objects = (
+        column.dtype == object and now().rules > 2 and (known := column.dropna()).map(_is_date).all() and len(known)
+    )
+    return pd.to_datetime(column, utc=True) if plain or objects else None
+
+
+def _is_date(cell: object) -> bool:
+    return isinstance(cell, date)
+
+
 def with_days(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFrame:
     """Return the table with the columns of ``dates`` as numbers. DataError that names the first cell that is no such date."""
     import pandas as pd
@@ -52,8 +67,7 @@ def with_days(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFra
     for column, form in now().dates:
         if column not in table.columns:  # of new rows that a model does not use, or refused with the other roles
             continue
-        if pd.api.types.is_datetime64_any_dtype(table[column].dtype):  # a date by its own type
-            utc = pd.to_datetime(table[column], utc=True)
+        if (utc := by_type(table[column])) is not None:
             out[column] = (utc - pd.Timestamp(START)) / pd.Timedelta(days=1)
             continue
         cells = texts(table[column])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedatlas.data.cells import MISSING, bare, now, read_as, value_of
+from fedatlas.data.cells import MISSING, bare, now, read_as, set_to, value_of
 from fedatlas.data.text_table import form_of
 from fedatlas.errors import ConfigError, DataError
 
@@ -42,12 +42,16 @@ def with_points(table: pd.DataFrame, columns: Iterable[str], source: str, keys: 
     if read.decimal == "." or (read.thousands == "," and not read.decimal):
         return table
     columns = [name for name in dict.fromkeys(columns) if name in table.columns]
-    if not read.decimal and not any(isinstance(cell, str) and "," in cell for name in columns for cell in table[name]):
+    if not (read.decimal or read.commas) and not any(
+        isinstance(cell, str) and "," in cell for name in columns for cell in table[name]
+    ):
         return table
     found = [_readings(name, _texts(table[name])) for name in columns]
     commas = [one for one in found if one.comma is not None and one.point is None and one.cells]
     points = [one for one in found if one.point is not None and one.comma is None and one.cells]
     if not read.decimal and not any(map(_surely, commas)):
+        if read.commas and not points:
+            _refuse_open(found, source, keys)
         return table
     if points:
         other = points[0]
@@ -66,6 +70,24 @@ def with_points(table: pd.DataFrame, columns: Iterable[str], source: str, keys: 
     out = table.assign(**changed)
     out.attrs["form"] = form_of(table)._replace(decimal=",")
     return out
+
+
+def _refuse_open(found: Iterable[_Readings], source: str, keys: str) -> None:
+    """DataError for the first cell that is one number with a decimal point and another with a decimal comma."""
+    for one in found:
+        for cell in one.cells if one.comma is not None and one.comma != one.point else ():
+            readings = [value for value in (_thousands(cell), value_of(cell), _with_comma(cell)) if value is not None]
+            if len(two := sorted({*readings}, reverse=True)) > 1:
+                raise DataError(
+                    f"{source}: column '{one.column}' holds '{cell}', which may mean {two[0]:.15g} or {two[1]:.15g}: nothing in this "
+                    f"file tells which, and in rows that belong to it a decimal comma was found. {set_to(keys, 'decimal', ',')} or "
+                    f"{set_to(keys, 'decimal', '.')} tells."
+                )
+
+
+def _thousands(cell: str) -> float | None:
+    with read_as(now()._replace(thousands=now().thousands or ",")):
+        return value_of(cell)
 
 
 def _surely(one: _Readings) -> bool:

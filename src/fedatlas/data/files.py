@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.cells import Background, Dates, Decimal, Reading, Thousands, missing, now, read_as, with_keys
+from fedatlas.data.cells import OPTION, Background, Dates, Decimal, Reading, Thousands, missing, now, read_as, with_keys
 from fedatlas.data.dataset import SIDES, Names, Split, TaskKind
-from fedatlas.data.frame import Roles, TaskChoice, class_codes, is_quantity, joined_owners, lacking
+from fedatlas.data.frame import Roles, TaskChoice, absent, class_codes, is_quantity, joined_owners, lacking
 from fedatlas.data.images import owners
 from fedatlas.data.kept import CALLED, TABLE, is_kept, located
 from fedatlas.data.loaded import Loaded, LoadRequest, divided
 from fedatlas.data.pictures import PictureForm, load_pictures, pictures_in, read_picture
 from fedatlas.data.preprocess import Preprocess
+from fedatlas.data.problems import Problems
 from fedatlas.data.reading import same_owners
 from fedatlas.data.store import Arrays, members_of, read_npz, sha256
 from fedatlas.data.table_file import read_table
@@ -111,10 +114,25 @@ def _loaded(path: str, request: LoadRequest, roles: Roles, keys: Reading, pictur
     if not where.name.endswith(TABLE_SUFFIXES) and not is_kept(path):
         raise DataError(f"data.path: '{path}' is not a .npz, {', '.join(TABLE_SUFFIXES)} nor a folder of pictures.")
     _applies(where, {key: given[key] for key in OF_THE_FILE})
-    with read_as(keys):
+    with read_as(keys), _after_roles(where, roles, f"'{facts['called']}'"):
         frames = [read_table(where), *([read_table(request.test_file)] if request.test_file else [])]
         how = request.drop_unusable, 1 if request.few_classes else 2, request.bits
         return from_frames(frames, roles, f"'{facts['called']}'", *how).with_facts(**facts)
+
+
+@contextmanager
+def _after_roles(where: Path, roles: Roles, source: str) -> Iterator[None]:
+    """Say which columns are absent before what is wrong with the cells of others, in one message."""
+    try:
+        yield
+    except DataError as error:
+        problems = Problems(source)
+        with suppress(DataError), read_as(now()._replace(na=(), dates=())):
+            problems.add(absent(read_table(where).columns, roles._asdict(), "data.", source))
+        if problems.found and str(problems.found[0]) not in str(error) and "has no such column" not in str(error):
+            problems.add([error])
+            problems.refuse()
+        raise
 
 
 def _folder(where: Path, size: int, request: LoadRequest) -> Loaded:
@@ -168,18 +186,23 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
         a = {name: x for name, x in a.items() if not name.endswith("_test")}
         a |= read_npz(Path(test_file), {"x_test", "y_test", *more})
         has_test = True
+    a = {key: _as_texts(x, f"'{path.name}': {key}") for key, x in a.items()}
     sides = SIDES if has_test else SIDES[:1]
     for side in sides:
         x, y = a[f"x_{side}"], a[f"y_{side}"]
         if len(x) != len(y):
             raise DataError(f"'{path.name}': x_{side} has {len(x)} rows but y_{side} has {len(y)}.")
+        if y.ndim == 2 and y.shape[1] == 1 and x.dtype.kind == "f" and now().rules > 2:
+            raise DataError(f"'{path.name}': y_{side} has the shape {y.shape}: give it one dimension, as y[:, 0].")
+    n, before = len(a["x_train"]), sum(len(a[f"y_{side}"]) for side in sides)
+    a, there = _usable(a, sides, path.name, request.drop_unusable)
     targets, kind, class_names = _targets([a[f"y_{side}"] for side in sides], task, path.name, 1 if few_classes else 2)
     if "class_names" in a and kind == "classes":
         class_names = _given_names(a, class_names, path.name)
     xs = [_inputs(a[f"x_{side}"], f"'{path.name}': x_{side}") for side in sides]
     owned = _owners(a, sides, path.name, request.drop_unusable, same_owner)
     parts = [
-        Split(x, y, owned.codes[i], _weights(a.get(f"weight_{side}"), len(y), path.name))
+        Split(x, y, owned.codes[i], _weights(a.get(f"weight_{side}"), len(y), path.name), there.get(side))
         for i, (side, x, y) in enumerate(zip(sides, xs, targets, strict=True))
     ]
     parts = [
@@ -194,6 +217,7 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
         raise DataError(
             f"'{path.name}': x_train is {kinds[0]} but x_test {kinds[1]}; store both in the same type (uint8 pictures are scaled by 1/255)."
         )
+    lost = (owned.facts or {}).get("rows_unusable", 0) + before - sum(len(a[f"y_{side}"]) for side in sides)
     constants = divided(xs[0].shape[1]) if xs[0].dtype == torch.uint8 else {}
     test = parts[1] if has_test else None
     return Loaded(
@@ -202,10 +226,44 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
         kind,
         class_names,
         client_names=owned.names,
-        facts=owned.facts or {},
-        train_rows=len(xs[0]),
+        facts={**(owned.facts or {}), **({"rows_unusable": lost} if lost else {})},
+        train_rows=n,
         **constants,
     )
+
+
+def _usable(a: Arrays, sides: Names, name: str, drop: bool) -> tuple[Arrays, dict[str, Tensor]]:
+    """Return the arrays without rows that lack a target or a weight if ``drop``, and what rows of these sides are left.
+
+    DataError for a text that is missing as a target, unless ``drop``.
+    """
+    out, there = dict(a), dict[str, Tensor]()
+    for side in sides if now().rules > 2 else ():
+        y, weight = a[f"y_{side}"], a.get(f"weight_{side}")
+        texts = y.ndim == 1 and y.dtype.kind == "U"
+        gone = missing(y) if texts else np.isnan(y) if y.ndim == 1 and y.dtype.kind == "f" else np.zeros(len(y), bool)
+        if gone.any() and not drop:
+            advice = "data.missing = 'drop' or 'median' leaves out such rows"
+            raise DataError(
+                f"'{name}': the target is missing (empty or NaN) in {int(gone.sum())} rows of y_{side}: {advice}."
+            )
+        if weight is not None and weight.dtype.kind == "f" and weight.shape == gone.shape:
+            gone = gone | np.isnan(weight)
+        if drop and gone.any():
+            there[side] = torch.from_numpy(np.flatnonzero(~gone))
+            mine = {key: x for key, x in a.items() if key.endswith(f"_{side}") and len(x) == len(gone)}
+            out |= {key: x[~gone] for key, x in mine.items()}
+    return out, there
+
+
+def _as_texts(x: np.ndarray, what: str) -> np.ndarray:
+    """Return an array of bytes as texts in UTF-8, and texts without blanks at their ends. DataError for other bytes."""
+    if now().rules < 3 or x.dtype.kind not in "SU":
+        return x
+    try:
+        return np.char.strip(np.char.decode(x, "utf-8") if x.dtype.kind == "S" else x)
+    except UnicodeDecodeError:
+        raise DataError(f"{what} holds bytes that are no UTF-8 text: store texts.") from None
 
 
 def _inputs(x: np.ndarray, what: str) -> Tensor:
@@ -245,6 +303,11 @@ def _targets(
 
 def _given_names(a: Arrays, found: Names, name: str) -> Names:
     given = tuple(str(c) for c in a["class_names"])
+    if now().rules > 2 and a["y_train"].dtype.kind == "U":  # the targets name their classes themselves
+        if {*given} != {*found}:
+            odd = min({*given} ^ {*found})
+            raise DataError(f"'{name}': the targets are texts, and '{odd}' is only in one of y_train and class_names.")
+        return found
     if len(given) != len(found):
         raise DataError(f"'{name}': class_names has {len(given)} names but the targets have {len(found)} classes.")
     return given
@@ -315,7 +378,7 @@ def _read_inputs(where: Path, preprocess: Preprocess, keep_holes: bool) -> Tenso
         form = PictureForm(channels == 3, preprocess.depth)
         return preprocess.apply(np.stack([read_picture(p, size, form) for p in listed]))
     if where.suffix != ".npz":
-        return preprocess.apply(read_table(where), keep_holes=keep_holes)
+        return preprocess.apply(read_table(where, OPTION), keep_holes=keep_holes)
     name = next((name for name in ("x", "x_test") if name in members_of(where)), "x")
     x = read_npz(where, (name,))[name]
     x = x[:, None] if x.ndim == 3 and len(preprocess.shape) == 3 else x

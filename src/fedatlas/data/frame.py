@@ -19,6 +19,7 @@ from fedatlas.data.cells import (
     LINE,
     class_text,
     coded,
+    codes,
     in_order,
     marks_of,
     missing,
@@ -26,6 +27,7 @@ from fedatlas.data.cells import (
     now,
     numbers,
     one_owner,
+    set_to,
     texts,
     values_of,
 )
@@ -205,7 +207,7 @@ def encode_inputs(
     All ``problems`` that were noted so far are refused here with those of the columns.
     """
     problems, encoded = problems or Problems(source), []
-    inputs = [name for name in table.columns if name not in outside]
+    inputs = [name for name in table.columns if name not in outside and (name or now().rules < 3)]
     if not inputs:
         problems.add([DataError(f"{source}: no column is left as an input; name fewer in {keys}drop.")])
     for name in inputs:
@@ -223,16 +225,16 @@ def encode_column(
     values = None if as_category else numbers(column)
     if values is not None:
         return Column(name), narrow(values, column, f"{source}: column '{name}'", bits)
-    cells = texts(column)
+    cells = codes(column)
     gone = missing(cells)
     if not as_category:
         codes_ = f"; if the column holds codes, list it in {keys}categories"
         refuse_commas(column, f"{source}: column '{name}'", codes_, keys)
-    categories, codes = np.unique(cells[~gone], return_inverse=True)
+    categories, places = np.unique(cells[~gone], return_inverse=True)
     if len(categories) > MOST_CATEGORIES:
         marks = no_numbers(categories)
         advice = f"leave it out with {keys}drop"
-        if len(marks) <= (1 - MOSTLY) * len(categories):
+        if 0 < len(marks) <= (1 - MOSTLY) * len(categories):
             place = where(column, cells == marks[0])
             advice = f"most are numbers, but '{marks[0]}' in {place} is not: leave such cells empty"
         elif forms := forms_of(categories.tolist()):
@@ -243,7 +245,7 @@ def encode_column(
             f"{source}: column '{name}' has {len(categories)} different texts, too many for categories; {advice}."
         )
     out = np.full(len(cells), np.nan, FLOATS[bits])
-    out[~gone] = codes
+    out[~gone] = places
     return Column(name, tuple(str(c) for c in categories)), out
 
 
@@ -370,6 +372,7 @@ def raw_rows(
     schema: Sequence[Column],
     bits: int = 32,
     unused: Collection[str] = (),
+    keys: str = "data.",
 ) -> torch.Tensor:
     """Return new rows in the raw form of ``schema``: (n, columns) of so many bits, NaN = missing, -1 = an unseen category.
 
@@ -378,8 +381,11 @@ def raw_rows(
     import pandas as pd
 
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(dict(table))
+    frame = frame.set_axis([str(name).strip() for name in frame.columns], axis=1)
+    if twice := sorted({name for name in frame.columns if list(frame.columns).count(name) > 1}):
+        raise DataError(f"the new rows have two columns called '{twice[0]}': rename one.")
     frame = as_given(frame, "the new rows")
-    frame = with_points(frame, [column.name for column in schema if not column.categories], "the new rows")
+    frame = with_points(frame, [column.name for column in schema if not column.categories], "the new rows", keys)
     out, problems = np.full((len(frame), len(schema)), np.nan, FLOATS[bits]), Problems("the new rows")
     for j, column in enumerate(schema):
         if column.name not in frame.columns and column.name in unused:
@@ -393,12 +399,14 @@ def raw_rows(
                 cells = texts(frame[column.name])
                 odd = np.isin(cells, no_numbers(cells)) & ~missing(cells) & (cells != "?")
                 said = f"column '{column.name}' must hold numbers{first_odd(frame[column.name], cells, odd)}"
+                if now().rules > 2 and not now().decimal and any(map(DECIMAL_COMMA.fullmatch, cells[odd].tolist())):
+                    said += f" {set_to(keys, 'decimal', ',')} reads decimal commas."
                 problems.add([DataError(said)])
                 continue
             with np.errstate(over="ignore"):  # too large a value becomes infinite, which a prediction treats as missing
                 out[:, j] = values
             continue
-        cells = texts(frame[column.name])
+        cells = codes(frame[column.name])
         code = {name: i for i, name in enumerate(column.categories)}
         out[:, j] = [
             np.nan if gone else code.get(str(cell), -1) for cell, gone in zip(cells, missing(cells), strict=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from fedatlas.data.dataset import SIDES
+from fedatlas.data.dates import by_type
 from fedatlas.data.hub import pixels
 from fedatlas.data.kept import ARRAYS, TABLE, Held, table_arrays
 from fedatlas.data.store import Arrays
@@ -40,12 +41,16 @@ def hand_over(data: Any, keys: Mapping[str, Any]) -> Handed:
     ConfigError for another form. DataError for rows that no file could hold.
     """
     keys, test = dict(keys), keys.get("test")
+    for key in ("label", "client", "weight"):
+        if not isinstance(keys.get(key), str | None):
+            raise ConfigError(f"{key} names a column of the table: give its name, not its values.")
     parts = {"train": data} if not is_sides(data) else {side: data[side] for side in SIDES if side in data}
     if test is not None and not isinstance(test, str | int | float):
         parts["test"] = test
         del keys["test"]
     if is_table(parts["train"], keys):
-        held = [Held(TABLE, table_arrays(as_frame(part), keys.get("drop", ()))) for part in parts.values()]
+        frames = [with_dates(as_frame(part), keys.get("dates") or ()) for part in parts.values()]
+        held = [Held(TABLE, table_arrays(frame, keys.get("drop", ()))) for frame in frames]
         named = {"path": held[0].name, **({"test": held[1].name} if held[1:] else {})}
         return Handed({"name": "file", **named, **keys}, tuple(held), bool(keys.get("client")))
     arrays = {name: x for side, part in parts.items() for name, x in as_arrays(part, side, keys).items()}
@@ -101,6 +106,13 @@ def as_frame(data: Any) -> Any:
     return frame
 
 
+def with_dates(frame: Any, names: Collection[str]) -> Any:
+    """Return a DataFrame whose columns of these names hold dates by their own type, if they are any."""
+    found = {name: frame[name] for name in frame.columns if name in names and frame[name].ndim == 1}
+    known = {name: days.dt.tz_localize(None) for name, column in found.items() if (days := by_type(column)) is not None}
+    return frame.assign(**known) if known else frame
+
+
 def as_arrays(data: Any, side: str, keys: Mapping[str, Any]) -> Arrays:
     """Return rows as the arrays of a .npz: ``x_train y_train client_train``, or ``..._test``. ConfigError for another form."""
     if is_hub(data):
@@ -145,7 +157,10 @@ def _hub_arrays(data: Any, side: str, keys: Mapping[str, Any]) -> Arrays:
     y = np.asarray(data[label])
     out = {f"x_{side}": np.stack([pixels(picture) for picture in data[image]])}
     out[f"y_{side}"] = np.asarray([known[int(code)] for code in y]) if known else y
-    return {**out, **({f"client_{side}": np.asarray(data[client]).astype(str)} if client else {})}
+    return {
+        **out,
+        **({f"client_{side}": np.array(["" if one is None else str(one) for one in data[client]])} if client else {}),
+    }
 
 
 def _has(columns: Collection[str], *names: str) -> None:

@@ -4,7 +4,7 @@ A configuration names them by that path, so another content is another configura
 temporary folder; the run copies it into its own folder, where later readers find it: next to ``config.toml``, or above it for
 seeds and baselines.
 
-A ``.table`` is a .npz without pickles. ``names`` holds the columns' names; column i is ``numbers_i``, or ``texts_i[codes_i]``
+A ``.table`` is a .npz without pickles. ``names`` holds the columns' names; column i is ``numbers_i`` (also dates), or ``texts_i[codes_i]``
 with the text of each cell ("" = missing), which is all that `frame` reads of a column that holds no plain numbers.
 """
 
@@ -112,7 +112,7 @@ def table_arrays(frame: pd.DataFrame, drop: Collection[str] = ()) -> Arrays:
     out: Arrays = {"names": np.array(names, str)}
     for i, name in enumerate(names):
         column = frame.iloc[:, i]
-        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
+        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iufM":
             out[f"numbers_{i}"] = column.to_numpy()
             continue
         cells = np.array([""] * len(column)) if name in drop else texts(column)  # a dropped one may hold lists

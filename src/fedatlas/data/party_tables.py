@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.cells import EXACT, LINE, Dates, Reading, missing, now, read_as, texts, with_keys
+from fedatlas.data.cells import EXACT, LINE, OPTION, Dates, Reading, exact, missing, now, read_as, texts, with_keys
 from fedatlas.data.dataset import Column, Names
 from fedatlas.data.decimals import with_points
 from fedatlas.data.frame import (
@@ -31,6 +31,7 @@ from fedatlas.data.frame import (
 from fedatlas.data.problems import Problems
 from fedatlas.data.reading import of_inputs, same_classes
 from fedatlas.data.table_file import read_table
+from fedatlas.data.text_table import form_of
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.files import OF_THE_FILE
 from fedatlas.rng import numpy_stream
@@ -109,7 +110,11 @@ def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(f"{what}: '{twice[0]}' is named for two roles; id, label and weight need separate columns.")
     roles = Roles(file.label, file.id, file.weight, file.task, file.drop, file.categories)
-    table = with_points(table, number_columns(table.columns, roles), what, OWN_KEY)
+    try:
+        table = with_points(table, number_columns(table.columns, roles), what, OWN_KEY)
+    except DataError as error:
+        problems.add([error])
+        problems.refuse()
     needed = {"label": file.label, "weight": file.weight}
     lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows", problems)
     table = table[~lost]
@@ -131,7 +136,8 @@ def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop
         *of_inputs(table, schema, file.categories, OWN_KEY, bits),
     ]
     found = PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, int(lost.sum()), called)
-    return found._replace(reading=now(), bits=bits, doubts=tuple(f"'{file.name}': {one}" for one in said if one))
+    reading = now()._replace(commas=form_of(table).decimal == "," and not now().decimal)
+    return found._replace(reading=reading, bits=bits, doubts=tuple(f"'{file.name}': {one}" for one in said if one))
 
 
 def bits_of_parties() -> int:
@@ -155,7 +161,7 @@ def id_texts(column: pd.Series, what: str) -> Names:
             raise DataError(
                 f"{what}: the ids in '{column.name}' are numbers with a fractional part: use another column."
             )
-        _refuse_large(values[there], column, what)
+        _refuse_large(values[there], column, what, exact(column) if now().rules > 2 else EXACT)
         return tuple(str(int(v)) if ok else "" for v, ok in zip(values, there, strict=True))
     if column.dtype == object:  # of a workbook, where numbers are floats
         _refuse_large(np.array([cell for cell in column if isinstance(cell, float)]), column, what)
@@ -164,12 +170,12 @@ def id_texts(column: pd.Series, what: str) -> Names:
     return tuple("" if none else str(cell) for cell, none in zip(cells, gone, strict=True))
 
 
-def _refuse_large(ids: Floats, column: pd.Series, what: str) -> None:
+def _refuse_large(ids: Floats, column: pd.Series, what: str, limit: int = EXACT) -> None:
     """Raise DataError for floats of which several whole numbers may be one."""
-    if now().rules > 1 and (np.abs(ids) >= EXACT).any():
+    if now().rules > 1 and (np.abs(ids) >= limit).any():
         raise DataError(
-            f"{what}: the ids in '{column.name}' are stored as floating-point numbers of 2^53 or more, which cannot tell "
-            "them apart: write them as texts or whole numbers."
+            f"{what}: the ids in '{column.name}' are stored as floating-point numbers of 2^{limit.bit_length() - 1} or more, which "
+            "cannot tell them apart: write them as texts or whole numbers."
         )
 
 
@@ -241,7 +247,7 @@ def new_rows(file: str, trained: TrainedTable) -> PartyTable:
     """Read a party's new rows, by the columns that it was trained with; one that the model does not use may be absent."""
     what, schema = f"party '{trained.name}'", trained.schema
     with read_as(trained.reading):
-        table = read_table(file)
+        table = read_table(file, OPTION)
         if trained.id not in table.columns:
             raise DataError(f"{what}: '{Path(file).name}' lacks its id column '{trained.id}'.")
         ids = id_texts(table[trained.id], what)
@@ -250,7 +256,7 @@ def new_rows(file: str, trained: TrainedTable) -> PartyTable:
             one.name for one in schema if trained.reads is not None and trained.reads.isdisjoint(spread_names(one))
         }
         try:
-            raw = raw_rows(table, schema, trained.bits, unused).numpy()
+            raw = raw_rows(table, schema, trained.bits, unused, OPTION).numpy()
         except DataError as error:
             raise DataError(f"{what}: {error}") from None
     said = tuple(

@@ -6,6 +6,7 @@ files and folders whose name begins with a dot do not, whether for training or f
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from fedatlas.data.loaded import Loaded, divided
 from fedatlas.errors import DataError, as_utf8
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+OTHERS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".jfif", ".svg", ".psd", ".dcm")
+"""Suffixes of pictures that are not read."""
 SIXTEEN = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes for grey of 16 bits
 GREY = ("1", "L", "LA", "I", "F", *SIXTEEN)
 TURNED = 274  # EXIF's tag of the orientation; 1 = as stored
@@ -103,6 +106,12 @@ def told_of(paths: Sequence[Path], roots: Sequence[Path]) -> dict[str, Any]:
         )
     if beside:
         said.append(f"{beside} pictures lie beside the folders of the classes, not in one of them, and were left out.")
+    others = [p for root in roots for p in root.rglob("*") if p.suffix.lower() in OTHERS] if read.rules > 2 else []
+    if others:
+        kinds = ", ".join(sorted({p.suffix.lower() for p in others}))
+        said.append(
+            f"{len(others)} pictures ({kinds}) are of a kind that is not read, and were left out: save them as .png or .jpg."
+        )
     counts = {"turned": turned, "transparent": transparent}
     background = {"reading": read.to_json()} if transparent or read.background != "white" else {}
     return {**{name: n for name, n in counts.items() if n}, **background, **({"doubts": said} if said else {})}
@@ -166,11 +175,16 @@ class _Look(NamedTuple):
 def _look(path: Path) -> _Look:
     with _opened(path) as picture:
         turned = picture.getexif().get(TURNED, 1) in range(2, 9)
-        return _Look(picture.mode, turned, _transparent(picture))
+        return _Look(picture.mode, turned, _transparent(picture) and (now().rules < 3 or _seen_through(picture)))
 
 
 def _transparent(picture: Any) -> bool:
     return picture.mode[-1:] in {"A", "a"} or "transparency" in picture.info
+
+
+def _seen_through(picture: Any) -> bool:
+    """Whether some pixel is not opaque."""
+    return picture.mode in SIXTEEN or bool(picture.convert("RGBA").getchannel("A").getextrema()[0] < 255)
 
 
 def read_picture(path: Path, size: int, form: PictureForm) -> np.ndarray:
@@ -228,12 +242,18 @@ def _pillow() -> Any:
     return Image
 
 
+def _content(path: Path) -> Any:
+    """Return what Pillow shall open; of a TIFF the bytes, since it turns pictures wrongly that it maps into memory."""
+    mapped = path.suffix.lower() in {".tif", ".tiff"} and now().rules > 2
+    return io.BytesIO(path.read_bytes()) if mapped else path
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a picture; DataError with its path if it cannot be read to its end, or is too large to be a picture."""
     image = _pillow()
     try:
-        with image.open(path) as picture:
+        with image.open(_content(path)) as picture:
             yield picture
     except image.DecompressionBombError as error:
         raise DataError(f"'{path}' has more pixels than any picture should: make it smaller, or remove it.") from error

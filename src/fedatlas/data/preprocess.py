@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas import summaries
-from fedatlas.data.cells import OLDEST, Reading, now, read_as
+from fedatlas.data.cells import OLDEST, OPTION, Reading, now, read_as
 from fedatlas.data.dataset import Column, Dataset, HeldRows, Names, Partition, TaskKind, by_channel
 from fedatlas.data.frame import raw_rows
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
@@ -94,7 +94,7 @@ class Preprocess:
         if self.kind != "table":
             raise DataError(f"the model reads {self.kind}, not a table.")
         with read_as(self.reading):
-            raw = raw_rows(rows, self.schema)
+            raw = raw_rows(rows, self.schema, keys=OPTION)
         for rule, column in zip(self.rules, raw.T, strict=True):
             if rule.categories and (unseen := int((column < 0).sum())):
                 warnings.warn(
@@ -195,7 +195,9 @@ def preprocess(
     learn = learn or summaries.in_process(partition.parties(dataset.train))
     if dataset.train.x.dtype == torch.int64:
         if scale not in {"auto", "none"}:
-            raise ConfigError(f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled.")
+            raise ConfigError(
+                f"data.scale = '{scale}': '{dataset.name}' holds token ids, which are not scaled; store numbers as float32."
+            )
         return dataset, _untouched(dataset, "tokens", scale, missing)
     refuse_holes(dataset, missing)
     mean, sd, traffic = 0.0, 1.0, Traffic()

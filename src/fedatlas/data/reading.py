@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedatlas.data.cells import difference, missing, no_numbers, now, numbers, one_owner, texts, value_of
+from fedatlas.data.cells import difference, marks_of, missing, no_numbers, now, numbers, one_owner, texts, value_of
 from fedatlas.data.dataset import Column
 from fedatlas.data.frame import MOSTLY, Encoded, Roles, marked
 from fedatlas.data.suspicions import FEW, copies, of_code, of_dates, of_owners, of_target
@@ -17,6 +17,7 @@ from fedatlas.data.suspicions import FEW, copies, of_code, of_dates, of_owners, 
 if TYPE_CHECKING:
     import pandas as pd
 
+MARKS = 0.5  # share of cells up to which texts among numbers look like marks
 NAMED = 8  # columns or classes that are named; the rest are counted
 ROUNDED = 0.01  # share of a column's standard deviation that rounding to 32 bits may change
 _NAMED: ContextVar[int] = ContextVar("named", default=NAMED)
@@ -58,7 +59,11 @@ def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded, bits: int = 32) 
     if encoded.class_names:
         found.append(said_of_marks(f"The target '{roles.label}'", encoded.class_names))
     found.append("" if roles.same_owner else same_owners(f"column '{roles.client}'", encoded.client_names))
-    found += [of_target(roles, encoded), of_owners(roles, encoded), *copies(roles, encoded)] if now().rules > 2 else []
+    found += (
+        [of_target(roles, encoded), excepted(roles, encoded), of_owners(roles, encoded), *copies(roles, encoded)]
+        if now().rules > 2
+        else []
+    )
     return [*filter(None, found), *of_inputs(table, encoded.schema, roles.categories, bits=bits)]
 
 
@@ -68,6 +73,8 @@ def of_inputs(
     """Return the warnings about inputs of so many bits; ``codes``: columns of known codes; ``keys``: what stands before a key."""
     found = [doubt(table[column.name], column, codes, keys, bits) for column in schema]
     alike = [same_classes(f"column '{column.name}'", column.categories, by_number=False) for column in schema]
+    if now().rules > 2 and "" in table.columns and not missing(texts(table[""])).all():
+        found.append("A column without a name in the header was left out: give it a name to use it.")
     return [*filter(None, found), *filter(None, alike)]
 
 
@@ -104,10 +111,24 @@ def alike(names: Sequence[str], common: Callable[[str], Hashable]) -> tuple[str,
     return None
 
 
+def excepted(roles: Roles, encoded: Encoded) -> str:
+    """Return a sentence about a target that is read as classes because of a few texts among its numbers; "" for another."""
+    marks = no_numbers(encoded.class_names)
+    strange = int(np.isin(encoded.rows.y.numpy(), [encoded.class_names.index(mark) for mark in marks]).sum())
+    numbers_ = len(encoded.class_names) - len(marks)
+    if roles.task != "auto" or numbers_ < 2 or not 0 < strange <= MARKS * len(encoded.kept) or len(marks) >= numbers_:
+        return ""
+    return (
+        f"The target '{roles.label}' holds numbers except for '{marks[0]}' ({strange} cells), so it is read as "
+        f"{len(encoded.class_names)} classes: data.na names texts of missing cells."
+    )
+
+
 def said_of_marks(what: str, cells: Sequence[str], keys: str = "data.") -> str:
     """Return a sentence if most of these different texts are numbers with marks; else ""."""
     said = marked(np.array(cells), keys)
-    return f"{what} holds '{no_numbers(cells)[0]}', so it is read as {len(cells)} texts: {said}." if said else ""
+    first = next((cell for cell in no_numbers(cells) if marks_of(cell)), "")
+    return f"{what} holds '{first}', so it is read as {len(cells)} texts: {said}." if said else ""
 
 
 def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = "data.", bits: int = 32) -> str:
@@ -124,7 +145,7 @@ def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = 
         often = dict(zip(found[known].tolist(), counts[known].tolist(), strict=True))
         marks = [cell for cell in no_numbers(often) if cell != "?"]
         strange = sum(often[cell] for cell in marks)
-        if 0 < strange <= (1 - MOSTLY) * sum(often.values()):
+        if 0 < strange <= (MARKS if now().rules > 2 else 1 - MOSTLY) * sum(often.values()):
             return (
                 f"Column '{column.name}' holds numbers except for '{marks[0]}' ({strange} cells), so it is read as "
                 f"{len(column.categories)} categories: leave such cells empty, or name the column in {keys}categories."

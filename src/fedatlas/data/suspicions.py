@@ -57,7 +57,7 @@ def same(x: np.ndarray, y: np.ndarray, task: str) -> bool:
     if task == "numbers":
         return bool((x == y).all()) and len(np.unique(y)) > 1
     pairs = np.unique(np.stack([x.astype(np.float64), y.astype(np.float64)]), axis=1)
-    return bool(1 < pairs.shape[1] == len(np.unique(x)) == len(np.unique(y)))
+    return bool(1 < pairs.shape[1] == len(np.unique(x)) == len(np.unique(y)) < len(y))  # else no class says anything
 
 
 def of_code(name: str, values: np.ndarray, keys: str = "data.") -> str:
@@ -71,8 +71,8 @@ def of_code(name: str, values: np.ndarray, keys: str = "data.") -> str:
         often = counts[at] >= max(OFTEN * len(known), 5)
         if often and like_a_code(value) and gap > FAR * np.diff(others).max():
             return (
-                f"Column '{name}' holds {value:g} in {counts[at]} rows, far from its other numbers ({others[0]:g} to {others[-1]:g}): "
-                f'if it is a code of a missing cell, {keys}na = ["{value:g}"] says so.'
+                f"Column '{name}' holds {value:.0f} in {counts[at]} rows, far from its other numbers ({others[0]:g} to {others[-1]:g}): "
+                f'if it is a code of a missing cell, {keys}na = ["{value:.0f}"] says so.'
             )
     return ""
 

@@ -8,9 +8,11 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedatlas.data.cells import class_text, now
+import numpy as np
+
+from fedatlas.data.cells import OPTION, as_text, class_text, now
 from fedatlas.data.dates import with_days
-from fedatlas.data.kept import TABLE, read_kept
+from fedatlas.data.kept import CALLED, TABLE, read_kept
 from fedatlas.data.text_table import read_text
 from fedatlas.data.workbook import SUFFIXES, read_workbook
 from fedatlas.errors import DataError
@@ -44,14 +46,14 @@ def read_table(path: str | Path, keys: str = "data.") -> pd.DataFrame:
         raise DataError(f"'{path}' has two columns called '{twice[0]}': rename one.")
     if len(table) == 0:
         raise DataError(f"'{path}' has a header but no rows.")
-    return as_given(table, path.name, keys)
+    return as_given(table, CALLED[TABLE] if path.suffix == TABLE else path.name, keys)
 
 
 def as_given(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFrame:
     """Return the table with missing cells and dates as the keys ``na`` and ``dates`` say; once for each table."""
     if table.attrs.get(GIVEN):
         return table
-    table = with_days(with_gaps(table), name, keys)
+    table = with_days(with_gaps(table), name, "data." if keys == OPTION else keys).copy(deep=False)  # not the caller's
     table.attrs[GIVEN] = True
     return table
 
@@ -64,9 +66,16 @@ def with_gaps(table: pd.DataFrame) -> pd.DataFrame:
     for name in table.columns:
         with contextlib.suppress(TypeError):  # a column of lists is refused by its name, or left out
             found = table[name].dropna().unique()
-            if wanted := [one for one in found if not na.isdisjoint({str(one).strip(), spelled(str(one))})]:
-                gaps[name] = table[name].mask(table[name].isin(wanted))
+            if wanted := [one for one in found if not na.isdisjoint({as_text(one).strip(), spelled(as_text(one))})]:
+                gaps[name] = _with_room(table[name]).mask(table[name].isin(wanted))
     return table.assign(**gaps) if gaps else table
+
+
+def _with_room(column: pd.Series) -> pd.Series:
+    """Return a column that can lack cells: one of plain whole numbers as a type that keeps them whole."""
+    kind = getattr(column.dtype, "kind", "")
+    whole = kind in {"i", "u"} and isinstance(column.dtype, np.dtype) and now().rules > 2
+    return column.astype("UInt64" if kind == "u" else "Int64") if whole else column
 
 
 def spelled(cell: str) -> str:

@@ -13,11 +13,11 @@ import torch
 
 from fedatlas.data.catalogue import Original, TableSpec
 from fedatlas.data.cells import LINE, Dates, Reading, Thousands, now, read_as, with_keys
-from fedatlas.data.dataset import Names
+from fedatlas.data.dataset import Names, Split
 from fedatlas.data.decimals import with_points
 from fedatlas.data.download import Originals, obtain
 from fedatlas.data.formats import member
-from fedatlas.data.frame import Roles, TaskChoice, encode_table, number_columns
+from fedatlas.data.frame import Encoded, Roles, TaskChoice, encode_table, number_columns
 from fedatlas.data.loaded import Loaded, LoadRequest
 from fedatlas.data.reading import doubts, in_words
 from fedatlas.data.store import Found, provenance, write_table
@@ -102,8 +102,7 @@ def from_frames(
     for role, column in (("client", roles.client), ("weight", roles.weight)):
         if column and column == roles.label:
             raise ConfigError(f"data.{role} = '{column}' is the label: name another column.")
-    frames = [with_points(frame, number_columns(frame.columns, roles), source) for frame in frames]
-    form = form_of(frames[0])
+    frames, forms = pointed(frames, roles, source)
     table = frames[0]
     if len(frames) == 2:
         lost = [name for name in frames[0].columns if name not in frames[1].columns and name not in roles.drop]
@@ -128,13 +127,45 @@ def from_frames(
         client_names=encoded.client_names,
         facts={
             "label": roles.label,
-            "read": "; ".join(filter(None, (in_words(roles, encoded), form.in_words()))),
-            **given_keys(),
-            "doubts": doubts(table, roles, encoded, bits),
+            "read": "; ".join(filter(None, (in_words(roles, encoded), *forms))),
+            **given_keys(any(form_of(frame).decimal for frame in frames)),
+            "doubts": [*doubts(table, roles, encoded, bits), *(unseen(train, test, encoded) if test else ())],
             **({"rows_unusable": len(table) - len(encoded.kept)} if len(encoded.kept) < len(table) else {}),
         },
         train_rows=n,
     )
+
+
+def unseen(train: Split, test: Split, encoded: Encoded) -> list[str]:
+    """Return a sentence for each column of categories that lacks some of the test rows' in training."""
+    if now().rules < 3:
+        return []
+    out = []
+    for j, column in enumerate(encoded.schema):
+        known, asked = torch.unique(train.x[:, j]), test.x[:, j]
+        n = int((~torch.isnan(asked) & ~torch.isin(asked, known)).sum()) if column.categories else 0
+        if n:
+            out.append(
+                f"{n} of {len(asked)} test rows hold a category of column '{column.name}' that no training row has; the model treats them "
+                "as having no category."
+            )
+    return out
+
+
+def pointed(frames: list[pd.DataFrame], roles: Roles, source: str) -> tuple[list[pd.DataFrame], Names]:
+    """Return tables that belong together with a decimal point in all numbers, and what is told of how each file was written.
+
+    A comma that is found in one of them counts for all.
+    """
+    columns = [number_columns(frame.columns, roles) for frame in frames]
+    named = [source, f"{source} (test file)"]
+    found = [with_points(*each) for each in zip(frames, columns, named, strict=False)]
+    if len(frames) > 1 and not now().commas and any(form_of(frame).decimal for frame in found):
+        with read_as(now()._replace(commas=True)):
+            return pointed(frames, roles, source)
+    said = [form_of(frame).in_words() for frame in found]
+    others = (f"the test file {one or 'read as a usual one'}" for one in said[1:] if one != said[0])
+    return found, (said[0], *others)
 
 
 def as_texts(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
@@ -145,9 +176,9 @@ def as_texts(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return table.astype(dict.fromkeys(odd, object)) if odd else table
 
 
-def given_keys() -> PlainValues:
-    """Return the keys of reading as facts, if any is given."""
-    read = now()
+def given_keys(commas: bool = False) -> PlainValues:
+    """Return the keys of reading as facts, if any is given, and whether ``commas`` were found."""
+    read = now()._replace(commas=commas and not now().decimal)
     return {"reading": read.to_json()} if read != Reading(read.rules) else {}
 
 

@@ -7,10 +7,11 @@ import csv
 import gzip
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedatlas.data.cells import LINE, now
+from fedatlas.data.cells import LINE, now, set_to
 from fedatlas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ BOMS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-MARKS = bytes(set(range(0x80, 0xA0)) - set(b"\x83\x8a\x8c\x8e\x91\x92\x96\x97\x9a\x9c\x9e\x9f"))
-"""Bytes that cp1252 has signs for which stand in no word: neither letters nor apostrophes nor dashes."""
-IN_A_WORD = re.compile(rb"[A-Za-z]+[" + re.escape(MARKS) + rb"][A-Za-z]+")
+WORD = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xbf][A-Za-z\x80-\xff]*")
+OTHERS = ("cp850", "mac_roman")  # encodings that have letters where cp1252 has signs
+BETWEEN = b"\x91\x92\x96\x97"  # apostrophes and dashes, which stand between letters
+BEGINS = b"\x80\x82\x84\x85\x86\x87\x8b\x93\x94\x95\xa0\xa1\xab\xb5\xbb\xbf"  # what cp1252 has before a word: quotes, bullets
+ENDS = b"\x85\x86\x87\x8b\x93\x94\x99\x9b\xa0\xab\xbb"  # and behind one
+SHORT = 3  # letters, below which a sign beside them is no letter: \N{POUND SIGN}m, \N{DEGREE SIGN}C
 BEFORE = "\N{ZERO WIDTH NO-BREAK SPACE}"  # a byte order mark that a named encoding leaves
 
 
@@ -88,7 +92,9 @@ def decoded(raw: bytes, keys: str = "data.") -> tuple[str, str]:
             raise ValueError("it is not UTF-8 text: save it as UTF-8, or convert it with iconv") from error
         raise ValueError(f"it is not {wanted} text, as {keys}encoding says") from error
     except LookupError:
-        raise ConfigError(f"{keys}encoding = '{wanted}': Python knows no encoding of texts with this name.") from None
+        raise ConfigError(
+            f"{set_to(keys, 'encoding', wanted)}: Python knows no encoding of texts with this name."
+        ) from None
 
 
 def _encoding(raw: bytes, keys: str) -> str:
@@ -112,24 +118,76 @@ def _fits(raw: bytes, encoding: str) -> bool:
     return "\0" not in text and not {"\n", "\r"}.isdisjoint(text)
 
 
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _of_one_byte(raw: bytes, first: int, keys: str) -> str:
     """Return cp1252, of which latin-1 is a part in texts; ValueError where it does not fit, or its words look wrong."""
     line = raw.count(b"\n", 0, first) + 1
+    beyond = [one for one in raw.split(b"\n") if not one.isascii()]
+    if 2 * sum(map(_is_utf8, beyond)) >= len(beyond):
+        raise ValueError(
+            f"its encodings are mixed: line {line} is not UTF-8, but other lines are; save all of it as UTF-8"
+        )
     try:
         raw.decode("cp1252")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"it is neither UTF-8 nor cp1252 text (byte {raw[error.start]:#x} in line {line}): save it as UTF-8, or name its "
-            f'encoding, such as {keys}encoding = "cp850"'
+            f"encoding, such as {set_to(keys, 'encoding', 'cp850')}"
         ) from None
-    if odd := IN_A_WORD.search(raw):
-        line, readings = raw.count(b"\n", 0, odd.start()) + 1, [odd[0].decode(name) for name in ("cp1252", "cp850")]
-        raise ValueError(
-            f"a word in line {line} may be '{readings[0]}' or '{readings[1]}': it is not UTF-8 text; set {keys}encoding = "
-            f'"cp1252" or "cp850", or save it as UTF-8'
-        )
+    seen = set[bytes]()
+    for word in WORD.finditer(raw):
+        if word[0] in seen:
+            continue
+        seen.add(word[0])
+        if others := _others(word[0]):
+            line, names = raw.count(b"\n", 0, word.start()) + 1, ["cp1252", *others]
+            readings = " or ".join(f"'{word[0].decode(name)}'" for name in names)
+            wanted = set_to(keys, "encoding", '" or "'.join(names))
+            raise ValueError(
+                f"a word in line {line} may be {readings}: it is not UTF-8 text; set {wanted}, or save it as UTF-8"
+            )
     return "cp1252"
+
+
+def _others(word: bytes) -> list[str]:
+    """Return the encodings by which a word with bytes that are signs in cp1252 has letters instead."""
+    signs = word.decode("cp1252")
+    return [
+        name
+        for name in OTHERS
+        if any(0x80 <= byte < 0xC0 and _is_letter(signs, i, byte, name) for i, byte in enumerate(word))
+    ]
+
+
+def _is_letter(signs: str, i: int, byte: int, name: str) -> bool:
+    """Whether a byte of a word looks like a letter of another encoding: by its neighbours, and by upper and lower case."""
+    before, sign, after = signs[:i][-1:], signs[i], signs[i + 1 :][:1]
+    inside = before.isalpha() and after.isalpha()
+    other, letters = bytes([byte]).decode(name), "".join(one for one in signs[:i] + signs[i + 1 :] if one.isalpha())
+    if (
+        not other.isalpha()
+        or other in "\N{MASCULINE ORDINAL INDICATOR}\N{FEMININE ORDINAL INDICATOR}"
+        or byte in BETWEEN
+    ):
+        return False
+    if (
+        sign.isalpha() and byte != 0xB5
+    ):  # S with caron, OE, Y with diaeresis inside a word of small letters; the florin sign
+        small = other.islower() and before.isalpha() and (before.islower() or after.islower())
+        return small if sign.isupper() else inside and byte == 0x83
+    if not inside and (len(letters) < SHORT or byte in (ENDS if before.isalpha() else BEGINS)):
+        return False
+    if other.islower():
+        return not after.isupper() and (len(letters) == 1 or not letters.isupper())
+    return name == OTHERS[0] and not before.islower()
 
 
 def divided(text: str, keys: str = "data.") -> tuple[_Rows, str]:
@@ -137,7 +195,7 @@ def divided(text: str, keys: str = "data.") -> tuple[_Rows, str]:
     first = text.partition("\n")[0]
     named = SEPARATOR.fullmatch(first.rstrip("\r")) if now().rules > 1 else None
     if len(now().separator) > 1:
-        raise ConfigError(f"{keys}separator = '{now().separator}': name one character.")
+        raise ConfigError(f"{set_to(keys, 'separator', now().separator)}: name one character.")
     if given := now().separator or (named and named[1]):
         return _cells(text, given, bool(named)), given
     usual = max(FOUND, key=first.count)
@@ -151,7 +209,7 @@ def divided(text: str, keys: str = "data.") -> tuple[_Rows, str]:
     for mark in there:
         try:
             found = _cells(text, mark)
-        except ValueError:
+        except (ValueError, csv.Error):
             continue
         if len(found.header) > 1:
             fits[mark] = found
@@ -159,6 +217,24 @@ def divided(text: str, keys: str = "data.") -> tuple[_Rows, str]:
         said = " or with ".join(f"{mark!r} ({_columns(found.header)})" for mark, found in fits.items())
         raise ValueError(f"all its lines can be read with {said} between columns: say which with {keys}separator")
     return next(((found, mark) for mark, found in fits.items()), None) or (_cells(text, usual), usual)
+
+
+def _whole(lines: Any) -> Iterator[list[str]]:
+    """Yield the rows; ValueError for a quotation mark that would hide the rows behind it in its cell."""
+    while True:
+        at = lines.line_num
+        try:
+            row = next(lines, None)
+        except csv.Error as error:
+            if not (now().rules > 2 and (" expected after " in str(error) or "unexpected end" in str(error))):
+                raise
+            raise ValueError(
+                f"a quotation mark in line {at + 1} opens a cell that does not end where a cell can end: write a quotation mark inside a "
+                'cell twice, as in "a ""b"" c"'
+            ) from None
+        if row is None:
+            return
+        yield row
 
 
 def _columns(header: list[str]) -> str:
@@ -169,12 +245,12 @@ def _columns(header: list[str]) -> str:
 
 def _cells(text: str, separator: str, skip: bool = False) -> _Rows:
     """Return the cells; ValueError that counts the rows whose number of cells is not that of the header."""
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=now().rules > 2)
     if skip:
         next(lines)
     header = next(lines, [])
     found, at, wrong = _Rows(header, [], []), lines.line_num, list[str]()
-    for row in lines:
+    for row in _whole(lines):
         if len(row) == len(header):
             found.rows.append(row)
             found.lines.append(at + 1)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".xlsx", ".xlsm")
 UNCOMPUTED = re.compile(
-    rb"<c\b([^>]*)>\s*<f\b(?:[^>]*/>|[^>]*>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>"
+    rb"<(?:\w+:)?c\b([^>]*)>\s*<(?:\w+:)?f\b(?:[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)"
+    rb"\s*(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v>\s*</(?:\w+:)?v>)?\s*</(?:\w+:)?c>"
 )  # a formula whose value nobody stored; with t="str" it is the empty text
 DAY = datetime.timedelta(days=1)
 
@@ -48,6 +49,8 @@ def read_workbook(path: Path, keys: str) -> pd.DataFrame:
 
 def _sheet(book: Any, path: Path, keys: str) -> Any:
     names = [sheet.title for sheet in book.worksheets]
+    for sheet in book.worksheets:
+        sheet.reset_dimensions()  # what a file says of its size may be wrong, and would cut rows and columns off
     if wanted := now().sheet:
         if wanted not in names:
             raise unknown_name(f"sheet of '{path.name}'", wanted, names)
@@ -65,7 +68,7 @@ def _refuse_uncomputed(path: Path, sheet: Any) -> None:
     """DataError for a formula without a stored value, which would be read as a missing cell."""
     with zipfile.ZipFile(path) as archive:
         content = archive.read(sheet._worksheet_path)  # noqa: SLF001  (openpyxl tells it nowhere else)
-    if b"<f" not in content:
+    if not re.search(rb"[<:]f\b", content):
         return
     odd = [found[1] for found in UNCOMPUTED.finditer(content) if b't="str"' not in found[1]]
     if odd:
@@ -90,7 +93,18 @@ def _cells(sheet: Any) -> tuple[list[str], list[list[Any]], list[int]]:
                 f"cell {nameless[0].coordinate} holds a value, but its column has no name in the first row"
             )
     cells = [[_value(row[j]) if j < len(row) else None for j in names] for _, row in rows]
-    return list(names.values()), cells, [n for n, _ in rows]
+    columns = [_dated(list(column)) for column in zip(*cells, strict=True)]
+    return list(names.values()), [list(row) for row in zip(*columns, strict=True)], [n for n, _ in rows]
+
+
+def _dated(column: list[Any]) -> list[Any]:
+    """Return a column with its dates as texts of one form: with the time if one of them has any."""
+    found = [cell for cell in column if isinstance(cell, datetime.datetime)]
+    timed = any(cell.time() != datetime.time() for cell in found)
+    return [
+        (cell.isoformat(" ") if timed else cell.date().isoformat()) if isinstance(cell, datetime.datetime) else cell
+        for cell in column
+    ]
 
 
 def _filled(cell: Any) -> bool:
@@ -98,7 +112,7 @@ def _filled(cell: Any) -> bool:
 
 
 def _value(cell: Any) -> Any:
-    """Return a cell's value: numbers as they are, whole ones without ``.0``, dates in the form of ISO 8601, times in days.
+    """Return a cell's value: numbers as they are, whole ones without ``.0``, days in the form of ISO 8601, times in days.
 
     A workbook holds 64-bit floats: what is too large to be sure of its last digit stays one.
     """
@@ -108,7 +122,7 @@ def _value(cell: Any) -> Any:
             return None
         raise ValueError(f"cell {cell.coordinate} holds the error '{value}': correct it, or leave it empty")
     if isinstance(value, datetime.datetime):
-        return value.isoformat(" ") if value.time() != datetime.time() else value.date().isoformat()
+        return value  # see `_dated`
     if isinstance(value, datetime.timedelta):
         return value / DAY
     if isinstance(value, datetime.date | datetime.time):

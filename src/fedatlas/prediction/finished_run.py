@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm, Facts, Message, State
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.client_models import files_of, models_of, used_by
-from fedatlas.data.cells import read_as
+from fedatlas.data.cells import OPTION, read_as
 from fedatlas.data.files import read_inputs
 from fedatlas.data.pictures import pictures_in
 from fedatlas.data.preprocess import Preprocess
@@ -83,9 +83,11 @@ class FinishedRun(NamedTuple):
     def _predict(
         self, rows: Any, client: int | None, model: str, holes: Holes, keep: Sequence[str]
     ) -> pandas.DataFrame:
+        table_ = rows
         if keep and isinstance(rows, str | Path) and not (Path(rows).is_dir() or Path(rows).suffix == ".npz"):
-            rows = read_table(rows)
-        kept = columns_of(rows, keep)
+            with read_as(self.preprocess.reading._replace(na=(), dates=())):  # as they stand in the file
+                table_ = read_table(rows, OPTION)
+        kept = columns_of(table_, keep)
         used = self.of_client(client) if client is not None else self.named(model)
         if client is None and not model and self.personal:
             warnings.warn(

@@ -6,7 +6,7 @@ columns are missing. Then the scheme predicts (`Scheme.predict`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,8 +44,13 @@ class Predicted(NamedTuple):
     notices: tuple[str, ...]
 
 
-def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] = ()) -> Predicted:
+def predict(
+    path: Path, files: Mapping[str, str], observers: Iterable[Observer] = (), form: Mapping[str, str] = {}
+) -> Predicted:
     """Return the predictions of a finished run for new rows. ``files``: party -> its file.
+
+    ``form``: how these files are written, some of `OF_THE_FILE`, ``NAME=VALUE`` for one party; else each as in training, or found
+    by looking.
 
     ConfigError if a party's file is missing, or a name is not that of a party. DataError if rows of the active party
     have no id.
@@ -65,7 +70,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
         )
     saved = [folder.read_json(model_file(name), "party", "id", "schema", *own) for name in names]
     common = folder.read_json(MODEL, *shared)
-    tables = [read(one, files[name], scheme) for name, one in zip(names, saved, strict=True)]
+    tables = [read(one, files[name], scheme, form, names) for name, one in zip(names, saved, strict=True)]
     parties = [columns_of(k, one, active, tuple(names), config.seed) for k, one in enumerate(tables)]
     if without := tables[active].without_id:
         raise DataError(
@@ -97,7 +102,7 @@ def predict(path: Path, files: Mapping[str, str], observers: Iterable[Observer] 
     return Predicted(as_table(tables[active].ids, scheme.outputs(state), saved[active]), lacking, sent, said)
 
 
-def predicted(run: Path, files: Sequence[str]) -> tuple[pandas.DataFrame, list[str]]:
+def predicted(run: Path, files: Sequence[str], form: Mapping[str, str] = {}) -> tuple[pandas.DataFrame, list[str]]:
     """Return a run's predictions, and notices, for ``NAME=FILE`` of each party. ConfigError for other arguments."""
     if odd := [text for text in files if "=" not in text]:
         raise ConfigError(f"'{odd[0]}': parties that hold columns predict together: give NAME=FILE for each of them.")
@@ -105,15 +110,25 @@ def predicted(run: Path, files: Sequence[str]) -> tuple[pandas.DataFrame, list[s
     names = [name for name, _, _ in named]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"party '{twice[0]}' was given two files: give one.")
-    found = predict(run, {name: file for name, _, file in named})
+    found = predict(run, {name: file for name, _, file in named}, form=form)
     return found.table, [*found.notices, f"{bytes_text(found.bytes)} were sent."]
 
 
-def read(saved: Mapping[str, Any], file: str, scheme: Scheme) -> PartyTable:
-    """Return a party's new rows, read as in training, with the columns that its part of the model uses."""
+def _own(value: str, party: str, names: Collection[str]) -> str:
+    """Return what a key of ``form`` says to a party: ``,`` to all of them, ``NAME=,`` to one."""
+    name, _, rest = value.partition("=")
+    return value if name not in names else rest if name == party else ""
+
+
+def read(
+    saved: Mapping[str, Any], file: str, scheme: Scheme, form: Mapping[str, str] = {}, names: Collection[str] = ()
+) -> PartyTable:
+    """Return a party's new rows, read as in training but for ``form``, with the columns that its part of the model uses."""
     schema = tuple(Column(one["name"], tuple(one["categories"])) for one in saved["schema"])
     how = saved.get("reading")
-    trained = TrainedTable(saved["party"], saved["id"], schema, scheme.reads(saved), Reading.from_json(how))
+    wanted: dict[str, Any] = {key: own for key, value in form.items() if (own := _own(value, saved["party"], names))}
+    reading = Reading.from_json(how)._replace(**wanted)
+    trained = TrainedTable(saved["party"], saved["id"], schema, scheme.reads(saved), reading)
     return new_rows(file, trained._replace(bits=how["bits"]) if how else trained)
 
 

@@ -29,7 +29,12 @@ NAMES = {
     "numbers": ("rmse", "mae", "r2", "loss"),
 }
 """Task -> its figures; those of `BY_CLASS` are further ones of classes."""
-OF_TWO = ("balanced_accuracy", "pr_auc", "log_loss", "calibration_error")  # figures of classes that stand in the intervals alone
+OF_TWO = (
+    "balanced_accuracy",
+    "pr_auc",
+    "log_loss",
+    "calibration_error",
+)  # figures of classes that stand in the intervals alone
 Outputs = Callable[[State], Floats]
 """Function from the active party's state to (N,) log-odds of class 1, or numbers in the label's unit."""
 
