@@ -10,7 +10,17 @@ import numpy as np
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import Floats
-from fedatlas.verdict.evidence import SEEDS, Difference, Evidence, drawn_figures, enough, mean_gap, of_draws, of_seeds
+from fedatlas.verdict.evidence import (
+    SEEDS,
+    Difference,
+    Evidence,
+    Shares,
+    drawn_figures,
+    enough,
+    mean_gap,
+    of_draws,
+    of_seeds,
+)
 from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
 
 
@@ -167,13 +177,26 @@ def _compared(
     nothing = np.full(1, np.nan)
     gaps = [asked.better * (f["together"] - f[other]) if other in f else nothing for f in figures]
     many = [j.informative("together", other) if other in j.models else 0 for j in judged]
-    each = [of_draws(gap, n) for gap, n in zip(gaps, many, strict=True)]
+    shares = [j.shares("together", other) for j in judged]
+    each = [of_draws(gap, n, one) for gap, n, one in zip(gaps, many, shares, strict=True)]
     known = [found is not None for found in each]
     if not any(known):
         return Compared(each, None, known)
     there = [gap for gap, one in zip(gaps, known, strict=True) if one]
     mean = mean_gap(there, [j.rows for j, one in zip(judged, known, strict=True) if one])
-    return Compared(each, of_draws(mean, sum(many) if own else max(many)), known)
+    whole = _whole([s for s, one in zip(shares, known, strict=True) if one], own)
+    return Compared(each, of_draws(mean, sum(many) if own else max(many), whole), known)
+
+
+def _whole(each: Sequence[Shares | None], own: bool) -> Shares | None:
+    """Return the shares of a mean over parties: on rows of their own, or on common rows, of which each counts in part."""
+    there = [one for one in each if one is not None]
+    if len(there) < len(each):
+        return None
+    won, lost = math.fsum(one.won for one in there), math.fsum(one.lost for one in there)
+    if own:
+        return Shares(sum(one.rows for one in there), won, lost)
+    return Shares(there[0].rows, won / len(there), lost / len(there))
 
 
 def _enough(judged: Sequence[Evidence], own: bool) -> bool:
