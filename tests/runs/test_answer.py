@@ -58,9 +58,13 @@ def test_the_answer_names_offices_on_their_own_rows_and_keeps_its_word_everywher
     assert set(parties) == set(SIZES)
     assert parties["Lienz"]["fate"] == parties["Krems"]["fate"] == "too few to say"
     assert parties["Krems"]["alone_always"] == "no"
-    assert "Krems alone always answers 'no'." in done.answer
-    assert "1 office without this figure on its test rows is left out of the means." in done.answer
+    krems = f"alone it always answers 'no', and its {parties['Krems']['test_rows']} test rows cannot judge any model."
+    assert f"Krems has {parties['Krems']['train_rows']} training rows, all 'no': {krems}" in done.answer
+    lacking = [name for name, p in parties.items() if p["together"] is None]
+    assert "Krems" in lacking
+    assert f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not in the means" in done.answer
     assert sum(p["test_rows"] for p in parties.values()) == answer["test_rows"]
+    assert answer["mean_rows"] == sum(p["test_rows"] for p in parties.values() if p["together"] is not None)
     assert answer["together"] - answer["alone"] == pytest.approx(answer["gain"]["value"])
     assert answer["trivial"] == 0.5
     page = Page(tmp_path / "run" / "report.html")
@@ -80,7 +84,8 @@ def test_several_seeds_have_one_answer(table: Path, tmp_path: Path):
     assert answer["seeds"] == [1, 2, 3]
     assert len(set(answer["judged_on"])) == 3
     assert ", 3 seeds), " in done.answer
-    assert "a seed" in done.answer
+    assert "a training" in done.answer
+    assert "its unit is the seed" in done.answer
     assert {p["name"] for p in answer["parties"]} == set(SIZES)
     assert " ".join(done.answer.split()) in Page(tmp_path / "run" / "report.html").text()
 
@@ -98,7 +103,7 @@ def test_a_margin_and_a_word_change_the_answer_and_no_hash(table: Path, tmp_path
     assert plain.hash() == more.hash() == experiment(table, words={}).config.hash()
     found = run(Experiment(more), out=tmp_path / "run", baselines=True)
     assert found.summary["answer"]["verdict"] == "no", "the mean gains less than the margin"
-    assert "A difference up to 0.300 does not count (evaluation.margin)." in found.answer
+    assert "The mean gain is below 0.300, up to which models count as equally good (evaluation.margin)." in found.answer
     with pytest.raises(ConfigError, match=r"words\.party"):
         parse({"words": {"party": "<b>"}})
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.config import ExperimentConfig
+from fedatlas.files import OWN_FILES
 from fedatlas.metrics.metric import METRICS, Metric, Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
@@ -21,6 +22,7 @@ from fedatlas.verdict.sentences import text
 from fedatlas.wording import NAMES, number, total_of, where
 
 Summary = Mapping[str, Any]
+HOLD = "evaluation.clients = 0.2"
 DRAWS = 400  # of test rows: the standard error of a difference is then known to 4%
 SENT = ("bytes_up", "bytes_down", "bytes_peer")
 
@@ -30,6 +32,7 @@ class Models(NamedTuple):
 
     together: Arrays
     alone: Arrays  # empty without a baseline
+    pooled: Arrays  # empty without a baseline
 
 
 def answer_of(run: Path, summary: Summary) -> Answer | None:
@@ -40,8 +43,7 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
     if summary["algorithm"] in BASELINES or "diverged" in summary or not {"metric", "per_client"} <= summary.keys():
         return None
     config = RunFolder.open(run).config()
-    local = RunFolder(baseline_path(run, "local_only"))
-    models = Models(RunFolder(run).arrays(JUDGED), local.arrays(JUDGED) if local.finished() else {})
+    models = Models(RunFolder(run).arrays(JUDGED), *(_of_baseline(run, name) for name in ("local_only", "centralised")))
     metric, parties = METRICS[summary["metric"]["name"]], _parties(summary, models)
     if not parties:
         return None
@@ -50,6 +52,11 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
         _asked(config, summary, metric), parties, summary["seed"], str(summary.get("judged_on")), train, DRAWS
     )
     return _with_swing(run, config, summary, found)
+
+
+def _of_baseline(run: Path, name: str) -> Arrays:
+    folder = RunFolder(baseline_path(run, name))
+    return folder.arrays(JUDGED) if folder.finished() else {}
 
 
 def answer_over(summaries: Sequence[Summary], config: ExperimentConfig) -> Answer | None:
@@ -80,6 +87,7 @@ def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
         sent,
         where(config).removesuffix("s"),
         _reference(summary),
+        "" if config.data.options().get("path") == OWN_FILES else HOLD,
     )
 
 
@@ -106,7 +114,8 @@ def _parties(summary: Summary, models: Models) -> list[PartyEvidence]:
         said = _said(summary, models, k, mine, bool(row["train_rows"]), once)
         if "together" not in said:
             continue
-        out.append(PartyEvidence(k, str(row.get("name", k)), _evidence(summary, said), mine, _always(summary, k, said)))
+        judged, always = _evidence(summary, said), _always(summary, k, said)
+        out.append(PartyEvidence(k, str(row.get("name", k)), judged, mine, always, row["train_rows"]))
     return out
 
 
@@ -123,6 +132,8 @@ def _said(
     sources = {"together": (models.together, ""), "trivial": (models.together, TRIVIAL)}
     if trained:
         sources["alone"] = (models.alone, "")
+    if models.pooled:
+        sources["pooled"] = (models.pooled, "")
     for name, (arrays, kind) in sources.items():
         shared = not mine and f"{kind}score-{k}" not in arrays
         if shared and (name, "") in once:

@@ -36,6 +36,7 @@ class Asked(NamedTuple):
     cost: float | None = None  # bytes sent in all; None where they would tell who took part
     rows: str = "test row"  # the rows judged on, one of them
     trivial: str = ""  # the reference: "always answering 'no'"
+    hold: str = ""  # the key that judges each party on rows of its own; "" where there is none
 
     @property
     def better(self) -> float:
@@ -51,6 +52,7 @@ class PartyEvidence(NamedTuple):
     judged: Evidence
     own: bool  # whether the rows are its own; else they are everybody's, and it is not named
     alone_always: str | None = None
+    train_rows: int | None = None
 
 
 class Answer(NamedTuple):
@@ -70,6 +72,10 @@ class Answer(NamedTuple):
     over_trivial: Ends | None
     parties: Sequence[PartyVerdict]  # those that can be named
     left_out: int = 0  # parties without the figure on their rows
+    mean_rows: int | None = None  # test rows of the parties in the means, of a seed
+    pooled: float | None = None  # the figure of a model of all rows in one place
+    alone_over_trivial: Ends | None = None
+    pooled_over_trivial: Ends | None = None
     compared: bool = True  # whether there is a model alone to compare with
     swing: float | None = None  # how far the figure swings over the last rounds, where that matters
     swing_of: str = ""  # that figure's name
@@ -82,9 +88,11 @@ class Answer(NamedTuple):
             "asked": self.asked._asdict(),
             "parties": [{**p._asdict(), "gain": _plain(p.gain)} for p in self.parties],
             "cures": list(self.cures),
-            "gain": _plain(self.gain),
-            "over_trivial": _plain(self.over_trivial),
+            **{key: _plain(getattr(self, key)) for key in DIFFERENCES},
         }
+
+
+DIFFERENCES = ("gain", "over_trivial", "alone_over_trivial", "pooled_over_trivial")
 
 
 def of_plain(found: Mapping[str, Any]) -> Answer:
@@ -92,8 +100,7 @@ def of_plain(found: Mapping[str, Any]) -> Answer:
     known = {key: found[key] for key in Answer._fields if key in found}
     parties = [PartyVerdict(**{**one, "gain": _ends(one["gain"])}) for one in found["parties"]]
     read = {
-        "gain": _ends(found["gain"]),
-        "over_trivial": _ends(found["over_trivial"]),
+        **{key: _ends(found.get(key)) for key in DIFFERENCES},
         "parties": parties,
         "cures": tuple(known.get("cures", ())),
     }
@@ -129,13 +136,19 @@ def answer(
     judged, figures = [p.judged for p in counted], _figures(asked, counted, own, seed, draws)
     gained = _compared(asked, judged, figures, "alone", own)
     beyond = _compared(asked, judged, figures, "trivial", own)
+    others = {
+        name: _compared(asked, judged, figures, "trivial", own, name)
+        for name in ("alone", "pooled")
+        if any(name in j.models for j in judged)
+    }
     there = next(
         (c.known for c in (gained, beyond) if c is not None), [bool(np.isfinite(f["together"][0])) for f in figures]
     )
     rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
     sure = _enough(judged, own)
     named = _parties(asked, counted, gained, figures) if own else []
-    left = [PartyVerdict(p.client, p.name, 0, "too few to say") for p in parties if p not in counted] if own else []
+    left = [_without_rows(p) for p in parties if p not in counted] if own else []
+    in_means = [j.rows for j, one in zip(judged, there, strict=True) if one]
     return decided(
         Answer(
             asked,
@@ -148,13 +161,25 @@ def answer(
             together=_mean(judged, figures, there, "together"),
             alone=_mean(judged, figures, there, "alone"),
             trivial=_mean(judged, figures, there, "trivial"),
-            gain=ends(gained.mean) if gained and sure else None,
-            over_trivial=ends(beyond.mean) if beyond and sure else None,
+            gain=_sure(gained, sure),
+            over_trivial=_sure(beyond, sure),
             parties=sorted([*named, *left], key=lambda p: p.client),
             left_out=sum(not one for one in there),
+            mean_rows=sum(in_means) if own else max(in_means, default=0),
+            pooled=_mean(judged, figures, there, "pooled"),
+            alone_over_trivial=_sure(others.get("alone"), sure),
+            pooled_over_trivial=_sure(others.get("pooled"), sure),
             compared=gained is not None,
         )
     )
+
+
+def _sure(found: Compared | None, sure: bool) -> Ends | None:
+    return ends(found.mean) if found and sure else None
+
+
+def _without_rows(p: PartyEvidence) -> PartyVerdict:
+    return PartyVerdict(p.client, p.name, 0, "too few to say", alone_always=p.alone_always, train_rows=p.train_rows)
 
 
 def _figures(
@@ -169,22 +194,27 @@ def _figures(
 
 
 def _compared(
-    asked: Asked, judged: Sequence[Evidence], figures: Sequence[Mapping[str, Floats]], other: str, own: bool
+    asked: Asked,
+    judged: Sequence[Evidence],
+    figures: Sequence[Mapping[str, Floats]],
+    other: str,
+    own: bool,
+    one: str = "together",
 ) -> Compared | None:
-    """Compare together with another model; None if no party has such a model."""
-    if not any(other in j.models for j in judged):
+    """Compare a model with another; None if no party has such models."""
+    if not any(one in j.models and other in j.models for j in judged):
         return None
     nothing = np.full(1, np.nan)
-    gaps = [asked.better * (f["together"] - f[other]) if other in f else nothing for f in figures]
-    many = [j.informative("together", other) if other in j.models else 0 for j in judged]
-    shares = [j.shares("together", other) for j in judged]
-    each = [of_draws(gap, n, one) for gap, n, one in zip(gaps, many, shares, strict=True)]
+    gaps = [asked.better * (f[one] - f[other]) if one in f and other in f else nothing for f in figures]
+    many = [j.informative(one, other) if one in j.models and other in j.models else 0 for j in judged]
+    shares = [j.shares(one, other) for j in judged]
+    each = [of_draws(gap, n, share) for gap, n, share in zip(gaps, many, shares, strict=True)]
     known = [found is not None for found in each]
     if not any(known):
         return Compared(each, None, known)
-    there = [gap for gap, one in zip(gaps, known, strict=True) if one]
-    mean = mean_gap(there, [j.rows for j, one in zip(judged, known, strict=True) if one])
-    whole = _whole([s for s, one in zip(shares, known, strict=True) if one], own)
+    there = [gap for gap, there in zip(gaps, known, strict=True) if there]
+    mean = mean_gap(there, [j.rows for j, there in zip(judged, known, strict=True) if there])
+    whole = _whole([s for s, there in zip(shares, known, strict=True) if there], own)
     return Compared(each, of_draws(mean, sum(many) if own else max(many), whole), known)
 
 
@@ -224,6 +254,8 @@ def _parties(
             together=_value(f, "together"),
             alone=_value(f, "alone"),
             alone_always=p.alone_always,
+            train_rows=p.train_rows,
+            rarer=p.judged.rarer,
         )
         for p, gain, f in zip(parties, found, figures, strict=True)
     ]
@@ -276,8 +308,10 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
         together=over_seeds([a.together for a in answers]).mean,
         alone=over_seeds([a.alone for a in answers]).mean,
         trivial=over_seeds([a.trivial for a in answers]).mean,
-        gain=ends(_over([a.gain for a in answers], drawn)),
-        over_trivial=ends(_over([a.over_trivial for a in answers], drawn)),
+        test_rows=_typical([a.test_rows for a in answers]),
+        mean_rows=_typical([a.mean_rows for a in answers]),
+        pooled=over_seeds([a.pooled for a in answers]).mean,
+        **{key: ends(_over([getattr(a, key) for a in answers], drawn)) for key in DIFFERENCES},
         parties=parties,
         left_out=max(a.left_out for a in answers),
         compared=all(a.compared for a in answers),
@@ -286,6 +320,10 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
         cures=tuple(dict.fromkeys(cure for a in answers for cure in a.cures)),
     )
     return decided(found)
+
+
+def _typical(rows: Sequence[int | None]) -> int:
+    return round(over_seeds(rows).mean or 0)
 
 
 def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
@@ -309,6 +347,7 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
         means = {
             key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
         }
-        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same)
+        rows = _typical([one[k].test_rows for one in each if k in one])
+        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
         out.append(fated._replace(together=means["together"], alone=means["alone"]))
     return out
