@@ -86,6 +86,10 @@ def test_several_seeds_have_one_answer(table: Path, tmp_path: Path):
     assert ", 3 seeds), " in done.answer
     assert "a training" in done.answer
     assert "its unit is the seed" in done.answer
+    page = Page(tmp_path / "run" / "report.html")
+    assert "test rows, means of 3 seeds; below each gain" in page.text()
+    shown = page.table("run-answer")
+    assert [int(row["test_rows"]) for row in shown] == [p["test_rows"] for p in answer["parties"]]
     assert {p["name"] for p in answer["parties"]} == set(SIZES)
     assert " ".join(done.answer.split()) in Page(tmp_path / "run" / "report.html").text()
 
@@ -130,3 +134,33 @@ def test_a_restless_end_is_told_with_what_calms_it(table: Path, tmp_path: Path):
     assert ("no last batch of one row (8 does)" in sentence) == any(n % 8 == 1 for n in rows)
     calm = run(experiment(table, local={"lr": 0.001}), out=tmp_path / "calm", baselines=False)
     assert "swings" not in calm.answer
+
+
+def test_the_rarer_class_is_the_one_that_is_spoken_of_unless_a_key_says_so(tmp_path: Path):
+    """Of 'ja' and 'nein' the second by alphabet is the frequent one."""
+    rng, path = np.random.default_rng(7), tmp_path / "offices.csv"
+    with open(path, "w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["office", "x", "paid"])
+        for office in ("Wien", "Graz"):
+            for x in rng.normal(size=300):
+                out.writerow([office, f"{x:.3f}", "ja" if x + rng.normal() > 1.9 else "nein"])
+    done = run(experiment(path, evaluation={"metric": "pr_auc"}), out=tmp_path / "run", baselines=True)
+    assert done.summary["metric"]["positive"] == "ja"
+    assert "average precision of 'ja'" in done.answer
+    page = Page(tmp_path / "run" / "report.html")
+    assert "quality of the probabilities of 'ja'" in page.text()
+    assert "recall of 'ja'" in page.text()
+    assert "always answering 'nein': 0." in page.text(), "the constant's accuracy beside the model's"
+    asked = {"metric": "pr_auc", "positive": "nein"}
+    other = run(experiment(path, evaluation=asked), out=tmp_path / "other", baselines=True)
+    assert "average precision of 'nein'" in other.answer
+    assert other.summary["answer"]["together"] > 0.8 > done.summary["answer"]["together"]
+    share = other.summary["trivial"]["value"]
+    assert done.summary["trivial"]["value"] == pytest.approx(1 - share), "a constant's is the share of the class"
+    for one in (done, other):
+        gain = one.summary["gain"]["metric"]["own_mean"]["value"]
+        assert gain == pytest.approx(one.summary["answer"]["gain"]["value"])
+        assert one.summary["metric"]["own"]["value"] == pytest.approx(one.summary["answer"]["together"])
+    with pytest.raises(ConfigError, match="use 'ja' or 'nein'"):
+        run(experiment(path, evaluation={"positive": "yes"}), out=tmp_path / "none")

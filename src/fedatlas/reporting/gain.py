@@ -376,7 +376,7 @@ def _mean_foot(subject: Subject, gains: Gains) -> list[Cells]:
         [
             name,
             optional(""),
-            count(found["test_rows"]),
+            count(found.get("mean_rows") or found["test_rows"]),
             *(number(values[p]) if p in values else "" for p in gains.parts),
             gain,
         ]

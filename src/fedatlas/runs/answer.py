@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.files import OWN_FILES
-from fedatlas.metrics.metric import METRICS, Metric, Said
+from fedatlas.metrics.metric import OF_ONE_CLASS, Metric, Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
 from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
+from fedatlas.runs.metric_gain import metric_of
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
 from fedatlas.verdict.evidence import RARITY, Evidence
 from fedatlas.verdict.noise import last_swing, matters
@@ -44,7 +45,7 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
         return None
     config = RunFolder.open(run).config()
     models = Models(RunFolder(run).arrays(JUDGED), *(_of_baseline(run, name) for name in ("local_only", "centralised")))
-    metric, parties = METRICS[summary["metric"]["name"]], _parties(summary, models)
+    metric, parties = metric_of(summary), _parties(summary, models)
     if not parties:
         return None
     train = sum(row["train_rows"] or 0 for row in summary["per_client"])
@@ -80,7 +81,7 @@ def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
     return Asked(
         summary["algorithm"],
         metric.name,
-        metric.words,
+        metric.words + _of_class(summary, metric),
         metric.lower_is_better,
         config.evaluation.margin or 0.0,
         config.party,
@@ -89,6 +90,12 @@ def _asked(config: ExperimentConfig, summary: Summary, metric: Metric) -> Asked:
         _reference(summary),
         "" if config.data.options().get("path") == OWN_FILES else HOLD,
     )
+
+
+def _of_class(summary: Summary, metric: Metric) -> str:
+    """Return " of 'yes'" for a figure that says more of one class than of the other."""
+    positive = summary["metric"].get("positive")
+    return f" of '{positive}'" if positive is not None and metric.name in OF_ONE_CLASS else ""
 
 
 def _reference(summary: Summary) -> str:
@@ -128,7 +135,7 @@ def _said(
     once: dict[tuple[str, str], tuple[Said, Weighted]],
 ) -> dict[str, tuple[Said, Weighted]]:
     """Return what each model of a party said, and its figures; those that several parties share are made once."""
-    metric, out = METRICS[summary["metric"]["name"]], dict[str, tuple[Said, Weighted]]()
+    metric, out = metric_of(summary), dict[str, tuple[Said, Weighted]]()
     sources = {"together": (models.together, ""), "trivial": (models.together, TRIVIAL)}
     if trained:
         sources["alone"] = (models.alone, "")

@@ -300,6 +300,9 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
     drawn = first.test_rows / first.train_rows if len(set(judged_on)) > 1 and first.train_rows else 0.0
     asked = first.asked._replace(cost=cost)
 
+    def gap(key: str) -> Ends | None:
+        return ends(_over([getattr(a, key) for a in answers], drawn))
+
     parties = _parties_over(asked, answers, drawn) if same_parties and all(a.own_rows for a in answers) else []
     found = first._replace(
         asked=asked,
@@ -311,7 +314,10 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
         test_rows=_typical([a.test_rows for a in answers]),
         mean_rows=_typical([a.mean_rows for a in answers]),
         pooled=over_seeds([a.pooled for a in answers]).mean,
-        **{key: ends(_over([getattr(a, key) for a in answers], drawn)) for key in DIFFERENCES},
+        gain=gap("gain"),
+        over_trivial=gap("over_trivial"),
+        alone_over_trivial=gap("alone_over_trivial"),
+        pooled_over_trivial=gap("pooled_over_trivial"),
         parties=parties,
         left_out=max(a.left_out for a in answers),
         compared=all(a.compared for a in answers),
