@@ -245,7 +245,9 @@ def _seen_from(bins: Sequence[Plain], second: bool) -> list[dict[str, float]]:
     if second:
         return [dict(b) for b in bins]
     other = {"low": "high", "high": "low"}
-    return [{key: b[key] if key == "weight" else 1 - b[other.get(key, key)] for key in b} for b in reversed(bins)]
+    return [
+        {key: b[key] if key == "weight" else round(1 - b[other.get(key, key)], 12) for key in b} for b in reversed(bins)
+    ]
 
 
 def _reliability(subject: Subject, positive: str, part: str) -> Figure:
