@@ -11,7 +11,7 @@ from sklearn import metrics
 
 from fedatlas.config.experiment import EvaluationConfig
 from fedatlas.errors import ConfigError
-from fedatlas.metrics.metric import METRICS, Said, Task, chosen, fitting
+from fedatlas.metrics.metric import METRICS, Said, Task, chosen, fitting, positive_class
 
 N = 90
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning", "ignore:y_pred contains")
@@ -144,3 +144,21 @@ def test_a_metric_that_does_not_fit_is_refused_in_a_sentence(name: str, task: Ta
         ConfigError, match=rf"^evaluation.metric = '{name}': the target of 'some' is a .*remove the key\.$"
     ):
         fitting(name, task, "some")
+
+
+def test_average_precision_is_of_the_rarer_class_or_of_the_one_asked_for() -> None:
+    rng = np.random.default_rng(3)
+    true, odds = (rng.random(60) < 0.8).astype(np.int64), rng.normal(size=60)
+    said = Said(np.zeros(60), np.ones(60), true, None, odds)
+    metric = METRICS["pr_auc"]
+    assert metric.of_class(0).value(said) == pytest.approx(metrics.average_precision_score(true == 0, -odds))
+    assert metric.of_class(1).value(said) == metric.of_class(None).value(said) == metric.value(said)
+    assert metric.value(said) != metric.of_class(0).value(said)
+    assert METRICS["auc"].of_class(0) == METRICS["auc"], "the area under the ROC curve is the same for both"
+    assert [positive_class(None, ("ja", "nein"), counts) for counts in ([1, 9], [9, 1], [5, 5], None)] == [0, 1, 1, 1]
+    assert positive_class("ja", ("ja", "nein"), [9, 1]) == 0
+    assert positive_class(None, ("a", "b", "c"), [1, 2, 3]) is None
+    with pytest.raises(ConfigError, match=r"'yes' is none of two classes of 'x': use 'ja' or 'nein'"):
+        positive_class("yes", ("ja", "nein"), None, "x")
+    with pytest.raises(ConfigError, match="remove the key"):
+        positive_class("a", ("a", "b", "c"), None, "x")

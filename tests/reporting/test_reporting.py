@@ -188,7 +188,13 @@ def test_costs_confusion_and_calibration_are_the_summary(runs: dict[str, Path], 
     names = known["class_names"]
     assert [[float(row[name]) for name in names] for row in page.table("run-confusion")] == known["final"]["confusion"]
     bins = [{k: float(v) for k, v in row.items()} for row in page.table("run-reliability")]
-    assert bins == known["final"]["two_class"]["reliability"]
+    stated = known["final"]["two_class"]["reliability"]
+    if known["metric"]["positive"] == names[0]:  # the rarer class: the same rows, seen from the other side
+        turned = {"low": "high", "high": "low", "predicted": "predicted", "observed": "observed"}
+        stated = [{"weight": b["weight"], **{k: 1 - b[of] for k, of in turned.items()}} for b in reversed(stated)]
+    assert len(bins) == len(stated)
+    for one, other in zip(bins, stated, strict=True):
+        assert one == pytest.approx(other)
     per_round = [[int(row[k]) for k in ("bytes_up", "bytes_down", "bytes_peer")] for row in page.table("run-bytes")]
     assert per_round == [
         [row[k] for k in ("bytes_up", "bytes_down", "bytes_peer")] for row in rows(runs["two_class"])[1:]

@@ -64,9 +64,13 @@ def test_the_answer_names_offices_on_their_own_rows_and_keeps_its_word_everywher
     assert set(parties) == set(SIZES)
     assert parties["Lienz"]["fate"] == parties["Krems"]["fate"] == "too few to say"
     assert parties["Krems"]["alone_always"] == "no"
-    assert "Krems alone always answers 'no'." in done.answer
-    assert "1 office without this figure on its test rows is left out of the means." in done.answer
+    krems = f"alone it always answers 'no', and its {parties['Krems']['test_rows']} test rows cannot judge any model."
+    assert f"Krems has {parties['Krems']['train_rows']} training rows, all 'no': {krems}" in done.answer
+    lacking = [name for name, p in parties.items() if p["together"] is None]
+    assert "Krems" in lacking
+    assert f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not in the means" in done.answer
     assert sum(p["test_rows"] for p in parties.values()) == answer["test_rows"]
+    assert answer["mean_rows"] == sum(p["test_rows"] for p in parties.values() if p["together"] is not None)
     assert answer["together"] - answer["alone"] == pytest.approx(answer["gain"]["value"])
     assert answer["trivial"] == 0.5
     page = Page(tmp_path / "run" / "report.html")
@@ -86,7 +90,12 @@ def test_several_seeds_have_one_answer(table: Path, tmp_path: Path):
     assert answer["seeds"] == [1, 2, 3]
     assert len(set(answer["judged_on"])) == 3
     assert ", 3 seeds), " in done.answer
-    assert "a seed" in done.answer
+    assert "a training" in done.answer
+    assert "its unit is the seed" in done.answer
+    page = Page(tmp_path / "run" / "report.html")
+    assert "test rows, means of 3 seeds; below each gain" in page.text()
+    shown = page.table("run-answer")
+    assert [int(row["test_rows"]) for row in shown] == [p["test_rows"] for p in answer["parties"]]
     assert {p["name"] for p in answer["parties"]} == set(SIZES)
     assert " ".join(done.answer.split()) in Page(tmp_path / "run" / "report.html").text()
 
@@ -104,7 +113,7 @@ def test_a_margin_and_a_word_change_the_answer_and_no_hash(table: Path, tmp_path
     assert plain.hash() == more.hash() == experiment(table, words={}).config.hash()
     found = run(Experiment(more), out=tmp_path / "run", baselines=True)
     assert found.summary["answer"]["verdict"] == "no", "the mean gains less than the margin"
-    assert "A difference up to 0.300 does not count (evaluation.margin)." in found.answer
+    assert "The mean gain is below 0.300, up to which models count as equally good (evaluation.margin)." in found.answer
     with pytest.raises(ConfigError, match=r"words\.party"):
         parse({"words": {"party": "<b>"}})
 
@@ -164,3 +173,33 @@ def test_the_page_says_the_users_word_in_its_sentences_and_leaves_keys_and_names
 )
 def test_the_users_word_takes_the_place_of_client_only_as_a_word(text: str, wanted: str):
     assert in_words_of(text, "office") == wanted
+
+
+def test_the_rarer_class_is_the_one_that_is_spoken_of_unless_a_key_says_so(tmp_path: Path):
+    """Of 'ja' and 'nein' the second by alphabet is the frequent one."""
+    rng, path = np.random.default_rng(7), tmp_path / "offices.csv"
+    with open(path, "w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["office", "x", "paid"])
+        for office in ("Wien", "Graz"):
+            for x in rng.normal(size=300):
+                out.writerow([office, f"{x:.3f}", "ja" if x + rng.normal() > 1.9 else "nein"])
+    done = run(experiment(path, evaluation={"metric": "pr_auc"}), out=tmp_path / "run", baselines=True)
+    assert done.summary["metric"]["positive"] == "ja"
+    assert "average precision of 'ja'" in done.answer
+    page = Page(tmp_path / "run" / "report.html")
+    assert "quality of the probabilities of 'ja'" in page.text()
+    assert "recall of 'ja'" in page.text()
+    assert "always answering 'nein': 0." in page.text(), "the constant's accuracy beside the model's"
+    asked = {"metric": "pr_auc", "positive": "nein"}
+    other = run(experiment(path, evaluation=asked), out=tmp_path / "other", baselines=True)
+    assert "average precision of 'nein'" in other.answer
+    assert other.summary["answer"]["together"] > 0.8 > done.summary["answer"]["together"]
+    share = other.summary["trivial"]["value"]
+    assert done.summary["trivial"]["value"] == pytest.approx(1 - share), "a constant's is the share of the class"
+    for one in (done, other):
+        gain = one.summary["gain"]["metric"]["own_mean"]["value"]
+        assert gain == pytest.approx(one.summary["answer"]["gain"]["value"])
+        assert one.summary["metric"]["own"]["value"] == pytest.approx(one.summary["answer"]["together"])
+    with pytest.raises(ConfigError, match="use 'ja' or 'nein'"):
+        run(experiment(path, evaluation={"positive": "yes"}), out=tmp_path / "none")

@@ -251,7 +251,8 @@ def test_several_seeds_need_three_and_name_parties_that_stay_the_same():
 
 def whole(**changed) -> Answer:
     names = {"Wien": "gains", "Tirol": "gains", "Kärnten": "not told apart", "Lienz": "too few to say"}
-    parties = [PartyVerdict(k, name, 100, fate) for k, (name, fate) in enumerate(names.items())]
+    sizes = {"Wien": 500, "Tirol": 230, "Kärnten": 92, "Lienz": 12}
+    parties = [PartyVerdict(k, name, sizes[name], fate) for k, (name, fate) in enumerate(names.items())]
     return Answer(
         ASKED, "yes", [1, 2, 3, 4, 5], ["rows"] * 5, 834, 3300, True, 0.93, 0.88, 0.5, UP, UP, parties
     )._replace(**changed)
@@ -259,8 +260,9 @@ def whole(**changed) -> Answer:
 
 def test_the_sentence_of_a_yes():
     assert text(whole()) == (
-        "Federate, with FedAvg: together AUC 0.930, alone 0.880 (+0.050, +0.020 to +0.080, 5 seeds), 28.8\xa0kB a seed; certain for "
-        "Wien and Tirol, not told apart for Kärnten, too few rows to say for Lienz. "
+        "Federate, with FedAvg: together AUC 0.930, alone 0.880 (+0.050, +0.020 to +0.080, 5 seeds), 28.8\xa0kB a training; "
+        "certain for Wien and Tirol, not told apart from training alone for Kärnten, too few rows to say for Lienz. "
+        "The interval is one of 95%; its unit is the seed. An interval takes 30 test rows: Lienz has 12. "
         "Always answering 'no' reaches 0.500, and the model is better by +0.050 (+0.020 to +0.080)."
     )
 
@@ -270,18 +272,98 @@ def test_the_sentences_of_other_answers():
     but = text(whole(verdict="yes, but", parties=lost, seeds=[1]))
     assert but.startswith("Federate, with FedAvg, but not for Tirol: ")
     assert "(+0.050, +0.020 to +0.080, one seed, 834 test rows), 28.8\xa0kB; certain for Wien. " in but
+    assert "of 95% over the test rows of one seed, without the chance of training" in but
     assert "Tirol alone always answers 'no'." in but
-    assert text(whole(verdict="no", gain=DOWN)).startswith("Do not federate with FedAvg: together")
     unsure = text(whole(verdict="cannot tell", over_trivial=ROUND))
-    assert unsure.startswith("These data cannot tell whether to federate, with FedAvg: ")
+    assert unsure.startswith("These data cannot tell whether to federate with FedAvg: ")
     assert "not told apart from always answering 'no' (+0.010, −0.020 to +0.040)" in unsure
     few = text(whole(verdict="cannot tell", gain=None, over_trivial=None, seeds=[1], test_rows=20))
     assert "Too few to say: an interval takes 30 test rows." in few
     alone = text(whole(verdict="not compared", compared=False, seeds=[1]))
     assert "--baselines" in alone
     assert "alone 0" not in alone
-    assert "error avoided" in text(whole(asked=ASKED._replace(lower_is_better=True)))
+    assert "(+0.050 less error, +0.020 to +0.080," in text(whole(asked=ASKED._replace(lower_is_better=True)))
     assert "0.010 does not count (evaluation.margin)" in text(whole(asked=ASKED._replace(margin=0.01)))
+
+
+def test_a_no_is_one_on_average_where_a_party_gains_may_gain_or_cannot_be_judged():
+    """The mean says no below the margin; a party whose own interval reaches above it is open."""
+    near, wide = Ends(0.0, -0.004, 0.005, 0.002), Ends(0.01, -0.03, 0.05, 0.02)
+    parties = [
+        PartyVerdict(0, "Wien", 500, "not told apart", near),
+        PartyVerdict(1, "Graz", 60, "not told apart", wide),
+    ]
+    asked = ASKED._replace(margin=0.01)
+    small = whole(asked=asked, verdict=federate(near, [], UP, 0.01), gain=near, parties=parties)
+    said = text(small)
+    assert said.startswith("On average, federation with FedAvg is not worth it: ")
+    assert "; open for Graz, who may gain more than that, not told apart from training alone for Wien." in said
+    assert "The mean gain is below 0.010, up to which models count as equally good (evaluation.margin)." in said
+    assert "does not count" not in said
+    assert text(whole(verdict="no", gain=DOWN)).startswith("On average, do not federate with FedAvg: together")
+    lost = [PartyVerdict(0, "Wien", 500, "loses", DOWN)]
+    assert text(whole(verdict="no", gain=DOWN, parties=lost)).startswith("Do not federate with FedAvg: together")
+
+
+def test_a_party_that_cannot_be_judged_is_told_why_and_which_share_of_test_rows_would_do():
+    lonely = PartyVerdict(0, "Lienz", 2, "too few to say", alone_always="nein", train_rows=10)
+    small = PartyVerdict(1, "Krems", 12, "too few to say", train_rows=60)
+    rare = PartyVerdict(2, "Graz", 40, "too few to say", train_rows=160, rarer=4)
+    asked = ASKED._replace(hold="evaluation.clients = 0.2")
+    said = text(whole(asked=asked, parties=[lonely, small]))
+    assert (
+        "Lienz has 10 training rows, all 'nein': alone it always answers 'nein', and its 2 test rows cannot judge any model."
+        in said
+    )
+    assert "An interval takes 30 test rows: Lienz has 2 and Krems has 12." in said
+    assert "evaluation.clients = 0.45, or as large a data.test, would do for Krems; Lienz needs more rows" in said
+    said = text(whole(asked=asked, parties=[rare]))
+    assert "30 test rows, 10 of them of the rarer class: Graz has 40 (4 of the rarer class)." in said
+    assert "evaluation.clients = 0.5, or as large a data.test, would do for Graz." in said
+    assert "evaluation.clients" not in text(whole(parties=[small])), "a node holds out no rows"
+    everybody = text(whole(asked=asked, own_rows=False, parties=[]))
+    assert "no office is named (evaluation.clients = 0.2 judges each on rows of its own)" in everybody
+    undefined = whole(left_out=1, parties=[small._replace(together=0.9, alone=0.8), rare])
+    assert "Graz is not in the means, since AUC is undefined on its test rows." in text(undefined)
+
+
+def test_data_that_cannot_tell_exclude_something_and_say_what_would_settle_it():
+    """+0.010 within 0.030: nine times the 834 rows, 7,506, bring the interval clear of 0."""
+    said = text(whole(verdict="cannot tell", gain=ROUND, seeds=[1]))
+    assert "Excluded are a mean gain above 0.040 and a mean loss above 0.020." in said
+    assert "Were the difference as it is here, about 7,600 test rows would settle it." in said
+    drawn = whole(verdict="cannot tell", gain=Ends(0.03, -0.01, 0.07, 0.0144), judged_on=list("abcde"))
+    assert "about 9 seeds would settle it" in text(drawn)
+    same = text(drawn._replace(judged_on=["the rows"] * 5))
+    assert "seeds would" not in same, "no number of seeds lessens the error of rows that all share"
+    assert "test rows would settle it" in same
+    tiny = text(whole(verdict="cannot tell", gain=ROUND._replace(value=1e-4), seeds=[1]))
+    assert "so small that hardly more rows would settle it" in tiny
+
+
+def test_where_no_model_beats_the_constant_that_comes_first():
+    level = {"over_trivial": ROUND, "alone_over_trivial": ROUND, "pooled_over_trivial": ROUND, "pooled": 0.51}
+    said = text(whole(verdict="cannot tell", **level))
+    assert said.startswith(
+        "No model, alone, together or pooled, is told apart from always answering 'no': there may be nothing to learn here. "
+        "These data cannot tell"
+    )
+    assert said.count("not told apart from always answering 'no'") == 0
+    assert "nothing to learn" not in text(whole(verdict="cannot tell", **{**level, "pooled_over_trivial": UP}))
+    assert "nothing to learn" not in text(whole(verdict="cannot tell", **{**level, "pooled_over_trivial": None}))
+    assert "No model, alone or together, is better than" in text(
+        whole(verdict="no", **{**level, "alone_over_trivial": DOWN, "pooled_over_trivial": None, "pooled": None})
+    )
+
+
+def test_the_figures_of_a_sentence_have_as_many_decimals():
+    """Two digits of the largest difference are shown, and what rounding leaves of nothing is 0, without a sign."""
+    small = text(whole(gain=Ends(0.003, 0.00042, 0.0056, 0.001), together=0.93, alone=0.927))
+    assert "together AUC 0.9300, alone 0.9270 (+0.0030, +0.0004 to +0.0056, 5 seeds)" in small
+    none = text(whole(verdict="cannot tell", gain=Ends(2.2e-17, -1e-17, 3e-17, 1e-17)))
+    assert "(0.000, 0.000 to 0.000, 5 seeds)" in none
+    large = text(whole(gain=Ends(12.34, -5.6, 30.0, 9.0), together=59_317.9, alone=59_305.6))
+    assert "together AUC 59,318, alone 59,306 (+12, −6 to +30," in large
 
 
 def test_a_swing_of_the_last_rounds_is_what_a_straight_line_leaves():
@@ -293,6 +375,8 @@ def test_a_swing_of_the_last_rounds_is_what_a_straight_line_leaves():
     assert not matters(0.02, UP, None)
     assert matters(0.1, None, (0.4, 0.5))
     assert not matters(0.04, None, (0.4, 0.5))
+    assert not matters(0.04, UP, (0.4, 0.5)), "two standard errors of the figure are no swing"
+    assert matters(0.06, UP, (0.4, 0.5))
     swung = text(whole(swing=0.1, cures=["a falling rate", "averaging"]))
     assert swung.endswith(
         "swings by 0.100, so much depends on the round of the end; what calms it: a falling rate, or averaging."

@@ -13,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import binom
+from scipy.stats import binom, multinomial
 
+from fedatlas.metrics import intervals
 from fedatlas.metrics.quality import Floats
 from fedatlas.metrics.resampling import Weighted, of_two_classes
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, over
-from fedatlas.verdict.evidence import Evidence, of_seeds
+from fedatlas.verdict.evidence import Difference, Evidence, Shares, of_draws, of_seeds
 
 FEDERATIONS = 200
 
@@ -55,17 +56,28 @@ def accuracy_of(right: NDArray[np.bool_]) -> Weighted:
 
 def auc_of(y: NDArray[np.bool_], score: Floats) -> Weighted:
     """As `resampling.of_two_classes` for scores without ties, all draws at once."""
-    order = np.argsort(score)
-    positive = y[order]
+    positive, negative = np.flatnonzero(y), np.flatnonzero(~y)
+    above = (score[positive, None] > score[None, negative]).astype(float)
 
     def figures(drawn: Floats) -> dict[str, Floats]:
-        w = drawn[:, order]
-        below = np.cumsum(w * ~positive, axis=1)
-        pairs = (w * positive).sum(1) * below[:, -1]
-        won = (w * positive * below).sum(1)
-        return {"auc": np.divide(won, pairs, out=np.full(len(w), np.nan), where=pairs > 0)}
+        more, less = drawn[:, positive], drawn[:, negative]
+        pairs, won = more.sum(1) * less.sum(1), ((more @ above) * less).sum(1)
+        return {"auc": np.divide(won, pairs, out=np.full(len(drawn), np.nan), where=pairs > 0)}
 
     return figures
+
+
+@pytest.fixture(autouse=True)
+def shared_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All federations meet the same draws of as many rows: what is tested is what comes out over federations."""
+    made: dict[tuple[int, int], list[Floats]] = {}
+
+    def drawings(rows: int, seed: int, *key: object, draws: int) -> list[Floats]:
+        if (rows, draws) not in made:
+            made[rows, draws] = list(intervals.drawings(rows, 0, draws=draws))
+        return made[rows, draws]
+
+    monkeypatch.setattr("fedatlas.verdict.evidence.drawings", drawings)
 
 
 def party(k: int, rows: Rows, asked: Asked) -> PartyEvidence:
@@ -185,3 +197,79 @@ def test_a_planted_gain_is_found(asked: Asked):
     rng = np.random.default_rng(4)
     verdicts = Counter(answered(federation(rng, lambda k: -4.0), asked, i).verdict for i in range(20))
     assert verdicts["yes"] >= 18
+
+
+def paired(won: int, lost: int, rows: int) -> Difference:
+    """The difference of two accuracies, with the standard error that a bootstrap of very many draws gives."""
+    found = of_draws(np.array([(won - lost) / rows]), won + lost, Shares(rows, won, lost))
+    assert found is not None
+    if not won + lost:
+        return found
+    n = max(won + lost, 2)
+    error = np.sqrt(won + lost - (won - lost) ** 2 / rows) / rows
+    return found._replace(error=float(error * np.sqrt(n / (n - 1))))
+
+
+@pytest.mark.parametrize("level", [0.95, 0.99])
+def test_the_interval_of_two_accuracies_holds_the_truth_as_often_as_it_says(level: float):
+    """Exactly, over all outcomes of 45 rows, whether the models disagree on many or on hardly any."""
+    rows, bare = 45, 0.0
+    outcomes = [(won, lost) for won in range(rows + 1) for lost in range(rows + 1 - won)]
+    ends = np.array([paired(*one, rows).ends(level) for one in outcomes])
+    naive = np.array([paired(*one, rows)._replace(freedom=np.inf, shares=None).ends(level) for one in outcomes])
+    counts = np.array([(won, lost, rows - won - lost) for won, lost in outcomes])
+    for won, lost in [(0.01, 0.01), (0.0, 0.02), (0.05, 0.05), (0.02, 0.1), (0.05, 0.15), (0.3, 0.3), (0.1, 0.3)]:
+        chances = multinomial.pmf(counts, rows, [won, lost, 1 - won - lost])
+        missed, missed_bare = (
+            chances[(found[:, 0] > won - lost) | (found[:, 1] < won - lost)].sum() for found in (ends, naive)
+        )
+        assert missed <= 1 - level, (won, lost)
+        bare = max(bare, missed_bare)
+    assert bare > 1 - level, "so it can fail: a normal interval holds the truth too seldom"
+
+
+def test_the_more_alike_two_models_are_the_narrower_is_their_interval():
+    """Where they disagree on one row of 45, 0.12 and more is excluded; of 1,000 rows without any, 0.004."""
+    widths = [np.ptp(paired(k, k, 1000).ends()) for k in (0, 1, 3, 10, 30, 100)]
+    assert widths == sorted(widths)
+    low, high = paired(0, 1, 45).ends()
+    assert -0.12 < low < -1 / 45
+    assert 0 < high < 0.08
+    assert paired(0, 0, 1000).ends() == pytest.approx((-0.0037, 0.0037), abs=1e-4)
+
+
+PATIENTS, TESTED, SEEDS = 180, 45, 5
+
+
+def learnt(rng: np.random.Generator, signal: float) -> list[Answer]:
+    """Five seeds of 180 patients: each draws its 45 test rows and trains two classifiers, of as good columns, on the others.
+
+    The constant is right in half of all cases, and so is a classifier without a signal.
+    """
+    y, out = rng.random(PATIENTS) < 0.5, []
+    columns = rng.normal(size=(2, PATIENTS, 4)) + signal * y[None, :, None]
+    for seed in range(SEEDS):
+        order = rng.permutation(PATIENTS)
+        test, train = order[:TESTED], order[TESTED:]
+        right = {"trivial": y[test]}
+        for name, x in zip(("together", "alone"), columns, strict=True):
+            one, other = x[train][y[train]].mean(0), x[train][~y[train]].mean(0)
+            right[name] = ((x[test] - (one + other) / 2) @ (one - other) > 0) == y[test]
+        judged = Evidence(TESTED, {name: accuracy_of(each) for name, each in right.items()}, None, right)
+        rows = PATIENTS - TESTED
+        out.append(answer(ACCURACY, [PartyEvidence(0, "clinic", judged, True)], seed, f"rows {seed}", rows, FEW))
+    return out
+
+
+@pytest.mark.parametrize("signal", [0.0, 0.7], ids=["nothing to learn", "a signal"])
+def test_seeds_that_draw_few_test_rows_of_the_same_people_keep_their_promise(signal: float, monkeypatch):
+    """An almost constant difference over few seeds is not taken for a certain one."""
+    rng = np.random.default_rng(5)
+    each = [learnt(rng, signal) for _ in range(FEDERATIONS)]
+    found = [over(one, None, same_parties=True) for one in each]
+    assert sum(one.gain.low > 0 or one.gain.high < 0 for one in found if one.gain) <= MOST
+    if not signal:
+        assert sum(one.over_trivial.low > 0 or one.over_trivial.high < 0 for one in found if one.over_trivial) <= MOST
+    monkeypatch.setattr("fedatlas.verdict.answer.of_seeds", lambda values, *_: of_seeds(values))
+    short = [over(one, None, same_parties=True) for one in each]
+    assert sum(one.gain.low > 0 or one.gain.high < 0 for one in short if one.gain) > MOST, "so it can fail"

@@ -162,6 +162,7 @@ class EvaluationConfig(ConfigTable):
     drift: bool = False
     rounds: tuple[Whole, ...] | None = None  # replaces every; None keeps hashes unchanged
     metric: MetricName | None = None  # by which models are compared; None: the one that suits the data
+    positive: str | None = None  # of two classes, the one that pr_auc is about; None: the rarer one
     margin: Rate | None = None  # a difference up to this does not count for the answer; None: 0
 
     @model_validator(mode="after")

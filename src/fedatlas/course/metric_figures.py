@@ -18,6 +18,7 @@ from fedatlas.metrics.metric import METRICS, Metric, Said
 from fedatlas.metrics.quality import Floats, over
 from fedatlas.record.judged_rows import OWNER, TRIVIAL
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.trivial import positive_of
 
 COMMON = Lines("", "")
 NONE: Mapping[str, float | None] = dict.fromkeys(("value", "low", "high"))
@@ -147,9 +148,13 @@ class ByMetric:
             mean = {**found.ends(), "test_rows": found.rows, "clients": len(own), "left_out": left_out}
         better = one.better_than(other, self.metric).ends()
         return {
-            "metric": {"name": self.metric.name, "asked": asked, **one.ends(), **more, "own": mean},
+            "metric": {"name": self.metric.name, "asked": asked, **self._positive(), **one.ends(), **more, "own": mean},
             "trivial": {**other.ends(), "better_by": better},
         }
+
+    def _positive(self) -> dict[str, str]:
+        c = positive_of(self.setup)
+        return {} if c is None else {"positive": self.setup.dataset.class_names[c]}
 
     def mean(self, said: Mapping[int, Said]) -> dict[str, Any]:
         """Return the metric of models on the same rows: the mean over them, with how many are left out if there are several."""

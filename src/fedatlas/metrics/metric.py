@@ -21,6 +21,7 @@ from fedatlas.metrics.resampling import Area, Weighted
 Task = Literal["classes", "numbers", "tokens"]
 Need = Literal["true", "predicted", "outputs"]
 SKEWED = 1.5  # times its even share that the largest class holds, above which accuracy says little
+OF_ONE_CLASS = frozenset({"pr_auc"})  # figures of two classes that say more of one of them than of the other
 _LEAST = math.log(1e-12)  # C15: of a log-probability
 
 
@@ -73,12 +74,24 @@ class Metric(NamedTuple):
     weighted: Callable[[Said], Weighted]
     lower_is_better: bool = False
 
+    def of_class(self, positive: int | None) -> Metric:
+        """Return the metric about class 0 of two in the place of class 1, where that makes a difference."""
+        if positive != 0 or self.name not in OF_ONE_CLASS:
+            return self
+        return self._replace(weighted=lambda said: self.weighted(_swapped(said)))
+
     def value(self, said: Said) -> float | None:
         """Return the figure of these rows; None where it is undefined."""
         found = (
             float(self.weighted(said)(np.ones((1, len(said.weight))))[self.name][0]) if len(said.weight) else math.nan
         )
         return found if math.isfinite(found) else None
+
+
+def _swapped(said: Said) -> Said:
+    """Return the same of two classes in the other order; more classes stay."""
+    true, outputs = _given(said.true), _given(said.outputs)
+    return said if outputs.ndim > 1 else said._replace(true=1 - true, outputs=-outputs)
 
 
 def _of_mean(name: str, root: bool = False) -> Callable[[Said], Weighted]:
@@ -199,6 +212,25 @@ def chosen(task: Task, counts: Sequence[float] | None) -> str:
 def skewed(counts: Sequence[float]) -> bool:
     """Return whether the largest class holds over `SKEWED` times its even share of the rows."""
     return max(counts) * len(counts) > SKEWED * sum(counts)
+
+
+def positive_class(
+    asked: str | None, names: Sequence[str], counts: Sequence[float] | None, what: str = ""
+) -> int | None:
+    """Return the class of two that figures of one class are about: the one asked for, else the rarer one of the training rows.
+
+    None for other numbers of classes. ``counts``: training rows of each class; where they are not told, it is the second
+    class. ConfigError if a class of the data called ``what`` is asked for that is none of two.
+    """
+    if asked is not None and (len(names) != 2 or asked not in names):
+        known = " or ".join(f"'{name}'" for name in names) if len(names) == 2 else ""
+        cure = f"use {known}" if known else "remove the key, which is for a target of two classes"
+        raise ConfigError(f"evaluation.positive = '{asked}' is none of two classes of '{what}': {cure}.")
+    if len(names) != 2:
+        return None
+    if asked is not None:
+        return list(names).index(asked)
+    return 0 if counts and counts[0] < counts[1] else 1
 
 
 def fitting(name: str, task: Task, what: str) -> Metric:

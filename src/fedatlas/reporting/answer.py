@@ -14,7 +14,7 @@ from fedatlas.reporting.ranking_rows import resampled
 from fedatlas.reporting.ranking_tables import ranking_tables
 from fedatlas.verdict.answer import Answer, of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni
-from fedatlas.wording import DASH, capital, count, csv_text, interval_text, number, signed
+from fedatlas.wording import DASH, capital, count, csv_text, interval_text, number, plural, signed
 
 LISTED, OPEN = 200, 12  # most parties in the table, and most without a fold
 
@@ -63,7 +63,7 @@ def _table(entry: Entry, found: Answer) -> TableBlock:
     ]
     foot: Cells = [
         "mean",
-        count(found.test_rows),
+        count(found.test_rows if found.mean_rows is None else found.mean_rows),
         optional(number(found.alone)),
         optional(number(found.together)),
         TableCell(*_ends(found.gain)),
@@ -79,9 +79,11 @@ def _table(entry: Entry, found: Answer) -> TableBlock:
     ]
     judged = sum(p.gain is not None for p in found.parties)
     level = f"{100 * bonferroni(judged):.3g}%"
+    seeds = f", means of {count(len(found.seeds), 'seed')}" if len(found.seeds) > 1 else ""
+    some = f", of the {plural(asked.party)} that have the figure" if found.left_out else ""
     caption = (
-        f"{capital(asked.words)} of every {asked.party} on its own {asked.rows}s; below each gain its {level} interval, so that all hold "
-        f"together with 95%; mean by {asked.rows}s, with its 95% interval"
+        f"{capital(asked.words)} of every {asked.party} on its own {asked.rows}s{seeds}; below each gain its {level} interval, so that "
+        f"all hold together with 95%; last line: mean by {asked.rows}s{some}, with its 95% interval"
     )
     columns = (asked.party, "client", "test_rows", "alone", "together", "gain", "gain_low", "gain_high", "verdict")
     folded = f"The table of {count(len(found.parties), asked.party)}" if len(found.parties) > OPEN else ""

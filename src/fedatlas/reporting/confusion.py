@@ -24,7 +24,7 @@ from fedatlas.reporting.blocks import (
     Text,
 )
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, diagonal, dots, heat, shaded
-from fedatlas.reporting.entries import Entry, Subject, whole
+from fedatlas.reporting.entries import Entry, Plain, Subject, whole
 from fedatlas.reporting.outcome import models_used
 from fedatlas.wording import capital, count, csv_text, interval_text, number, share, where
 
@@ -206,7 +206,7 @@ def _two_class(subject: Subject) -> list[Block]:
     found = subject.summary[part].get("two_class")
     if not found:
         return []
-    positive = subject.summary["class_names"][1]
+    positive = _positive(subject)
     ends = subject.summary[part].get("interval", {})
     means = {
         "auc": (
@@ -234,8 +234,25 @@ def _two_class(subject: Subject) -> list[Block]:
     ]
 
 
+def _positive(subject: Subject) -> str:
+    """Return the class of two that is spoken of: the rarer one, or the one asked for; of older records the second one."""
+    names: Sequence[str] = subject.summary["class_names"]
+    return str(subject.summary.get("metric", {}).get("positive", names[1]))
+
+
+def _seen_from(bins: Sequence[Plain], second: bool) -> list[dict[str, float]]:
+    """Return the bins of the second class's probability, or the same rows by that of the first."""
+    if second:
+        return [dict(b) for b in bins]
+    other = {"low": "high", "high": "low"}
+    return [
+        {key: b[key] if key == "weight" else round(1 - b[other.get(key, key)], 12) for key in b} for b in reversed(bins)
+    ]
+
+
 def _reliability(subject: Subject, positive: str, part: str) -> Figure:
-    bins = subject.summary[part]["two_class"]["reliability"]
+    found = subject.summary[part]["two_class"]["reliability"]
+    bins = _seen_from(found, positive == subject.summary["class_names"][1])
     most = max(b["weight"] for b in bins)
     points = [
         Point(

@@ -16,7 +16,7 @@ from fedatlas.reporting.client_rows import drawn_clients, drawn_note
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.verdict.answer import of_plain
-from fedatlas.verdict.sentences import whom_text
+from fedatlas.verdict.whom import whom_text
 from fedatlas.wording import (
     NAMES,
     PARTS,
@@ -376,7 +376,7 @@ def _mean_foot(subject: Subject, gains: Gains) -> list[Cells]:
         [
             name,
             optional(""),
-            count(found["test_rows"]),
+            count(found.get("mean_rows") or found["test_rows"]),
             *(number(values[p]) if p in values else "" for p in gains.parts),
             gain,
         ]

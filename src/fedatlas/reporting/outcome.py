@@ -9,6 +9,7 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
+from fedatlas.metrics.metric import skewed
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import Block, Cells, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.entries import Entry, Plain, Subject, whole
@@ -266,11 +267,12 @@ def _keys(entry: Entry) -> list[Key]:
         if spread
         else interval_words(first, key)
     )
-    out = [Key(f"{NAMES[key]}{', mean' if several else ''}", entry.printed(f"final.{key}"), note)]
+    rare, constant = _skewed(entry) if key == "accuracy" and not several else ([], "")
+    out = [Key(f"{NAMES[key]}{', mean' if several else ''}", entry.printed(f"final.{key}"), f"{constant}{note}"), *rare]
     decided = s.get("answer")
     if decided and decided["asked"]["figure"] != key:
         out = [*_decisive(entry, decided), *out]
-    gained = None if several or len(out) > 1 else s.get("gain")
+    gained = None if several or len(out) > 1 + len(rare) else s.get("gain")
     own = first.own_rows
     terms = {"federated": "together, mean"} if own else {}
     for part, term in (terms | {"local_only": "each alone, mean", "centralised": "all rows pooled"}).items():
@@ -288,6 +290,21 @@ def _keys(entry: Entry) -> list[Key]:
         Key(f"sent in total{', mean' if several else ''}", sent, sent_note(s)),
         Key("time", entry.printed("cost.seconds", seconds_text), time),
     ]
+
+
+def _skewed(entry: Entry) -> tuple[list[Key], str]:
+    """Return the recall of the rarest class, and what a constant answer reaches, where one class is so large that accuracy says little."""
+    matrix = entry.summary["final"].get("confusion")
+    rows = [sum(row) for row in matrix or ()]
+    if not any(rows) or not skewed(rows):
+        return [], ""
+    c, names = min((c for c, n in enumerate(rows) if n), key=rows.__getitem__), entry.summary["class_names"]
+    recall = entry.printed(f"final.per_class_accuracy.{c}")
+    note = f"share of its {count(rows[c])} {where(entry.config)} that the model finds"
+    always = names[rows.index(max(rows))]
+    return [
+        Key(f"recall of '{names[c]}'", recall, note)
+    ], f"always answering '{always}': {number(max(rows) / sum(rows))}; "
 
 
 def _decisive(entry: Entry, decided: Plain) -> list[Key]:

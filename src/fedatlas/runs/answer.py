@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from fedatlas.algorithms.titles import title_of
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import cut
-from fedatlas.metrics.metric import METRICS, Metric, Said
+from fedatlas.files import OWN_FILES
+from fedatlas.metrics.metric import OF_ONE_CLASS, Metric, Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
 from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
+from fedatlas.runs.metric_gain import metric_of
 from fedatlas.runs.price import SENT, effort_of, unprotected
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
 from fedatlas.verdict.evidence import RARITY, Evidence
@@ -24,6 +26,7 @@ from fedatlas.verdict.sentences import text
 from fedatlas.wording import NAMES, number, total_of, where
 
 Summary = Mapping[str, Any]
+HOLD = "evaluation.clients = 0.2"
 DRAWS = 400  # of test rows: the standard error of a difference is then known to 4%
 
 
@@ -32,6 +35,7 @@ class Models(NamedTuple):
 
     together: Arrays
     alone: Arrays  # empty without a baseline
+    pooled: Arrays  # empty without a baseline
     unprotected: Arrays  # empty unless the price of protection was measured
 
 
@@ -43,14 +47,10 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
     if summary["algorithm"] in BASELINES or "diverged" in summary or not {"metric", "per_client"} <= summary.keys():
         return None
     config = RunFolder.open(run).config()
-    local = RunFolder(baseline_path(run, "local_only"))
-    bare = unprotected(run)
-    models = Models(
-        RunFolder(run).arrays(JUDGED),
-        local.arrays(JUDGED) if local.finished() else {},
-        {} if bare is None else bare.arrays(JUDGED),
-    )
-    metric, parties = METRICS[summary["metric"]["name"]], _parties(summary, models)
+    bare, kept = unprotected(run), RunFolder(run).arrays(JUDGED)
+    alone, pooled = (_of_baseline(run, name) for name in ("local_only", "centralised"))
+    models = Models(kept, alone, pooled, {} if bare is None else bare.arrays(JUDGED))
+    metric, parties = metric_of(summary), _parties(summary, models)
     if not parties:
         return None
     train = sum(row["train_rows"] or 0 for row in summary["per_client"])
@@ -58,6 +58,11 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
     asked, judged_on = asked_of(config, summary, metric), str(summary.get("judged_on"))
     found = answer(asked, parties, summary["seed"], judged_on, train, DRAWS, efforts)
     return _with_swing(run, config, summary, found)
+
+
+def _of_baseline(run: Path, name: str) -> Arrays:
+    folder = RunFolder(baseline_path(run, name))
+    return folder.arrays(JUDGED) if folder.finished() else {}
 
 
 def answer_over(summaries: Sequence[Summary], config: ExperimentConfig) -> Answer | None:
@@ -82,14 +87,21 @@ def asked_of(config: ExperimentConfig, summary: Summary, metric: Metric) -> Aske
     return Asked(
         title_of(summary["algorithm"]),
         metric.name,
-        metric.words,
+        metric.words + _of_class(summary, metric),
         metric.lower_is_better,
         config.evaluation.margin or 0.0,
         config.party,
         sent,
         where(config).removesuffix("s"),
         _reference(summary),
+        "" if config.data.options().get("path") == OWN_FILES else HOLD,
     )
+
+
+def _of_class(summary: Summary, metric: Metric) -> str:
+    """Return " of 'yes'" for a figure that says more of one class than of the other."""
+    positive = summary["metric"].get("positive")
+    return f" of '{positive}'" if positive is not None and metric.name in OF_ONE_CLASS else ""
 
 
 def _reference(summary: Summary) -> str:
@@ -115,9 +127,8 @@ def _parties(summary: Summary, models: Models) -> list[PartyEvidence]:
         said = _said(summary, models, k, mine, bool(row["train_rows"]), once)
         if "together" not in said:
             continue
-        out.append(
-            PartyEvidence(k, str(row.get("name", k)), evidence_of(summary, said), mine, _always(summary, k, said))
-        )
+        judged, always = evidence_of(summary, said), _always(summary, k, said)
+        out.append(PartyEvidence(k, str(row.get("name", k)), judged, mine, always, row["train_rows"]))
     return out
 
 
@@ -130,12 +141,13 @@ def _said(
     once: dict[tuple[str, str], tuple[Said, Weighted]],
 ) -> dict[str, tuple[Said, Weighted]]:
     """Return what each model of a party said, and its figures; those that several parties share are made once."""
-    metric, out = METRICS[summary["metric"]["name"]], dict[str, tuple[Said, Weighted]]()
+    metric, out = metric_of(summary), dict[str, tuple[Said, Weighted]]()
     sources = {"together": (models.together, ""), "trivial": (models.together, TRIVIAL)}
     if trained:
         sources["alone"] = (models.alone, "")
-    if models.unprotected:
-        sources["unprotected"] = (models.unprotected, "")
+    sources |= {
+        name: (held, "") for name, held in (("pooled", models.pooled), ("unprotected", models.unprotected)) if held
+    }
     for name, (arrays, kind) in sources.items():
         shared = not mine and f"{kind}score-{k}" not in arrays
         if shared and (name, "") in once:

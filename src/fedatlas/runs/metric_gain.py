@@ -21,7 +21,7 @@ def by_metric(parts: Mapping[str, Mapping[str, Any]], together: Arrays, alone: A
     ``together``, ``alone``: the rows kept of the run and of the baseline of each client alone, {} if there are none.
     """
     first = parts["federated"]
-    metric, seed = METRICS[first["metric"]["name"]], first["seed"]
+    metric, seed = metric_of(first), first["seed"]
     trained = [row["client"] for row in first["per_client"] if row["train_rows"]]
     known = _both(trained, together, alone, said_of)
     held = [k for k in known if f"weight-{k}" in together]
@@ -37,6 +37,13 @@ def by_metric(parts: Mapping[str, Mapping[str, Any]], together: Arrays, alone: A
         "own_mean": _mean(own),
         "values": {name: part["metric"]["value"] for name, part in parts.items()},
     }
+
+
+def metric_of(summary: Mapping[str, Any]) -> Metric:
+    """Return the metric of a run's summary, about the class that it names."""
+    found = summary["metric"]
+    metric, positive = METRICS[found["name"]], found.get("positive")
+    return metric if positive is None else metric.of_class(summary["class_names"].index(positive))
 
 
 def _both(

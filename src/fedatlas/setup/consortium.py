@@ -103,6 +103,10 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
 def check_metric(config: ExperimentConfig, task: str, name: str) -> None:
     """Raise ConfigError if the metric does not fit the label of the party ``name``, or ``[stop]`` cannot follow it."""
     asked = config.evaluation.metric
+    if config.evaluation.positive is not None:
+        raise ConfigError(
+            "evaluation.positive: where parties hold columns, pr_auc is about the second class; remove the key."
+        )
     if asked is None:
         return
     fitting(asked, "numbers" if task == "numbers" else "classes", name)

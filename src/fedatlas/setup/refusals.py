@@ -27,7 +27,7 @@ from fedatlas.engine.compiler import find_compiler
 from fedatlas.engine.device import find_device
 from fedatlas.engine.model import NO_FEATURES
 from fedatlas.errors import ConfigError
-from fedatlas.metrics.metric import fitting
+from fedatlas.metrics.metric import fitting, positive_class
 from fedatlas.models import has_batch_norm
 from fedatlas.models.config import dealt
 from fedatlas.models.initial import by_digest, read_initial
@@ -259,6 +259,8 @@ def check_asked(config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset
         )
     if config.evaluation.metric is not None:
         fitting(config.evaluation.metric, dataset.task, dataset.name)
+    names = dataset.class_names if dataset.task == "classes" else ()
+    positive_class(config.evaluation.positive, names, None, dataset.name)
     if config.evaluation.drift and dataset.task != "classes":
         raise ConfigError(
             f"evaluation.drift = true compares shares of classes, and '{dataset.name}' has no classes: remove the key."

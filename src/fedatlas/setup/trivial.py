@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.batches import Rows
-from fedatlas.metrics.metric import Constant, Metric, chosen, constant_class, constant_number, fitting
+from fedatlas.metrics.metric import Constant, Metric, chosen, constant_class, constant_number, fitting, positive_class
 from fedatlas.metrics.quality import Floats
 from fedatlas.setup.assembly import Setup
 
@@ -29,7 +29,15 @@ class Trivial(NamedTuple):
 def metric_of(setup: Setup) -> Metric:
     """Return the metric that the experiment asks for, else the one that suits its data. ConfigError if it does not fit."""
     d, asked = setup.dataset, setup.config.evaluation.metric
-    return fitting(asked or chosen(d.task, class_rows(setup)), d.task, d.name)
+    return fitting(asked or chosen(d.task, class_rows(setup)), d.task, d.name).of_class(positive_of(setup))
+
+
+def positive_of(setup: Setup) -> int | None:
+    """Return the class of two that figures of one class are about; None for other targets."""
+    d = setup.dataset
+    return positive_class(
+        setup.config.evaluation.positive, d.class_names if d.task == "classes" else (), class_rows(setup), d.name
+    )
 
 
 def class_rows(setup: Setup) -> list[float] | None:

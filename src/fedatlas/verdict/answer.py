@@ -10,7 +10,17 @@ import numpy as np
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import Floats
-from fedatlas.verdict.evidence import SEEDS, Difference, Evidence, drawn_figures, enough, mean_gap, of_draws, of_seeds
+from fedatlas.verdict.evidence import (
+    SEEDS,
+    Difference,
+    Evidence,
+    Shares,
+    drawn_figures,
+    enough,
+    mean_gap,
+    of_draws,
+    of_seeds,
+)
 from fedatlas.verdict.price import Price, RunEffort, mean_price
 from fedatlas.verdict.price import of_plain as price_of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
@@ -28,6 +38,7 @@ class Asked(NamedTuple):
     cost: float | None = None  # bytes sent in all; None where they would tell who took part
     rows: str = "test row"  # the rows judged on, one of them
     trivial: str = ""  # the reference: "always answering 'no'"
+    hold: str = ""  # the key that judges each party on rows of its own; "" where there is none
 
     @property
     def better(self) -> float:
@@ -43,6 +54,7 @@ class PartyEvidence(NamedTuple):
     judged: Evidence
     own: bool  # whether the rows are its own; else they are everybody's, and it is not named
     alone_always: str | None = None
+    train_rows: int | None = None
 
 
 class Answer(NamedTuple):
@@ -62,6 +74,10 @@ class Answer(NamedTuple):
     over_trivial: Ends | None
     parties: Sequence[PartyVerdict]  # those that can be named
     left_out: int = 0  # parties without the figure on their rows
+    mean_rows: int | None = None  # test rows of the parties in the means, of a seed
+    pooled: float | None = None  # the figure of a model of all rows in one place
+    alone_over_trivial: Ends | None = None
+    pooled_over_trivial: Ends | None = None
     compared: bool = True  # whether there is a model alone to compare with
     swing: float | None = None  # how far the figure swings over the last rounds, where that matters
     swing_of: str = ""  # that figure's name
@@ -75,10 +91,12 @@ class Answer(NamedTuple):
             "asked": self.asked._asdict(),
             "parties": [{**p._asdict(), "gain": _plain(p.gain)} for p in self.parties],
             "cures": list(self.cures),
-            "gain": _plain(self.gain),
-            "over_trivial": _plain(self.over_trivial),
+            **{key: _plain(getattr(self, key)) for key in DIFFERENCES},
             "price": None if self.price is None else self.price.plain(),
         }
+
+
+DIFFERENCES = ("gain", "over_trivial", "alone_over_trivial", "pooled_over_trivial")
 
 
 def of_plain(found: Mapping[str, Any]) -> Answer:
@@ -86,8 +104,7 @@ def of_plain(found: Mapping[str, Any]) -> Answer:
     known = {key: found[key] for key in Answer._fields if key in found}
     parties = [PartyVerdict(**{**one, "gain": _ends(one["gain"])}) for one in found["parties"]]
     read = {
-        "gain": _ends(found["gain"]),
-        "over_trivial": _ends(found["over_trivial"]),
+        **{key: _ends(found.get(key)) for key in DIFFERENCES},
         "parties": parties,
         "cures": tuple(known.get("cures", ())),
         "price": price_of_plain(known.get("price")),
@@ -130,6 +147,11 @@ def answer(
     judged, figures = [p.judged for p in counted], _figures(asked, counted, own, seed, draws)
     gained = _compared(asked, judged, figures, "alone", own)
     beyond = _compared(asked, judged, figures, "trivial", own)
+    others = {
+        name: _compared(asked, judged, figures, "trivial", own, name)
+        for name in ("alone", "pooled")
+        if any(name in j.models for j in judged)
+    }
     there = next(
         (c.known for c in (gained, beyond) if c is not None), [bool(np.isfinite(f["together"][0])) for f in figures]
     )
@@ -137,9 +159,9 @@ def answer(
     sure = _enough(judged, own)
     named = _parties(asked, counted, gained, figures) if own else []
     bare = _compared(asked, judged, figures, "unprotected", own) if efforts else None
-    lost = ends(bare.mean) if bare and sure else None
-    without = _mean(judged, figures, there, "unprotected")
-    left = [PartyVerdict(p.client, p.name, 0, "too few to say") for p in parties if p not in counted] if own else []
+    without, lost = _mean(judged, figures, there, "unprotected"), _turned(_sure(bare, sure))
+    left = [_without_rows(p) for p in parties if p not in counted] if own else []
+    in_means = [j.rows for j, one in zip(judged, there, strict=True) if one]
     return decided(
         Answer(
             asked,
@@ -152,12 +174,16 @@ def answer(
             together=_mean(judged, figures, there, "together"),
             alone=_mean(judged, figures, there, "alone"),
             trivial=_mean(judged, figures, there, "trivial"),
-            gain=ends(gained.mean) if gained and sure else None,
-            over_trivial=ends(beyond.mean) if beyond and sure else None,
+            gain=_sure(gained, sure),
+            over_trivial=_sure(beyond, sure),
             parties=sorted([*named, *left], key=lambda p: p.client),
             left_out=sum(not one for one in there),
+            mean_rows=sum(in_means) if own else max(in_means, default=0),
+            pooled=_mean(judged, figures, there, "pooled"),
+            alone_over_trivial=_sure(others.get("alone"), sure),
+            pooled_over_trivial=_sure(others.get("pooled"), sure),
             compared=gained is not None,
-            price=None if bare is None or efforts is None else Price(without, _turned(lost), *efforts),
+            price=None if bare is None or efforts is None else Price(without, lost, *efforts),
         )
     )
 
@@ -165,6 +191,14 @@ def answer(
 def _turned(found: Ends | None) -> Ends | None:
     """Return how much better the other model is."""
     return None if found is None else Ends(-found.value, -found.high, -found.low, found.error)
+
+
+def _sure(found: Compared | None, sure: bool) -> Ends | None:
+    return ends(found.mean) if found and sure else None
+
+
+def _without_rows(p: PartyEvidence) -> PartyVerdict:
+    return PartyVerdict(p.client, p.name, 0, "too few to say", alone_always=p.alone_always, train_rows=p.train_rows)
 
 
 def _figures(
@@ -179,21 +213,39 @@ def _figures(
 
 
 def _compared(
-    asked: Asked, judged: Sequence[Evidence], figures: Sequence[Mapping[str, Floats]], other: str, own: bool
+    asked: Asked,
+    judged: Sequence[Evidence],
+    figures: Sequence[Mapping[str, Floats]],
+    other: str,
+    own: bool,
+    one: str = "together",
 ) -> Compared | None:
-    """Compare together with another model; None if no party has such a model."""
-    if not any(other in j.models for j in judged):
+    """Compare a model with another; None if no party has such models."""
+    if not any(one in j.models and other in j.models for j in judged):
         return None
     nothing = np.full(1, np.nan)
-    gaps = [asked.better * (f["together"] - f[other]) if other in f else nothing for f in figures]
-    many = [j.informative("together", other) if other in j.models else 0 for j in judged]
-    each = [of_draws(gap, n) for gap, n in zip(gaps, many, strict=True)]
+    gaps = [asked.better * (f[one] - f[other]) if one in f and other in f else nothing for f in figures]
+    many = [j.informative(one, other) if one in j.models and other in j.models else 0 for j in judged]
+    shares = [j.shares(one, other) for j in judged]
+    each = [of_draws(gap, n, share) for gap, n, share in zip(gaps, many, shares, strict=True)]
     known = [found is not None for found in each]
     if not any(known):
         return Compared(each, None, known)
-    there = [gap for gap, one in zip(gaps, known, strict=True) if one]
-    mean = mean_gap(there, [j.rows for j, one in zip(judged, known, strict=True) if one])
-    return Compared(each, of_draws(mean, sum(many) if own else max(many)), known)
+    there = [gap for gap, there in zip(gaps, known, strict=True) if there]
+    mean = mean_gap(there, [j.rows for j, there in zip(judged, known, strict=True) if there])
+    whole = _whole([s for s, there in zip(shares, known, strict=True) if there], own)
+    return Compared(each, of_draws(mean, sum(many) if own else max(many), whole), known)
+
+
+def _whole(each: Sequence[Shares | None], own: bool) -> Shares | None:
+    """Return the shares of a mean over parties: on rows of their own, or on common rows, of which each counts in part."""
+    there = [one for one in each if one is not None]
+    if len(there) < len(each):
+        return None
+    won, lost = math.fsum(one.won for one in there), math.fsum(one.lost for one in there)
+    if own:
+        return Shares(sum(one.rows for one in there), won, lost)
+    return Shares(there[0].rows, won / len(there), lost / len(there))
 
 
 def _enough(judged: Sequence[Evidence], own: bool) -> bool:
@@ -221,6 +273,8 @@ def _parties(
             together=_value(f, "together"),
             alone=_value(f, "alone"),
             alone_always=p.alone_always,
+            train_rows=p.train_rows,
+            rarer=p.judged.rarer,
         )
         for p, gain, f in zip(parties, found, figures, strict=True)
     ]
@@ -265,6 +319,9 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
     drawn = first.test_rows / first.train_rows if len(set(judged_on)) > 1 and first.train_rows else 0.0
     asked = first.asked._replace(cost=cost)
 
+    def gap(key: str) -> Ends | None:
+        return ends(_over([getattr(a, key) for a in answers], drawn))
+
     parties = _parties_over(asked, answers, drawn) if same_parties and all(a.own_rows for a in answers) else []
     found = first._replace(
         asked=asked,
@@ -273,8 +330,13 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
         together=over_seeds([a.together for a in answers]).mean,
         alone=over_seeds([a.alone for a in answers]).mean,
         trivial=over_seeds([a.trivial for a in answers]).mean,
-        gain=ends(_over([a.gain for a in answers], drawn)),
-        over_trivial=ends(_over([a.over_trivial for a in answers], drawn)),
+        test_rows=_typical([a.test_rows for a in answers]),
+        mean_rows=_typical([a.mean_rows for a in answers]),
+        pooled=over_seeds([a.pooled for a in answers]).mean,
+        gain=gap("gain"),
+        over_trivial=gap("over_trivial"),
+        alone_over_trivial=gap("alone_over_trivial"),
+        pooled_over_trivial=gap("pooled_over_trivial"),
         parties=parties,
         left_out=max(a.left_out for a in answers),
         compared=all(a.compared for a in answers),
@@ -288,6 +350,10 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
 
 def _price_over(found: Sequence[Price], drawn: float) -> Price | None:
     return mean_price(found, ends(_over([one.lost for one in found], drawn))) if found else None
+
+
+def _typical(rows: Sequence[int | None]) -> int:
+    return round(over_seeds(rows).mean or 0)
 
 
 def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
@@ -311,6 +377,7 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
         means = {
             key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
         }
-        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same)
+        rows = _typical([one[k].test_rows for one in each if k in one])
+        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
         out.append(fated._replace(together=means["together"], alone=means["alone"]))
     return out

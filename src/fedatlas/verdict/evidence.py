@@ -22,19 +22,38 @@ SEEDS = 3  # fewest seeds for a verdict over seeds
 RARITY = frozenset({"auc", "pr_auc", "macro_f1", "weighted_f1"})  # figures that hang on the rarer class
 
 
+class Shares(NamedTuple):
+    """Rows of equal weight that two models get right or wrong. Means over parties may be fractions."""
+
+    rows: int
+    won: float  # rows that the first model alone gets right
+    lost: float  # that the other alone gets right
+
+    def bounds(self, level: float = LEVEL) -> tuple[float, float]:
+        """Return (low, high) that a difference of two shares of right answers keeps.
+
+        It is the share of rows won minus that of rows lost, so it lies between minus the largest share lost and the largest
+        share won (Clopper and Pearson 1934).
+        """
+        return -most_of(self.lost, self.rows, level), most_of(self.won, self.rows, level)
+
+
 class Difference(NamedTuple):
     """How much better one model is than another, and how sure that is."""
 
     value: float
     error: float  # standard error
     freedom: float  # degrees of freedom of Student's t
+    shares: Shares | None = None  # of a difference of two shares of rows: bounds that hold for any number of rows
 
     def ends(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the interval (low, high) of this level."""
-        if not self.error:
-            return self.value, self.value
-        half = student((1 + level) / 2, self.freedom) * self.error
-        return self.value - half, self.value + half
+        half = student((1 + level) / 2, self.freedom) * self.error if self.error else 0.0
+        low, high = self.value - half, self.value + half
+        if self.shares is None:
+            return low, high
+        least, most = self.shares.bounds(level)
+        return max(low, least), min(high, most)
 
 
 class Evidence(NamedTuple):
@@ -54,6 +73,13 @@ class Evidence(NamedTuple):
         if one in self.hits and other in self.hits:
             return int(np.count_nonzero(self.hits[one] != self.hits[other]))
         return self.rows if self.rarer is None else min(self.rarer, self.rows)
+
+    def shares(self, one: str, other: str) -> Shares | None:
+        """Return the rows on which two models disagree; None where the figure is no share of rows."""
+        if one not in self.hits or other not in self.hits:
+            return None
+        right, wrong = self.hits[one] > 0, self.hits[other] > 0
+        return Shares(self.rows, int((right & ~wrong).sum()), int((wrong & ~right).sum()))
 
 
 def enough(rows: int, rarer: int | None = None) -> bool:
@@ -109,18 +135,21 @@ def _figure_of(model: Weighted | None, counts: Floats, figure: str, once: dict[i
     return once[id(model)]
 
 
-def of_draws(gap: Floats, informative: int) -> Difference | None:
+def of_draws(gap: Floats, informative: int, shares: Shares | None = None) -> Difference | None:
     """Return the difference of (1 + draws,): its value, and the bootstrap's standard error with Student's t.
 
     None where it is undefined. Few rows that bear on it make the bootstrap's spread too small; the factor and the degrees of
-    freedom make up for that, as for a mean of so many values.
+    freedom make up for that, as for a mean of so many values. With ``shares`` the interval keeps their bounds; where no row
+    tells two models apart, they are all there is, and the error is that of one such row.
     """
     value, known = float(gap[0]), gap[1:][np.isfinite(gap[1:])]
     if not math.isfinite(value):
         return None
     n = max(informative, 2)
     spread = float(known.std()) if len(known) > 1 else 0.0
-    return Difference(value, spread * math.sqrt(n / (n - 1)), n - 1)
+    if shares is not None and shares.rows and not shares.won + shares.lost:
+        return Difference(value, 1 / shares.rows, 1, shares)
+    return Difference(value, spread * math.sqrt(n / (n - 1)), n - 1, shares)
 
 
 def mean_gap(each: Sequence[Floats], weights: Sequence[float]) -> Floats:
@@ -143,6 +172,13 @@ def of_seeds(values: Sequence[float], drawn: float = 0.0, rows_error: float = 0.
     if spread.n < SEEDS or spread.mean is None or spread.sd is None:
         return None
     return Difference(spread.mean, math.hypot(spread.sd * math.sqrt(1 / spread.n + drawn), rows_error), spread.n - 1)
+
+
+def most_of(hits: float, rows: int, level: float = LEVEL) -> float:
+    """Return the upper end of the interval of Clopper and Pearson for a share of rows."""
+    from scipy.special import betaincinv
+
+    return 1.0 if hits >= rows else float(betaincinv(hits + 1, rows - hits, (1 + level) / 2))
 
 
 def student(p: float, freedom: float) -> float:

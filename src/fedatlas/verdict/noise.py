@@ -29,10 +29,10 @@ def last_swing(values: Sequence[float | None]) -> float | None:
 def matters(swing: float | None, gain: Ends | None, own: tuple[float, float] | None) -> bool:
     """Return whether a swing is as large as what the answer rests on: the gain, or half its interval.
 
-    ``own``: without a gain, the interval of the figure itself.
+    ``own``: the interval of the figure itself. A swing within half of it, about two standard errors, is none: it may be a row or two.
     """
-    if swing is None or swing <= 0:
+    if swing is None or swing <= 0 or (own is not None and swing <= (own[1] - own[0]) / 2):
         return False
     if gain is not None:
         return swing > min(abs(gain.value), (gain.high - gain.low) / 2)
-    return own is not None and swing > (own[1] - own[0]) / 2
+    return own is not None

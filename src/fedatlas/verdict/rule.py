@@ -31,6 +31,8 @@ class PartyVerdict(NamedTuple):
     together: float | None = None  # the figure of the model together on these rows, also where they are too few
     alone: float | None = None
     alone_always: str | None = None  # the class that its model alone always answers, where its rows hold no other
+    train_rows: int | None = None  # None where that is not told
+    rarer: int | None = None  # test rows of the rarer class, where the figure hangs on it
 
 
 def bonferroni(parties: int, level: float = LEVEL) -> float:

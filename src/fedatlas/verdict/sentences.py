@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedatlas.verdict.answer import Answer
+from fedatlas.verdict.digits import Digits, digits_of
 from fedatlas.verdict.evidence import RARE, ROWS, SEEDS, enough
 from fedatlas.verdict.price import price_text
-from fedatlas.verdict.rule import Ends, PartyVerdict
-from fedatlas.wording import bytes_text, capital, count, listed, number, signed
-
-NAMED = 8  # most parties that a sentence names
+from fedatlas.verdict.rule import Ends
+from fedatlas.verdict.sure import sure_text
+from fedatlas.verdict.whom import few_text, left_out_text, lonely_texts, nobody_else, several, whom_text
+from fedatlas.wording import bytes_text, capital, count, number
 
 
 def text(found: Answer) -> str:
@@ -19,13 +18,14 @@ def text(found: Answer) -> str:
         return " ".join(filter(None, (_uncompared(found), _beyond(found), _priced(found), swing_text(found))))
     first = f"{_lead(found)}: {figures_text(found)}, {bytes_text(found.asked.cost)}{_cost_of(found)}"
     whom = whom_text(found)
-    return " ".join(filter(None, (f"{first}{f'; {whom}' if whom else ''}.", *_reasons(found), *_more(found))))
+    said = (nothing_text(found), f"{first}{f'; {whom}' if whom else ''}.", *_reasons(found), *_more(found))
+    return " ".join(filter(None, said))
 
 
 def _cost_of(found: Answer) -> str:
     if found.asked.cost is None:
         return " how much was sent, which would show who took part"
-    return " a seed" if len(found.seeds) > 1 else ""
+    return " a training" if len(found.seeds) > 1 else ""
 
 
 def _lead(found: Answer) -> str:
@@ -35,57 +35,70 @@ def _lead(found: Answer) -> str:
     if found.verdict == "yes, but":
         losers = [p.name for p in found.parties if p.fate == "loses"]
         return f"Federate, with {scheme}, but not for {several(losers, found.asked.party)}"
+    if found.verdict == "no" and _little(found):
+        return f"On average, federation with {scheme} is not worth it"
     if found.verdict == "no":
-        return f"Do not federate with {scheme}"
-    return f"These data cannot tell whether to federate, with {scheme}"
+        return f"{'Do' if nobody_else(found) else 'On average, do'} not federate with {scheme}"
+    return f"These data cannot tell whether to federate with {scheme}"
+
+
+def _little(found: Answer) -> bool:
+    """Return whether a no says that the gain is below the margin, and not that federation makes models worse."""
+    return found.gain is not None and found.gain.high >= -found.asked.margin and found.asked.margin > 0
+
+
+def nothing_text(found: Answer) -> str:
+    """Return that there may be nothing to learn, where no model is told apart from the constant one; else ""."""
+    models = {
+        "alone": found.alone_over_trivial,
+        "together": found.over_trivial,
+        "pooled": found.pooled_over_trivial,
+    }
+    known = {name: one for name, one in models.items() if one is not None}
+    if (
+        not {"alone", "together"} <= known.keys()
+        or not found.asked.trivial
+        or (found.pooled is not None and len(known) < 3)
+    ):
+        return ""
+    if any(one.low > 0 for one in known.values()):
+        return ""
+    names = " or ".join((", ".join(list(known)[:-1]), list(known)[-1]))
+    said = "is better than" if any(one.high < 0 for one in known.values()) else "is told apart from"
+    return f"No model, {names}, {said} {found.asked.trivial}: there may be nothing to learn here."
+
+
+def digits(found: Answer) -> Digits:
+    """Return how many decimals the answer's figures have."""
+    gain = () if found.gain is None else (found.gain.value, found.gain.low, found.gain.high)
+    return digits_of([found.together, found.alone], gain)
 
 
 def figures_text(found: Answer) -> str:
-    """Return "together AUC 0.93, alone 0.88 (+0.05, +0.02 to +0.08, 5 seeds)"."""
-    pair = f"together {found.asked.words} {number(found.together)}, alone {number(found.alone)}"
-    seeds = (
-        count(len(found.seeds), "seed")
-        if len(found.seeds) > 1
-        else f"one seed, {count(found.test_rows, found.asked.rows)}"
-    )
-    less = ", error avoided" if found.asked.lower_is_better else ""
+    """Return "together AUC 0.930, alone 0.880 (+0.050, +0.020 to +0.080, 5 seeds)"."""
+    as_text = digits(found)
+    pair = f"together {found.asked.words} {as_text.number(found.together)}, alone {as_text.number(found.alone)}"
+    many = len(found.seeds)
+    seeds = count(many, "seed") if many > 1 else f"one seed, {count(_rows(found), found.asked.rows)}"
     if found.gain is None:
         return f"{pair} ({seeds})"
-    return f"{pair} ({signed(found.gain.value)}{less}, {ends_text(found.gain)}, {seeds})"
+    less = " less error" if found.asked.lower_is_better else ""
+    return f"{pair} ({as_text.signed(found.gain.value)}{less}, {_ends(found.gain, as_text)}, {seeds})"
 
 
-def ends_text(found: Ends) -> str:
-    """Return '+0.02 to +0.08'."""
-    return f"{signed(found.low)} to {signed(found.high)}"
+def _rows(found: Answer) -> int:
+    return found.test_rows if found.mean_rows is None else found.mean_rows
 
 
-def whom_text(found: Answer) -> str:
-    """Return "certain for A and B, not told apart for C, too few rows to say for D"."""
-    if not found.own_rows:
-        return f"judged on everybody's rows, so no {found.asked.party} is named"
-    if not found.parties:
-        return f"each seed deals the rows anew, so no {found.asked.party} is named" if len(found.seeds) > 1 else ""
-    said = {
-        "gains": "certain for {}",
-        "loses": "certainly worse for {}",
-        "not told apart": "not told apart for {}",
-        "too few to say": "too few rows to say for {}",
-    }
-    out = []
-    for fate, words in said.items():
-        names = [p.name for p in found.parties if p.fate == fate]
-        if names and not (fate == "loses" and found.verdict == "yes, but"):
-            out.append(words.format(several(names, found.asked.party)))
-    return ", ".join(out)
-
-
-def several(names: Sequence[str], party: str) -> str:
-    """Return the names, or how many there are."""
-    return listed(names) if len(names) <= NAMED else count(len(names), party)
+def _ends(found: Ends, as_text: Digits) -> str:
+    return as_text.ends(found.low, found.high)
 
 
 def _reasons(found: Answer) -> list[str]:
-    """Return why the data cannot tell, where that is not plain from the interval."""
+    """Return why the answer is what it is, where that is not plain from the interval, and how sure it is."""
+    if found.verdict == "no" and _little(found):
+        margin = number(found.asked.margin)
+        return [f"The mean gain is below {margin}, up to which models count as equally good (evaluation.margin)."]
     if found.verdict != "cannot tell":
         return []
     seeds = len(found.seeds)
@@ -93,7 +106,7 @@ def _reasons(found: Answer) -> list[str]:
         return [f"{count(seeds, 'seed')} are too few for a verdict over seeds: give {SEEDS} or more."]
     if found.gain is None:
         return [f"Too few to say: an interval takes {ROWS} {found.asked.rows}s{_rarer(found)}."]
-    if found.gain.low > found.asked.margin:
+    if found.gain.low > found.asked.margin and not nothing_text(found):
         return [f"The model is not told apart from {found.asked.trivial or 'the trivial one'}{_by(found)}."]
     return []
 
@@ -104,28 +117,21 @@ def _rarer(found: Answer) -> str:
 
 def _by(found: Answer) -> str:
     beyond = found.over_trivial
-    return "" if beyond is None else f" ({signed(beyond.value)}, {ends_text(beyond)})"
+    if beyond is None:
+        return ""
+    as_text = digits_of([found.trivial], [beyond.value, beyond.low, beyond.high])
+    return f" ({as_text.signed(beyond.value)}, {_ends(beyond, as_text)})"
 
 
 def _more(found: Answer) -> list[str]:
-    """Return the sentences behind the first: the margin, parties that lack a class, the trivial model, the last rounds."""
-    asked, out = found.asked, []
-    if asked.margin:
+    """Return the sentences behind: how sure, the margin, parties that lack a class or rows, the trivial model, the last rounds."""
+    asked, out = found.asked, [sure_text(found, digits(found))]
+    if asked.margin and not (found.verdict == "no" and _little(found)):
         out.append(f"A difference up to {number(asked.margin)} does not count (evaluation.margin).")
-    out += [always_text(p) for p in found.parties if p.alone_always is not None][:NAMED]
-    if found.left_out:
-        whose = "its" if found.left_out == 1 else "their"
-        are = "is" if found.left_out == 1 else "are"
-        who = count(found.left_out, asked.party)
-        out.append(f"{who} without this figure on {whose} {asked.rows}s {are} left out of the means.")
-    if found.verdict != "cannot tell" or found.gain is None or found.gain.low <= asked.margin:
+    out += [*lonely_texts(found), left_out_text(found), few_text(found)]
+    if found.verdict != "cannot tell" or found.gain is None or found.gain.low <= asked.margin or nothing_text(found):
         out.append(_beyond(found))
     return [*out, _priced(found), swing_text(found)]
-
-
-def always_text(party: PartyVerdict) -> str:
-    """Return that a party's model alone knows one class."""
-    return f"{party.name} alone always answers '{party.alone_always}'."
 
 
 def _beyond(found: Answer) -> str:
@@ -136,11 +142,13 @@ def _beyond(found: Answer) -> str:
     reached = f"{capital(asked.trivial)} reaches {number(found.trivial)}"
     if beyond is None:
         return f"{reached}."
+    by = _by(found).strip(" ()")
     if beyond.low > 0:
-        return f"{reached}, and the model is better by {signed(beyond.value)} ({ends_text(beyond)})."
+        value, ends = by.split(", ", 1)
+        return f"{reached}, and the model is better by {value} ({ends})."
     if beyond.high < 0:
-        return f"{reached}, and the model is worse ({signed(beyond.value)}, {ends_text(beyond)})."
-    return f"{reached}, from which the model is not told apart ({signed(beyond.value)}, {ends_text(beyond)})."
+        return f"{reached}, and the model is worse ({by})."
+    return f"{reached}, from which the model is not told apart ({by})."
 
 
 def _priced(found: Answer) -> str:
