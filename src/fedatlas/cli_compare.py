@@ -37,6 +37,9 @@ def compare(
         ),
     ] = None,
     parallel: Annotated[int, Option(help="Runs at once.", min=1)] = 2,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check every scheme, and say what would be run; run nothing.")
+    ] = False,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -47,6 +50,7 @@ def compare(
     """
     from fedatlas.comparison.answer import table_lines
     from fedatlas.comparison.compare import compare as compare_
+    from fedatlas.comparison.compare import plan_lines
     from fedatlas.comparison.schemes import comparison_of
 
     plug(plugin)
@@ -55,6 +59,9 @@ def compare(
     with stoppable(), noticing():
         given = comparison_of(path, words, seeds)
         place = out or Path("runs") / "compare" / given.name
+        if dry_run:
+            typer.echo("\n".join(plan_lines(given, place)))
+            return
         record = compare_(
             given, place, baselines=baselines, parallel=parallel, say=_untold if quiet or as_json else _told
         )
@@ -63,6 +70,8 @@ def compare(
     else:
         shown = [*table_lines(record["answer"]), *record["answer"]["sentences"]]
         page = [f"The page: {place / record['page']}"] if "page" in record else []
+        if out is None:
+            page.append(f"To add schemes or seeds: the same command with these too, and --out {place}")
         typer.echo("\n".join([*shown, *page]))
     ended = [end for one in record["schemes"] for end in one.get("ended", {}).values()]
     if any(end["status"] != "diverged" for end in ended):

@@ -253,3 +253,17 @@ def test_the_command_prints_the_answer_and_the_page(file: Path, tmp_path: Path) 
     assert found["answer"]["figure"] == "accuracy"
     refused = CliRunner().invoke(app, ["compare", str(file), "local.lr=0.1"])
     assert isinstance(refused.exception, ConfigError)
+
+
+def test_a_dry_run_says_what_would_be_run_and_runs_nothing(file: Path, copy: Path, tmp_path: Path) -> None:
+    def said(seeds: str, out: Path) -> str:
+        words = ["compare", str(file), *BOTH, "--seeds", seeds, "--out", str(out), "--dry-run"]
+        return CliRunner().invoke(app, words, catch_exceptions=False).output
+
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+    assert "2 schemes: fedavg and fedprox; seeds 1 and 2." in said("2", copy)
+    assert "4 runs, of which 0 would be run" in said("2", copy)
+    assert "6 runs, of which 2 would be run" in said("3", copy)
+    assert before == {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+    assert "4 runs, of which 4 would be run" in said("2", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ import pytest
 
 from fedatlas.comparison.answer import table_lines
 from fedatlas.record.run_folder import JUDGED, RunFolder
+from fedatlas.reporting.answer import answer_blocks
 from fedatlas.reporting.blocks import as_cell
 from fedatlas.reporting.ranking import ranked
 from fedatlas.reporting.ranking_rows import resampled
 from fedatlas.reporting.ranking_tables import ranking_tables
+from fedatlas.verdict.answer import Answer, Asked
+from fedatlas.verdict.rule import Ends, PartyVerdict
 from fedatlas.verdict.schemes import Resampled
 
 SEEDS = range(1, 6)
@@ -139,3 +143,33 @@ def test_the_tables_name_the_scheme_to_take_and_each_pair() -> None:
     assert {pair.apart for pair in found.ranking.pairs} == {True, False}
     assert pairs.csv.count("\n") == 1 + len(found.ranking.pairs)
     assert ranking_tables(found._replace(ranking=found.ranking._replace(pairs=[]))) == []
+
+
+def test_the_page_says_for_whom_of_the_scheme_to_take_alone(tmp_path: Path) -> None:
+    """Every office stands there with its interval and verdict, also one whose rows are too few."""
+    parties = [
+        PartyVerdict(0, "north", 90, "gains", Ends(0.1, 0.05, 0.15, 0.02), together=0.9, alone=0.8),
+        PartyVerdict(1, "south", 9, "too few to say"),
+    ]
+    asked = Asked("FedAvg", "accuracy", "accuracy", party="office")
+    entries = []
+    for name, value, wobble in (("scaffold", 0.91, 2), ("fedavg", 0.9, 3)):
+        answer = Answer(asked, "yes", [1], ["rows"], 99, 200, True, value, 0.8, None, None, None, parties)
+        cost = {"bytes_up": 1.0 + (name == "scaffold"), "bytes_down": 1.0, "bytes_peer": 0.0, "seconds": 1.0}
+        subjects = []
+        for seed in SEEDS:
+            told = answer._replace(together=value + 0.01 * (seed % wobble))
+            one = summary(value, algorithm=name, cost=cost, seed=seed, answer=told.plain())
+            subjects.append(SimpleNamespace(summary=one, folder=RunFolder(tmp_path)))
+        entries.append(
+            SimpleNamespace(
+                label=name, key=name, summary={"answer": {"text": name, **answer.plain()}}, subjects=subjects
+            )
+        )
+    blocks: Any = answer_blocks(entries)  # type: ignore[arg-type]
+    tables = {block.id: block for block in blocks if block.kind == "table"}
+    assert list(tables) == ["ranking", "pairs", "fedavg-answer"]
+    assert "Take fedavg, which cannot be told apart from scaffold" in blocks[0].body
+    rows = [[as_cell(cell).body for cell in row] for row in tables["fedavg-answer"].rows]
+    assert [(row[0], row[-1]) for row in rows] == [("north", "gains"), ("south", "too few to say")]
+    assert as_cell(tables["fedavg-answer"].rows[0][4]).note == "+0.050 to +0.150"

@@ -24,6 +24,7 @@ from fedatlas.runs.ensure import finished
 from fedatlas.runs.finish import More
 from fedatlas.runs.seeds import summed_up
 from fedatlas.study.execute import PARALLEL, preload
+from fedatlas.wording import count, listed
 
 RECORD = "comparison.json"
 SHARED = "shared-baselines"
@@ -65,6 +66,22 @@ def compare(
             record["page"] = str(write_report(paths, out / COMPARISON).name)
         write_json(out / RECORD, record)
     return record
+
+
+def plan_lines(given: Comparison, out: Path) -> list[str]:
+    """Return what `compare` would do: the schemes, the seeds, how many runs are missing, and the folder.
+
+    ConfigError as `compare` would raise for the folder.
+    """
+    refuse_smaller(out, RECORD, {one.label: one.key for one in given.schemes}, given.seeds)
+    known = [(one, out / one.label / f"seed-{seed}", seed) for one in given.schemes for seed in given.seeds]
+    missing = sum(finished(one.checked.with_seed(seed), folder) is None for one, folder, seed in known)
+    seeds = f"{'seed' if len(given.seeds) == 1 else 'seeds'} {listed([*map(str, given.seeds)])}"
+    return [
+        f"{count(len(given.schemes), 'scheme')}: {listed([one.label for one in given.schemes])}; {seeds}.",
+        f"{count(len(known), 'run')}, of which {missing} would be run now, beside baselines that are wanted.",
+        f"Folder: {out}",
+    ]
 
 
 def begun(one: ComparedScheme, folder: Path, baselines: bool | None) -> None:
