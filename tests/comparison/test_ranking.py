@@ -18,7 +18,7 @@ from fedatlas.reporting.ranking_rows import resampled
 from fedatlas.reporting.ranking_tables import ranking_tables
 from fedatlas.verdict.answer import Answer, Asked
 from fedatlas.verdict.rule import Ends, PartyVerdict
-from fedatlas.verdict.schemes import Resampled
+from fedatlas.verdict.schemes import SeedDraws
 
 SEEDS = range(1, 6)
 
@@ -108,7 +108,7 @@ def test_rows_that_all_seeds_share_leave_their_paired_error_in_a_pair(tmp_path: 
         for name, value in values.items()
     }
 
-    def of(name: str, seed: int) -> Resampled | None:
+    def of(name: str, seed: int) -> SeedDraws | None:
         return resampled(folders[name], given[name][seed])
 
     found, blind = ranked(given, of), ranked(given)
