@@ -22,7 +22,7 @@ from fedatlas.verdict.evidence import (
 )
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, ends, fate, federate
-from fedatlas.verdict.schemes import Resampled, SchemeCost, SeedFigure, choice_text, chosen, holm, rank, ranking_text
+from fedatlas.verdict.schemes import SchemeCost, SeedDraws, SeedFigure, choice_text, chosen, holm, rank, ranking_text
 from fedatlas.verdict.sentences import text
 
 ASKED = Asked("FedAvg", "auc", "AUC", party="office", cost=28_800, trivial="always answering 'no'")
@@ -119,7 +119,7 @@ def test_test_rows_that_all_seeds_share_leave_their_error_in_a_pair():
     draws = np.array([0.0, 0.03, -0.03] * 100)
 
     def shared(*values: float, rows: bool, moved: float) -> dict[int, SeedFigure]:
-        found = Resampled(np.concatenate([[0.0], moved * draws]), 1_000_000) if rows else None
+        found = SeedDraws(np.concatenate([[0.0], moved * draws]), 1_000_000) if rows else None
         return {seed: SeedFigure(value, "all", found) for seed, value in enumerate(values)}
 
     for rows, apart in ((False, True), (True, False)):
@@ -144,8 +144,10 @@ def test_of_schemes_not_told_apart_the_cheapest_is_taken_and_fedavg_where_costs_
     )
     equal = {**costs, "scaffold": SchemeCost(161_000, 1.0)}
     assert "costs no more and is the plainest" in choice_text(found, equal)
-    slow = {**equal, "fedavg": SchemeCost(161_000, 9.0), "scaffold": SchemeCost(161_000, 9.0)}
+    slow = {**equal, "fedavg": SchemeCost(161_000, 9.0, plainest=True), "scaffold": SchemeCost(161_000, 9.0)}
     assert "takes less time" in choice_text(found, slow)
+    short = {name: cost._replace(bytes=1.0, seconds=cost.seconds / 10) for name, cost in slow.items()}
+    assert chosen(found, short) == "fedavg"  # 0.9 s are more than 0.1 s, and matter to nobody
     hidden = {name: SchemeCost(None, 1.0) for name in costs}
     assert (chosen(found, hidden), choice_text(found, hidden)) == ("scaffold", "")
     two = {name: dict(list(each.items())[:2]) for name, each in close.items()}

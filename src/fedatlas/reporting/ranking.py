@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.metric import METRICS
 from fedatlas.verdict.schemes import (
-    Resampled,
     SchemeCost,
     SchemeRanking,
+    SeedDraws,
     SeedFigure,
     choice_text,
     chosen,
@@ -22,7 +22,7 @@ from fedatlas.wording import NAMES, total_of
 Summary = Mapping[str, Any]
 Runs = Mapping[str, Mapping[int, Summary]]
 """Scheme -> seed -> summary.json."""
-ResampledOf = Callable[[str, int], Resampled | None]
+DrawsOf = Callable[[str, int], SeedDraws | None]
 """(scheme, seed) -> its figure in draws of its test rows."""
 SENT = ("bytes_up", "bytes_down", "bytes_peer")
 PLAINEST = "fedavg"
@@ -49,7 +49,7 @@ class Ranked(NamedTuple):
         return " ".join(filter(None, (ranking_text(self.ranking, self.words), choice_text(self.ranking, self.costs))))
 
 
-def ranked(runs: Runs, resampled: ResampledOf = lambda scheme, seed: None) -> Ranked | None:
+def ranked(runs: Runs, resampled: DrawsOf = lambda scheme, seed: None) -> Ranked | None:
     """Rank schemes by the figure of their answers; None without a run, or if runs are compared by different figures.
 
     ``resampled`` is asked where all runs are judged on the same test rows, whose error is then in every difference.

@@ -10,12 +10,12 @@ from fedatlas.metrics.resampling import Weighted
 from fedatlas.record.judged_rows import Arrays, own_of, said_of
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.verdict.evidence import Evidence, drawn_figures, mean_gap
-from fedatlas.verdict.schemes import Resampled
+from fedatlas.verdict.schemes import SeedDraws
 
 DRAWS = 400  # the standard error of a difference is then known to 4%
 
 
-def resampled(run: RunFolder, summary: Mapping[str, Any]) -> Resampled | None:
+def resampled(run: RunFolder, summary: Mapping[str, Any]) -> SeedDraws | None:
     """Return the mean over the parties by test rows, as the answer takes it, in draws that are the same for every scheme.
 
     None for runs whose rows were not kept, and for those ranked by other rows than they are judged on (``test``).
@@ -36,7 +36,7 @@ def resampled(run: RunFolder, summary: Mapping[str, Any]) -> Resampled | None:
     else:
         figures = [*drawn_figures([*found.values()], metric.name, 0, "ranking", draws=DRAWS)["one"].T]
     rows = [one.rows for one in found.values()]
-    return Resampled(mean_gap(figures, rows), sum(rows) if own else rows[0])
+    return SeedDraws(mean_gap(figures, rows), sum(rows) if own else rows[0])
 
 
 def _evidence(metric: Metric, arrays: Arrays, client: int, own: bool) -> Evidence | None:

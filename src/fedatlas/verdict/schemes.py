@@ -14,9 +14,10 @@ from fedatlas.verdict.rule import Ends, ends
 from fedatlas.wording import bytes_text, count, listed, number, seconds_text
 
 SAME_BYTES, SAME_SECONDS = 1.01, 1.25  # times the least up to which costs count as equal; measured seconds vary
+FEW_SECONDS = 5.0  # more than the least, which matter to nobody
 
 
-class Resampled(NamedTuple):
+class SeedDraws(NamedTuple):
     """A figure in draws of its test rows, the same draws for every scheme."""
 
     values: Floats  # (1 + draws,), first on all rows
@@ -28,7 +29,7 @@ class SeedFigure(NamedTuple):
 
     value: float
     judged_on: str  # fingerprint of the test rows
-    resampled: Resampled | None = None  # needed only where all seeds share their test rows
+    resampled: SeedDraws | None = None  # needed only where all seeds share their test rows
 
 
 class SchemeCost(NamedTuple):
@@ -117,7 +118,7 @@ def _pair(
     return pair, of_seeds(gaps, 0.0 if shared else drawn, error)
 
 
-def _rows_error(both: Sequence[tuple[Resampled | None, Resampled | None]]) -> float:
+def _rows_error(both: Sequence[tuple[SeedDraws | None, SeedDraws | None]]) -> float:
     """Return the standard error that test rows cause in a difference, over the seeds: both figures meet the same draws."""
     known = [of_draws(one.values - other.values, one.rows) for one, other in both if one and other]
     squares = [found.error**2 for found in known if found is not None]
@@ -138,7 +139,12 @@ def _cheapest(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> list[str
     sent = {name: told for name in alike if (told := costs[name].bytes) is not None}
     if len(sent) == len(alike):
         alike = [name for name in alike if sent[name] <= SAME_BYTES * min(sent.values())]
-    return [n for n in alike if costs[n].seconds <= SAME_SECONDS * min(costs[m].seconds for m in alike)]
+    least = min((costs[name].seconds for name in alike), default=0.0)
+    return [name for name in alike if not _slower(costs[name].seconds, least)]
+
+
+def _slower(seconds: float, least: float) -> bool:
+    return seconds > max(SAME_SECONDS * least, least + FEW_SECONDS)
 
 
 def choice_text(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> str:
@@ -149,7 +155,7 @@ def choice_text(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> str:
     mine, first = costs[taken], costs[best]
     if mine.bytes is not None and first.bytes is not None and first.bytes > SAME_BYTES * mine.bytes:
         why = f"it sends less ({bytes_text(mine.bytes)} a seed against {bytes_text(first.bytes)})"
-    elif first.seconds > SAME_SECONDS * mine.seconds:
+    elif _slower(first.seconds, mine.seconds):
         why = f"it takes less time ({seconds_text(mine.seconds)} a seed against {seconds_text(first.seconds)})"
     else:
         why = "it costs no more and is the plainest"
