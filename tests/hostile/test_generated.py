@@ -89,11 +89,17 @@ class Outcome(NamedTuple):
 
 
 def serve(trainer: Any, message: RawMessage) -> tuple[RawMessage, ...]:
-    """The answers, without the digest of what they answer."""
+    """The answers, without the digest of what they answer and the seconds that they took."""
     return tuple(
-        RawMessage({key: x for key, x in one.head.items() if key != "digest"}, bytes(one.body))
+        RawMessage({key: x for key, x in one.head.items() if key != "digest"}, timeless(one))
         for one in trainer.serve(message)
     )
+
+
+def timeless(answer: RawMessage) -> bytes:
+    if answer.kind != "reply":
+        return bytes(answer.body)
+    return bytes(codec.encode({**codec.decode(bytearray(answer.body)), "seconds": 0.0, "sealing": 0.0}))
 
 
 def known(asked: Asked, message: RawMessage) -> Any:
@@ -131,7 +137,7 @@ def outcome(trainer: Any, asked: Asked, mutant: Mutant) -> Outcome:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return Outcome(
         tuple(one.kind for one in found),
-        found == asked.answers,
+        repr(found) == repr(asked.answers),  # a loss may be NaN
         [form(one) for one in found] == [[]],
         [form(one) for one in found] == [form(one) for one in asked.answers],
         " ".join(ERROR.findall(said.getvalue())),
