@@ -186,8 +186,8 @@ def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
         own = _begun(session)
         return tuple(own.place.cohort[v] for v in own.survivors)
     if what == WORK and "secagg" in session:
-        asked = _place(session).cohort
-        return tuple(asked[v] for v in positions(message, "present", len(asked), client.SERVER))
+        here = _place(session).cohort
+        return tuple(here[v] for v in positions(message, "present", len(here), client.SERVER))
     if what != AGREE:
         return None
     known = message.get("survivors")
