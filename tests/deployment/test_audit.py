@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from fedatlas.deployment import audit
 from fedatlas.deployment.audit import FIRST, HEAD, LOG, Audit, left_text, table, verified
 from fedatlas.deployment.trainer import Trainer
 from fedatlas.errors import DataError
+from fedatlas.files import disk_error
 from fedatlas.wire.messages import FactsQuestion, TaskRequest, written
 from nodes_in_process import run_here
 
@@ -221,3 +223,42 @@ def test_the_command_shows_verifies_and_says_it(tmp_path: Path, monkeypatch: Any
     assert "the audit log was altered or damaged: line 5 does not follow" in err
     code, _, err = command(monkeypatch, capfd, str(tmp_path / "no"))
     assert (code, "name the bundle of a node" in err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["sums", "updates"])
+def test_what_left_only_on_a_second_ask_is_counted(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full when the line was due; the answer was kept, and leaves when the same is asked again."""
+    made, usual, full = Agreements(tmp_path), Audit.note, [True]
+    files = {name: write_rows(tmp_path / f"{name}.csv", seed=k) for k, name in enumerate(made.names)}
+
+    def note(log: Audit, line: str, **said: Any) -> None:
+        if full[0] and line == "answer" and said.get("left") == kind and log.folder == made.paths["north"]:
+            full[0] = False
+            raise disk_error(log.path, OSError(errno.ENOSPC, "No space left on device"))
+        usual(log, line, **said)
+
+    class Again(Trainer):
+        def serve(self, message: Any) -> Any:
+            before = full[0]
+            said = list(super().serve(message))
+            return super().serve(message) if before and not full[0] else said
+
+    monkeypatch.setattr(Audit, "note", note)
+    trainers = {name: made.trainer(name, files[name]) for name in made.names}
+    trainers["north"] = Again(made.node("north"), files["north"])
+    run = run_here(made, trainers, made.signed("r", made.config(rounds=1)), test=files["south"])
+    assert run.state.status == "finished", run.state.why
+    north, south = (verified(made.paths[name]) for name in ("north", "south"))
+    assert not north.problem
+    assert left_text(north.lines) == left_text(south.lines)
+    assert any(line.said.get("again") and line.said.get("left") == kind for line in north.lines)
+
+
+def test_an_update_is_said_to_be_of_the_rows_of_its_steps(tmp_path: Path) -> None:
+    made = Agreements(tmp_path)
+    files = {name: write_rows(tmp_path / f"{name}.csv", seed=k) for k, name in enumerate(made.names)}
+    trainers = {name: made.trainer(name, files[name]) for name in made.names}
+    config = made.config(rounds=1, local={"batch_size": 5, "steps": 2})
+    run_here(made, trainers, made.signed("r", config), test=files["south"])
+    lines = [line.said for line in verified(made.paths["north"]).lines]
+    assert [line["rows"] for line in lines if line.get("left") == "updates"] == [10]

@@ -372,7 +372,10 @@ def test_a_node_judges_as_often_as_the_experiment_says(tmp_path: Path) -> None:
     assert judge(landed=-1, round=0, lr=0.0).kind == "reply"
     assert "more often" in judge(landed=-1, round=0, lr=0.0, number=1).head["why"]
     assert "on its own" in node.ask("judge", {"judged": node.model}, reduce="each").head["why"]
-    assert judge(landed=1, round=2).kind == "reply"
+    for attempt in range(3):
+        assert judge(landed=1, round=2, attempt=attempt).kind == "reply"
+        assert "more often" in judge(landed=1, round=2, attempt=attempt, number=1).head["why"]
+    assert expected.ATTEMPT in judge(landed=1, round=2, attempt=3).head["why"]
     assert judge(landed=2, round=3).kind == "reply", "once, with which a run may end"
     assert judge(landed=3, round=4).kind == "reply"
     assert "does not declare" in judge(landed=4, round=5).head["why"]

@@ -180,4 +180,4 @@ def test_a_column_of_a_few_cells_is_told_as_an_empty_one(tmp_path: Path, filled:
     assert missing["missing"].tolist() == [0, 40 - filled if filled == 10 else 40]
     assert any(step["at_most"][1].any() for step in steps) is (filled == 10)
     median = json.loads((run.folder / "run" / "preprocess.json").read_text())["rules"][1]["median"]
-    assert (abs(moments["total"][1] - 40 * median) < 1e-6) is (filled < 10)
+    assert bool(abs(moments["total"][1] - 40 * median) < 1e-6) is (filled < 10)

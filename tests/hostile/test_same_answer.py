@@ -114,6 +114,13 @@ def test_a_policy_may_allow_it(four: Federation) -> None:
     assert second.state.status == "finished", second.state.why
 
 
+def test_the_log_names_those_who_shared(four: Federation) -> None:
+    """East has left before: three are in the sum that hides the update."""
+    four.run("first", without_east, rounds=1)
+    lines = [json.loads(line) for line in (four.made.paths["north"] / LOG).read_text().splitlines()]
+    assert [line["cohort"] for line in lines if line.get("left") == "updates"] == [[*NAMES[:3]]]
+
+
 def test_another_weight_of_one_node_is_another_sum_to_all(four: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """East's answer would be the difference; that east refuses is not enough, since the others' shares open the sum without it."""
     usual, of_east = secure_sum.weights, [1.0]

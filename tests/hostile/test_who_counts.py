@@ -75,11 +75,16 @@ FREE = {"algorithm": {"name": "hwfedavg"}, "privacy": [{"name": "secagg"}]}
 
 
 class Leaves:
-    """Isle goes silent once its shares are with the others."""
+    """Isle goes silent once its shares are with the others; ``since``: it is asked for this, before which it answers all."""
+
+    def __init__(self, since: str = "") -> None:
+        self.since = since
 
     def __call__(self, name: str, message: RawMessage) -> RawMessage | None:
         asked = decoded(Request, message.body).what if message.kind == "ask" else ""
-        return None if name == "isle" and asked not in {"", KEYS, SHARES} else message
+        if name == "isle" and asked == self.since:
+            self.since = ""
+        return None if name == "isle" and not self.since and asked not in {"", KEYS, SHARES} else message
 
 
 def test_what_one_node_wants_of_a_sum_holds_without_its_shares(tmp_path: Path) -> None:
@@ -160,6 +165,6 @@ def test_what_one_node_wants_holds_for_the_weights_that_it_is_told(
 
     six = Federation(tmp_path, "min_cohort = 5", (*NAMES, "cape"))
     monkeypatch.setattr(secure_sum, "weights", lying)
-    six.run(Leaves(), **{**FREE, "privacy": [{"name": "secagg", "threshold": 0.51}]})
+    six.run(Leaves("train"), **{**FREE, "privacy": [{"name": "secagg", "threshold": 0.51}]})
     assert not six.updates("north")
     assert "others could open a sum in which 4 count for client 0, which wants 5 (min_cohort)" in six.refusals("north")

@@ -162,8 +162,9 @@ HOW = {"alone": "which the server saw alone", "masked": "only inside sums of sev
 
 def left_text(lines: Iterable[Line]) -> str:
     """Return a paragraph that lists what has left a site so far."""
-    lines = [line for line in lines if line.said["kind"] == ANSWER and not line.said.get("again")]
-    told = Counter((one["left"], one.get("protected", "")) for one in (line.said for line in lines) if "left" in one)
+    lines = [line for line in lines if line.said["kind"] == ANSWER]
+    left = {_asked(line): line.said for line in lines if "left" in line.said}  # what leaves again is the same bytes
+    told = Counter((one["left"], one.get("protected", "")) for one in left.values())
     parts = [
         f"{KINDS[kind]} {f'({HOW[how]}) ' if how in HOW else ''}{count(told[kind, how], 'time')}"
         for kind in KINDS
@@ -177,6 +178,13 @@ def left_text(lines: Iterable[Line]) -> str:
         else "Nothing has left this site."
     )
     return f"{what} {spent_text(lines)}"
+
+
+def _asked(line: Line) -> tuple[Any, ...]:
+    """What an answer is an answer to; the place of its line in the log where that is not said."""
+    said = line.said
+    place = tuple(said["place"]) if "place" in said else said.get("index", line.digest)
+    return said.get("run"), said["left"], place
 
 
 def spent_text(lines: Iterable[Line]) -> str:

@@ -21,6 +21,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
+from fedatlas.privacy.ask_protocol import SESSION, WORK
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.record.fingerprint import fingerprint, of_splits
 from fedatlas.setup.assembly import Setup, rules_of
@@ -100,6 +101,13 @@ class NodeRowsRun:
         if self.number not in drawn:
             raise ProtocolError("the experiment draws other nodes for this round.")
         return drawn
+
+    def summed(self, request: Request) -> tuple[str, ...]:
+        """The nodes in whose masks an answer to a masked ask is hidden: those who shared; those of the ask where that is not known."""
+        how, session = self.setup.bench.protection, self.half.sessions.get(self.number)
+        told = (request.word or {}).get(SESSION)
+        shared = cohort_of(request._replace(what=WORK, message=told or {}), how, session) if told and session else None
+        return tuple(self.agreed.agreement.names[k] for k in (self._cohort(request) if shared is None else shared))
 
     def add_own_part(self, folder: Path) -> None:
         """Nothing is added to what the server sends."""

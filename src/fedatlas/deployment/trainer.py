@@ -26,7 +26,7 @@ from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
-from fedatlas.deployment.node_log import NodeLog, left_of
+from fedatlas.deployment.node_log import NodeLog, left_again, left_of
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, rows_that_count, with_names, without_rare_cells
 from fedatlas.deployment.node_rows_run import NodeRowsRun
 from fedatlas.deployment.node_state import StoredReply
@@ -225,7 +225,7 @@ class Trainer:
             kept.check(terms.about, terms.totals)
             answer = kept.keep(asked.index, self._first(agreed, asked.index, terms, digest))
         else:
-            self.log.leaves(again=True)
+            self.log.leaves(again=True, **({} if answer.few else self._left_by_sums(agreed)))
         return SumAnswer(asked.run, asked.index, answer.few, answer.body)
 
     def _first(self, agreed: AgreedRun, index: int, terms: SumTerms, digest: str) -> FirstAnswer:
@@ -245,8 +245,11 @@ class Trainer:
         if due is None or index != len(terms.totals):
             raise ProtocolError("no question of this number is due.")
         if not few:
-            self.log.leaves(what=due[0].name, left="sums", protected="alone", rows=held.facts.rows.train)
+            self.log.leaves(what=due[0].name, **self._left_by_sums(agreed))
         return FirstAnswer(digest, few, body)
+
+    def _left_by_sums(self, agreed: AgreedRun) -> dict[str, Any]:
+        return {"left": "sums", "protected": "alone", "rows": self.held(agreed).facts.rows.train}
 
     def _start(self, asked: RunStart) -> RunStarted:
         known = self._stored(asked.run)
@@ -274,8 +277,8 @@ class Trainer:
             running.half.compare(request)  # before a request of another round ends the one under way
         if (kept := running.state.known(asked.place, asked.digest)) is None:
             kept = self._done(running, asked, request)
-        else:
-            self.log.leaves(again=True)
+        else:  # the line of the first time may have found no room
+            self.log.leaves(again=True, **left_again(running, request))
         return TaskReply(asked.run, asked.place, asked.digest, running.state.round, kept.work, kept.body)
 
     def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest, request: Request) -> StoredReply:

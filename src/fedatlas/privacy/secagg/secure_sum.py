@@ -177,13 +177,17 @@ def _told(word: Mapping[str, Any]) -> Mapping[str, Any]:
 def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
     """Return the clients of a sum, by what a client signs; None where a question does not tell.
 
-    Without a ``session`` the survivors of a sum are known by their places alone.
+    Without a ``session`` the survivors of a sum are known by their places alone. ``what`` may be the work itself, whose ``message`` is
+    then what its word says of the session.
     """
     if what == KEYS:
         return heard(message, client.SERVER)[-1]
     if what == UNMASK and session is not None:
         own = _begun(session)
         return tuple(own.place.cohort[v] for v in own.survivors)
+    if what == WORK and "secagg" in session:
+        here = _place(session).cohort
+        return tuple(here[v] for v in positions(message, "present", len(here), client.SERVER))
     if what != AGREE:
         return None
     known = message.get("survivors")
