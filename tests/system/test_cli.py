@@ -34,7 +34,13 @@ def test_the_command_line_prints_one_object_and_one_sentence(tmp_path: Path) -> 
     assert json.loads(good.stdout)["run_dir"] == str(tmp_path / "run")
     imported = {line.rsplit("|")[-1].strip() for line in good.stderr.splitlines()}
     assert "torch" in imported
-    assert not imported & {"torch._dynamo", "sympy", "sklearn", "scipy.stats", "pandas"}  # seconds, where a run takes one
+    assert not imported & {
+        "torch._dynamo",
+        "sympy",
+        "sklearn",
+        "scipy.stats",
+        "pandas",
+    }  # seconds, where a run takes one
     bad = subprocess.run([*command, "local.lrr=1"], capture_output=True, text=True, check=False)
     assert bad.returncode == 2
     assert bad.stdout == ""
