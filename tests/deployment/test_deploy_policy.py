@@ -38,6 +38,7 @@ from fedatlas.wire.messages import FactsQuestion, SumQuestion, written
 from fedatlas.wire.policy import TEMPLATE, Asked, Policy
 
 FACTS = RowsFacts("digits", "classes", ("a", "b"), (), (), (), -100, (), {}, ("f32", (4,)), ("i64", ()))
+FIRST = {"run": "run", "round": 1, "attempt": 0, "ask": "train"}
 ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
 
 
@@ -79,7 +80,7 @@ def test_a_policy_refuses_with_the_reason(policy: dict[str, Any], asked: dict[st
 @pytest.mark.parametrize(
     ("what", "message", "cohort"),
     [
-        (secure_sum.KEYS, {"cohort": torch.tensor([0, 2, 3])}, (0, 2, 3)),
+        (secure_sum.KEYS, {**FIRST, "cohort": torch.tensor([0, 2, 3])}, (0, 2, 3)),
         (secure_sum.AGREE, {"survivors": torch.tensor([True, False, True, True, True])}, (0, 4, 6, 8)),
         ("train", {}, None),
     ],

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -81,6 +82,7 @@ def owns_terminal() -> None:
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that starts tests in the background has it ignored
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedatlas.privacy.ask_protocol import way_of
-
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Round, Task
 
@@ -142,6 +140,8 @@ def weighs(algorithm: Algorithm, part: str = "") -> Literal["rows", "equal", ""]
 
     That is where weights follow from what clients showed, or from superclients.
     """
+    from fedatlas.privacy.ask_protocol import way_of  # with torch, which the records are read without
+
     if algorithm.groups is not None:
         return ""
     try:
