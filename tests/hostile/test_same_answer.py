@@ -50,7 +50,7 @@ class Federation:
         config = self.made.config(**{"privacy": [{"name": "secagg"}], "rounds": 2, "data": data, **tables})
         signed, test = self.made.signed(name, config), None if judge == "nodes" else self.rows["test"]
         bundle, listener = Bundle.open(self.made.paths["server"], "server"), LocalListener(self.trainers, tap)
-        rules = {"on_loss": "continue", "minimum": 3, "deadline": 1.0}
+        rules = {"on_loss": "continue", "minimum": 3, "deadline": 3.0}
         run = SubmittedRun.create(bundle.path / "runs" / name, SubmissionState(signed, 0.0, "queued", "", rules))
         run_submitted(run, ServerContext(bundle, Nodes(listener), test))  # type: ignore[arg-type]
         return run
