@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedatlas.grammar import Asks
+from fedatlas.grammar import Asks, Form
 from fedatlas.tree import Tensors, Tree
 
 Message = Mapping[str, Any]
@@ -424,7 +424,7 @@ class Algorithm(NamedTuple):
     def grammar(self) -> Asks | None:
         """What it asks: without a word, one training a round for a mean. None for rounds of its own that say nothing."""
         plain = self.rounds is None and self.prepare is None and "train" in self.tasks
-        return Asks() if self.asks is None and plain else self.asks
+        return Asks((Form("train", broadcast=True),)) if self.asks is None and plain else self.asks
 
     def tells_labels(self, what: str) -> bool:
         """Return whether the answer to a task says how many rows of each class a party holds."""

@@ -23,6 +23,7 @@ class Form(NamedTuple):
     alone: bool = False
     epochs: int | None = None  # that the algorithm itself tells a party to work, where they are not the experiment's
     when: Callable[[int], bool] | None = None  # in which rounds, where not in all
+    broadcast: bool = False  # whether what is sent is `Algorithm.broadcast` of the state as the round finds it
 
     @property
     def single(self) -> bool:

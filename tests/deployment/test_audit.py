@@ -179,6 +179,20 @@ def test_an_answer_stands_there_before_it_leaves(made: Agreements, tmp_path: Pat
     assert "could not be written" in said.head["why"]
 
 
+def test_facts_are_counted_once(made: Agreements, tmp_path: Path) -> None:
+    """A server that asks three times gets the same thrice; other facts, of another policy, are told once more."""
+    node = made.trainer("north", write_rows(tmp_path / "north.csv"))
+    asked = written(FactsQuestion("r", made.signed("r")))
+
+    def told() -> str:
+        assert [said.kind for _ in range(3) for said in node.serve(asked)] == ["facts"] * 3
+        return audit.left_text(verified(made.paths["north"]).lines)
+
+    assert "numbers of rows) 1 time." in told()
+    (made.paths["north"] / "policy.toml").write_text('names = ["yes"]\n')
+    assert "numbers of rows) 2 times." in told()
+
+
 def test_a_refusal_stands_there_with_its_reason(made: Agreements, tmp_path: Path) -> None:
     node = made.trainer("north", write_rows(tmp_path / "north.csv"))
     (said,) = node.serve(written(FactsQuestion("s", made.signed("r"))))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.deployment.node_state import NodeState
+from fedatlas.deployment.node_state import NodeState, StoredReply
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
 
@@ -22,7 +22,7 @@ def worked(kept: NodeState, round: int, value: float, attempt: int = 0) -> None:
     kept.party.begin(round, attempt)
     kept.party.put(ME, {"c": torch.tensor(value)})
     request = Request("run", round, attempt, 0, ME, "train", {}, 0.1, 3, 30, "mean")
-    kept.keep(place, f"{round}-{attempt}", (1, 1, 1, 1.0, 1.0), bytearray(b"reply"), request)
+    kept.keep(place, StoredReply(f"{round}-{attempt}", (1, 1, 1, 1.0, 1.0), bytearray(b"reply")), request)
 
 
 def value(kept: NodeState) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agreements import Agreements, write_rows
+from agreements import TABLE, Agreements, write_rows
 from fedatlas.config import parse
 from fedatlas.deployment.node_rows import RowsFacts, read_rows
 from fedatlas.deployment.node_setup import LearntSum
@@ -384,6 +384,23 @@ def test_what_round_0_settled_fits_what_the_node_holds_and_was_told(
     made: Agreements, node: Trainer, fields: dict[str, Any]
 ) -> None:
     assert started(made, node, made.signed(RUN), **fields)[0]
+
+
+@pytest.mark.parametrize(
+    ("listed", "sentence"),
+    [("holders", "the numbers of rows do not fit"), ("judging", "the nodes that judge are not those with test rows")],
+)
+def test_a_node_without_rows_counts_nowhere(made: Agreements, tmp_path: Path, listed: str, sentence: str) -> None:
+    """The server listed it: so a sum of three answers, two of them made of no rows, was north's answer."""
+    south = made.trainer("south", write_rows(tmp_path / "south.csv"))
+    (made.paths["south"] / "policy.toml").write_text('names = ["maybe"]\nmin_rows = 1\n')
+    signed = made.signed(RUN, made.config(data={**TABLE["data"], "scale": "none", "test": 0.2}))
+    about = facts(south, signed)
+    assert about.rows == (0, 0)
+    honest = settled(about._replace(class_names=("no", "yes")), holders=(0, 2), judging=(0, 2))
+    for terms in (honest, honest._replace(**{listed: (0, 1, 2)})):
+        said = why(south, RunStart(RUN, signed, -1, bytes(encoded(terms))))
+        assert (sentence in said) is (terms is not honest), said
 
 
 def test_a_task_is_of_the_run_that_was_agreed_on(made: Agreements, node: Trainer) -> None:

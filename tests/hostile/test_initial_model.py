@@ -14,16 +14,22 @@ from safetensors.torch import save, save_file
 from agreements import TABLE, Agreements, write_rows
 from fedatlas import Experiment, run
 from fedatlas.config import parse
+from fedatlas.course import rounds
 from fedatlas.deployment.operator_client import signed_submission
 from fedatlas.deployment.refusals import check_initial
 from fedatlas.deployment.terms import carried, encoded
 from fedatlas.deployment.trial_rows import deal
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.federation.expected import FIRST
 from fedatlas.models.initial import named
+from fedatlas.rounds import messages
+from fedatlas.setup.assembly import first_server
+from fedatlas.tree import Tree
 from fedatlas.wire.agreement import verified
 from fedatlas.wire.messages import RunStart, Submission, written
 from nodes_in_process import run_here
 from test_agreement import RUN, facts, settled, why
+from test_asks import Node
 
 TABLES = {**TABLE, "data": {**TABLE["data"], "test": 0.2}, "engine": {"plan": "program"}}
 
@@ -124,3 +130,46 @@ def test_a_digest_alone_is_no_model(whole: Path, tmp_path: Path) -> None:
     given = Experiment(parse(experiment(whole, named(b"x"))))
     with pytest.raises(ConfigError, match="did not come with it"):
         run(given, out=tmp_path / "run", baselines=False)
+
+
+# ------------------------------------------------------------------------------------- the model that the server sends
+
+
+def nearly(model: Tree) -> Tree:
+    """As another processor may draw it."""
+    return model * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedprox", "hwfedavg"])
+def test_a_node_knows_the_model_that_round_1_begins_with(tmp_path: Path, name: str) -> None:
+    """The server sent one of its own in round 1, made to tell what it likes; in later rounds nobody can know."""
+    node = Node(tmp_path, algorithm={"name": name})
+    begun = first_server(node.trainer.running("run").setup)  # type: ignore[union-attr]
+    honest = messages(node.trainer.running("run").setup.algorithm, begun, (0,))[0]  # type: ignore[union-attr]
+    for lie in (
+        {**honest, "model": node.model.zeros()},
+        {**honest, "model": node.model * 1.001},
+        *([{**honest, "c": node.model}] if "c" in honest else []),
+        *([{**honest, "mu": 1e6}] if "mu" in honest else []),
+        {**honest, "more": 1},
+    ):
+        assert FIRST in node.ask(message=lie).head["why"]
+    assert node.ask(message={**honest, "model": nearly(node.model)}).kind == "reply"
+    assert node.ask(message={**honest, "model": node.model.zeros()}, landed=1, round=2).kind == "reply"
+
+
+def test_a_node_knows_the_model_that_is_judged_before_round_1(tmp_path: Path) -> None:
+    node = Node(tmp_path, judging=True)
+    asked: dict[str, Any] = {"what": "judge", "reduce": "sum", "landed": -1, "round": 0, "lr": 0.0}
+    for lie in (node.model.zeros(), Tree(), {"more": node.model}):
+        assert node.ask(message={"judged": lie}, **asked).kind == "refused"
+    assert FIRST in node.ask(message={"judged": node.model.zeros()}, **asked).head["why"]
+    assert node.ask(message={"judged": node.model}, **asked).kind == "reply"
+
+
+def test_so_does_the_party_of_a_simulation(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server half whose state is not the one that the experiment begins with."""
+    usual = rounds.first_server
+    monkeypatch.setattr(rounds, "first_server", lambda setup: {**usual(setup), "model": usual(setup)["model"].zeros()})
+    with pytest.raises(ProtocolError, match="than the experiment begins with"):
+        run(Experiment(parse(experiment(whole, ""))), out=tmp_path / "run", baselines=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import tracemalloc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from agreements import Agreements, write_rows
 from deployments import NAMES, answers_of, deployment, experiment, rows_of
 from fedatlas.algorithm import Work
 from fedatlas.algorithms import ALGORITHMS
@@ -38,8 +41,9 @@ from fedatlas.wire import codec
 from fedatlas.wire.agreement import digest_of
 from fedatlas.wire.fields import plain
 from fedatlas.wire.listener import StreamEnded
-from fedatlas.wire.messages import NodeHello, RunUnknown, TaskReply
+from fedatlas.wire.messages import FactsQuestion, NodeFacts, NodeHello, RunUnknown, TaskReply
 from lying_trainer import PLAIN
+from nodes_in_process import run_here
 
 LOOP = Plan("loop", "loop", 1, 1, 1, "float32", "cpu", "a test")
 DEPLOYABLE = [name for name, made in ALGORITHMS.items() if not undeployable(made())]
@@ -237,6 +241,30 @@ def test_rows_that_no_memory_holds_are_refused(tmp_path: Path):
         with pytest.raises(ProtocolError, match="it says that it has more than 100,000,000 rows"):
             read_facts(type(facts), plain(facts._replace(rows=rows)))
     assert COLUMN_MOMENTS.name in node_setup.SUMMARIES
+
+
+def test_rows_that_are_only_claimed_cost_no_memory(tmp_path: Path) -> None:
+    """Eight bytes a row, which were 800 MB at the server."""
+    made = Agreements(tmp_path)
+    files = {name: write_rows(tmp_path / f"{name}.csv", seed=k) for k, name in enumerate(made.names)}
+    trainers = {name: made.trainer(name, files[name]) for name in made.names}
+    usual = trainers["west"].answers[FactsQuestion]
+
+    def lie(asked: FactsQuestion) -> NodeFacts:
+        told = usual(asked)
+        return told._replace(facts={**told.facts, "rows": {"train": MOST_ROWS}})
+
+    trainers["west"].answers[FactsQuestion] = lie
+    tracemalloc.start()
+    try:
+        run = run_here(made, trainers, made.signed("r", made.config(rounds=1)), test=files["south"])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert run.state.status == "finished", run.state.why
+    held = json.loads((run.folder / "run" / "partition.json").read_text())["clients"]
+    assert held == {"0": 40, "1": 40, "2": MOST_ROWS}
+    assert peak < MOST_ROWS
 
 
 @pytest.mark.timing

@@ -121,6 +121,26 @@ def test_the_log_names_those_who_shared(four: Federation) -> None:
     assert [line["cohort"] for line in lines if line.get("left") == "updates"] == [[*NAMES[:3]]]
 
 
+def test_the_log_names_them_again_after_a_restart(four: Federation) -> None:
+    """The session is gone by then, and a line named all four, who were asked."""
+    asked, again = list[RawMessage](), list[RawMessage]()
+
+    def noting(name: str, message: RawMessage) -> RawMessage | None:
+        if name == "north" and message.kind == "ask":
+            asked.append(message)
+        if name == "north" and message.kind == "commit" and not again:
+            four.trainers["north"] = four.made.trainer("north", four.rows["north"])
+            again.extend(said for one in asked for said in four.trainers["north"].serve(one))
+        return without_east(name, message)
+
+    four.run("first", noting, rounds=1)
+    lines = [json.loads(line) for line in (four.made.paths["north"] / LOG).read_text().splitlines()]
+    updates = [line for line in lines if line.get("left") == "updates"]
+    assert [bool(line.get("again")) for line in updates] == [False, True], [said.kind for said in again]
+    assert [line["cohort"] for line in updates] == [[*NAMES[:3]]] * 2
+    assert len([line for line in lines if line.get("again")]) == len(asked)
+
+
 def test_another_weight_of_one_node_is_another_sum_to_all(four: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """East's answer would be the difference; that east refuses is not enough, since the others' shares open the sum without it."""
     usual, of_east = secure_sum.weights, [1.0]

@@ -145,7 +145,7 @@ def spread(
     return Algorithm(
         name,
         rounds=spread_rounds(exclude_above),
-        asks=Asks((Form("counts", "sum"), Form("score", "each"), Form("train"))),
+        asks=Asks((Form("counts", "sum"), Form("score", "each"), Form("train", broadcast=True))),
         tasks=tasks,
         weigh=weigh,
         demands=Demands(classes=True),

@@ -70,7 +70,7 @@ def _holes(dataset: Dataset) -> Mapping[str, Tensor] | None:
     """Return a mask of missing cells per split, (rows, cells); None if the type of x allows none."""
     if not dataset.train.x.is_floating_point():
         return None
-    return {name: torch.isnan(split.x).reshape(len(split.x), -1) for name, split in dataset.splits.items()}
+    return {name: torch.isnan(split.x).flatten(1) for name, split in dataset.splits.items()}
 
 
 def _check_owners(dataset: Dataset, owners: Tensor, keep: Tensor) -> None:

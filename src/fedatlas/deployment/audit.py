@@ -104,7 +104,8 @@ def parsed(path: Path) -> tuple[list[Line], int]:
 def is_line(said: Mapping[str, Any]) -> bool:
     """Whether a table has the fields of a line, each of its type; others may write into the file, too."""
     texts = "kind" in said and all(
-        isinstance(said.get(name, ""), str) for name in ("kind", "at", "run", "what", "left", "protected", "why")
+        isinstance(said.get(name, ""), str)
+        for name in ("kind", "at", "run", "what", "left", "told", "protected", "why")
     )
     place, cohort = said.get("place", [0]), said.get("cohort", [])
     listed = isinstance(place, list) and place and isinstance(cohort, list) and all(isinstance(x, str) for x in cohort)
@@ -183,7 +184,7 @@ def left_text(lines: Iterable[Line]) -> str:
 def _asked(line: Line) -> tuple[Any, ...]:
     """What an answer is an answer to; the place of its line in the log where that is not said."""
     said = line.said
-    place = tuple(said["place"]) if "place" in said else said.get("index", line.digest)
+    place = tuple(said["place"]) if "place" in said else said.get("index", said.get("told", line.digest))
     return said.get("run"), said["left"], place
 
 

@@ -136,7 +136,7 @@ def check_setup(setup: RowsSetup, agreed: AgreedRun, own: RowsFacts) -> None:
     rows, clients = own.rows.train, len(agreed.agreement.names)
     check_facts(setup.about, own)
     numbers = {*setup.holders, *setup.judging}
-    inside = numbers <= {*range(clients)} and (not rows or agreed.number in setup.holders)
+    inside = numbers <= {*range(clients)} and (agreed.number in setup.holders) == (rows > 0)
     if not (inside and rows <= setup.most <= setup.examples):
         raise ProtocolError("the numbers of rows do not fit this node's own.")
     if any(not 0 < size <= setup.most for size in setup.worth):

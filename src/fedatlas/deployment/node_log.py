@@ -63,14 +63,6 @@ def about(kind: str, asked: Any) -> Mapping[str, Any]:
     return {"what": kind, **{name: fields[name] for name in ("run", "place", "index", "digest") if name in fields}}
 
 
-def left_again(running: Any, request: Request) -> dict[str, Any]:
-    """Return the fields of an answer that leaves once more."""
-    if not running.agreed.whole.columns and (how := running.setup.bench.protection) and request.what in how.phases:
-        return {}  # keys and shares, whose session may be over
-    asks = running.asked(request)
-    return left_of(running, request, asks, counts=asks.counts_labels)
-
-
 def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dict[str, Any]:
     """Return the fields of a log line about the answer to a task: content, protection, rows, and the nodes of its sum."""
     what, agreed = request.what[:100], running.agreed

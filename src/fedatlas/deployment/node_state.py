@@ -1,7 +1,7 @@
 """A node's state of a run on its disk: nothing is lost or counted twice, whichever process dies.
 
     state.bin          what it keeps as of the last round that landed: {round, state, ended}
-    pending/NNN.bin    one file an ask of the round that is under way: {place, digest, asked, reply, state afterwards}
+    pending/NNN.bin    one file an ask of the round that is under way: {place, digest, asked, left, reply, state afterwards}
 
 The file of an ask is on the disk before its reply leaves. The same ask gets the same bytes again; another one of that number is
 refused. A commit makes the last state afterwards the one that stands, or forgets it where this node did not count.
@@ -10,24 +10,27 @@ refused. A commit makes the last state afterwards the one that stands, or forget
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.errors import DataError, ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Request
 from fedatlas.files import write_bytes
 from fedatlas.wire import codec
+from fedatlas.wire.fields import plain
 from fedatlas.wire.frames import Body
 from fedatlas.wire.messages import Place, Work
 
 
 class StoredReply(NamedTuple):
-    """A reply that was given."""
+    """A reply that was given. ``left``: the fields of its line in the audit log, which leave again with it."""
 
     digest: str
     work: Work
     body: Body
+    left: Mapping[str, Any] = {}
 
 
 class NodeState:
@@ -59,7 +62,8 @@ class NodeState:
             self.place = at[0], at[1]
             self.party.begin(*self.place)
             self.asked += [Request.of(kept["asked"])] if "asked" in kept else []
-            self.replies[at] = StoredReply(kept["digest"], tuple(kept["head"]["work"]), kept["reply"].numpy().tobytes())
+            work, body = tuple(kept["head"]["work"]), kept["reply"].numpy().tobytes()
+            self.replies[at] = StoredReply(kept["digest"], work, body, kept.get("left", {}))
             if kept["state"] is not None:
                 self.party.put(self.client, kept["state"])
 
@@ -79,23 +83,24 @@ class NodeState:
             self.place = at, attempt
         return None
 
-    def keep(self, place: Place, digest: str, work: Work, body: bytearray, request: Request) -> StoredReply:
+    def keep(self, place: Place, reply: StoredReply, request: Request) -> StoredReply:
         """Write a reply and the state after it, before the reply leaves."""
         import torch
 
         bare = request._replace(message={}, anchor=None, word=None if request.word is None else {})
         value = {
             "place": list(place),
-            "digest": digest,
-            "head": {"work": list(work)},
+            "digest": reply.digest,
+            "head": {"work": list(reply.work)},
             "asked": bare.plain(),
-            "reply": torch.frombuffer(body, dtype=torch.uint8),
+            "left": plain(reply.left),
+            "reply": torch.frombuffer(reply.body, dtype=torch.uint8),
             "state": self.party.get(self.client),
         }
         name = f"{place[0]:06d}-{place[1]:03d}-{place[2]:04d}.bin"
         write_bytes(self.folder / "pending" / name, codec.encode(value))
-        self.replies[place] = StoredReply(digest, work, body)
-        return self.replies[place]
+        self.replies[place] = reply
+        return reply
 
     def commit(self, round: int, counted: bool) -> None:
         """Land a round. A verdict that comes again changes nothing."""

@@ -26,7 +26,7 @@ from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
-from fedatlas.deployment.node_log import NodeLog, left_again, left_of
+from fedatlas.deployment.node_log import NodeLog, left_of
 from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, rows_that_count, with_names, without_rare_cells
 from fedatlas.deployment.node_rows_run import NodeRowsRun
 from fedatlas.deployment.node_state import StoredReply
@@ -215,8 +215,9 @@ class Trainer:
 
     def _facts(self, asked: FactsQuestion) -> NodeFacts:
         held = self.held(self._agreed(asked))
-        self.log.leaves(left="facts")
-        return NodeFacts(asked.run, plain(held.facts if isinstance(held, NodeRows) else facts_of(held)))
+        facts = plain(held.facts if isinstance(held, NodeRows) else facts_of(held))
+        self.log.leaves(left="facts", told=digest_of(codec.encode(facts)))
+        return NodeFacts(asked.run, facts)
 
     def _sums(self, asked: SumQuestion) -> SumAnswer:
         agreed, terms, digest = self._agreed(asked), decoded(SumTerms, asked.body), digest_of(asked.body)
@@ -278,20 +279,22 @@ class Trainer:
         if (kept := running.state.known(asked.place, asked.digest)) is None:
             kept = self._done(running, asked, request)
         else:  # the line of the first time may have found no room
-            self.log.leaves(again=True, **left_again(running, request))
+            self.log.leaves(again=True, **kept.left)
         return TaskReply(asked.run, asked.place, asked.digest, running.state.round, kept.work, kept.body)
 
     def _done(self, running: NodeRowsRun | NodeColumnsRun, asked: TaskRequest, request: Request) -> StoredReply:
         asks = self._check_policy(running, request)
         if running.private and running.state.broken == asked.place[:2]:
             raise Dropped("ended in the middle of the round, and its keys of this round with it")
-        self.log.leaves(**left_of(running, request, asks, counts=asks.counts_labels))
+        left = left_of(running, request, asks, counts=asks.counts_labels)
+        self.log.leaves(**left)
         self._check_opening(running, request, asks)
         answer = self._answer(running, request)
         if answer.lost:
             raise DivergedError("training produced NaN or infinity; nothing was sent.")
         work = (*answer.work[:4], None if running.private else answer.work.loss)
-        return running.state.keep(asked.place, asked.digest, work, codec.encode(answer.reply.plain()), request)
+        reply = StoredReply(asked.digest, work, codec.encode(answer.reply.plain()), left)
+        return running.state.keep(asked.place, reply, request)
 
     def _check_policy(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Asked:
         asks = running.asked(request)

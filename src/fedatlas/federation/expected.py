@@ -1,6 +1,6 @@
 """What a party may be asked, worked out from what it knows of the experiment, and compared with each request before anything is done.
 
-Of what the server alone knows (the model, control variates, an adaptive mu) only form and finiteness are compared.
+Of what the server alone knows (the model after round 1, control variates, an adaptive mu) only form and finiteness are compared.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from fedatlas.aggregation.changes import finite
-from fedatlas.algorithm import Budget, Task, start_from_model
+from fedatlas.algorithm import Budget, State, Task, start_from_model
 from fedatlas.engine.job import Bench
 from fedatlas.errors import DivergedError, ProtocolError
 from fedatlas.federation.asks import Tally, from_whom, of_party
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.first_message import FirstMessages
 from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
 from fedatlas.grammar import Form
@@ -50,6 +51,9 @@ RATE = "a party is told another learning rate than the experiment's of this roun
 BUDGET = "a party is told another amount of work than the experiment allows."
 WEIGHS = "a party is told a word that weighs this sum otherwise than the experiment does, or asks for a sum in place of a mean."
 CONTENT = "a party is sent tensors that are not of its network's form."
+FIRST = (
+    "a party is sent, in round 1 or to judge before it, another model or other values than the experiment begins with."
+)
 FINITE = "a party is sent numbers that are not finite"
 
 
@@ -65,6 +69,7 @@ class Rules(NamedTuple):
     budget: Budget  # the work of a round
     stragglers: int = 0  # most epochs of a client that is told to work less; 0: nobody is
     cohort: int | None = None  # most clients of a round
+    begin: Callable[[], State] | None = None  # makes the server's state before round 1; None where no party can know it
 
 
 class Expected:
@@ -75,6 +80,7 @@ class Expected:
         how = bench.protection
         self.reducers = frozenset[str]() if how is None else how.reducers(bench.transform)
         self.forms: dict[str, Mapping[str, Any]] = {}  # by architecture: tensor -> its shape and type
+        self.first = FirstMessages(bench.algorithm, None if rules is None else rules.begin)
         self.seen: WeakValueDictionary[int, Tree] = WeakValueDictionary()  # trees of this round that were looked at
         self.begin()
 
@@ -231,6 +237,8 @@ class Expected:
         self._look("", request.message, like, request)
         if request.anchor is not None:
             self._look("model", request.anchor, like, request)
+        if not self.first.allow(request, self._form(request)):
+            raise ProtocolError(FIRST)
 
     def _network(self, client: int) -> Mapping[str, Any]:
         """The form of a party's network."""

@@ -41,7 +41,8 @@ def of_rows(setup: Setup) -> Iterator[str | Tensor | np.ndarray[Any, Any] | None
     if (public := getattr(setup.bench.rows, "public", None)) is not None:
         yield from (public.x, public.y)
     for rows in (*setup.partition.clients, *setup.held_out.values(), *setup.validation.values()):
-        yield from (f"{len(rows)}:", np.asarray(rows, np.int64))
+        yield f"{len(rows)}:"
+        yield None if setup.partition.counted else np.asarray(rows, np.int64)
 
 
 def of_tables(tables: Sequence[PartyTable]) -> Iterator[str | np.ndarray[Any, Any] | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -360,7 +361,8 @@ def rules_of(setup: Setup) -> Rules:
     fewer = failures.stragglers > 0 and failures.straggler_policy == "keep"
     drawn = config.cohort.sampling == "uniform" and algorithm.groups is None
     most = math.floor(usual_size(config, len(setup.sizes))) if drawn else None
-    return Rules(config.rounds, rate, local_budget(config), local.epochs or 0 if fewer else 0, most)
+    begin = partial(first_server, setup) if algorithm.prepare is None and not setup.mixed else None
+    return Rules(config.rounds, rate, local_budget(config), local.epochs or 0 if fewer else 0, most, begin)
 
 
 def judged_rows(setup: Setup) -> Rows:

@@ -1,0 +1,76 @@
+"""The messages with which a run begins, as a party works them out: it draws the initial model too, or has it from the agreement.
+
+Compared are the model that is judged before round 1, and what an algorithm without a set-up of its own sends in round 1
+(`grammar.Form.broadcast`). Another processor may draw other last bits from the seed, so tensors have to be close, not equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Algorithm, State
+from fedatlas.federation.link import Request
+from fedatlas.grammar import Form
+from fedatlas.rounds import messages
+from fedatlas.tree import Tree
+
+NEAR, LEAST = 1e-5, 1e-7  # relative and absolute
+JUDGED = "judged"
+
+
+class FirstMessages:
+    """The first messages of one run. ``begin``: makes the server's state before round 1; None where a party cannot know it."""
+
+    def __init__(self, algorithm: Algorithm, begin: Callable[[], State] | None) -> None:
+        self.algorithm, self.begin = algorithm, begin
+        self.state: State | None = None
+        self.alike: WeakValueDictionary[tuple[int, int], Tree] = WeakValueDictionary()  # trees that were compared
+
+    def allow(self, request: Request, form: Form | None) -> bool:
+        """Whether a request holds what an honest server sends; true where that cannot be known."""
+        if self.begin is None or request.round > 1:
+            self.state = None  # no message of a later round is compared
+            return True
+        if self.state is None:
+            self.state = self.begin()
+        if request.round == 0:
+            return JUDGED not in request.message or self._judged(request.message[JUDGED])
+        if form is None or not form.broadcast or request.sender is not None:
+            return True
+        return self._same(request.message, messages(self.algorithm, self.state, (request.client,))[request.client])
+
+    def _judged(self, told: Any) -> bool:
+        """Whether these are the tensors of the first model, its statistics among them."""
+        assert self.state is not None
+        found = [{**model, **self.state.get("buffers", {})} for model in self.algorithm.models(self.state).values()]
+        shared = [{name: x for name, x in model.items() if name in told} for model in found]
+        return any(one and self._same({name: told[name] for name in one}, one) for one in shared)
+
+    def _same(self, told: Any, known: Any) -> bool:
+        if isinstance(known, Mapping):
+            if isinstance(told, Tree) and (id(told), id(known)) in self.alike:
+                return True
+            same = isinstance(told, Mapping) and told.keys() == known.keys()
+            same = same and all(self._same(told[name], x) for name, x in known.items())
+            if same and isinstance(told, Tree):
+                self.alike[id(told), id(known)] = told
+            return same
+        return close(told, known)
+
+
+def close(told: Any, known: Any) -> bool:
+    """Whether a leaf of a message is the known one, but for rounding."""
+    if not isinstance(known, Tensor):
+        numbers = isinstance(known, float) and isinstance(told, float)
+        return math.isclose(told, known, rel_tol=NEAR, abs_tol=LEAST) if numbers else bool(told == known)
+    if not isinstance(told, Tensor) or (told.shape, told.dtype) != (known.shape, known.dtype):
+        return False
+    return torch.equal(told, known) or (
+        known.is_floating_point() and torch.allclose(told, known, rtol=NEAR, atol=LEAST)
+    )
