@@ -20,6 +20,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.data.cells import Reading, in_order, now
 from fedatlas.data.dataset import Column, Dataset, Split, TaskKind
 from fedatlas.data.files import load_file
+from fedatlas.data.holes import drop_holes
 from fedatlas.data.loaded import LoadRequest, limit_rows, numbered, split_test
 from fedatlas.data.store import Store, sha256
 from fedatlas.errors import ConfigError, DataError
@@ -69,6 +70,7 @@ class RowsFacts(NamedTuple):
     y: Form
     rows: RowCounts = RowCounts()
     weighted: bool = False
+    empty: tuple[str, ...] = ()  # columns of which nothing is told: no cell is filled, or a few
 
 
 class NodeRows(NamedTuple):
@@ -77,6 +79,7 @@ class NodeRows(NamedTuple):
     about: RowsFacts
     splits: Mapping[str, Split]
     judged_on: str = ""  # stands for the test rows, whatever an experiment reads of them; "" if there are none
+    file: str = ""  # digest of the file, by whose rows the splits are numbered
 
     @property
     def facts(self) -> RowsFacts:
@@ -91,13 +94,27 @@ def rows_that_count(split: Split) -> int:
     return len(split.y) if w is None or not len(w) else int((w > LIGHT * w.max()).sum())
 
 
-def without_rare_cells(split: Split, least: int) -> Split:
-    """Return rows in which a column with fewer filled cells than ``least`` has none: its sums would show them."""
-    if split.x.dim() != 2 or not split.x.is_floating_point():
-        return split
-    filled = (~torch.isnan(split.x)).sum(0)
-    rare = (filled > 0) & (filled < least)
-    return split._replace(x=torch.where(rare, torch.nan, split.x)) if bool(rare.any()) else split
+def with_empty_columns(held: NodeRows, least: int = 1) -> NodeRows:
+    """Rows whose columns without a filled cell tell no kind.
+
+    Texts in fewer cells of a column than ``least`` count as missing, too: their names would tell them.
+    """
+    about, splits = held.about, dict(held.splits)
+    if not about.schema:
+        return held
+    filled = torch.stack([(~torch.isnan(split.x)).sum(0) for split in splits.values()]).sum(0)
+    texts = torch.tensor([bool(known) for _, known in about.schema])
+    empty = (filled < 1) | (texts & (filled < least))
+    if bool((empty & (filled > 0)).any()):
+        splits = {name: split._replace(x=torch.where(empty, torch.nan, split.x)) for name, split in splits.items()}
+    schema = tuple((name, () if gone else known) for (name, known), gone in zip(about.schema, empty, strict=True))
+    told = tuple(name for (name, _), gone in zip(schema, empty, strict=True) if gone)
+    return held._replace(about=about._replace(schema=schema, empty=told), splits=splits)
+
+
+def without_holes(held: NodeRows) -> NodeRows:
+    """The rows without a missing cell. DataError if a split has none."""
+    return held._replace(splits=drop_holes(dataset_of(held.about, held.splits)).splits)
 
 
 def facts_of(dataset: Dataset) -> RowsFacts:
@@ -148,12 +165,14 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
     if path.suffix == SUFFIX:
         if not path.exists():
             raise DataError(f"there is no file '{path}'.")
-        found = codec.decode(path.read_bytes(), own=True)
-        return NodeRows(
+        found, digest = codec.decode(path.read_bytes(), own=True), sha256(path)
+        stored = NodeRows(
             record(RowsFacts, found["about"], "about"),
-            {name: Split(**split) for name, split in found["splits"].items()},
-            f"{sha256(path)} test" if "test" in found["splits"] else "",
+            {name: Split(**split).numbered() for name, split in found["splits"].items()},
+            f"{digest} test" if "test" in found["splits"] else "",
+            digest,
         )
+        return with_empty_columns(stored)
     if config.data.name != "file":
         raise ConfigError(
             f"data.name = '{config.data.name}': nodes read files of their own; write data.name = 'file' and, for a table, data.label."
@@ -177,8 +196,16 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
         schema=loaded.schema,
         facts=told(loaded.facts),
     )
-    bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
-    return NodeRows(facts_of(whole), bare, source_of(path, loaded.test))
+    bare = {name: split._replace(client=None).numbered() for name, split in splits.items()}
+    return with_empty_columns(NodeRows(facts_of(whole), bare, source_of(path, loaded.test), file_digest(path)))
+
+
+def file_digest(path: Path) -> str:
+    """Return a digest of a file; of a folder, of the names and lengths of its files."""
+    if not path.is_dir():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return fingerprint(f"{file.relative_to(path)}\0{file.stat().st_size}\0" for file in files)
 
 
 def source_of(path: Path, test: Split | None) -> str:
@@ -236,15 +263,16 @@ def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
     first, *others = facts
     known = facts[first]
     for name in others:
-        check_alike(first, known, name, facts[name])
-        pairs = zip(known.schema, facts[name].schema, strict=True)
+        check_alike(first, known, name, other := facts[name])
+        pairs = zip(known.schema, other.schema, strict=True)
         known = known._replace(
-            class_names=joined(known.class_names, facts[name].class_names, True),
+            class_names=joined(known.class_names, other.class_names, True),
             schema=tuple((column, joined(mine, theirs, False)) for (column, mine), (_, theirs) in pairs),
+            empty=tuple(column for column in known.empty if column in other.empty),
         )
     if known.task == "classes" and len(known.class_names) < 2:
         raise DataError(f"all nodes hold only one class ('{known.class_names[0]}'): there is nothing to learn.")
-    return known._replace(rows=RowCounts())
+    return known._replace(rows=RowCounts(), empty=())
 
 
 def check_alike(first: str, known: RowsFacts, name: str, other: RowsFacts) -> None:
@@ -255,7 +283,7 @@ def check_alike(first: str, known: RowsFacts, name: str, other: RowsFacts) -> No
         what = f"only one of them has '{odd[0]}'" if odd else "their order differs"
         raise DataError(f"the columns of '{first}' and '{name}' differ: {what}; give all files the same columns.")
     for (column, mine), (_, theirs) in zip(known.schema, other.schema, strict=True):
-        if bool(mine) != bool(theirs):
+        if bool(mine) != bool(theirs) and column not in {*known.empty, *other.empty}:
             who, whose = (name, first) if theirs else (first, name)
             raise DataError(
                 f"column '{column}' holds texts at '{who}' and numbers at '{whose}': correct the cells, or name it in data.categories."
@@ -286,8 +314,8 @@ def joined(mine: tuple[str, ...], theirs: tuple[str, ...], classes: bool) -> tup
 
 
 def coded(held: NodeRows, about: RowsFacts) -> dict[str, Split]:
-    """A party's rows coded by the classes and categories that all agreed on."""
-    splits, own = dict(held.splits), held.about
+    """A party's rows coded by the classes and categories that all agreed on, without their numbers in its file."""
+    splits, own = {name: split._replace(row=None) for name, split in held.splits.items()}, held.about
     if about.task == "classes" and own.class_names != about.class_names:
         places = torch.tensor([about.class_names.index(name) for name in own.class_names])
         splits = {name: split._replace(y=places[split.y]) for name, split in splits.items()}

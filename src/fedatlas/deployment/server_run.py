@@ -33,7 +33,7 @@ from fedatlas.deployment.model_delivery import delivery_of
 from fedatlas.deployment.node_columns import ColumnsFacts
 from fedatlas.deployment.node_judging import BY_SUMS, ODD, judges, with_judging
 from fedatlas.deployment.node_keys import federation_of, identities_of
-from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows, two_rows
+from fedatlas.deployment.node_rows import RowsFacts, agreed, coded, read_rows, two_rows, without_holes
 from fedatlas.deployment.node_setup import LearntSum
 from fedatlas.deployment.nodes import AnswerRecord, Nodes
 from fedatlas.deployment.nodes_link import NodesLink, StartMessage
@@ -342,6 +342,7 @@ class InitialAnswers:
                 )
             return None, about
         held = read_rows(self.context.test, self.whole.config)
+        held = without_holes(held) if self.whole.config.data.missing == "drop" else held
         known = agreed({"the nodes": about._replace(weighted=False), "the server's test rows": held.about})
         if (strange := {*known.class_names} - {*about.class_names}) and about.task == "classes":
             raise ConfigError(f"the server's test rows have the class '{min(strange)}', which no node holds.")

@@ -20,6 +20,7 @@ import torch
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.cells import read_as
+from fedatlas.data.dataset import Split
 from fedatlas.deployment import node_setup
 from fedatlas.deployment.kept_run import KeptRun, kept_run
 from fedatlas.deployment.model_delivery import store_delivery
@@ -27,12 +28,21 @@ from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_
 from fedatlas.deployment.node_answers import FirstAnswer, FirstAnswers
 from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_log import NodeLog, left_of
-from fedatlas.deployment.node_rows import NodeRows, coded, read_rows, rows_that_count, with_names, without_rare_cells
+from fedatlas.deployment.node_rows import (
+    NodeRows,
+    coded,
+    read_rows,
+    rows_that_count,
+    with_empty_columns,
+    with_names,
+    without_holes,
+)
 from fedatlas.deployment.node_rows_run import NodeRowsRun
 from fedatlas.deployment.node_state import StoredReply
 from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
 from fedatlas.deployment.refusals import check_initial
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
+from fedatlas.deployment.told_sums import ToldSums
 from fedatlas.errors import DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
 from fedatlas.federation.link import Request
 from fedatlas.federation.party import Answer
@@ -104,6 +114,7 @@ class Trainer:
         self.log = NodeLog(bundle.path)
         self.agreements = NodeAgreements(bundle, self.log.agreed)
         self.opened = OpenedAnswers(bundle.path)
+        self.told = ToldSums(bundle.path)
         self.run: NodeRowsRun | NodeColumnsRun | None = None  # one run at a time
         self.read_by: tuple[Any, ...] = ()  # what the policy said of the rows of that run
         self.kept: tuple[str, Any] = "", None  # the rows, or the table, that were read last
@@ -150,7 +161,7 @@ class Trainer:
     def held(self, agreed: AgreedRun) -> Any:
         """The rows of this node for a run whose agreement is kept, or its table where parties hold columns; read once."""
         policy, config, reading = self.policy(), agreed.whole.config, self.agreements.reading(agreed)
-        key = str([config.data, config.seed, config.parties, policy.names, policy.form, reading])
+        key = str([config.data, config.seed, config.parties, policy.names, policy.min_rows, policy.form, reading])
         if self.kept[0] != key:
             with untold("its rows cannot be used as the experiment says"), read_as(reading):
                 self.kept = key, self._read(config, policy)
@@ -160,7 +171,9 @@ class Trainer:
         if of_columns(config):
             return own_table(config, self.bundle.name, self.data, policy.form)
         held = read_rows(self.data, config, policy.form)
-        return held if policy.names is None else with_names(held, policy.names)
+        held = held if policy.names is None else with_names(held, policy.names)
+        held = with_empty_columns(held, policy.min_rows)
+        return without_holes(held) if config.data.missing == "drop" else held
 
     def _folder(self, run: str) -> Path:
         return self.bundle.path / "state" / run
@@ -238,16 +251,22 @@ class Trainer:
         splits, clients = coded(held, terms.about), len(agreed.agreement.names)
         with untold("the question cannot be answered with its rows"):
             due = node_setup.question_due(agreed.whole, terms.about, splits, agreed.number, clients, terms.totals)
-            body = (
-                b""
-                if due is None or few
-                else encoded(Sums(node_setup.answered(*due, without_rare_cells(splits["train"], least))))
-            )
         if due is None or index != len(terms.totals):
             raise ProtocolError("no question of this number is due.")
-        if not few:
-            self.log.leaves(what=due[0].name, **self._left_by_sums(agreed))
-        return FirstAnswer(digest, few, body)
+        if few:
+            return FirstAnswer(digest, True, b"")
+        told = self._telling(held, splits["train"])
+        with untold("the question cannot be answered with its rows"):
+            body = encoded(Sums(node_setup.answered(*due, told)))
+        self.log.leaves(what=due[0].name, **self._left_by_sums(agreed))
+        return FirstAnswer(digest, False, body)
+
+    def _telling(self, held: NodeRows, train: Split) -> Split:
+        """The training rows whose sums leave, noted down; columns of a few cells are empty. PrivacyError where they may not leave."""
+        policy, columns = self.policy(), [name for name, _ in held.about.schema]
+        numbered = train._replace(row=held.splits["train"].row)
+        told = self.told.telling(held.file, numbered, columns, policy.min_rows, repeat=policy.repeat)
+        return told._replace(row=None)
 
     def _left_by_sums(self, agreed: AgreedRun) -> dict[str, Any]:
         return {"left": "sums", "protected": "alone", "rows": self.held(agreed).facts.rows.train}
@@ -341,7 +360,7 @@ class Trainer:
 
 def read_by(policy: Policy) -> tuple[Any, ...]:
     """Return the keys of a policy that decide how rows are read. If they change, a run is opened again."""
-    return policy.names, policy.row_order
+    return policy.names, policy.min_rows, policy.row_order
 
 
 def keeps_state(whole: Checked) -> bool:

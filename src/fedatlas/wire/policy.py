@@ -22,7 +22,7 @@ min_cohort = 2                          # no round with fewer nodes; under masks
 # members = ["north", "south"]          # only these nodes count for min_cohort
 min_rows = 10                           # nothing made of fewer rows (sums, updates, judging), unless in a secure sum
 # names = ["yes", "no"]                 # only these classes and categories are told; cells with others count as missing
-# label = "outcome"                     # the run's data.label must be this; weight, drop and categories can be pinned, too
+# label = "outcome"                     # the run's data.label must be this; task, weight, drop and categories can be pinned, too
 # threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
 # secure_aggregation = true             # no run whose server sees this node's update alone
 row_order = "secret"                    # the order of rows matched with other parties' columns: "secret" from the server | "seed"
@@ -77,6 +77,7 @@ class Policy(NamedTuple):
     min_rows: Annotated[int, Bound(least=0)] = 10
     names: tuple[str, ...] | None = None
     label: str | None = None
+    task: str | None = None
     weight: str | None = None
     drop: tuple[str, ...] | None = None
     categories: tuple[str, ...] | None = None
@@ -182,7 +183,7 @@ class Policy(NamedTuple):
         return "" if same else f"data.{key}, which is not the one that {key} pins"
 
 
-PINNED = ("label", "weight", "drop", "categories")
+PINNED = ("label", "task", "weight", "drop", "categories")
 """Keys of ``[data]`` that a policy can pin."""
 WORDS = {
     "algorithms": "a list of names",
@@ -194,6 +195,7 @@ WORDS = {
     "min_rows": "a whole number",
     "names": "a list of names",
     "label": "a name",
+    "task": "a kind of target",
     "weight": "a name",
     "drop": "a list of names",
     "categories": "a list of names",
