@@ -37,12 +37,13 @@ class FirstMessages:
         if self.begin is None or request.round > 1:
             self.state = None  # no message of a later round is compared
             return True
+        sent = form is not None and form.broadcast and request.sender is None
+        if not (sent if request.round else JUDGED in request.message):
+            return True
         if self.state is None:
             self.state = self.begin()
         if request.round == 0:
-            return JUDGED not in request.message or self._judged(request.message[JUDGED])
-        if form is None or not form.broadcast or request.sender is not None:
-            return True
+            return self._judged(request.message[JUDGED])
         return self._same(request.message, messages(self.algorithm, self.state, (request.client,))[request.client])
 
     def _judged(self, told: Any) -> bool:
@@ -61,14 +62,18 @@ class FirstMessages:
             if same and isinstance(told, Tree):
                 self.alike[id(told), id(known)] = told
             return same
+        if isinstance(known, list | tuple):
+            alike = isinstance(told, list | tuple) and len(told) == len(known)
+            return alike and all(map(self._same, told, known))
         return close(told, known)
 
 
 def close(told: Any, known: Any) -> bool:
     """Whether a leaf of a message is the known one, but for rounding."""
+    if isinstance(known, float):
+        return isinstance(told, float) and math.isclose(told, known, rel_tol=NEAR, abs_tol=LEAST)
     if not isinstance(known, Tensor):
-        numbers = isinstance(known, float) and isinstance(told, float)
-        return math.isclose(told, known, rel_tol=NEAR, abs_tol=LEAST) if numbers else bool(told == known)
+        return not isinstance(known, bool | int | str) or bool(told == known)
     if not isinstance(told, Tensor) or (told.shape, told.dtype) != (known.shape, known.dtype):
         return False
     return torch.equal(told, known) or (
