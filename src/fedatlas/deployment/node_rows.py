@@ -76,7 +76,7 @@ class NodeRows(NamedTuple):
 
     about: RowsFacts
     splits: Mapping[str, Split]
-    judged_on: str = ""  # stands for the test rows, whatever an experiment reads of them; "" if there are none
+    source: str = ""  # digest of the file that test rows come from; "" if there are none
 
     @property
     def facts(self) -> RowsFacts:
@@ -152,7 +152,7 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
         return NodeRows(
             record(RowsFacts, found["about"], "about"),
             {name: Split(**split) for name, split in found["splits"].items()},
-            f"{sha256(path)} test" if "test" in found["splits"] else "",
+            source_of(path) if "test" in found["splits"] else "",
         )
     if config.data.name != "file":
         raise ConfigError(
@@ -178,17 +178,16 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
         facts=told(loaded.facts),
     )
     bare = {name: split._replace(client=None, row=None) for name, split in splits.items()}
-    return NodeRows(facts_of(whole), bare, source_of(path, loaded.test))
+    return NodeRows(facts_of(whole), bare, source_of(path) if "test" in splits else "")
 
 
-def source_of(path: Path, test: Split | None) -> str:
-    """Return a digest of a file and of the numbers of its test rows; of a folder, of their cells. "" without such rows.
+def source_of(path: Path) -> str:
+    """Return a digest of the bytes of a node's file; of a folder, of those of all its files in the order of their names.
 
-    Label, kind of target, weights and columns left out are an experiment's: judgements of the same rows tell of the same people.
+    Nothing that an experiment says changes it: judgements of any rows of it, read in any way, may tell of the same people.
     """
-    if test is None:
-        return ""
-    return fingerprint(("rows", test.x if path.is_dir() else sha256(path), test.row))
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    return fingerprint(map(sha256, files))
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:

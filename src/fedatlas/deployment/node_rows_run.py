@@ -43,7 +43,7 @@ class NodeRowsRun:
         learn = node_setup.replayed(setup.about, setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
         self.counting = {name: (len(split.y), rows_that_count(split)) for name, split in splits.items()}
-        self.judged_on = held.judged_on
+        self.source = held.source
         if self.number in setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run

@@ -145,7 +145,8 @@ def answered(summary: Summary, message: Message, split: Split) -> Numbers:
 def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:
     """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's rows to judge by."""
     empty = two_rows(about)
-    dataset = dataset_of(about, {"train": empty, "test": empty if test is None else test})
+    unseen = empty._replace(weight=None) if whole.mechanisms else empty  # nodes judge; under masks all rows count alike
+    dataset = dataset_of(about, {"train": empty, "test": unseen if test is None else test})
     ends = np.cumsum([0, *sizes.values()])
     counts = tuple(np.arange(a, b) for a, b in itertools.pairwise(ends))
     partition = Partition(counts, info={"names": list(sizes)}, counted=True)

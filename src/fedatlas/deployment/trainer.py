@@ -305,7 +305,7 @@ class Trainer:
         how, who = running.setup.bench.protection, asks.members or ()
         if how is not None and how.phases.get(request.what) == OPENING:
             session = running.half.sessions.get(running.number)
-            self.opened.opening(session, who, repeat=self.policy().repeat, rows=running.judged_on)
+            self.opened.opening(session, who, repeat=self.policy().repeat, source=running.source)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
         """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""
