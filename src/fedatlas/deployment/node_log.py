@@ -86,7 +86,7 @@ def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dic
         "what": what,
         "left": "figures" if judging else "label counts" if counts else "updates",
         "protected": "masked" if masked else "alone",
-        "rows": asks.rows,
+        "rows": None if asks.rows is None else asks.rows + asks.light,
         "cohort": running.summed(request) if masked else asks.members,
         **noise,
     }

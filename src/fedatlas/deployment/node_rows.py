@@ -31,7 +31,7 @@ from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.messages import Count, Open
 
 SUFFIX = ".rows"
-LIGHT = 0.01  # of the largest weight: a row up to it hides no other
+ROUNDING = 1e-6  # of a row
 PARTS = ("x", "y", "weight")
 TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes tell
 OF_THE_EXPERIMENT = (
@@ -85,10 +85,18 @@ class NodeRows(NamedTuple):
         return self.about._replace(rows=rows, weighted=self.splits["train"].weight is not None)
 
 
-def rows_that_count(split: Split) -> int:
-    """Return the number of rows; of weighted ones, of those that weigh more than a hundredth of the largest."""
-    w = split.weight
-    return len(split.y) if w is None or not len(w) else int((w > LIGHT * w.max()).sum())
+def rows_that_count(weight: Tensor | None, rows: int) -> int:
+    """Return as how many equal ones so many of the rows with these weights (n,) count at least: Kish's (sum w)^2 / sum w^2.
+
+    Of all choices of rows the least comes from some of the heaviest and the lightest else. Without weights each row counts.
+    """
+    if weight is None or not rows or not bool(weight.any()):
+        return rows if weight is None else 0
+    w = torch.sort(weight.double() / weight.max()).values
+    light, heavy = (torch.cat((w.new_zeros(1, 2), torch.stack((x, x * x), 1).cumsum(0)[:rows])) for x in (w, w.flip(0)))
+    first, second = (light.flip(0) + heavy).unbind(1)
+    found = torch.where(second > 0, first**2 / second, 0.0).min()
+    return int(found + ROUNDING)
 
 
 def without_rare_cells(split: Split, least: int) -> Split:

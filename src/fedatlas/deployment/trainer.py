@@ -233,7 +233,8 @@ class Trainer:
         held = self.held(agreed)
         check_facts(terms.about, held.facts)
         least = self.policy().min_rows
-        few = rows_that_count(held.splits["train"]) < least
+        own = held.splits["train"]
+        few = rows_that_count(own.weight, len(own.y)) < least
         splits, clients = coded(held, terms.about), len(agreed.agreement.names)
         with untold("the question cannot be answered with its rows"):
             due = node_setup.question_due(agreed.whole, terms.about, splits, agreed.number, clients, terms.totals)

@@ -61,8 +61,8 @@ class Asked(NamedTuple):
     columns: bool = False  # whether nodes hold columns; two of them are enough then
     ids: int = 0  # of another party that this ask is about
     own_ids: int = 0  # of this node, where parties hold columns
-    rows: int | None = None  # that count in the answer; None = it is made of none, or not said
-    light: int = 0  # rows more, which have no weight to speak of
+    rows: int | None = None  # as many equal ones as those of the answer count; None = it is made of none, or not said
+    light: int = 0  # rows more, which weights take away
 
 
 class Policy(NamedTuple):
@@ -152,12 +152,14 @@ class Policy(NamedTuple):
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 
     def _rows(self, asked: Asked, hidden: bool) -> str:
-        """Return the objection to an answer that is made of so few rows, or "". In a sum it is to rows that have no weight in it."""
+        """Return the objection to an answer that is made of so few rows, or "". In a sum it is to those that weights leave of more."""
         least = max(self.min_rows, 1) if hidden else self.min_rows
         if asked.rows is None or asked.rows >= least or (hidden and not asked.light):
             return ""
-        how = "with a weight" if hidden else "that the server sees alone"
-        return f"an answer made of {asked.rows} rows {how}, fewer than min_rows = {self.min_rows}"
+        made = asked.rows + asked.light
+        count = f"{made} rows that data.weight makes count as {asked.rows}" if asked.light else f"{made} rows"
+        how = "" if hidden else " that the server sees alone"
+        return f"an answer made of {count}{how}, fewer than min_rows = {self.min_rows}"
 
     def _cohort(self, asked: Asked) -> str:
         """Return the objection to so few nodes, or ""."""
