@@ -27,7 +27,6 @@ from fedatlas.wire.frames import RawMessage
 from nodes_in_process import LocalListener
 from test_same_answer import EVERYTHING, NAMES, Federation
 
-
 DATA = {"name": "file", "label": "y", "test": 0.2}
 
 

@@ -151,7 +151,9 @@ def test_nor_in_judging(tmp_path: Path, masked: bool, weight: Callable[[int], fl
     four = Masked(tmp_path)
     for seed, name in enumerate(NAMES):
         with_weights(four.rows[name], weight if name == "north" else survey, seed)
-        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE.replace(*PLAIN).replace("min_rows = 10", "min_rows = 8"))
+        (four.made.paths[name] / "policy.toml").write_text(
+            TEMPLATE.replace(*PLAIN).replace("min_rows = 10", "min_rows = 8")
+        )
     plain = {} if masked else {"privacy": []}
     four.run("first", judge="nodes", data={**WEIGHTED, "test": 0.2}, rounds=1, **plain)
     left = [line.said["left"] for line in verified(four.made.paths["north"]).lines if "left" in line.said]

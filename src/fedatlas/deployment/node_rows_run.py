@@ -23,6 +23,7 @@ from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.privacy.ask_protocol import SESSION, WORK
 from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.reasons import share_of
 from fedatlas.record.fingerprint import fingerprint, of_splits
 from fedatlas.setup.assembly import Setup, rules_of
 from fedatlas.setup.cohort import select
@@ -50,6 +51,8 @@ class NodeRowsRun:
         self.state = NodeState(folder, self.number)
         how = self.setup.bench.protection
         self.private = how is not None
+        rows, algorithm = len(splits["train"].y), self.setup.algorithm
+        self.share = share_of(algorithm, rows, setup.examples) if self.private else 0.0  # of what a masked mean weighs
         keys = NodeKeys.of(bundle, agreed, digest, how, folder)
         sizes = {self.number: len(splits["train"].y)}
         worth = Worth(frozenset(setup.worth), setup.most)
@@ -75,6 +78,7 @@ class NodeRowsRun:
             members=names,
             counts_labels=counts,
             alone=request.single,
+            share=self.share,
             **self._rows(request.what, examples),
         )
 

@@ -50,7 +50,9 @@ class OpenedAnswers:
                 continue
             self.known[one["answer"]] = one["weights"], tuple(one["nodes"])
 
-    def opening(self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool, source: str = "") -> None:
+    def opening(
+        self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool, source: str = ""
+    ) -> None:
         """Write down that the answer of a session is opened in the sum of these nodes. ``source``: digest of the file that it judges on.
 
         PrivacyError if it was opened before in another sum, unless the node's policy says ``repeat``.
