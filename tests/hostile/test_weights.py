@@ -166,6 +166,23 @@ def test_a_node_may_refuse_to_be_nearly_the_whole_sum(four: Federation, rows: in
         assert not refused
 
 
+@pytest.mark.parametrize("share", [0.95, 0.9])
+def test_nor_by_weights_that_the_server_computes(
+    four: Federation, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North would be 94% of a sum of hwfedavg, in which each of the others weighs more than a hundredth of that."""
+    for node in NAMES:
+        four.policy(node, 'label_counts = "plain"')
+        path = four.made.paths[node] / "policy.toml"
+        path.write_text(path.read_text().replace('label_counts = "masked"', "", 1))
+    four.policy("north", f"max_weight_share = {share}")
+    lie(monkeypatch, "train", each(1.0, 0.02, 0.02, 0.02))
+    four.run("first", rounds=1, algorithm={"name": "hwfedavg"})
+    refused = [line["why"] for line in lines(four, "north", "refusal")]
+    assert ("updates" in {line.get("left") for line in lines(four, "north", "answer")}) is (share == 0.95)
+    assert any("weighs more than 0.9 of this sum" in why for why in refused) is (share == 0.9)
+
+
 def sized(four: Federation, rows: int) -> None:
     """North holds so many rows, the others twelve each; with 300, nearly nine tenths of all."""
     for seed, name in enumerate(NAMES):
