@@ -50,6 +50,12 @@ ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
         ({"local_epochs": 0.5}, {}, "local epochs = 1, more than 0.5"),
         ({"rounds": 9}, {}, "rounds = 10, more than 9"),
         ({"min_rows": 9}, {"rows": 8}, "an answer made of 8 rows that the server sees alone, fewer than min_rows = 9"),
+        (
+            {},
+            {"rows": 7, "light": 33, "masked": True},
+            "40 rows that data.weight makes count as 7, fewer than min_rows",
+        ),
+        ({"max_weight_share": 0.9}, {"share": 0.91, "masked": True}, "more than max_weight_share = 0.9 of all"),
         ({}, {"rows": 9, "masked": True, "alone": True}, "an answer made of 9 rows that the server sees alone"),
         ({"min_cohort": 4}, {}, "a round of 3 nodes, fewer than min_cohort = 4"),
         ({"secure_aggregation": True}, {}, "a run without secure aggregation"),

@@ -20,16 +20,73 @@ from fedatlas.deployment.server_run import InitialAnswers, ServerContext, Submit
 from fedatlas.deployment.terms import decoded
 from fedatlas.deployment.trainer import Trainer
 from fedatlas.federation.link import Request
+from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.secure_sum import KEYS
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import RawMessage
 from nodes_in_process import LocalListener
 from test_same_answer import EVERYTHING, NAMES, Federation
 
+DATA = {"name": "file", "label": "y", "test": 0.2}
+
 
 @pytest.fixture
 def four(tmp_path: Path) -> Federation:
     return Federation(tmp_path)
+
+
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "another share": {"data": {**DATA, "test": 0.3}},
+    "another seed": {"seed": 2},
+    "another label": {"data": {**DATA, "label": "a", "drop": ["y"]}},
+    "another kind of target": {"data": {**DATA, "label": "b", "task": "numbers", "drop": ["y"]}},
+    "cells left out": {"data": {**DATA, "na": ["0.5"], "missing": "drop"}},
+}
+
+
+@pytest.mark.parametrize("other", OTHERWISE)
+def test_other_rows_of_the_same_file_are_judged_among_the_same_nodes(
+    four: Federation, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares of a file are stratified: the rows of each class in one, with east, and in another, without, show those of east."""
+    opens_what_it_can(monkeypatch)
+    assert four.run("first", judge="nodes", rounds=1).state.status == "finished"
+    four.run("second", Away(0, 1), judge="nodes", rounds=1, **OTHERWISE[other])
+    for name in NAMES[:3]:
+        assert not [who for who in sums_of(four, name) if "east" not in who]
+        assert any("it has judged on rows of its file among other nodes before" in w for w in refusals_of(four, name))
+
+
+def test_all_together_judge_on_other_rows_too(four: Federation) -> None:
+    """Which costs an honest operator nothing as long as the nodes are the same."""
+    for place, other in enumerate(({}, OTHERWISE["another share"], OTHERWISE["another label"])):
+        run = four.run(f"run-{place}", judge="nodes", **{"rounds": 1, **other})
+        assert run.state.status == "finished", run.state.why
+        assert not any(row["loss"] is None for row in rows_of(run))
+    assert not [why for name in NAMES for why in refusals_of(four, name)]
+
+
+def test_weights_that_differ_between_nodes_are_no_digits_of_a_judgement(
+    four: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In base 1,000 the sum of the weights of each class was the rows of each class at each node; the server is honest."""
+    opened, usual = list[Any](), secure_sum.decoded
+
+    def decoded_sums(*given: Any) -> Any:
+        found = usual(*given)
+        opened.extend([found["true"]] if "true" in found else [])
+        return found
+
+    monkeypatch.setattr(secure_sum, "decoded", decoded_sums)
+    for place, name in enumerate(NAMES):
+        first, *rows = four.rows[name].read_text().splitlines()
+        four.rows[name].write_text("\n".join([f"{first},w", *(f"{row},{1000**place}" for row in rows)]) + "\n")
+    run = four.run("first", judge="nodes", rounds=1, data={**DATA, "weight": "w"})
+    assert run.state.status == "finished", run.state.why
+    assert len(opened) == 2
+    assert all(sums.sum() == 4 * 8 for sums in opened), "every test row counts once"
+    assert summary_of(run)["weighted"] is False
+    assert any("counts every test row alike" in notice for notice in summary_of(run)["notices"])
 
 
 def test_a_column_of_weights_makes_no_other_rows_of_them(four: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,14 +95,32 @@ def test_a_column_of_weights_makes_no_other_rows_of_them(four: Federation, monke
     for name in NAMES:
         first, *rows = four.rows[name].read_text().splitlines()
         four.rows[name].write_text("\n".join([f"{first},one", *(f"{row},1" for row in rows)]) + "\n")
-    data = {"name": "file", "label": "y", "test": 0.2}
-    assert four.run("first", judge="nodes", data={**data, "drop": ["one"]}).state.status == "finished"
-    four.run("second", Away(0, 1, 2), judge="nodes", data={**data, "weight": "one"})
+    assert four.run("first", judge="nodes", data={**DATA, "drop": ["one"]}).state.status == "finished"
+    four.run("second", Away(0, 1, 2), judge="nodes", data={**DATA, "weight": "one"})
     for name in NAMES[:3]:
         assert not [who for who in sums_of(four, name) if "east" not in who]
         assert any(
-            "it has judged on these test rows among other nodes before" in why for why in refusals_of(four, name)
+            "it has judged on rows of its file among other nodes before" in why for why in refusals_of(four, name)
         )
+
+
+Lie = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def lies(monkeypatch: pytest.MonkeyPatch, lie: Lie, number: int) -> None:
+    """East judges so in this round."""
+    honest, usual, lying = node_judging.sums_of, Trainer._answer, [False]
+
+    def answer(trainer: Trainer, running: Any, request: Request) -> Any:
+        lying[0] = trainer.bundle.name == "east" and request.round == number
+        return usual(trainer, running, request)
+
+    monkeypatch.setattr(Trainer, "_answer", answer)
+    monkeypatch.setattr(node_judging, "sums_of", lambda *a: lie(honest(*a)) if lying[0] else honest(*a))
+
+
+def judged_by(label: str) -> dict[str, Any]:
+    return {"name": "file", "label": label, "test": 0.2, **({"drop": ["y"]} if label == "a" else {})}
 
 
 def negative(sums: dict[str, Any]) -> dict[str, Any]:
@@ -71,21 +146,27 @@ def of(place: int, value: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
     ],
 )
 def test_a_masked_judgement_that_cannot_be_costs_its_round_its_figures(
-    four: Federation, label: str, lie: Callable[[dict[str, Any]], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    four: Federation, label: str, lie: Lie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """East's numbers, which nobody sees but in the sum: below 0, or such that the weights of all add up to nothing."""
-    honest, usual, lying = node_judging.sums_of, Trainer._answer, [False]
-
-    def answer(trainer: Trainer, running: Any, request: Request) -> Any:
-        lying[0] = trainer.bundle.name == "east" and request.round == 1
-        return usual(trainer, running, request)
-
-    monkeypatch.setattr(Trainer, "_answer", answer)
-    monkeypatch.setattr(node_judging, "sums_of", lambda *a: lie(honest(*a)) if lying[0] else honest(*a))
-    data = {"name": "file", "label": label, "test": 0.2, **({"drop": ["y"]} if label == "a" else {})}
-    run = four.run("first", judge="nodes", data=data)
+    lies(monkeypatch, lie, 1)
+    run = four.run("first", judge="nodes", data=judged_by(label))
     assert run.state.status == "finished", run.state.why
     assert [row["loss"] is None for row in rows_of(run)] == [False, True, False]
+
+
+@pytest.mark.parametrize(("label", "lie"), [("y", negative), ("a", of(0, -25.0))])
+def test_one_in_the_last_round_leaves_the_run_its_model(
+    four: Federation, label: str, lie: Lie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes were asked again, in a round that had landed, and the run ended as failed."""
+    lies(monkeypatch, lie, 2)
+    run = four.run("first", judge="nodes", data=judged_by(label))
+    assert run.state.status == "finished", run.state.why
+    assert [row["loss"] is None for row in rows_of(run)] == [False, False, True]
+    assert "The final model could not be judged; the figures are those of round 1." in summary_of(run)["notices"]
+    assert (run.folder / "run" / "model.safetensors").exists()
+    assert not [why for name in NAMES for why in refusals_of(four, name)], "nobody is asked twice"
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -156,14 +237,13 @@ def test_a_judgement_without_one_node_is_not_opened_after_one_with_it(
 ) -> None:
     """The server lies: it opens what it can. Of classes and of numbers; the model has changed in between."""
     opens_what_it_can(monkeypatch)
-    data = {"name": "file", "label": label, "test": 0.2, **({"drop": ["y"]} if label == "a" else {})}
-    run = four.run("first", Away(1), judge="nodes", data=data)
+    run = four.run("first", Away(1), judge="nodes", data=judged_by(label))
     assert run.state.status == "finished", run.state.why
     for name in NAMES[:3]:
         assert sorted(NAMES) in sums_of(four, name)
         assert not [who for who in sums_of(four, name) if "east" not in who]
         assert any(
-            "it has judged on these test rows among other nodes before" in why for why in refusals_of(four, name)
+            "it has judged on rows of its file among other nodes before" in why for why in refusals_of(four, name)
         )
     assert [row["loss"] is None for row in rows_of(run)] == [False, True, False]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from agreements import write_rows
 from fedatlas.deployment.audit import verified
+from fedatlas.deployment.node_rows import rows_that_count
 from fedatlas.deployment.terms import Sums, decoded
 from fedatlas.privacy.mechanisms import every
 from fedatlas.wire import codec
@@ -109,15 +111,24 @@ def nearly_one_row(i: int) -> float:
     return 1.0 if i == 7 else 1e-6
 
 
+def hardly_more_than_one_row(i: int) -> float:
+    return 1.0 if i == 7 else 0.011
+
+
 def survey(i: int) -> float:
     return 0.5 + (i % 5)
 
 
+def even(i: int) -> float:
+    return 0.3
+
+
+PLAIN = ('label_counts = "masked"', 'label_counts = "plain"')
 WEIGHTED = {"name": "file", "label": "y", "weight": "w"}
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("weight", [one_row, nearly_one_row, survey])
+@pytest.mark.parametrize("weight", [one_row, nearly_one_row, hardly_more_than_one_row, survey])
 def test_rows_without_a_weight_hide_no_other(tmp_path: Path, masked: bool, weight: Callable[[int], float]) -> None:
     """The update was the gradient of the one row that an operator's column of weights picks."""
     four = Masked(tmp_path)
@@ -133,15 +144,48 @@ def test_rows_without_a_weight_hide_no_other(tmp_path: Path, masked: bool, weigh
         assert run.state.status == "finished", run.state.why
 
 
-@pytest.mark.parametrize("weight", [one_row, survey])
-def test_nor_in_judging(tmp_path: Path, weight: Callable[[int], float]) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("weight", [one_row, even])
+def test_nor_in_judging(tmp_path: Path, masked: bool, weight: Callable[[int], float]) -> None:
+    """Under masks judging counts rows alike, so that no weights can pick one."""
     four = Masked(tmp_path)
     for seed, name in enumerate(NAMES):
         with_weights(four.rows[name], weight if name == "north" else survey, seed)
-        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
-    four.run("first", judge="nodes", data={**WEIGHTED, "test": 0.2}, rounds=1)
+        (four.made.paths[name] / "policy.toml").write_text(
+            TEMPLATE.replace(*PLAIN).replace("min_rows = 10", "min_rows = 8")
+        )
+    plain = {} if masked else {"privacy": []}
+    four.run("first", judge="nodes", data={**WEIGHTED, "test": 0.2}, rounds=1, **plain)
     left = [line.said["left"] for line in verified(four.made.paths["north"]).lines if "left" in line.said]
-    assert ("figures" in left) is (weight is survey)
+    assert ("figures" in left) is (masked or weight is even)
+
+
+def test_an_office_of_twelve_with_survey_weights_is_masked_as_before(tmp_path: Path) -> None:
+    """They count as nine: fewer than min_rows, which holds under masks where weights leave less than half of the rows."""
+    four = Masked(tmp_path)
+    for seed, name in enumerate(NAMES):
+        path = with_weights(four.rows[name], survey, seed)
+        if name == "north":
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:13]))
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    with_weights(four.rows["test"], survey, 9)
+    run = four.run("first", data=WEIGHTED, rounds=1)
+    assert run.state.status == "finished", run.state.why
+    assert "updates" in [line.said.get("left") for line in verified(four.made.paths["north"]).lines]
+
+
+@pytest.mark.parametrize("rows", range(1, 8))
+def test_rows_count_as_the_fewest_of_any_choice_of_them(rows: int) -> None:
+    """Which batches a round takes is the experiment's word, so the weights of the worst ones are counted."""
+    drawn = torch.Generator().manual_seed(rows)
+    for weight in (torch.rand(7, generator=drawn) ** 4, torch.tensor([0.0, 0.0, 1, 2, 3, 4, 100])):
+        each = [
+            float(one.sum()) ** 2 / float((one**2).sum()) if bool(one.any()) else 0.0
+            for one in (weight.double()[list(chosen)] for chosen in combinations(range(7), rows))
+        ]
+        assert rows_that_count(weight, rows) == int(min(each) + 1e-6)
+    assert rows_that_count(torch.full((7,), 0.1), rows) == rows == rows_that_count(None, rows)
+    assert rows_that_count(torch.zeros(7), rows) == 0
 
 
 def test_what_judging_and_scores_are_made_of_is_counted(tmp_path: Path) -> None:
@@ -149,7 +193,7 @@ def test_what_judging_and_scores_are_made_of_is_counted(tmp_path: Path) -> None:
     node = Node(tmp_path, judging=True)
     judged = {"what": "judge", "message": {"judged": node.model}, "reduce": "sum", "landed": -1, "round": 0, "lr": 0.0}
     running = node.trainer.running("run")
-    tested, trained = running.counting["test"][0], running.counting["train"][0]  # type: ignore[union-attr]
+    tested, trained = running.weights["test"][0], running.weights["train"][0]  # type: ignore[union-attr]
     written(node, f'label_counts = "plain"\nmin_rows = {tested + 1}\n')
     assert f"an answer made of {tested} rows that the server sees alone" in node.ask(**judged).head["why"]
     written(node, f'label_counts = "plain"\nmin_rows = {tested}\n')

@@ -79,7 +79,7 @@ def test_the_same_run_again_is_not_opened_without_one_node(
     assert second.state.status == "failed"
     again = {
         "server": "repeat = false forbids: take another seed",
-        "nodes": "repeat = false forbids: it has judged on these",
+        "nodes": "repeat = false forbids: it has judged on rows",
     }
     assert second.state.why.count(again[judge]) == 3
     assert known == {name: (four.made.paths[name] / ANSWERS).read_text() for name in NAMES}
@@ -191,12 +191,12 @@ def test_what_is_opened_is_told_by_the_node_s_key_alone(tmp_path: Path) -> None:
 def test_judgements_of_two_models_are_one_answer(tmp_path: Path) -> None:
     """The rows of each class are in both; a constant class shows them once more, as its hits."""
     opened = OpenedAnswers(tmp_path)
-    opened.opening(session(5.0, 3.0, 4.0, what=JUDGE), ("a", "b", "c"), repeat=False, rows="these")
-    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b", "c"), repeat=False, rows="these")
-    with pytest.raises(PrivacyError, match="repeat = false forbids: it has judged on these test rows"):
-        opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, rows="these")
-    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, rows="others")
-    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=True, rows="these")
+    opened.opening(session(5.0, 3.0, 4.0, what=JUDGE), ("a", "b", "c"), repeat=False, source="this")
+    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b", "c"), repeat=False, source="this")
+    with pytest.raises(PrivacyError, match="repeat = false forbids: it has judged on rows of its file"):
+        opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, source="this")
+    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, source="another")
+    opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=True, source="this")
 
 
 def test_a_record_without_its_key_is_said_to_be_one(tmp_path: Path) -> None:

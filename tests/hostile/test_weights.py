@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedatlas.deployment.audit import LOG
+from agreements import write_rows
+from fedatlas.deployment.audit import LOG, left_text, verified
 from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.privacy.reasons import weighs
 from fedatlas.privacy.secagg import secure_sum
@@ -122,6 +123,70 @@ def test_an_honest_server_is_answered(four: Federation, weights: str) -> None:
     run = four.run("first", judge="nodes", algorithm={"name": "fedavg", "weights": weights})
     assert run.state.status == "finished", run.state.why
     assert not lines(four, "north", "refusal")
+
+
+# ---------------------------------------------------------------------- one node that holds nearly all rows
+
+
+def told_of(four: Federation, run: Any) -> list[str]:
+    notices: list[str] = json.loads((run.folder / "run" / "summary.json").read_text())["notices"]
+    return [one for one in notices if "is nearly its own update" in one]
+
+
+@pytest.mark.parametrize(("rows", "weights"), [(600, "samples"), (600, "uniform"), (300, "samples")])
+def test_a_mean_that_is_nearly_one_update_is_called_so(four: Federation, rows: int, weights: str) -> None:
+    """North holds 600 rows, the others 12 each: nothing is refused unasked, since such offices are common."""
+    sized(four, rows)
+    run = four.run("first", rounds=1, algorithm={"name": "fedavg", "weights": weights})
+    assert run.state.status == "finished", run.state.why
+    lopsided = (rows, weights) == (600, "samples")
+    assert bool(told_of(four, run)) is lopsided
+    for name in NAMES:
+        said = left_text(verified(four.made.paths[name]).lines)
+        assert ("held up to 94.3% of the training rows" in said) is (lopsided and name == "north")
+
+
+@pytest.mark.parametrize(("rows", "weights"), [(600, "samples"), (600, "uniform"), (300, "samples")])
+def test_a_node_may_refuse_to_be_nearly_the_whole_sum(four: Federation, rows: int, weights: str) -> None:
+    sized(four, rows)
+    four.policy("north", "max_weight_share = 0.9")
+    run = four.run("first", rounds=1, judge="nodes", algorithm={"name": "fedavg", "weights": weights})
+    left = {line.get("left") for line in lines(four, "north", "answer")}
+    refused = [line["why"] for line in lines(four, "north", "refusal")]
+    if (rows, weights) == (600, "samples"):
+        assert run.state.status == "failed"
+        assert not {"updates", "figures"} & left
+        assert all(
+            "more than max_weight_share = 0.9 of all: it would be nearly its own update" in why for why in refused
+        )
+        assert refused
+        assert "max_weight_share" in run.state.why
+    else:
+        assert run.state.status == "finished", run.state.why
+        assert not refused
+
+
+@pytest.mark.parametrize("share", [0.95, 0.9])
+def test_nor_by_weights_that_the_server_computes(
+    four: Federation, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North would be 94% of a sum of hwfedavg, in which each of the others weighs more than a hundredth of that."""
+    for node in NAMES:
+        four.policy(node, 'label_counts = "plain"')
+        path = four.made.paths[node] / "policy.toml"
+        path.write_text(path.read_text().replace('label_counts = "masked"', "", 1))
+    four.policy("north", f"max_weight_share = {share}")
+    lie(monkeypatch, "train", each(1.0, 0.02, 0.02, 0.02))
+    four.run("first", rounds=1, algorithm={"name": "hwfedavg"})
+    refused = [line["why"] for line in lines(four, "north", "refusal")]
+    assert ("updates" in {line.get("left") for line in lines(four, "north", "answer")}) is (share == 0.95)
+    assert any("weighs more than 0.9 of this sum" in why for why in refused) is (share == 0.9)
+
+
+def sized(four: Federation, rows: int) -> None:
+    """North holds so many rows, the others twelve each; with 300, nearly nine tenths of all."""
+    for seed, name in enumerate(NAMES):
+        write_rows(four.rows[name], rows if name == "north" else 12, seed)
 
 
 def test_of_most_algorithms_a_node_knows_the_weights() -> None:

@@ -109,7 +109,10 @@ def is_line(said: Mapping[str, Any]) -> bool:
     )
     place, cohort = said.get("place", [0]), said.get("cohort", [])
     listed = isinstance(place, list) and place and isinstance(cohort, list) and all(isinstance(x, str) for x in cohort)
-    return bool(texts and listed and type(said.get("rows", 0)) is int and ("epsilon" not in said or "run" in said))
+    share = type(said.get("share", 0.0)) is float
+    return bool(
+        texts and listed and share and type(said.get("rows", 0)) is int and ("epsilon" not in said or "run" in said)
+    )
 
 
 def verified(folder: Path, known: str = "") -> Found:
@@ -178,7 +181,19 @@ def left_text(lines: Iterable[Line]) -> str:
         if parts
         else "Nothing has left this site."
     )
-    return f"{what} {spent_text(lines)}"
+    return " ".join(filter(None, (what, nearly_text(lines), spent_text(lines))))
+
+
+def nearly_text(lines: Iterable[Line]) -> str:
+    """Name the masked sums that were nearly this site's own update, or ""."""
+    found = [line.said for line in lines if "share" in line.said]
+    if not found:
+        return ""
+    runs, most = {one.get("run") for one in found}, max(one["share"] for one in found)
+    return (
+        f"In {count(len(runs), 'run')} this site held up to {most:.1%} of the training rows, by which updates weigh: the mean of a "
+        "masked sum was nearly its own update (max_weight_share in policy.toml refuses that)."
+    )
 
 
 def _asked(line: Line) -> tuple[Any, ...]:

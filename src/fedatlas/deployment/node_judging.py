@@ -2,7 +2,8 @@
 
 If the server sees only sums, either all nodes with test rows judge a model, or none. If a node were missing from one of two sums, their
 difference would be its answer, and the totals by class and of the target are the same for every model. So a node's answers are opened
-only in sums of the same nodes (`node_rows.source_of`).
+only in sums of the same nodes (`node_rows.digest_of`), and count every row alike: from sums of weights that differ between nodes each
+node's rows of each class could be read, as digits.
 
 The sums are those that figures are made of (`metrics.quality`): of classes the weight of those that are truly c, predicted c and both,
 and the loss; of numbers the errors and the moments of the target, standardised as the model learns it. Under secure aggregation they
@@ -33,8 +34,12 @@ JUDGE = "judge"
 ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 """Errors raised by a reply of the right form whose values cannot be computed with."""
 ROUNDING = 1e-12  # share of a sum of squares that may be due to rounding
-Ask = Callable[[Mapping[str, Any], Sequence[int]], Update]
-"""(message, nodes) -> the sum of their answers."""
+ALIKE = (
+    "The nodes judge under masks, which counts every test row alike: data.weight weighs rows in training only. For weighted figures "
+    "start the server with --test FILE."
+)
+Ask = Callable[[Mapping[str, Any], Sequence[int], Callable[[Update], dict[str, Any]]], dict[str, Any]]
+"""(message, nodes, reader) -> what a reader makes of the sum of their answers; NotJudged as it is raised."""
 
 
 def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setup:
@@ -45,7 +50,8 @@ def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setu
     form = Form(JUDGE, "sum", most=len(algorithm.models(first_server(setup))), when=judged)
     asks = algorithm.grammar and algorithm.grammar.also(form)
     algorithm = algorithm._replace(tasks={**algorithm.tasks, JUDGE: question}, asks=asks)
-    return setup._replace(bench=setup.bench._replace(algorithm=algorithm))
+    alike = (ALIKE,) if masked(setup) and setup.dataset.train.weight is not None else ()
+    return setup._replace(bench=setup.bench._replace(algorithm=algorithm), notices=(*setup.notices, *alike))
 
 
 def _nobody(*args: Any) -> Any:
@@ -55,12 +61,19 @@ def _nobody(*args: Any) -> Any:
 def judges(setup: Setup) -> Callable[..., Any]:
     """Make the function by which a node judges."""
     rows = setup.rows.common("test")
+    if masked(setup):
+        rows = rows._replace(weight=None)
 
     def answer(network: Any, data: Any, message: Message, state: State, session: Any) -> tuple[Update, State, Any]:
         model = setup.models().initial()[""].load(message["judged"])
         return sums_of(setup, model, rows), state, session
 
     return answer
+
+
+def masked(setup: Setup) -> bool:
+    """Whether the server sees judgements in sums only. Then rows count alike in them, whatever they weigh in training."""
+    return setup.bench.protection is not None
 
 
 def sums_of(setup: Setup, model: Model, rows: Rows) -> Update:
@@ -130,7 +143,9 @@ class NodeJudge(Evaluator):
 
     def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Every quality field of a row, plus per-class accuracy. NotJudged for sums that cannot be: under masks no single one is seen."""
-        total = self.ask({"judged": Tree(model.save())}, self.holders)
+        return self.ask({"judged": Tree(model.save())}, self.holders, self._read)
+
+    def _read(self, total: Update) -> dict[str, Any]:
         try:
             if impossible(total) or not all(bool(x.isfinite().all()) for x in total.values()):
                 raise ValueError("they are below 0, or not finite")

@@ -89,7 +89,8 @@ class NodeKeys:
         policy = Policy.read(self.policy)
         counting = None if self.counting is None else self.counting(policy)
         # No deployed algorithm gives clients models of their own.
-        insists = Insists(policy.min_cohort, policy.threshold, alike=True, counting=counting)
+        most = policy.max_weight_share or 1.0
+        insists = Insists(policy.min_cohort, policy.threshold, alike=True, counting=counting, most=most)
         return {**self.begins(self.record, insists), BEGUN: self.begun, MADE: {}}
 
     def keep(self, client: int, session: Any) -> None:  # noqa: ARG002

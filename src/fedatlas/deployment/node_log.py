@@ -12,6 +12,7 @@ from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.errors import DiskError
 from fedatlas.federation.link import Request
+from fedatlas.privacy.reasons import NEARLY
 from fedatlas.wire.agreement import run_digest
 from fedatlas.wire.messages import Refusal
 from fedatlas.wire.policy import Asked
@@ -73,12 +74,14 @@ def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dic
     if how is not None and request.what in how.phases:
         return {"what": what, "cohort": asks.members}  # keys and shares, which are of no rows
     masked = request.word is not None and how is not None and how.protocol is not None
+    weighty = {"share": round(asks.share, 4)} if masked and not counts and asks.share > NEARLY else {}
     noise = {} if how is None or how.noising is None else {"epsilon": how.noising.epsilon or "infinite"}
     return {
         "what": what,
         "left": "figures" if judging else "label counts" if counts else "updates",
         "protected": "masked" if masked else "alone",
-        "rows": asks.rows,
+        "rows": None if asks.rows is None else asks.rows + asks.light,
         "cohort": running.summed(request) if masked else asks.members,
+        **weighty,
         **noise,
     }

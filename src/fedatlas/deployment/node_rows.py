@@ -32,7 +32,7 @@ from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.messages import Count, Open
 
 SUFFIX = ".rows"
-LIGHT = 0.01  # of the largest weight: a row up to it hides no other
+ROUNDING = 1e-6  # of a row
 PARTS = ("x", "y", "weight")
 TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes tell
 OF_THE_EXPERIMENT = (
@@ -78,8 +78,7 @@ class NodeRows(NamedTuple):
 
     about: RowsFacts
     splits: Mapping[str, Split]
-    judged_on: str = ""  # stands for the test rows, whatever an experiment reads of them; "" if there are none
-    file: str = ""  # digest of the file, by whose rows the splits are numbered
+    file: str = ""  # digest of the bytes of its file, by whose rows the splits are numbered
 
     @property
     def facts(self) -> RowsFacts:
@@ -88,10 +87,18 @@ class NodeRows(NamedTuple):
         return self.about._replace(rows=rows, weighted=self.splits["train"].weight is not None)
 
 
-def rows_that_count(split: Split) -> int:
-    """Return the number of rows; of weighted ones, of those that weigh more than a hundredth of the largest."""
-    w = split.weight
-    return len(split.y) if w is None or not len(w) else int((w > LIGHT * w.max()).sum())
+def rows_that_count(weight: Tensor | None, rows: int) -> int:
+    """Return as how many equal ones so many of the rows with these weights (n,) count at least: Kish's (sum w)^2 / sum w^2.
+
+    Of all choices of rows the least comes from some of the heaviest and the lightest else. Without weights each row counts.
+    """
+    if weight is None or not rows or not bool(weight.any()):
+        return rows if weight is None else 0
+    w = torch.sort(weight.double() / weight.max()).values
+    light, heavy = (torch.cat((w.new_zeros(1, 2), torch.stack((x, x * x), 1).cumsum(0)[:rows])) for x in (w, w.flip(0)))
+    first, second = (light.flip(0) + heavy).unbind(1)
+    found = torch.where(second > 0, first**2 / second, 0.0).min()
+    return int(found + ROUNDING)
 
 
 def with_empty_columns(held: NodeRows, least: int = 1) -> NodeRows:
@@ -165,12 +172,11 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
     if path.suffix == SUFFIX:
         if not path.exists():
             raise DataError(f"there is no file '{path}'.")
-        found, digest = codec.decode(path.read_bytes(), own=True), sha256(path)
+        found = codec.decode(path.read_bytes(), own=True)
         stored = NodeRows(
             record(RowsFacts, found["about"], "about"),
             {name: Split(**split).numbered() for name, split in found["splits"].items()},
-            f"{digest} test" if "test" in found["splits"] else "",
-            digest,
+            digest_of(path),
         )
         return with_empty_columns(stored)
     if config.data.name != "file":
@@ -197,25 +203,16 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
         facts=told(loaded.facts),
     )
     bare = {name: split._replace(client=None).numbered() for name, split in splits.items()}
-    return with_empty_columns(NodeRows(facts_of(whole), bare, source_of(path, loaded.test), file_digest(path)))
+    return with_empty_columns(NodeRows(facts_of(whole), bare, digest_of(path)))
 
 
-def file_digest(path: Path) -> str:
-    """Return a digest of a file; of a folder, of the names and lengths of its files."""
-    if not path.is_dir():
-        return sha256(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return fingerprint(f"{file.relative_to(path)}\0{file.stat().st_size}\0" for file in files)
+def digest_of(path: Path) -> str:
+    """Return a digest of the bytes of a node's file; of a folder, of those of all its files in the order of their names.
 
-
-def source_of(path: Path, test: Split | None) -> str:
-    """Return a digest of a file and of the numbers of its test rows; of a folder, of their cells. "" without such rows.
-
-    Label, kind of target, weights and columns left out are an experiment's: judgements of the same rows tell of the same people.
+    Nothing that an experiment says changes it: judgements of any rows of it, read in any way, may tell of the same people.
     """
-    if test is None:
-        return ""
-    return fingerprint(("rows", test.x if path.is_dir() else sha256(path), test.row))
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    return fingerprint(map(sha256, files))
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from fedatlas.federation.link import Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.privacy.ask_protocol import SESSION, WORK
 from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.reasons import share_of
 from fedatlas.record.fingerprint import fingerprint, of_splits
 from fedatlas.setup.assembly import Setup, rules_of
 from fedatlas.setup.cohort import select
@@ -42,14 +43,16 @@ class NodeRowsRun:
         self.holders, self.judging = setup.holders, setup.judging
         learn = node_setup.replayed(setup.about, setup.totals)
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
-        self.counting = {name: (len(split.y), rows_that_count(split)) for name, split in splits.items()}
-        self.judged_on = held.judged_on
+        self.weights = {name: (len(split.y), split.weight) for name, split in splits.items()}
+        self.file = held.file
         if self.number in setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run
         self.state = NodeState(folder, self.number)
         how = self.setup.bench.protection
         self.private = how is not None
+        rows, algorithm = len(splits["train"].y), self.setup.algorithm
+        self.share = share_of(algorithm, rows, setup.examples) if self.private else 0.0  # of what a masked mean weighs
         keys = NodeKeys.of(bundle, agreed, digest, how, folder)
         sizes = {self.number: len(splits["train"].y)}
         worth = Worth(frozenset(setup.worth), setup.most)
@@ -75,18 +78,26 @@ class NodeRowsRun:
             members=names,
             counts_labels=counts,
             alone=request.single,
+            share=self.share,
             **self._rows(request.what, examples),
         )
 
     def _rows(self, what: str, examples: int) -> dict[str, int]:
-        """Of how many rows an answer is made, at least that count and at most that do not; of training, those of its steps."""
+        """Of how many rows an answer is made, at least that count and at most that do not; of training, those of its steps.
+
+        Under masks one of few rows is hidden in a sum, unless weights make fewer than half of the node's rows count.
+        """
         task = self.setup.bench.tasks(self.number).get(what)
         if isinstance(task, Question) and task.data != "own" and what != JUDGE:
             return {}
-        held, counting = self.counting.get("test" if what == JUDGE else "train", (0, 0))
+        held, weight = self.weights.get("test" if what == JUDGE else "train", (0, None))
         made = held if isinstance(task, Question) else min(examples, held)
-        light = min(held - counting, made)
-        return {"rows": made - light, "light": light}
+        if self.private:
+            counting = held if what == JUDGE else rows_that_count(weight, held)
+            light = 0 if 2 * counting >= held else max(made - counting, 1)
+        else:
+            light = made - rows_that_count(weight, made)
+        return {"rows": max(made - light, 0), "light": light}
 
     def _cohort(self, request: Request) -> tuple[int, ...]:
         """The nodes of an ask: those that this node signs for under masks, else those that the experiment draws."""

@@ -144,7 +144,8 @@ def answered(summary: Summary, message: Message, split: Split) -> Numbers:
 def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:
     """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's rows to judge by."""
     empty = two_rows(about)
-    dataset = dataset_of(about, {"train": empty, "test": empty if test is None else test})
+    unseen = empty._replace(weight=None) if whole.mechanisms else empty  # nodes judge; under masks all rows count alike
+    dataset = dataset_of(about, {"train": empty, "test": unseen if test is None else test})
     counts = tuple(np.broadcast_to(np.arange(1), n) for n in sizes.values())  # as long as its rows, and 8 bytes
     partition = Partition(counts, info={"names": list(sizes)}, counted=True)
     return assemble(holdings(whole, dataset, partition, of_one(-1, len(sizes)), learn))

@@ -2,7 +2,8 @@
 
 Two sums that hold the same answers but for one node's show that node's answer. So before its shares leave, a node writes down a digest
 of the answer that lies under the masks, and who is in the sum. Only its own key (``opened.key``) tells which answer a digest is of.
-Judgements of two models tell the same of the rows that they are made on, so they count as one answer (`node_judging.judged_on`).
+Judgements of two models, or of two shares of the rows, tell of the same people, so all of one file count as one answer
+(`node_rows.digest_of`).
 
     opened.jsonl   {answer, weights, nodes} a line, of every sum
 """
@@ -30,7 +31,10 @@ AGAIN = (
     "repeat = false forbids: {}."
 )
 SEED = "take another seed"
-ROWS = "it has judged on these test rows among other nodes before; give the server test rows of its own (--test)"
+ROWS = (
+    "it has judged on rows of its file among other nodes before, and any two such sums may show one node's rows; give the "
+    "server test rows of its own (--test), or run with the nodes of before"
+)
 
 
 class OpenedAnswers:
@@ -46,8 +50,10 @@ class OpenedAnswers:
                 continue
             self.known[one["answer"]] = one["weights"], tuple(one["nodes"])
 
-    def opening(self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool, rows: str = "") -> None:
-        """Write down that the answer of a session is opened in the sum of these nodes. ``rows``: digest of those that it judges on.
+    def opening(
+        self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool, source: str = ""
+    ) -> None:
+        """Write down that the answer of a session is opened in the sum of these nodes. ``source``: digest of the file that it judges on.
 
         PrivacyError if it was opened before in another sum, unless the node's policy says ``repeat``.
         """
@@ -57,7 +63,7 @@ class OpenedAnswers:
         if not made["answer"]:  # of zeros
             return
         judging = made["what"] == JUDGE
-        answer = self._keyed(rows if judging else made["answer"])
+        answer = self._keyed(source if judging else made["answer"])
         weights, who = self._keyed(made["weights"]), tuple(sorted(nodes))
         before = self.known.get(answer)
         if before == (weights, who):

@@ -91,21 +91,25 @@ class StreamsHost(Host):
         """Tell the nodes."""
         self.link.landed(number)
 
-    def judged(self, message: Mapping[str, Any], to: Sequence[int]) -> Update:
-        """Return the sum of the nodes' figures of a model. It decides nothing of who counts in the round.
+    def judged(
+        self, message: Mapping[str, Any], to: Sequence[int], read: Callable[[Update], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return what ``read`` makes of the sum of the nodes' figures of a model. It decides nothing of who counts in the round.
 
-        Where the server sees sums only, all judge or none: NotJudged, and what they refuse before round 1 ends the run.
+        Where the server sees sums only, all judge or none: NotJudged, also where ``read`` raises it, and then nobody is asked again in
+        this round; what nodes refuse before round 1 ends the run.
         """
         number, ask = self.server.now.start.round, Ask(tuple(to), JUDGE, dict.fromkeys(to, message), "sum")
-        if self.server.guard is None:
-            replies = self.server.aside(ask)
-        elif number == self.unjudged:
+        if number == self.unjudged:
             raise NotJudged(f"round {number}: the nodes were asked before.")
-        else:
-            replies = self._judged_by_all(ask, number)
+        replies = self.server.aside(ask) if self.server.guard is None else self._judged_by_all(ask, number)
         if replies.value is None:
             raise TooFew(f"round {number}: no node could judge the model.")
-        return replies.value
+        try:
+            return read(replies.value)
+        except NotJudged:
+            self.unjudged = number
+            raise
 
     def _judged_by_all(self, ask: Ask, number: int) -> Replies:
         try:

@@ -247,7 +247,8 @@ class Trainer:
         held = self.held(agreed)
         check_facts(terms.about, held.facts)
         least = self.policy().min_rows
-        few = rows_that_count(held.splits["train"]) < least
+        own = held.splits["train"]
+        few = rows_that_count(own.weight, len(own.y)) < least
         splits, clients = coded(held, terms.about), len(agreed.agreement.names)
         with untold("the question cannot be answered with its rows"):
             due = node_setup.question_due(agreed.whole, terms.about, splits, agreed.number, clients, terms.totals)
@@ -327,7 +328,7 @@ class Trainer:
         how, who = running.setup.bench.protection, asks.members or ()
         if how is not None and how.phases.get(request.what) == OPENING:
             session = running.half.sessions.get(running.number)
-            self.opened.opening(session, who, repeat=self.policy().repeat, rows=running.judged_on)
+            self.opened.opening(session, who, repeat=self.policy().repeat, source=running.file)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
         """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""

@@ -180,6 +180,7 @@ class Insists(NamedTuple):
     threshold: float = 0.0  # share of those asked that has to stay
     alike: bool = False  # all are told the same to work on, and not a model each
     counting: Sequence[int] | None = None  # the clients that count for ``min_cohort``; None: all
+    most: float = 1.0  # share of a sum that the party may weigh itself, as far as weights are told
 
 
 class Weighed(NamedTuple):

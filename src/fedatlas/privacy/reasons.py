@@ -157,6 +157,15 @@ def weighs(algorithm: Algorithm, part: str = "") -> Literal["rows", "equal", ""]
     return "equal" if len({*given.values()}) == 1 else ""
 
 
+NEARLY = 0.9
+"""The share of all rows from which on the mean by rows is nearly the update of the one party that holds them."""
+
+
+def share_of(algorithm: Algorithm, rows: int, all_rows: int) -> float:
+    """Return how much a party with so many of all rows weighs in a mean in which every party's update counts by its rows; else 0."""
+    return rows / all_rows if all_rows and weighs(algorithm, "model") == "rows" else 0.0
+
+
 def pretended(algorithm: Algorithm, sizes: tuple[int, ...], power: int = 1) -> Round:
     """Return a round of clients that hold so many rows, half of all, and showed numbers that follow them, by a ``power``."""
     from fedatlas.algorithm import Round

@@ -282,7 +282,8 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         *forgotten_owners(config, shared.preprocess.schema),
     ]
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
-    notices += [*protection_notices(config, whole.mechanisms), *rule_notices(whole.rule)]
+    sizes = () if alone else partition.sizes
+    notices += [*protection_notices(config, whole.mechanisms, algorithm, sizes), *rule_notices(whole.rule)]
     rows = PartyRows(dataset, partition, seed, dtype)
     network = next(iter(networks.values())).network
     protection = protection_of(config, whole.mechanisms, partition.sizes, network)

@@ -7,7 +7,7 @@ before anything is computed from rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from torch import nn
 
@@ -18,7 +18,7 @@ from fedatlas.data.holes import schema_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
-from fedatlas.privacy.reasons import by_rows
+from fedatlas.privacy.reasons import NEARLY, by_rows, share_of
 from fedatlas.setup.cohort import usual_size
 from fedatlas.setup.mechanism_choice import check_algorithm
 from fedatlas.setup.networks import reads_units
@@ -172,9 +172,20 @@ def from_rows(config: ExperimentConfig, dataset: Dataset) -> str:
 # ---------------------------------------------------------------------- what is said
 
 
-def protection_notices(config: ExperimentConfig, mechanisms: Sequence[Mechanism]) -> list[str]:
-    """Return notices about the mechanisms of an experiment."""
+LOPSIDED = (
+    "One {} holds more than {:.0%} of the training rows, by which updates weigh: the mean of a sum is nearly its own update, masks or "
+    'not (algorithm.weights = "uniform", where the algorithm has it, weighs all alike).'
+)
+
+
+def protection_notices(
+    config: ExperimentConfig, mechanisms: Sequence[Mechanism], algorithm: Algorithm, sizes: Collection[int]
+) -> list[str]:
+    """Return notices about the mechanisms of an experiment. ``sizes``: each client's training rows."""
     said: list[str] = []
+    masked = any(one.sums_only for one in mechanisms)
+    if masked and len(sizes) > 1 and share_of(algorithm, max(sizes), sum(sizes)) > NEARLY:
+        said.append(LOPSIDED.format(config.party, NEARLY))
     for one in mechanisms:
         if one.sums_only and config.cohort.sampling == "poisson":
             said.append(

@@ -21,6 +21,7 @@ TEMPLATE = """# What this node takes part in. It checks every ask against this f
 min_cohort = 2                          # no round with fewer nodes; under masks never fewer than 3
 # members = ["north", "south"]          # only these nodes count for min_cohort
 min_rows = 10                           # nothing made of fewer rows (sums, updates, judging), unless in a secure sum
+# max_weight_share = 0.9                # no masked mean by rows of which this node's make up more: it would be nearly its update
 # names = ["yes", "no"]                 # only these classes and categories are told; cells with others count as missing
 # label = "outcome"                     # the run's data.label must be this; task, weight, drop and categories can be pinned, too
 # threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
@@ -61,8 +62,9 @@ class Asked(NamedTuple):
     columns: bool = False  # whether nodes hold columns; two of them are enough then
     ids: int = 0  # of another party that this ask is about
     own_ids: int = 0  # of this node, where parties hold columns
-    rows: int | None = None  # that count in the answer; None = it is made of none, or not said
-    light: int = 0  # rows more, which have no weight to speak of
+    rows: int | None = None  # as many equal ones as those of the answer count; None = it is made of none, or not said
+    light: int = 0  # rows more, which weights take away
+    share: float = 0.0  # of all nodes' training rows that are this node's, where a masked mean weighs by them
 
 
 class Policy(NamedTuple):
@@ -75,6 +77,7 @@ class Policy(NamedTuple):
     min_cohort: Whole = 1
     members: tuple[str, ...] | None = None
     min_rows: Annotated[int, Bound(least=0)] = 10
+    max_weight_share: Annotated[float, Bound(least=1e-9)] | None = None
     names: tuple[str, ...] | None = None
     label: str | None = None
     task: str | None = None
@@ -148,17 +151,28 @@ class Policy(NamedTuple):
                 else "an answer that tells label counts outside a sum"
             )
             said.append(f"{what}, which label_counts = '{self.label_counts}' forbids here")
-        said.append(self._rows(asked, hidden))
+        said += [self._rows(asked, hidden), self._share(asked)]
         if found := [one for one in said if one]:
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 
     def _rows(self, asked: Asked, hidden: bool) -> str:
-        """Return the objection to an answer that is made of so few rows, or "". In a sum it is to rows that have no weight in it."""
+        """Return the objection to an answer that is made of so few rows, or "". In a sum it is to those that weights leave of more."""
         least = max(self.min_rows, 1) if hidden else self.min_rows
         if asked.rows is None or asked.rows >= least or (hidden and not asked.light):
             return ""
-        how = "with a weight" if hidden else "that the server sees alone"
-        return f"an answer made of {asked.rows} rows {how}, fewer than min_rows = {self.min_rows}"
+        made = asked.rows + asked.light
+        count = f"{made} rows that data.weight makes count as {asked.rows}" if asked.light else f"{made} rows"
+        how = "" if hidden else " that the server sees alone"
+        return f"an answer made of {count}{how}, fewer than min_rows = {self.min_rows}"
+
+    def _share(self, asked: Asked) -> str:
+        """Return the objection to a mean that would be nearly this node's own update, or ""."""
+        if self.max_weight_share is None or asked.share <= self.max_weight_share:
+            return ""
+        return (
+            f"a masked mean by rows, of which this node holds more than max_weight_share = {self.max_weight_share:g} of all: it "
+            'would be nearly its own update (where the algorithm has it, algorithm.weights = "uniform" weighs all alike)'
+        )
 
     def _cohort(self, asked: Asked) -> str:
         """Return the objection to so few nodes, or ""."""
@@ -193,6 +207,7 @@ WORDS = {
     "min_cohort": "a whole number above 0",
     "members": "a list of names",
     "min_rows": "a whole number",
+    "max_weight_share": "a number above 0",
     "names": "a list of names",
     "label": "a name",
     "task": "a kind of target",

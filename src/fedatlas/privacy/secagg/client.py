@@ -29,13 +29,15 @@ SERVER = "the server"
 
 
 def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Source = secret.random_bytes,
-              fewest: int = FEWEST, counting: Sequence[int] | None = None) -> tuple[dict[str, Any], Session]:  # fmt: skip
+              fewest: int = FEWEST, counting: Sequence[int] | None = None,
+              most: float = 1.0) -> tuple[dict[str, Any], Session]:  # fmt: skip
     """Phase "keys": two fresh pairs of keys, one to encrypt shares under and one to mask with, signed by the client's identity.
 
     ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds; so is
-    ``fewest``, the clients below which it takes part in no sum; of those that have a weight in it only ``counting`` ones count. Raises
-    ProtocolError where the cohort holds somebody who is not on the party's list of identities, and where enough others could open a sum
-    of fewer: this client's own shares and signature would not be needed for it.
+    ``fewest``, the clients below which it takes part in no sum; of those that have a weight in it only ``counting`` ones count, and
+    ``most``, the share of a sum's weights that may be its own. Raises ProtocolError where the cohort holds somebody who is not on the
+    party's list of identities, and where enough others could open a sum of fewer: this client's own shares and signature would not be
+    needed for it.
     """
     k.installed()
     heard = messages.heard(message, SERVER)
@@ -49,7 +51,17 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Sour
     signature = k.signed(party, tag, both)
     own = None if counting is None else tuple(i for i, k in enumerate(cohort) if k in counting)
     session = Session(
-        place, tag, party.client, "keys", channel, mask, seed, (both,), fewest=max(fewest, FEWEST), counting=own
+        place,
+        tag,
+        party.client,
+        "keys",
+        channel,
+        mask,
+        seed,
+        (both,),
+        fewest=max(fewest, FEWEST),
+        counting=own,
+        most=most,
     )
     _enough(session, cohort, "are asked")
     _assured(session, range(len(cohort)), session.counted(range(len(cohort))))
@@ -218,11 +230,16 @@ def _enough(session: Session, who: Sequence[int], did: str) -> None:
 
 
 def _weighty(session: Session, pulls: Pulls, who: Sequence[int]) -> None:
-    """ProtocolError where some, but too few, have a weight in a part: the sum would show what one of them sent."""
+    """ProtocolError where some, but too few, have a weight in a part, or this client too much: the sum would show what one of them sent."""
     for there in heavy(pulls, who):
         if there and session.counted(there) < session.fewest:
             raise ProtocolError(
                 f"too few of those in the sum have a weight in it; client {session.client} goes on with {session.fewest} or more."
+            )
+    for row in pulls:
+        if row[session.position] > session.most * sum(row[v] for v in who):
+            raise ProtocolError(
+                f"client {session.client} weighs more than {session.most:g} of this sum (max_weight_share in its policy.toml): refused."
             )
 
 

@@ -224,7 +224,7 @@ def _advertise(message: Any, session: Any) -> tuple[Update, Session, dict[str, A
             f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused."
         )
     reply, own = client.advertise(
-        message, _party(session), threshold, fewest=insists.min_cohort, counting=insists.counting
+        message, _party(session), threshold, fewest=insists.min_cohort, counting=insists.counting, most=insists.most
     )
     tries = once.begun(session.get("begun", {}), own.place.run, own.place.round, own.place.ask)
     return reply, own, {"begun": tries}

@@ -18,8 +18,9 @@ class Session(NamedTuple):
 
     done: what is behind it, the last of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what everybody advertised,
     a position each. members: positions of those who are still in. held: position -> this client's shares of that client's private
-    mask key and seed. fewest: clients below which it takes part in no sum; counting: positions that count for it, None: all. head:
-    digest of what all are told; pulls: what each position weighs in the sums. survivors: positions in the sum, as it signed.
+    mask key and seed. fewest: clients below which it takes part in no sum; counting: positions that count for it, None: all. most:
+    share of the weights of a sum that may be its own. head: digest of what all are told; pulls: what each position weighs in the
+    sums. survivors: positions in the sum, as it signed.
     What is no longer needed is empty.
     """
 
@@ -38,6 +39,7 @@ class Session(NamedTuple):
     pulls: Pulls = ()
     survivors: tuple[int, ...] = ()
     counting: tuple[int, ...] | None = None
+    most: float = 1.0
 
     def __repr__(self) -> str:
         return f"Session(client {self.client}, {self.done}, hidden)"
@@ -79,6 +81,7 @@ def carried(session: Session) -> dict[str, Any]:
         "pulls": [list(one) for one in session.pulls],
         "survivors": list(session.survivors),
         "counting": None if session.counting is None else list(session.counting),
+        "most": session.most,
         "held": {str(v): table([text], 2 * WIDTH) for v, text in session.held.items()},
     }
 
@@ -109,4 +112,5 @@ def restored(value: Mapping[str, Any]) -> Session:
         tuple(map(tuple, value["pulls"])),
         tuple(value["survivors"]),
         None if value["counting"] is None else tuple(value["counting"]),
+        value["most"],
     )
