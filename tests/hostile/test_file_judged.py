@@ -90,7 +90,3 @@ def test_other_bytes_are_another_file_and_another_name_is_not(table: Path, pictu
     of_all = source(pictures, {"name": "file", "test": 0.2})
     Image.new("RGBA", (8, 8)).save(pictures / "a" / "0.png")
     assert source(pictures, {"name": "file", "test": 0.2}) not in {of_all, None}
-
-
-def test_a_file_without_test_rows_is_of_no_judgement(table: Path) -> None:
-    assert source(table, {"name": "file", "label": "y", "missing": "drop"}) == ""
