@@ -23,6 +23,7 @@ from fedatlas.wording import (
     given_up_text,
     is_spread,
     seconds_text,
+    took_text,
     total_of,
     worthless,
 )
@@ -105,7 +106,7 @@ class Watcher:
                 f"[yellow]Local training used plain autograd, which is slower than a derived step: {escape(why)}.[/]"
             )
         if answer := summary.get("answer"):
-            self.out.print(f"[bold]{escape(answer['text'])}[/]", soft_wrap=True)
+            self.out.print(f"[bold]{escape(answer['text'])}[/] {took_text(summary)}", soft_wrap=True)
         self.out.print(end_table(summary))
         report = folder / "report.html"
         self.out.print(f"Report: {report if report.exists() else folder}")
