@@ -60,6 +60,11 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def answer_line(summary: Mapping[str, Any]) -> str:
+    """Return the answer of a run, and how long it took, with rich's marks."""
+    return f"[bold]{escape(summary['answer']['text'])}[/] {took_text(summary)}"
+
+
 def time_left(rows: Sequence[Mapping[str, Any]], rounds: int) -> float | None:
     """Return the seconds left until round ``rounds``, from the median of the last ones; None without any."""
     times = sorted(row["seconds"] for row in rows[-9:] if row["round"])
@@ -105,8 +110,8 @@ class Watcher:
             self.out.print(
                 f"[yellow]Local training used plain autograd, which is slower than a derived step: {escape(why)}.[/]"
             )
-        if answer := summary.get("answer"):
-            self.out.print(f"[bold]{escape(answer['text'])}[/] {took_text(summary)}", soft_wrap=True)
+        if "answer" in summary:
+            self.out.print(answer_line(summary), soft_wrap=True)
         self.out.print(end_table(summary))
         report = folder / "report.html"
         self.out.print(f"Report: {report if report.exists() else folder}")

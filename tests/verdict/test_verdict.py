@@ -313,6 +313,13 @@ def test_a_deployed_run_says_what_was_reached_and_answers_nobody():
     assert of_plain(json.loads(json.dumps(there._replace(interval=(0.9, 0.95)).plain()))).interval == [0.9, 0.95]
 
 
+def test_two_seeds_blame_no_party_s_rows():
+    parties = [PartyVerdict(k, name, 500, "too few to say") for k, name in enumerate(("Wien", "Tirol"))]
+    two = text(whole(verdict="cannot tell", gain=None, over_trivial=None, seeds=[1, 2], parties=parties))
+    assert "too few rows" not in two
+    assert "2 seeds are too few for a verdict over seeds: give 3 or more." in two
+
+
 def test_a_no_is_one_on_average_where_a_party_gains_may_gain_or_cannot_be_judged():
     """The mean says no below the margin; a party whose own interval reaches above it is open."""
     near, wide = Ends(0.0, -0.004, 0.005, 0.002), Ends(0.01, -0.03, 0.05, 0.02)

@@ -70,7 +70,7 @@ def _of_names(values: Mapping[str, Any]) -> Iterator[str]:
     held = values.get("privacy")
     for one in held if isinstance(held, list) else ():
         name = one.get("name") if isinstance(one, Mapping) else None
-        if name in known["mechanisms"] and not known["mechanisms"][name]:
+        if isinstance(name, str) and name in known["mechanisms"] and not known["mechanisms"][name]:
             yield mechanism_refused(name, [able for able, there in known["mechanisms"].items() if there])
     yield from of_rows(values)
 
