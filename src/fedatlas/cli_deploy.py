@@ -13,6 +13,7 @@ import typer
 
 from fedatlas.commands import INTERRUPTED, File, Json, Quiet, emit, spelled
 from fedatlas.errors import ConfigError
+from fedatlas.wording import took_text
 
 if TYPE_CHECKING:
     from fedatlas.wire.messages import StatusEvent
@@ -170,7 +171,10 @@ def run(
 ) -> None:
     """Submit an experiment, watch it, and fetch its run directory. Exit code 0 only if it finished."""
     path, overrides = spelled(arguments)
-    from fedatlas.deployment import operator_client
+    from fedatlas.deployment import operator_client, plain_refusals
+
+    if not attach:
+        plain_refusals.check(path, overrides, len(names_of(nodes)) or None)
 
     if attach and (path is not None or overrides or nodes):
         raise ConfigError("--attach watches a run as it was submitted: give no experiment with it.")
@@ -190,14 +194,16 @@ def run(
     if ended.status != "failed":
         operator_client.fetch(own, name, where)
         say(f"Run directory: {where}")
-    finish(ended, name, where, as_json)
+    finish(ended, name, where, as_json, quiet)
 
 
-def finish(ended: StatusEvent, name: str, where: Path, as_json: bool) -> None:
-    """Print how a run ended; exit code 1 unless it finished."""
+def finish(ended: StatusEvent, name: str, where: Path, as_json: bool, quiet: bool) -> None:
+    """Print how a run ended, and its answer; exit code 1 unless it finished."""
+    summary = where / "summary.json"
+    found = json.loads(summary.read_text(encoding="utf-8")) if ended.status != "failed" and summary.exists() else {}
+    if "answer" in found and not as_json and not quiet:
+        typer.echo(f"{found['answer']['text']} {took_text(found)}")
     if as_json:
-        summary = where / "summary.json"
-        found = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
         emit({**found, "run": name, "run_dir": str(where), "status": ended.status, "why": ended.why})
     elif ended.status != "finished":
         sys.stderr.write(f"fedatlas: {ended.why or ended.status}\n")
@@ -270,10 +276,13 @@ def trial(
 ) -> None:
     """Try an experiment on this machine: real processes, mutual TLS, everything that a deployed run does."""
     path, overrides = spelled(arguments)
+    from fedatlas.deployment import plain_refusals
+
+    plain_refusals.check_trial(path, overrides, nodes)
     from fedatlas.deployment.trial import trial as run_trial
 
     where = out or Path("runs") / f"trial-{datetime.now():%Y%m%d-%H%M%S}"
     name, ended = run_trial(path, overrides, nodes, where, quiet=quiet or as_json, judge=judge)
     if not as_json and ended.status == "finished" and not quiet:
         typer.echo(f"Run directory: {where}")
-    finish(ended, name, where, as_json)
+    finish(ended, name, where, as_json, quiet)

@@ -33,21 +33,34 @@ GROUPS = {"partition": "partitions", "model": "models", "algorithm": "algorithms
 
 def names(table: str | None = None) -> list[str]:
     """Return the names that a table can take; None: all that `fedatlas show` describes, plug-ins and other packages aside."""
-    known = json.loads(LIST.read_text(encoding="utf-8"))
-    parts = [one for held in (known["kinds"], known["further"]) for key, one in held.items() if table in (None, key)]
+    held = known()
+    parts = [one for part in (held["kinds"], held["further"]) for key, one in part.items() if table in (None, key)]
     return list(dict.fromkeys(name for part in parts for name in part))
 
 
 def check(path: Path | None, overrides: Sequence[str]) -> None:
     """Raise the ConfigError of the full check for a name or a key that it would not know. A file that cannot be read is left to it."""
-    known = json.loads(LIST.read_text(encoding="utf-8"))
-    tables = {table: OwnKeys(known["defaults"].get(table), keys) for table, keys in known["own"].items()}
-    try:
-        values = plain_values(path, overrides, {table: own for table, own in tables.items() if table != "data"})
-    except FedatlasError:
+    values, held = values_of(path, overrides), known()
+    if values is None:
         return
-    check_tables(values, known["tables"])
-    _Components(values, known).check()
+    check_tables(values, held["tables"])
+    _Components(values, held).check()
+
+
+def known() -> dict[str, Any]:
+    """Return the shipped list."""
+    held: dict[str, Any] = json.loads(LIST.read_text(encoding="utf-8"))
+    return held
+
+
+def values_of(path: Path | None, overrides: Sequence[str]) -> dict[str, Any] | None:
+    """Return the plain values of an experiment file with overrides; None where it cannot be read, which the full check says."""
+    held = known()
+    tables = {table: OwnKeys(held["defaults"].get(table), keys) for table, keys in held["own"].items()}
+    try:
+        return plain_values(path, overrides, {table: own for table, own in tables.items() if table != "data"})
+    except FedatlasError:
+        return None
 
 
 def check_tables(values: Mapping[str, Any], known: Mapping[str, Collection[str]], table: str = "") -> None:
@@ -154,12 +167,12 @@ def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
 
 def tables_with(key: str) -> list[str]:
     """Return the tables that have a key, or the first that names a component with it; none of those that occur several times."""
-    known = json.loads(LIST.read_text(encoding="utf-8"))
-    fixed = {**{table: keys for table, keys in known["tables"].items() if "." not in table}, **known["own"]}
+    held = known()
+    fixed = {**{table: keys for table, keys in held["tables"].items() if "." not in table}, **held["own"]}
     found = [table for table, keys in fixed.items() if table not in ("", *LISTS, *SEVERAL) and key in keys]
     further = (
         table
-        for table, kinds in known["kinds"].items()
+        for table, kinds in held["kinds"].items()
         if table not in SEVERAL and any(key in k for k in kinds.values())
     )
     return found or [*further][:1]

@@ -23,6 +23,7 @@ from fedatlas.wording import (
     given_up_text,
     is_spread,
     seconds_text,
+    took_text,
     total_of,
     worthless,
 )
@@ -57,6 +58,11 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("s/round", f"{row['seconds']:.2f}"),
         ("bytes", bytes_text(sent)),
     ]
+
+
+def answer_line(summary: Mapping[str, Any]) -> str:
+    """Return the answer of a run, and how long it took, with rich's marks."""
+    return f"[bold]{escape(summary['answer']['text'])}[/] {took_text(summary)}"
 
 
 def time_left(rows: Sequence[Mapping[str, Any]], rounds: int) -> float | None:
@@ -104,8 +110,8 @@ class Watcher:
             self.out.print(
                 f"[yellow]Local training used plain autograd, which is slower than a derived step: {escape(why)}.[/]"
             )
-        if answer := summary.get("answer"):
-            self.out.print(f"[bold]{escape(answer['text'])}[/]", soft_wrap=True)
+        if "answer" in summary:
+            self.out.print(answer_line(summary), soft_wrap=True)
         self.out.print(end_table(summary))
         report = folder / "report.html"
         self.out.print(f"Report: {report if report.exists() else folder}")

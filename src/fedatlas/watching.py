@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from fedatlas.errors import ConfigError
-from fedatlas.terminal import SHOWN, columns, console, end_table, figure_text, time_left
+from fedatlas.terminal import SHOWN, answer_line, columns, console, end_table, figure_text, time_left
 from fedatlas.wording import seconds_text
 
 CONFIG, METRICS, SUMMARY, LOCK = "config.toml", "metrics.jsonl", "summary.json", "lock"
@@ -189,6 +189,8 @@ def say_end(watched: Watched, out: Console) -> None:
     if watched.compared:
         for line in read_json(watched.path / COMPARED).get("answer", {}).get("sentences", ()):
             out.print(escape(line), soft_wrap=True)
+    if "answer" in summary:
+        out.print(answer_line(summary), soft_wrap=True)
     if "final" in summary and "cost" in summary:
         out.print(end_table(summary))
     ended = bool(read_json(above / COMPARED).get("answer")) if above and watched.compared else bool(summary)

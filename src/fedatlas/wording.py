@@ -123,6 +123,12 @@ def seconds_text(s: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def took_text(summary: Mapping[str, Any]) -> str:
+    """Return "Its rounds took 12 s on 2 cores.": measured, and so beside the answer, which is the same on every machine."""
+    several = " a seed" if "seeds" in summary else ""
+    return f"Its rounds took {seconds_text(summary['cost']['seconds'])}{several} on {count(summary['cpu']['cores'], 'core')}."
+
+
 def second_unit(s: float) -> tuple[str, float]:
     """Return the most readable unit for durations up to s seconds, and its size."""
     return ("s", 1.0) if s < 300 else ("min", 60.0) if s < 10800 else ("h", 3600.0)

@@ -138,6 +138,18 @@ def test_holes_are_an_error_unless_something_is_said():
         preprocess(dataset, CLIENTS)
 
 
+def test_every_column_with_holes_is_named_at_once():
+    x = torch.zeros(4, 11)
+    x[0] = NAN
+    names = tuple("abcdefghijk")
+    dataset = Dataset("toy", both(x, torch.arange(4) % 2, x[1:], torch.arange(3) % 2), "classes", ("0", "1"), names)
+    with pytest.raises(
+        DataError,
+        match=r"'a' is missing in 1 .* \(missing cells also in 'b', 'c', .*'i' and 2 more\): set data.missing",
+    ):
+        preprocess(dataset, Partition((np.arange(4),)))
+
+
 def test_drop_takes_the_rows_out_before_anybody_is_dealt_one():
     dataset = table(client_names=("x", "y"))
     owned = dataset.train._replace(client=torch.tensor([0, 1, 0, 1, 1, 0]), weight=torch.arange(6.0))

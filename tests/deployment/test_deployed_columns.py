@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,13 @@ def test_two_nodes_grow_the_trees_of_the_simulation_although_processes_die(two: 
     assert ended.status == "finished", (ended, two.log("server"))
     here = run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path
     alike(two, name, there, here)
+    told = json.loads((there / "summary.json").read_text())
+    found = told["answer"]
+    assert (found["verdict"], found["asked"]["judge"], found["trivial"]) == ("not compared", "holder", None)
+    assert found["together"] == told["metric"]["value"]
+    assert told["metric"]["test_rows"] < 30
+    assert "Too few to say how sure that is: an interval takes 30 test rows." in found["text"]
+    assert "so whether the party with the label would do as well alone was not measured." in found["text"]
     files = {name: str(two.folder / f"{name}.csv") for name in NAMES}
     together = tmp_path / "together"
     shutil.copytree(two.bundles["bank"] / "runs" / name, together)

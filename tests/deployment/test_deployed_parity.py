@@ -13,6 +13,7 @@ from fedatlas import Experiment, run
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import parse
 from fedatlas.deployment.refusals import undeployable
+from fedatlas.metrics.intervals import proportion
 from fedatlas.record.fields import RunSummary
 from fedatlas.record.run_folder import RunFolder
 
@@ -40,7 +41,9 @@ def same(three: Deployment, tmp_path: Path, **tables: Any) -> Path:
         }
         for key in QUALITY[: 3 if "privacy" in tables else 4]:
             assert mine[key] == pytest.approx(theirs[key], abs=1e-6), key
-    there_metric, trivial = (RunFolder(there).summary()[key] for key in ("metric", "trivial"))  # type: ignore[literal-required]
+    told = RunFolder(there).summary()
+    there_metric, trivial = told["metric"], told["trivial"]
+    check_answer(told, RunFolder(here).summary(), "server")
     assert there_metric["value"] == pytest.approx(RunFolder(here).summary()["final"][there_metric["name"]], abs=1e-6)
     assert trivial["source"] == "test rows", "the server was not told how many rows each class has"
     return there
@@ -91,7 +94,30 @@ def check_metric(there: RunSummary, here: RunSummary) -> None:
     """The metric is that of the pooled rows; the constant model is the best on the test rows, and says so."""
     assert there["metric"]["name"] == here["metric"]["name"]
     assert there["metric"]["value"] == pytest.approx(here["metric"]["value"], abs=1e-6)
-    assert there["metric"]["low"] is None
+    counted = there["metric"]["name"] == "accuracy"
+    assert (there["metric"]["low"] is None) != counted, "only counts have an interval"
+    check_answer(there, here, "nodes")
     assert there["trivial"]["source"] == "test rows"
     worse = -1 if here["metric"]["name"] == "rmse" else 1
     assert worse * (there["trivial"]["value"] - here["trivial"]["value"]) > -1e-6
+
+
+def check_answer(there: RunSummary, here: RunSummary, judge: str) -> None:
+    """Its figures are those of the simulation, and it says of nobody that federation pays."""
+    found: Any = there["answer"]
+    assert (found["verdict"], found["asked"]["judge"], found["gain"], found["alone"]) == (
+        "not compared",
+        judge,
+        None,
+        None,
+    )
+    assert found["text"].startswith("With ")
+    assert "Whether to federate is not answered: nobody trains alone in a deployed run" in found["text"]
+    assert "--baselines" not in found["text"]
+    value, rows = found["together"], here["metric"]["test_rows"]
+    assert value == pytest.approx(here["metric"]["value"], abs=1e-6)
+    assert found["test_rows"] == rows
+    if found["asked"]["figure"] == "accuracy":
+        assert found["interval"] == pytest.approx(proportion(round(value * rows), rows))
+        assert found["over_trivial"]["value"] == pytest.approx(value - there["trivial"]["value"])
+        assert found["over_trivial"]["low"] < found["over_trivial"]["value"] < found["over_trivial"]["high"]

@@ -50,6 +50,13 @@ def test_a_node_keeps_a_run_without_what_tells_of_others_and_writes_its_summary_
     assert (kept / "model.safetensors").read_bytes() == b"model"
 
 
+def test_nor_does_the_answer_tell_of_others(finished: Path, tmp_path: Path) -> None:
+    told: Any = {**SUMMARY, "judged_on": "some", "answer": {"text": "With FedAvg", "judged_on": ["some"]}}
+    write_summary(RunFolder(finished), told)
+    kept = store_delivery(tmp_path / "node", delivery_of(finished, "one"))
+    assert json.loads((kept / "summary.json").read_text())["answer"] == {"text": "With FedAvg", "judged_on": []}
+
+
 @pytest.mark.parametrize(
     ("files", "why"),
     [

@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import tomli_w
 
-from fedatlas import ConfigError, Experiment, run
+from fedatlas import ConfigError, Experiment, cli_deploy, load, run
 from fedatlas.config import parse, read
+from fedatlas.deployment import plain_refusals
 from fedatlas.deployment import trial as trying
 from fedatlas.deployment.node_rows import read_rows
 from fedatlas.deployment.refusals import deployable
 from fedatlas.deployment.trial_rows import deal, of_nodes
+from fedatlas.wire.messages import StatusEvent
 
 OFFICES = ["Lienz", "Tirol", "Wien"]
 
@@ -120,3 +124,87 @@ def test_a_trial_of_natural_owners_ends_as_the_simulation(tmp_path: Path):
         hashlib.sha256((tmp_path / one / "model.safetensors").read_bytes()).hexdigest() for one in ("trial", "run")
     ]
     assert digests[0] == digests[1]
+    # what docs/deploy.md tells a site that asks whether it would do as well by itself
+    rows = pandas.read_csv(tmp_path / "rows.csv").head(30)
+    together = load(tmp_path / "trial" / "nodes" / "site-1").estimator().predict(rows[["age"]])
+    assert {*together} <= {"yes", "no"}
+
+
+def test_the_terminal_ends_with_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    cost = {"cost": {"seconds": 12.0}, "cpu": {"cores": 2}}
+    (tmp_path / "summary.json").write_text(json.dumps({"answer": {"text": "With FedAvg."}, **cost}))
+    cli_deploy.finish(StatusEvent("finished", ""), "run", tmp_path, False, False)
+    assert capsys.readouterr().out == "With FedAvg. Its rounds took 12\xa0s on 2 cores.\n"
+    cli_deploy.finish(StatusEvent("finished", ""), "run", tmp_path, False, True)
+    assert capsys.readouterr().out == ""
+    cli_deploy.finish(StatusEvent("finished", ""), "run", tmp_path, True, False)
+    assert json.loads(capsys.readouterr().out)["answer"] == {"text": "With FedAvg."}
+
+
+EARLY = [
+    {"algorithm": {"name": "gossip"}},
+    {"algorithm": {"name": "ditto", "lam": 0.5}},
+    {"privacy": [{"name": "paillier"}]},
+    {"seeds": [1, 2]},
+    {"model": {"bn": "local"}},
+    {"observe": {"roles": ["server"]}},
+    {"evaluation": {"drift": True}},
+    {"evaluation": {"clients": 0.2}},
+    {"evaluation": {"on": "validation"}},
+    {"attack": [{"name": "sign_flip", "share": 0.4}]},
+    {"aggregation": {"name": "median"}},
+    {"engine": {"plan": "stacked"}},
+    {"tracking": {"name": "tensorboard"}},
+    {"partition": {"name": "vertical"}, "algorithm": {"name": "secureboost"}, "privacy": [{"name": "paillier"}]},
+]
+"""Experiments that no real parties can run, of which the file alone tells."""
+
+
+@pytest.mark.parametrize("tables", EARLY, ids=lambda tables: next(iter(tables)))
+def test_what_the_file_alone_refuses_has_the_sentence_of_the_full_check(tables: dict[str, Any], tmp_path: Path):
+    file = written(tmp_path, {"rounds": 1, "partition": {"name": "iid", "clients": 3}, **tables})
+    with pytest.raises(ConfigError) as early:
+        plain_refusals.check(file, [])
+    try:
+        deployable(read(file, []), ["a", "b", "c"])
+    except ConfigError as error:
+        said = str(error)
+    assert str(early.value) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["partition.clients=7", "--nodes", "3"], "partition.clients = 7: the run has 3 nodes"),
+        (["partition.name=feature_skew"], "changes rows as they are read"),
+        (["data.name=file", "data.test=kept.csv"], "data.test names a file"),
+        (["data.name=file", "data.limit=5"], "data.limit takes a part"),
+        (["data.name=file", "data.test=0.6"], "data.test = 0.6 leaves few rows"),
+    ],
+)
+def test_a_trial_is_refused_before_anything_heavy_is_imported(words: list[str], said: str, tmp_path: Path):
+    """Counted in modules, not in seconds: what takes the seconds is torch."""
+    code = (
+        "import sys\n"
+        "from fedatlas.__main__ import main\n"
+        f"sys.argv = ['fedatlas', 'deploy', 'trial', *{words!r}, '--out', {str(tmp_path / 'out')!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, [m for m in ('torch', 'numpy', 'pandas', 'scipy', 'fedatlas.config') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said in done.stderr
+    assert done.stdout.strip() == "2 []"
+
+
+def test_what_can_be_deployed_passes_the_early_check(tmp_path: Path):
+    for tables in (
+        {},
+        {"privacy": [{"name": "secagg"}]},
+        {"seeds": None, "evaluation": {"on": "test"}},
+        given(tmp_path),
+    ):
+        file = written(tmp_path, {key: value for key, value in tables.items() if value is not None})
+        plain_refusals.check_trial(file, ["partition.clients=3"], 3)
+        plain_refusals.check_trial(file, [], 5)
+    plain_refusals.check(tmp_path / "none.toml", [])

@@ -21,7 +21,7 @@ from fedatlas.cli import app
 from fedatlas.errors import ConfigError
 from fedatlas.reporting import write_report
 from fedatlas.terminal import end_table
-from fedatlas.wording import is_spread, number
+from fedatlas.wording import is_spread, number, took_text
 from reports import CURVES, KINDS, Page, at, rows, subjects, summary
 
 TWO = [{"name": "mlp", "hidden": [h], "share": 0.5} for h in (16, 32)]
@@ -154,6 +154,8 @@ def test_the_page_opens_with_the_answer_and_has_no_second_opinion(
         answer, page = summary(runs[kind])["answer"], Page(reports[kind])
         leads = [text for given_, text in page.of("p") if given_.get("class") == "lead"]
         assert leads[0] == answer["text"]
+        took = " ".join(took_text(summary(runs[kind])).split())
+        assert took in " ".join(page.text().split()), "measured, beside the answer"
         assert "do better together than alone" not in page.text()
         if answer["parties"] and answer["compared"]:
             table = page.table("run-answer")

@@ -18,8 +18,9 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import VERTICAL
 from fedatlas.data.by_name import SOURCES
 from fedatlas.data.partition.build import PARTITIONS
+from fedatlas.deployment.refusals import undeployable
 from fedatlas.models import LOSSES, MODELS
-from fedatlas.privacy.mechanisms import LATER, MECHANISMS
+from fedatlas.privacy.mechanisms import LATER, MECHANISMS, every
 from fedatlas.published import EXPERIMENTS
 from fedatlas.registry import Component, field_model, keywords
 from fedatlas.transforms import TRANSFORMS
@@ -67,6 +68,10 @@ def known_names() -> dict[str, Any]:
             for table, registry in REGISTRIES.items()
         },
         "further": {"partition": [VERTICAL], "algorithm": [*SCHEMES], "": [*REDUCERS, *LOSSES, *EXPERIMENTS]},
+        "deployment": {
+            "refused": {name: why for name, made in ALGORITHMS.items() if (why := undeployable(made()))},
+            "mechanisms": {name: one.limits.deployed for name, one in every().items()},
+        },
         "elsewhere": [VERTICAL, *SCHEMES, *LATER_SCHEMES, *LATER, *LATER_ATTACKS, *rules.LATER],
     }
 

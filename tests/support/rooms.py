@@ -71,7 +71,7 @@ ROOMS: dict[str, set[str]] = {
     "runs": RUNS,
     "prediction": COURSE | {"course"},
     "leakage": COURSE,
-    "deployment": RUNS | {"runs", "wire"},
+    "deployment": RUNS | {"spelling", "runs", "wire"},
     "study": RUNS | {"runs"},
     "recommender": RUNS | {"runs", "study"},
     "comparison": RUNS | {"runs", "study"},
@@ -86,7 +86,7 @@ ROOMS: dict[str, set[str]] = {
     "commands": {"api", "config", "spelling", "errors", "files", "plugins", "prediction", "record", "runs"},
     "cli_study": {"errors", "commands", "study", "recommender"},
     "cli_compare": {"errors", "commands", "comparison", "terminal"},
-    "cli_deploy": {"errors", "commands", "deployment", "wire"},
+    "cli_deploy": {"errors", "commands", "deployment", "wire", "wording"},
     "cli": {
         "api",
         "catalogue",

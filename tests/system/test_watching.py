@@ -142,6 +142,7 @@ def test_a_real_run_and_one_that_was_stopped(tmp_path: Path, no_terminal: Callab
     said = no_terminal(done.path)
     assert f"{done.summary['final']['accuracy']:.4f}" in said
     assert "round 2" in said
+    assert " ".join(done.summary["answer"]["text"].split()) in said
     (done.path / "summary.json").unlink()
     assert f"fedatlas run --resume {done.path}" in no_terminal(done.path)
     seeds = run(Experiment.of(seeds=[1, 2], **small), out=tmp_path / "seeds", baselines=False)

@@ -288,6 +288,38 @@ def test_the_sentences_of_other_answers():
     assert "0.010 does not count (evaluation.margin)" in text(whole(asked=ASKED._replace(margin=0.01)))
 
 
+def test_a_deployed_run_says_what_was_reached_and_answers_nobody():
+    """Who judged decides what can be said of how sure it is."""
+    asked = ASKED._replace(judge="server", hold="")
+    there = whole(asked=asked, verdict="not compared", compared=False, seeds=[1], alone=None, gain=None, parties=[])
+    sure = text(there._replace(interval=(0.9, 0.95)))
+    assert sure == (
+        "With FedAvg, the offices together reach AUC 0.930 (0.900 to 0.950) on 834 test rows, 28.8\xa0kB. "
+        "Always answering 'no' reaches 0.500, and the model is better by +0.050 (+0.020 to +0.080). "
+        "The intervals are of 95% over the test rows of one seed, without the chance of training. "
+        "Whether to federate is not answered: nobody trains alone in a deployed run, so whether any of them would do as well alone was "
+        "not measured. Each can measure that by training on its own rows ('fedatlas run') and judging both models on rows that "
+        "neither has seen."
+    )
+    bare = there._replace(over_trivial=None)
+    assert "an interval takes 30 test rows, 10 of them" not in text(bare)
+    assert "Too few to say how sure that is: an interval takes 10 test rows of the rarer class." in text(bare)
+    assert "Too few to say how sure that is: an interval takes 30 test rows." in text(bare._replace(test_rows=20))
+    nodes = bare._replace(asked=asked._replace(judge="nodes"), test_rows=0)
+    assert "reach AUC 0.930 on the test rows of the nodes, " in text(nodes)
+    assert "nodes tell sums, which give AUC no interval; test rows at the server do." in text(nodes)
+    holder = text(there._replace(asked=asked._replace(judge="holder", party="party"), trivial=None, over_trivial=None))
+    assert "whether the party with the label would do as well alone was not measured. It can" in holder
+    assert of_plain(json.loads(json.dumps(there._replace(interval=(0.9, 0.95)).plain()))).interval == [0.9, 0.95]
+
+
+def test_two_seeds_blame_no_party_s_rows():
+    parties = [PartyVerdict(k, name, 500, "too few to say") for k, name in enumerate(("Wien", "Tirol"))]
+    two = text(whole(verdict="cannot tell", gain=None, over_trivial=None, seeds=[1, 2], parties=parties))
+    assert "too few rows" not in two
+    assert "2 seeds are too few for a verdict over seeds: give 3 or more." in two
+
+
 def test_a_no_is_one_on_average_where_a_party_gains_may_gain_or_cannot_be_judged():
     """The mean says no below the margin; a party whose own interval reaches above it is open."""
     near, wide = Ends(0.0, -0.004, 0.005, 0.002), Ends(0.01, -0.03, 0.05, 0.02)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ Missing = Literal["error", "drop", "median"]
 
 SIDES = {"train": "training", "test": "test", "public": "public"}
 """Split -> adjective for its rows."""
+NAMED = 8  # most further columns that a message names
 
 
 def schema_of(dataset: Dataset) -> tuple[Column, ...]:
@@ -37,10 +38,18 @@ def refuse_holes(dataset: Dataset, missing: Missing) -> None:
         return
     names = [column.name for column in schema_of(dataset)]
     first = f"column '{names[columns[0]]}'" if names else "a pixel"
-    more = f" and {len(columns) - 1} more columns have missing cells" if len(columns) > 1 else ""
+    more = _others([names[c] for c in columns[1:]]) if names else ""
     advice = "set data.missing = 'drop' or 'median'" if names else "data.missing = 'drop' leaves out such rows"
     missed = " and ".join(f"{int(found[columns[0]])} {SIDES[name]}" for name, found in counts.items())
     raise DataError(f"'{dataset.name}': {first} is missing in {missed} rows{more}: {advice}.")
+
+
+def _others(names: Sequence[str]) -> str:
+    """Return " (missing cells also in 'b', 'c' and 2 more)"; "" without names."""
+    if not names:
+        return ""
+    listed, rest = ", ".join(f"'{name}'" for name in names[:NAMED]), len(names) - NAMED
+    return f" (missing cells also in {listed}{f' and {rest} more' if rest > 0 else ''})"
 
 
 def drop_holes(dataset: Dataset) -> Dataset:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from re import fullmatch
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -32,7 +32,9 @@ OWN = ("clients", "selected", "weights", "steps")
 def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedModel:
     """Make the message for a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
     hidden = () if columns else OWN
-    kept = {key: value for key, value in RunFolder(folder).summary().items() if key not in PRIVATE}
+    kept: dict[str, Any] = {key: value for key, value in RunFolder(folder).summary().items() if key not in PRIVATE}
+    if "answer" in kept:  # it repeats one of these keys
+        kept["answer"] = {**kept["answer"], "judged_on": []}
     rows = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
     rows = [{key: value for key, value in row.items() if key not in hidden} for row in rows]
     files = {

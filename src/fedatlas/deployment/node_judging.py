@@ -7,7 +7,8 @@ node's rows of each class could be read, as digits.
 
 The sums are those that figures are made of (`metrics.quality`): of classes the weight of those that are truly c, predicted c and both,
 and the loss; of numbers the errors and the moments of the target, standardised as the model learns it. Under secure aggregation they
-are masked as everything else is. AUC, of ranks, and intervals, of single rows, cannot be made of sums and are left out.
+are masked as everything else is. AUC, of ranks, and intervals, of single rows, cannot be made of sums and are left out, but for
+those of accuracy (`judged_sums`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from fedatlas.algorithm import Message, Question, State, Update
 from fedatlas.course.evaluation import ClientModel, Evaluator, NotJudged
 from fedatlas.data.batches import Rows
+from fedatlas.deployment.judged_sums import sure_of
 from fedatlas.errors import first_line
 from fedatlas.grammar import Form
 from fedatlas.metrics import quality
@@ -181,7 +183,7 @@ class NodeJudge(Evaluator):
     def by_metric(self, model: Model | None, clients: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ARG002
         """The metric of the shared model and of the best constant on the nodes' test rows, as their sums tell them.
 
-        No row is known here, so there is no interval.
+        No row is known here, so only the accuracy of rows without weights has an interval, which counts give.
         """
         name, asked = self.metric.name, self.setup.config.evaluation.metric is not None
         found = (
@@ -190,10 +192,13 @@ class NodeJudge(Evaluator):
         said = {"metric": {"name": name, "asked": asked, **_alone(found.get(name)), "test_rows": None, "own": None}}
         if self.last is None:
             return said
-        best = best_constant(self.last)
-        answer = best.answer if self.numbers else self.setup.dataset.class_names[int(best.answer)]
-        about = {"answer": answer, "source": "test rows", "better_by": _alone(None)}
-        return {**said, "trivial": {**_alone(by_sums(best.figures).get(name)), **about}}
+        best, d = best_constant(self.last), self.setup.dataset
+        answer = best.answer if self.numbers else d.class_names[int(best.answer)]
+        reached, alike = by_sums(best.figures).get(name), d.train.weight is None and d.task != "tokens"
+        sure = sure_of(self.last, best.answer, self.metric, found.get(name), reached, alike=alike)
+        said["metric"] |= sure.own
+        about = {"answer": answer, "source": "test rows", "better_by": {**_alone(None), **sure.better_by}}
+        return {**said, "trivial": {**_alone(reached), **about}}
 
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Per-class accuracy, where this process has judged the model; no intervals. The nodes are not asked again."""

@@ -9,6 +9,14 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.constants import values_of
+from fedatlas.deployment.plain_refusals import (
+    COLUMNS,
+    algorithm_refused,
+    clients_refused,
+    mechanism_refused,
+    of_all,
+    of_rows,
+)
 from fedatlas.errors import ConfigError
 from fedatlas.models.initial import by_digest, bytes_of, given, named, read_initial
 from fedatlas.models.registry import MODELS
@@ -17,8 +25,6 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
 from fedatlas.setup.resolution import resolve
 from fedatlas.transforms import TRANSFORMS
-
-MOST_JUDGED = 0.5  # share of a node's rows that are for judging: with a larger one an operator would choose single rows
 
 
 def with_values(config: ExperimentConfig) -> ExperimentConfig:
@@ -65,8 +71,8 @@ def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
 
 def refuse(whole: Checked, names: Sequence[str]) -> None:
     """Raise ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
-    if whole.config.tracking is not None:
-        raise ConfigError("[tracking]: a deployed run tells no tool in this version; remove the table.")
+    for words in of_all(whole.config.plain()):
+        raise ConfigError(words)
     for words in _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names)):
         raise ConfigError(words)
 
@@ -90,62 +96,28 @@ def undeployable(algorithm: Algorithm) -> str:
 def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
     config = whole.config
     if why := undeployable(whole.algorithm):
-        yield f"algorithm.name = '{whole.algorithm.name}': it {why}; choose another algorithm."
+        yield algorithm_refused(whole.algorithm.name, why)
     for table, known in (("algorithm", ALGORITHMS), ("model", MODELS), ("compression", TRANSFORMS)):
         if (part := getattr(config, table)) is not None and part.name not in known:
             yield f"{table}.name = '{part.name}' is a plug-in, and nodes run only what fedatlas brings: take another."
-    if config.seeds is not None:
-        yield "seeds: a deployed run has one seed; write seed = N."
-    if config.model.bn == "local":
-        yield "model.bn = 'local': not in this version of deployment; use 'average'."
-    if config.models:
-        yield "[[models]]: nodes share one network in this version of deployment; use [model]."
-    if config.public is not None:
-        yield "[public]: public rows do not travel in this version of deployment; remove the table."
-    if config.observe is not None:
-        yield "[observe] keeps views of a simulation: not in a deployed run in this version; remove the table."
-    if config.evaluation.drift:
-        yield "evaluation.drift = true looks into clients' labels: not in a deployed run; remove it."
-    if config.evaluation.clients:
-        yield "evaluation.clients: nodes hold out no rows in this version of deployment; remove it."
-    if config.evaluation.on != "test":
-        yield "evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it."
-    able = " and ".join(f"'{name}'" for name, one in every().items() if one.limits.deployed)
+    yield from of_rows(config.plain())
+    able = [name for name, one in every().items() if one.limits.deployed]
     for one in whole.mechanisms:
         if not one.limits.deployed:
-            yield f"[[privacy]] name = '{one.name}': not in this version of deployment; of the mechanisms it has {able}."
-    if config.attack:
-        yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
-    if config.aggregation is not None and config.aggregation.name != "mean":
-        yield f"aggregation.name = '{config.aggregation.name}': not in this version of deployment; use 'mean'."
-    if config.engine.plan == "stacked":
-        yield "engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key."
+            yield mechanism_refused(one.name, able)
     if config.model.init and not by_digest(config.model.init):
         yield "model.init names a file of one machine, and an agreement holds its digest: submit the experiment again."
-    if config.data.test_file:
-        yield "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
-    if config.data.name == "file" and config.data.limit:
-        yield "data.limit takes a part of the rows, and a node trains on all of its own: remove it."
-    if isinstance(config.data.test, float) and config.data.test > MOST_JUDGED:
-        share = f"data.test = {config.data.test:g}"
-        yield f"{share} leaves few rows, and a node trains on half of its own at least: give {MOST_JUDGED} or less."
     if config.data.name == "file" and config.data.options().get("client"):
         yield "data.client says who owns a row, and each node owns its own: remove it."
     if isinstance(config.data.constants, str):
         yield "data.constants names a file of one machine, and an agreement holds its values: submit the experiment again."
     if config.partition.clients != nodes:
-        yield (
-            f"partition.clients = {config.partition.clients}: the run has {nodes} nodes; write partition.clients = {nodes}, "
-            "or name those that take part with --nodes."
-        )
+        yield clients_refused(config.partition.clients, nodes)
 
 
 def _of_columns(whole: Checked, names: list[str]) -> Iterator[str]:
     if not whole.config.parties:
-        yield (
-            "partition.name = 'vertical' deals the columns of one table, and between real parties each has its own table: "
-            "write [[parties]], each with the name of its node."
-        )
+        yield COLUMNS
     if why := whole.of_columns().refusal(whole.how):
         yield why
     parties, listed = [*whole.parties], ", ".join(names)

@@ -239,7 +239,7 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
     else:
         course = Growing(federation, folder, resume=resume, host=columns_host(federation, link))
     progress = EventProgress(job, link)
-    finish(Run(path, run_course(course, progress)), whole, More(), progress)
+    finish(Run(path, run_course(course, progress)), whole, More(deployed=True), progress)
     deliver_model(job, context, names, path, rules, columns=whole.columns)
 
 

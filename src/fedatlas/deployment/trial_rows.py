@@ -18,6 +18,7 @@ from fedatlas.config import ExperimentConfig, parse, read
 from fedatlas.data.dataset import Dataset, Partition, Split
 from fedatlas.data.partition import make_partition
 from fedatlas.deployment.node_rows import SUFFIX, write_stored
+from fedatlas.deployment.plain_refusals import dealt_refused
 from fedatlas.deployment.refusals import deployable, with_values
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.files import write_json
@@ -57,9 +58,7 @@ def deal(config: ExperimentConfig, names: Sequence[str], folder: Path, judge: st
     dataset = load(config, whole.algorithm)
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, config.seed, part.min_size)
     if partition.feature_skew:
-        raise ConfigError(
-            f"partition.name = '{part.name}' changes rows as they are read: not in a trial; take another."
-        )
+        raise ConfigError(dealt_refused(part.name))
     if not names and len(partition.clients) > MOST:
         raise ConfigError(
             f"these rows have {len(partition.clients)} owners, and each node is a process of its own: say how many of them take part, "

@@ -14,7 +14,7 @@ from fedatlas.reporting.ranking_rows import resampled
 from fedatlas.reporting.ranking_tables import ranking_tables
 from fedatlas.verdict.answer import Answer, of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni
-from fedatlas.wording import DASH, capital, count, csv_text, interval_text, number, plural, signed
+from fedatlas.wording import DASH, capital, count, csv_text, interval_text, number, plural, signed, took_text
 
 LISTED, OPEN = 200, 12  # most parties in the table, and most without a fold
 
@@ -29,7 +29,11 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
         told = entry.summary.get("answer")
         if not told:
             continue
-        out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, told["text"])) if several else lead(told["text"]))
+        took = took_text(entry.summary)
+        if several:
+            out.append(Text(Markup("<b>{}</b>. {} {}").format(entry.label, told["text"], took)))
+        else:
+            out += [lead(told["text"]), Text(took)]
         answer, shown = of_plain(told), not several or (found is not None and found.chosen == entry.label)
         out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and shown else []
     return out

@@ -18,6 +18,8 @@ RUN = "fedatlas run --resume FOLDER --baselines"
 def columns_gain_blocks(subject: Subject) -> list[Block]:
     """Return the section; a hint if no baseline was trained."""
     found = subject.summary.get("gain")
+    if not found and subject.summary.get("answer", {}).get("asked", {}).get("judge"):
+        return [notice("Not measured: in a deployed run nobody trains without the others.")]
     if not found:
         hint = Markup(
             "This run has no baseline to compare with: <code>{}</code> grows the same trees without each party."

@@ -195,6 +195,8 @@ def _absent(subject: Subject) -> str | Markup:
         return f"This run is itself a baseline ({subject.summary['algorithm']}): run another algorithm to see what federation adds."
     if "diverged" in subject.summary:
         return "The attackers made the model diverge, so there is no gain to report."
+    if subject.summary.get("answer", {}).get("asked", {}).get("judge"):
+        return "Not measured: nobody trains alone in a deployed run."
     return Markup(
         "Not measured in this run. To see each client's gain, run again with <code>fedatlas run --baselines</code>, which also "
         "trains every client alone and all rows pooled, and compares the three here."

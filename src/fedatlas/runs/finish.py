@@ -16,6 +16,7 @@ from fedatlas.reporting import write_report
 from fedatlas.runs import baselines, columns_baselines
 from fedatlas.runs.answer import answer_of, told
 from fedatlas.runs.columns_answer import columns_answer
+from fedatlas.runs.deployed_answer import deployed_answer
 from fedatlas.runs.price import train_unprotected
 from fedatlas.setup.checked import Checked
 
@@ -34,6 +35,7 @@ class More(NamedTuple):
     options: Mapping[str, Any] = {}  # what a new run was asked for beside its configuration
     price: bool = False  # whether the same run is made without protection, to measure what that costs
     shared: Path | None = None  # folder of baselines that several runs need, each trained once; the run gets a copy
+    deployed: bool = False  # whether its parties are real, and nobody trains alone
 
 
 WHOLE = More()
@@ -76,7 +78,7 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
     if more.price and run is not None and "diverged" not in summary:
         train_unprotected(path, whole.module, progress, run)
     wanted = more.report or more.price or more.baselines is not False or more.shared
-    if wanted and (found := answer_of(path, summary)) is not None:
+    if wanted and (found := (deployed_answer if more.deployed else answer_of)(path, summary)) is not None:
         summary["answer"] = told(found)
         write_summary(RunFolder(path), summary)
     return closed(Run(path, summary), more, progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from fedatlas.verdict.price import Price, RunEffort, mean_price
 from fedatlas.verdict.price import of_plain as price_of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
 
+Judge = Literal["", "server", "nodes", "holder"]  # the last is the party with the label, of those that hold columns
+
 
 class Asked(NamedTuple):
     """What is asked, in the words of the person who asks."""
@@ -39,6 +41,7 @@ class Asked(NamedTuple):
     rows: str = "test row"  # the rows judged on, one of them
     trivial: str = ""  # the reference: "always answering 'no'"
     hold: str = ""  # the key that judges each party on rows of its own; "" where there is none
+    judge: Judge = ""  # of a deployed run, in which nobody trains alone: who judged
 
     @property
     def better(self) -> float:
@@ -83,6 +86,7 @@ class Answer(NamedTuple):
     swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # what calms it
     price: Price | None = None  # of protection, where it was measured
+    interval: Sequence[float] | None = None  # low and high of `together` on these test rows, of a deployed run
 
     def plain(self) -> dict[str, Any]:
         """Return the answer as plain values for JSON; `of_plain` reads them back."""

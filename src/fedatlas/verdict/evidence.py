@@ -145,8 +145,19 @@ def of_draws(gap: Floats, informative: int, shares: Shares | None = None) -> Dif
     value, known = float(gap[0]), gap[1:][np.isfinite(gap[1:])]
     if not math.isfinite(value):
         return None
+    return _with_few(value, float(known.std()) if len(known) > 1 else 0.0, informative, shares)
+
+
+def of_counts(shares: Shares) -> Difference:
+    """Return the difference of two shares of right answers from its counts: the spread that the draws of `of_draws` estimate."""
+    n, apart = shares.rows, shares.won + shares.lost
+    value = (shares.won - shares.lost) / n
+    return _with_few(value, math.sqrt(max(apart / n - value**2, 0.0) / n), round(apart), shares)
+
+
+def _with_few(value: float, spread: float, informative: int, shares: Shares | None) -> Difference:
+    """Return a difference whose spread makes up for the few rows that bear on it."""
     n = max(informative, 2)
-    spread = float(known.std()) if len(known) > 1 else 0.0
     if shares is not None and shares.rows and not shares.won + shares.lost:
         return Difference(value, 1 / shares.rows, 1, shares)
     return Difference(value, spread * math.sqrt(n / (n - 1)), n - 1, shares)

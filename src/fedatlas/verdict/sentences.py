@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from fedatlas.verdict.answer import Answer
 from fedatlas.verdict.digits import Digits, digits_of
-from fedatlas.verdict.evidence import RARE, ROWS, SEEDS, enough
+from fedatlas.verdict.evidence import LEVEL, RARE, RARITY, ROWS, SEEDS, enough
 from fedatlas.verdict.price import price_text
 from fedatlas.verdict.rule import Ends
 from fedatlas.verdict.sure import sure_text
 from fedatlas.verdict.whom import few_text, left_out_text, lonely_texts, nobody_else, several, whom_text
-from fedatlas.wording import bytes_text, capital, count, number
+from fedatlas.wording import bytes_text, capital, count, number, plural
 
 
 def text(found: Answer) -> str:
     """Return the paragraph: should we federate, with which scheme, at which cost, for whom, how sure."""
+    if found.asked.judge:
+        return " ".join(
+            filter(None, (_reached(found), _beyond(found), _how_sure(found), _alone_text(found), swing_text(found)))
+        )
     if not found.compared:
         return " ".join(filter(None, (_uncompared(found), _beyond(found), _priced(found), swing_text(found))))
     first = f"{_lead(found)}: {figures_text(found)}, {bytes_text(found.asked.cost)}{_cost_of(found)}"
@@ -165,6 +169,42 @@ def _uncompared(found: Answer) -> str:
         f"Whether to federate is not answered, since nothing was trained to compare with: run again with --baselines, which also "
         f"trains each {asked.party} alone. With {asked.scheme}, {asked.words} is {number(found.together)} on "
         f"{count(found.test_rows, found.asked.rows)}, {bytes_text(asked.cost)}{_cost_of(found)}."
+    )
+
+
+def _reached(found: Answer) -> str:
+    """Return what real parties reach together, on how many rows, at which cost."""
+    asked = found.asked
+    ends = "" if found.interval is None else f" ({' to '.join(map(number, found.interval))})"
+    rows = count(found.test_rows, asked.rows) if found.test_rows else f"the {asked.rows}s"
+    return (
+        f"With {asked.scheme}, the {plural(asked.party)} together reach {asked.words} {number(found.together)}{ends} on "
+        f"{rows}{' of the nodes' if asked.judge == 'nodes' else ''}, {bytes_text(asked.cost)}{_cost_of(found)}."
+    )
+
+
+def _how_sure(found: Answer) -> str:
+    """Return what the intervals of a deployed run count, or why there is none."""
+    asked = found.asked
+    if found.interval is not None:
+        many = "s are" if found.over_trivial is not None else " is one"
+        return f"The interval{many} of {LEVEL:.0%} over the {asked.rows}s of one seed, without the chance of training."
+    if found.test_rows and not enough(found.test_rows):
+        return f"Too few to say how sure that is: an interval takes {ROWS} {asked.rows}s{_rarer(found)}."
+    if asked.judge == "nodes":
+        return f"How sure that is cannot be said: nodes tell sums, which give {asked.words} no interval; {asked.rows}s at the server do."
+    rare = f"{RARE} {asked.rows}s of the rarer class" if asked.figure in RARITY else "more"
+    return f"Too few to say how sure that is: an interval takes {rare}."
+
+
+def _alone_text(found: Answer) -> str:
+    """Return that a deployed run compares with nobody who trains alone, and how that is measured."""
+    holder = found.asked.judge == "holder"
+    who, each, own = ("the party with the label", "It", "columns") if holder else ("any of them", "Each", "rows")
+    return (
+        f"Whether to federate is not answered: nobody trains alone in a deployed run, so whether {who} would do as well alone was not "
+        f"measured. {each} can measure that by training on its own {own} ('fedatlas run') and judging both models on rows that "
+        "neither has seen."
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedatlas.verdict.answer import Answer
-from fedatlas.verdict.evidence import RARE, ROWS, enough
+from fedatlas.verdict.evidence import RARE, ROWS, SEEDS, enough
 from fedatlas.verdict.rule import PartyVerdict
 from fedatlas.wording import count, listed
 
@@ -23,6 +23,8 @@ def whom_text(found: Answer) -> str:
         return f"judged on everybody's rows, so no {party} is named{how}"
     if not found.parties:
         return f"each seed deals the rows anew, so no {party} is named" if len(found.seeds) > 1 else ""
+    if 1 < len(found.seeds) < SEEDS:  # there is no interval over so few, whatever the rows
+        return ""
     said = {
         "gains": "certain for {}",
         "loses": "certainly worse for {}",

@@ -1,0 +1,140 @@
+"""Refusals of a deployed run that the plain values of an experiment show: before anything heavy is imported, so in well under a second.
+
+The full check (`deployment.refusals`) asks the same function. What names mean it asks the registries; here a shipped list knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedatlas import spelling
+from fedatlas.errors import ConfigError
+
+MOST_JUDGED = 0.5  # share of a node's rows that are for judging: with a larger one an operator would choose single rows
+CHANGING = "feature_skew"  # the partition that changes rows as they are read
+COLUMNS = (
+    "partition.name = 'vertical' deals the columns of one table, and between real parties each has its own table: write [[parties]], "
+    "each with the name of its node."
+)
+
+
+def check(path: Path | None, overrides: Sequence[str], nodes: int | None = None) -> None:
+    """Raise the ConfigError of the full check for what no deployed run can do. A file that cannot be read is left to it.
+
+    ``nodes``: how many take part; None where that is not known yet.
+    """
+    values = spelling.values_of(path, overrides)
+    if values is None:
+        return
+    for words in of_all(values) if of_columns(values) else (*of_all(values), *_of_names(values)):
+        raise ConfigError(words)
+    clients = _at(values, "partition", "clients")
+    if nodes is not None and isinstance(clients, int) and clients != nodes and not of_columns(values):
+        raise ConfigError(clients_refused(clients, nodes))
+
+
+def check_trial(path: Path | None, overrides: Sequence[str], nodes: int | None) -> None:
+    """Raise ConfigError as `check` does, for a trial, which deals rows. It sets partition.clients, unless an override does."""
+    given = any(text.partition("=")[0].strip() == "partition.clients" for text in overrides)
+    check(path, overrides, nodes if given else None)
+    name = _at(spelling.values_of(path, overrides) or {}, "partition", "name")
+    if name == CHANGING:
+        raise ConfigError(dealt_refused(CHANGING))
+
+
+def clients_refused(clients: int, nodes: int) -> str:
+    """Return the sentence for another number of clients than nodes."""
+    return (
+        f"partition.clients = {clients}: the run has {nodes} nodes; write partition.clients = {nodes}, "
+        "or name those that take part with --nodes."
+    )
+
+
+def dealt_refused(name: str) -> str:
+    """Return the sentence for a partition whose rows cannot be dealt."""
+    return f"partition.name = '{name}' changes rows as they are read: not in a trial; take another."
+
+
+def of_columns(values: Mapping[str, Any]) -> bool:
+    """Return whether parties hold columns, as far as the values tell."""
+    return bool(values.get("parties")) or _at(values, "partition", "name") == "vertical"
+
+
+def _of_names(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why the algorithm and the mechanisms that are named run between no real parties, then what the rest refuses."""
+    known = spelling.known()["deployment"]
+    if isinstance(name := _at(values, "algorithm", "name"), str) and name in known["refused"]:
+        yield algorithm_refused(name, known["refused"][name])
+    held = values.get("privacy")
+    for one in held if isinstance(held, list) else ():
+        name = one.get("name") if isinstance(one, Mapping) else None
+        if isinstance(name, str) and name in known["mechanisms"] and not known["mechanisms"][name]:
+            yield mechanism_refused(name, [able for able, there in known["mechanisms"].items() if there])
+    yield from of_rows(values)
+
+
+def algorithm_refused(name: str, why: str) -> str:
+    """Return the sentence for an algorithm."""
+    return f"algorithm.name = '{name}': it {why}; choose another algorithm."
+
+
+def mechanism_refused(name: str, able: Sequence[str]) -> str:
+    """Return the sentence for a mechanism. ``able``: those that can be deployed."""
+    listed = " and ".join(f"'{one}'" for one in able)
+    return f"[[privacy]] name = '{name}': not in this version of deployment; of the mechanisms it has {listed}."
+
+
+def of_all(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why no run can be deployed, whatever its parties hold."""
+    if values.get("tracking") is not None:
+        yield "[tracking]: a deployed run tells no tool in this version; remove the table."
+    if _at(values, "partition", "name") == "vertical" and not values.get("parties"):
+        yield COLUMNS
+
+
+def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is not possible, or not yet, between real parties that hold rows, from plain values: all, or those that are given."""
+    if values.get("seeds") is not None:
+        yield "seeds: a deployed run has one seed; write seed = N."
+    if _at(values, "model", "bn") == "local":
+        yield "model.bn = 'local': not in this version of deployment; use 'average'."
+    if values.get("models"):
+        yield "[[models]]: nodes share one network in this version of deployment; use [model]."
+    if values.get("public") is not None:
+        yield "[public]: public rows do not travel in this version of deployment; remove the table."
+    if values.get("observe") is not None:
+        yield "[observe] keeps views of a simulation: not in a deployed run in this version; remove the table."
+    yield from _of_judging(values)
+    if values.get("attack"):
+        yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
+    if (rule := _at(values, "aggregation", "name")) not in {None, "mean"}:
+        yield f"aggregation.name = '{rule}': not in this version of deployment; use 'mean'."
+    if _at(values, "engine", "plan") == "stacked":
+        yield "engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key."
+
+
+def _of_judging(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the refusals of judging, and of the rows that are judged or left out."""
+    if _at(values, "evaluation", "drift") is True:
+        yield "evaluation.drift = true looks into clients' labels: not in a deployed run; remove it."
+    if _at(values, "evaluation", "clients"):
+        yield "evaluation.clients: nodes hold out no rows in this version of deployment; remove it."
+    if _at(values, "evaluation", "on") == "validation":
+        yield "evaluation.on = 'validation': judging is on test rows in this version of deployment; remove it."
+    test = _at(values, "data", "test")
+    if isinstance(test, str) and test != "own":
+        yield "data.test names a file: give it to the server (--test), or name a share that every node keeps for judging."
+    if isinstance(test, float) and test > MOST_JUDGED:
+        yield (
+            f"data.test = {test:g} leaves few rows, and a node trains on half of its own at least: give {MOST_JUDGED} or less."
+        )
+    if _at(values, "data", "name") == "file" and _at(values, "data", "limit"):
+        yield "data.limit takes a part of the rows, and a node trains on all of its own: remove it."
+
+
+def _at(values: Mapping[str, Any], table: str, key: str) -> Any:
+    """Return the value at ``table.key``; None where there is none, or the table is none."""
+    held = values.get(table)
+    return held.get(key) if isinstance(held, Mapping) else None
