@@ -1,4 +1,4 @@
-"""By hand: what a wish for low cost is worth, bounds with one side, and of how many settings a verdict speaks."""
+"""By hand: what a wish for low cost is worth, and bounds with one side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from scipy import stats
 
 from fedatlas.recommender.contest import quantiles
 from fedatlas.recommender.ranking import mean_low, utility_of
-from fedatlas.study.verdict import sentences
 from test_recommend import fitted
 
 
@@ -41,32 +40,3 @@ def test_a_bound_of_order_statistics_holds_as_often_as_it_says() -> None:
         low, _ = quantiles(stream.normal(size=39), 0.9)  # rank 4 of 39: exactly 0.9 on average
         hit += int((stream.normal(size=20) >= low).sum())
     assert hit / 10_000 == pytest.approx(0.9, abs=0.012)  # a two-sided bound would have 0.95
-
-
-def setting(number: int, first: list[str], lead: float = 0.05) -> dict[str, object]:
-    over = {"over": "b", "value": lead, "low": lead / 2, "high": 2 * lead}
-    none = {"accuracy": None}
-    return {"levels": {"f": str(number)}, "first": first, "lead": over, "baseline": none, "choices": []}
-
-
-def test_a_verdict_speaks_of_the_settings_that_finished() -> None:
-    """Nine settings, of which one has no finished run: a wins in 5 of 8, and in 2 of 8 nothing can be told apart."""
-    firsts = [["a"]] * 5 + [["b"]] + [["a", "b"]] * 2 + [[]]
-    record = [
-        {"choice": name, "twin": None, "alone": alone, "difference": None} for name, alone in (("a", 5), ("b", 1))
-    ]
-    found = {
-        "settings": [setting(i, first) for i, first in enumerate(firsts)],
-        "record": record,
-        "choices": ["a", "b"],
-        "seeds": 3,
-        "reference": None,
-        "effects": {},
-        "outcomes": {"a": {"done": 20, "failed": 3, "diverged": 1}},
-        "twins": {},
-    }
-    said = sentences(found)
-    assert said[0] == "a wins in 5 of 8 settings, by 5.0 points over the next in the median setting."
-    assert said[1].startswith("b wins in 1 of 8 settings")
-    assert said[2] == "In 2 of 8 the best cannot be told apart from others; among them are b (2) and a (2)."
-    assert "a: 1 diverged and 3 failed of 24 runs; no average above includes them." in said

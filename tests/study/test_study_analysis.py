@@ -100,7 +100,8 @@ def test_the_analysis_answers_and_the_order_of_the_table_changes_nothing():
     rows = planted()
     found = analysis(study(rows))
     text = " ".join(found["sentences"])
-    assert "federation f1: scaffold wins" in text
+    assert "federation f1: By mean accuracy: scaffold" in text
+    assert "scaffold is better than fedavg" in text
     assert "federation f0: " in text
     assert "cannot be told apart" in text
     assert "fedavg_secagg has the same quality as fedavg by construction" in text

@@ -12,7 +12,6 @@ from fedatlas.metrics.metric import METRICS
 from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
 from fedatlas.reporting.ranking import Ranked, ranked
 from fedatlas.reporting.ranking_rows import resampled
-from fedatlas.verdict.schemes import Pair
 from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 
 Plain = Mapping[str, Any]
@@ -37,7 +36,7 @@ def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[st
         return {"figure": None, "words": "", "rows": [], "pairs": [], "take": "", "sentences": [NOTHING, *ends]}
     rows = [row(name, runs[name], found) for name in found.ranking.order]
     told = [found.text, *taken_text(out, found.chosen), *remarks(rows, found, out, keys), *ends]
-    pairs = [plain_pair(one) for one in found.ranking.pairs]
+    pairs = [one.plain() for one in found.ranking.pairs]
     head = {"figure": found.figure, "words": found.words, "rows": rows, "pairs": pairs}
     return {**head, "take": found.chosen, "sentences": told}
 
@@ -66,12 +65,6 @@ def curve_of(rows: Sequence[Mapping[str, Any]], figure: str) -> list[float | Non
     known = next((key for key in (figure, "accuracy") if any(key in row for row in rows)), None)
     usable = known == figure or (figure not in METRICS or not METRICS[figure].lower_is_better)
     return [row.get(known) for row in rows[1:]] if known is not None and usable else []
-
-
-def plain_pair(pair: Pair) -> dict[str, Any]:
-    """Return a pair as plain values: the difference with its interval, p after Holm's rule, in how many seeds it is ahead."""
-    gap = None if pair.difference is None else pair.difference._asdict()
-    return {**pair._asdict(), "difference": gap, "may_tell": pair.may_tell}
 
 
 def end_lines(one: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedatlas.files import write_json, write_text
+from fedatlas.study.answer_text import answer_of
+from fedatlas.study.answers import answers
 from fedatlas.study.effects import effects, grouped_levels
 from fedatlas.study.front import FrontChoice, fronts
 from fedatlas.study.measurements import FEATURES, Measurements, Setting, level, value_of
@@ -48,8 +50,8 @@ def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = ()) ->
 def analysis(study: Measurements, *, seed: int = 0) -> Plain:
     """Return the whole analysis of the measurements. Without several seeds there are no intervals, and a sentence says so."""
     where, front = standings(study, seed=seed, level=LEVEL), fronts(study, seed=seed)
-    told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any()]
-    found = {
+    told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any(axis=2).sum() > 1]
+    found: Plain = {
         "study": study.name,
         "confidence": LEVEL,
         "factors": dict.fromkeys(study.settings, "setting") | dict.fromkeys(study.choices, "choice"),
@@ -61,8 +63,9 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
         "record": [record(study, where, choice) for choice in study.choice_names()],
         "effects": {response: effects_of(study, response, seed) for response in told},
         "outcomes": outcomes(study),
+        "answer": answer_of(study, answers(study)),
     }
-    return dict(as_json(found | {"sentences": sentences(found)}))
+    return dict(as_json(found | {"sentences": [*found["answer"]["sentences"], *sentences(found)]}))
 
 
 def setting(

@@ -9,6 +9,7 @@ from fedatlas.privacy.mechanisms import made
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.study.children import Ended
 from fedatlas.study.heterogeneity import heterogeneity
+from fedatlas.study.judged import judged_figures
 from fedatlas.study.messages import count_messages
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import prefix, responses
@@ -30,7 +31,8 @@ def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
         memory = max(peak, said.get("memory", 0))
         found |= {"cpu_seconds": ended.cpu_seconds, "memory_mib": memory / 2**20 if memory else None}
         found |= facts(run.config(), summary)
-    return Outcome(ended.status, ended.reason or DONE, rows, summary, found)
+    kept = judged_figures(run, summary) if ended.status == "done" else None
+    return Outcome(ended.status, ended.reason or DONE, rows, {**summary, **({"judged": kept} if kept else {})}, found)
 
 
 def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
