@@ -59,8 +59,8 @@ class Evaluator:
         self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
         self.keys: tuple[str, ...] = QUALITY["numbers" if self.numbers else "classes"]
-        # the metric that the experiment names, if rows have no field for it anyway: for [stop] and for the curve
-        self.followed: tuple[str, ...] = tuple({setup.config.evaluation.metric or ""} - {"", *self.keys})
+        # the metric of the answer, if rows have no field for it anyway: for [stop] and for the curve
+        self.followed: tuple[str, ...] = tuple({self.metric.name} - {*self.keys})
         self.keys += self.followed
         self.headline = "rmse" if self.numbers else "accuracy"
         self._trivial: Trivial | None = None

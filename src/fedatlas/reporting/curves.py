@@ -28,7 +28,7 @@ from fedatlas.wording import (
 )
 
 CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
-NAMED = ("auc", "balanced_accuracy", "pr_auc", "log_loss")  # in the rows if `evaluation.metric` names it
+NAMED = ("auc", "balanced_accuracy", "pr_auc", "log_loss")  # in the rows if it is the run's metric
 LOWER = LOWER_IS_BETTER | {"log_loss"}
 AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}
 TRAINING = "training rows of the clients"
