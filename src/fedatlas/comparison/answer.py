@@ -12,6 +12,7 @@ from fedatlas.metrics.metric import METRICS
 from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
 from fedatlas.reporting.ranking import Ranked, ranked
 from fedatlas.reporting.ranking_rows import resampled
+from fedatlas.verdict.price import of_plain, price_text
 from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 
 Plain = Mapping[str, Any]
@@ -35,7 +36,8 @@ def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[st
     if found is None:
         return {"figure": None, "words": "", "rows": [], "pairs": [], "take": "", "sentences": [NOTHING, *ends]}
     rows = [row(name, runs[name], found) for name in found.ranking.order]
-    told = [found.text, *taken_text(out, found.chosen), *remarks(rows, found, out, keys), *ends]
+    prices = [line for one in rows if one["scheme"] != found.chosen for line in price_lines(out, one, found)]
+    told = [found.text, *taken_text(out, found.chosen), *prices, *remarks(rows, found, out, keys), *ends]
     pairs = [one.plain() for one in found.ranking.pairs]
     head = {"figure": found.figure, "words": found.words, "rows": rows, "pairs": pairs}
     return {**head, "take": found.chosen, "sentences": told}
@@ -47,6 +49,17 @@ def taken_text(out: Path, name: str) -> list[str]:
     if top is None or not (top.path / SUMMARY).exists() or "answer" not in (summary := top.summary()):
         return []
     return [f"{name}: {summary['answer']['text']}"]
+
+
+def price_lines(out: Path, row: dict[str, Any], found: Ranked) -> list[str]:
+    """Return what protection costs another scheme than the one to take; nothing where that was not measured."""
+    top = RunFolder(out / row["scheme"])
+    summary = top.summary() if (top.path / SUMMARY).exists() else {}
+    price = of_plain(summary.get("answer", {}).get("price"))
+    if price is None:
+        return []
+    told = price_text(price, found.words, lower_is_better=found.lower_is_better, several=len(row["seeds"]) > 1)
+    return [f"{row['scheme']}: {told}"]
 
 
 def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: Sequence[str]) -> list[str]:
