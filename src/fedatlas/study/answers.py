@@ -38,6 +38,11 @@ class KeptFigures(NamedTuple):
     figures: Mapping[int, Mapping[str, Floats]]  # client -> kind -> (1 + draws,)
 
     @property
+    def drawn(self) -> bool:
+        """Whether the table keeps the figure in draws of the test rows, and not on all of them only."""
+        return all(len(one["together"]) > 1 for one in self.figures.values())
+
+    @property
     def mean(self) -> SeedDraws:
         """The mean over the parties by test rows, in each draw."""
         rows = np.array([p.judged.rows for p in self.parties.values()], dtype=np.float64)
@@ -183,7 +188,7 @@ def asked_of(runs: Sequence[RunRow], choice: str, figure: str, cost: SchemeCost)
         config.get("evaluation", {}).get("margin") or 0.0,
         config.get("words", {}).get("party") or "client",
         cost.bytes,
-        "test row",
+        "validation row" if config.get("evaluation", {}).get("on") == "validation" else "test row",
         trivial if len(seeds) == 1 else "always answering the commonest class",
         HOLD,
     )
