@@ -131,18 +131,23 @@ def _on_own_rows(clients: Sequence[Plain], part: str) -> float | None:
     return sum(n * value for n, value in known) / total if total else None
 
 
-def table_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return the rows of an answer as aligned lines."""
+def table_cells(answer: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of an answer as texts, below their heads; nothing without a row."""
     if not answer["rows"]:
         return []
     parts = [part for part in BASELINES if any(one[part] is not None for one in answer["rows"])]
-    head = ["scheme", f"{answer['words']}, mean", "sd", "seeds", *(PARTS[p] for p in parts), "sent", "time"]
-    cells = [head]
+    cells = [["scheme", f"{answer['words']}, mean", "sd", "seeds", *(PARTS[p] for p in parts), "sent", "time"]]
     for one in answer["rows"]:
         sent = bytes_text(one["bytes"])
         values = [number(one["mean"]), number(one["sd"]), str(len(one["seeds"])), *(number(one[p]) for p in parts)]
         cells.append([one["scheme"], *values, sent, seconds_text(one["seconds"])])
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    return cells
+
+
+def table_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the rows of an answer as aligned lines."""
+    cells = table_cells(answer)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
             cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))

@@ -218,6 +218,16 @@ def values_text(values: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={level_name(value)}" for key, value in values.items())
 
 
+def winner_text(record: Plain, done: Run) -> str:
+    """Return what the winner reaches on test rows."""
+    shown_by: Plain = {**done.summary}
+    if tested := done.summary.get("test"):
+        shown_by |= {"final": tested, "metric": tested.get("metric")}
+    figure, value = figure_of(shown_by)
+    reached = "-" if value is None else f"{value:.4f}"
+    return f"The winner, {values_text(record['winner'])}, reaches {figure} {reached} on test rows, which no choice has used."
+
+
 def lines(record: Plain, done: Run, out: Path) -> list[str]:
     """Return the answer: the best trials, what the winner reaches on test rows, and the files."""
     best = sorted(record["trials"], key=better, reverse=True)
@@ -227,16 +237,11 @@ def lines(record: Plain, done: Run, out: Path) -> list[str]:
     told = [f"{figure} {one['validation']:.4f} on validation rows: {values_text(one['values'])}" for one in shown]
     if lost:
         told.append(f"{len(lost)} of {len(record['trials'])} trials did not come to their end.")
-    shown_by: Plain = {**done.summary}
-    if tested := done.summary.get("test"):
-        shown_by |= {"final": tested, "metric": tested.get("metric")}
-    figure, value = figure_of(shown_by)
-    reached = "-" if value is None else f"{value:.4f}"
     answer = [done.summary["answer"]["text"]] if "answer" in done.summary else []
     return [
         *told,
         *record["notices"],
-        f"The winner, {values_text(record['winner'])}, reaches {figure} {reached} on test rows, which no choice has used.",
+        winner_text(record, done),
         *answer,
         f"Its file: {out / WINNER}; its run: {done.path}",
     ]

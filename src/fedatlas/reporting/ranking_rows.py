@@ -23,8 +23,8 @@ def resampled(run: RunFolder, summary: Mapping[str, Any]) -> SeedDraws | None:
     metric = METRICS.get(summary.get("metric", {}).get("name", ""))
     if metric is None or "per_client" not in summary:
         return None
-    arrays, clients = run.arrays(JUDGED), [row["client"] for row in summary["per_client"]]
-    arrays = of_test(arrays) if "test" in summary else arrays
+    kept, clients = run.arrays(JUDGED), [row["client"] for row in summary["per_client"]]
+    arrays = of_test(kept) if "test" in summary else kept
     own = [k for k in clients if own_of(arrays, k) is not None]
     if not own and not any(f"{part}-{k}" in arrays for part in ("score", "weight") for k in clients):
         clients = clients[:1]  # all share the model and the rows
