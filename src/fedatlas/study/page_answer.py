@@ -15,10 +15,16 @@ ENDS = ("value", "low", "high")
 
 
 def answer_leads(found: Analysis) -> list[Block]:
-    """Return the answer, then the sentences behind it."""
-    said = found["answer"]["sentences"]
-    rest = " ".join(found["sentences"][len(said) :])
-    return [*map(lead, said), *([Text(rest)] if rest else []), *answer_table(found)]
+    """Return the answer, between the sentences before and behind it."""
+    said, every = found["answer"]["sentences"], found["sentences"]
+    at = every.index(said[0])
+    before, rest = (" ".join(part) for part in (every[:at], every[at + len(said) :]))
+    return [
+        *([Text(before)] if before else []),
+        *map(lead, said),
+        *([Text(rest)] if rest else []),
+        *answer_table(found),
+    ]
 
 
 def answer_table(found: Analysis) -> list[TableBlock]:
