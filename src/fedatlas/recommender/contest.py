@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fedatlas.errors import DataError
 from fedatlas.recommender.predictors import Kernel, fit, gaussian, inverse_distance, left_out, scales
-from fedatlas.study.effects import noise_between
 from fedatlas.study.measurements import OUTCOMES, ROUNDS, Bools, Floats, Ints, Measurements, Setting, beats_majority
 from fedatlas.study.responses import RESPONSES, which
+from fedatlas.study.seed_noise import noise_between
 
 EDGE = 1e-3  # a share is clipped this far from 0 and 1 before its logit
 WAYS = ("inverse distance", "gaussian process")

@@ -18,6 +18,7 @@ from fedatlas.study.measurements import ROUNDS, Measurements, Setting, measureme
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
 from fedatlas.study.table import Table
+from fedatlas.study.test_rows import JUDGED_ON, RIGHT, right_rows
 
 OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, in addition to its rates
 Examples = Mapping[str, Mapping[Setting, Row]]
@@ -51,7 +52,9 @@ def run_of(table: Table, row: Row) -> Plain:
     told = {FACTS.get(column, column): x for column, x in values_of(row).items()}
     out = {**row, **dict.fromkeys(FACTS.values()), **told}
     if row["kind"] == "cell" and row["status"] == "done":
-        out["curves"] = curves_of(table.rows(row["run_key"]), table.summary(row["run_key"]) or {})
+        summary = table.summary(row["run_key"]) or {}
+        out["curves"] = curves_of(table.rows(row["run_key"]), summary)
+        out |= {RIGHT: right_rows(summary), JUDGED_ON: summary.get(JUDGED_ON)}
     return out
 
 
