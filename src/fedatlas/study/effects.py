@@ -23,7 +23,6 @@ from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats, Ints, Measurements
 from fedatlas.study.measurements import level as level_of
 from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
-from fedatlas.verdict.evidence import student
 
 DRAWS = 4000
 MOST_LEVELS = 6  # of a numeric factor, before its levels are grouped in thirds
@@ -85,6 +84,8 @@ def effects(study: Measurements, response: str, *, seed: int = 0, level: float =
     told = np.isfinite(weights).all(axis=1) & np.isfinite(errors)
     told[0] = False  # the mean
     if blocks:
+        from fedatlas.verdict.evidence import student  # of SciPy, which the recommender's answers do without
+
         margins: Floats | None = errors[told] * student(1 - (1 - level) / 2 / max(int(told.sum()), 1), len(set(blocks)) - 1)
     else:
         margins = _margins(weights[told], cells, there, noise, seed, level, draws)

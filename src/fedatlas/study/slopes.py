@@ -18,7 +18,6 @@ import numpy as np
 from fedatlas.errors import DataError
 from fedatlas.study.effects import RANDOM, TOLD
 from fedatlas.study.measurements import Floats, Measurements
-from fedatlas.verdict.evidence import student
 
 FACTS = {"nodes": 1.0, "rows": 1.0, "heterogeneity": 0.1}  # the step of which a slope is told: a doubling, or 0.1 of h
 VARIED = {
@@ -47,6 +46,8 @@ class Slopes(NamedTuple):
 
 def slopes(study: Measurements, response: str, level: float = 0.95) -> Slopes:
     """Return the slopes of a response."""
+    from fedatlas.verdict.evidence import student  # of SciPy
+
     try:
         features, data = study.features()
     except DataError:  # a table without the facts of its federations
