@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedatlas.recommender.contest import quantiles
-from fedatlas.recommender.ranking import mean_low, utility_of
+from fedatlas.recommender.ranking import further_low, utility_of
 from test_recommend import fitted
 
 
@@ -22,15 +22,18 @@ def test_of_two_costs_the_lower_is_worth_more() -> None:
     assert utility_of(fit, both, {"accuracy": 3.0, "bytes": 1.0}) == pytest.approx([0.75, 1.0])
 
 
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_the_bound_of_a_mean_has_one_side(confidence: float) -> None:
-    """mean - t s / sqrt(n) with the quantile at the confidence itself; a two-sided one would lie at (1 + confidence) / 2."""
+@pytest.mark.parametrize("confidence", [0.8, 0.98])
+def test_the_bound_of_a_further_data_set_has_one_side(confidence: float) -> None:
+    """mean - t s sqrt(1 + 1/n) with the quantile at the confidence itself; of one group, only its mean counts, and its variance."""
     values = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    found, groups = mean_low(values, np.arange(6), confidence), stats.sem(values)
-    bounds = [values.mean() - stats.t.ppf(q, 5) * groups for q in (confidence, (1 + confidence) / 2)]
-    assert found == pytest.approx(bounds[0], abs=0.3 * (bounds[0] - bounds[1]))  # t is simulated
-    pairs = np.repeat(values, 2)  # two of a group count as one
-    assert mean_low(pairs, np.repeat(np.arange(6), 2), confidence) == pytest.approx(found)
+    found, t = further_low(values, np.arange(6), confidence), stats.t.ppf(confidence, 5)
+    assert found == pytest.approx(values.mean() - t * values.std(ddof=1) * np.sqrt(7 / 6), rel=0.02)  # t is simulated
+    pairs, groups = np.repeat(values, 2), np.repeat(np.arange(6), 2)
+    assert further_low(pairs, groups, confidence) == pytest.approx(found), "two of a group count as one"
+    apart = pairs + np.tile([-1.0, 1.0], 6)
+    within = values.mean() - t * np.sqrt((values.var(ddof=1) + 1.0) * 7 / 6)
+    assert further_low(apart, groups, confidence) == pytest.approx(within, rel=0.02)
+    assert further_low(values[:1], np.arange(1), confidence) == -np.inf, "one data set tells nothing of another"
 
 
 def test_a_bound_of_order_statistics_holds_as_often_as_it_says() -> None:

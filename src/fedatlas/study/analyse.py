@@ -23,7 +23,8 @@ from fedatlas.study.page import render
 from fedatlas.study.plain import Plain, RunRow
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.responses import which
-from fedatlas.study.study_status import reasons
+from fedatlas.study.slopes import slopes
+from fedatlas.study.study_status import reasons, show_finished
 from fedatlas.study.table import ENDED, Table
 from fedatlas.study.verdict import sentences
 from fedatlas.study.winners import SettingStanding, better_and_worse, standings
@@ -33,13 +34,14 @@ ANALYSIS, PAGE = "analysis.json", "analysis.html"
 Standings = Mapping[Setting, SettingStanding]
 
 
-def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = ()) -> Plain:
+def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = (), done: Plain | None = None) -> Plain:
     """Write analysis.json and analysis.html of a study into its folder; return the content of the former.
 
-    ``told``: sentences on runs that do not count.
+    ``told``: sentences on runs that do not count. ``done``: how much of the plan has ended (`study_status.finished`), if it is known.
     """
     found = analysis(measured(table, study))
-    found["sentences"] = [*found["sentences"], *told]
+    found["sentences"] = [*(show_finished(done) if done else ()), *found["sentences"], *told]
+    found["plan"] = done
     found["runs"] = {status: n for status, n in table.counts(study).items() if n}
     found["reasons"] = reasons(table, study, ENDED[1:])
     write_json(folder / ANALYSIS, found)
@@ -126,13 +128,16 @@ def record(study: Measurements, where: Standings, choice: str) -> Plain:
 
 def effects_of(study: Measurements, response: str, seed: int) -> Plain:
     """Return main and two-way effects on a response, and the baseline's mean over the settings of each level."""
-    found = effects(study, response, seed=seed, level=LEVEL)
+    found, along = effects(study, response, seed=seed, level=LEVEL), slopes(study, response, LEVEL)
     return {
         "mean": found.mean,
         "effects": [effect._asdict() for effect in found.effects],
         "open": [{"factors": list(factors), "levels": list(levels)} for factors, levels in found.open],
         "left_out": found.left_out,
         "seeds_df": found.noise.df,
+        "over": found.over,
+        "slopes": [one._asdict() for one in along.slopes],
+        "slopes_over": along.over,
         "baseline": baseline_by_level(study, response),
     }
 

@@ -18,6 +18,7 @@ from fedatlas.study.measurements import ROUNDS, Measurements, Setting, measureme
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
 from fedatlas.study.table import Table
+from fedatlas.study.test_rows import JUDGED_ON, RIGHT, right_rows
 
 JUDGED = ("metric", "trivial", "judged_on", "judged")  # of a summary: how a run was judged
 OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, in addition to its rates
@@ -57,6 +58,7 @@ def run_of(table: Table, row: Row) -> Plain:
         out["judged"] = {key: summary[key] for key in JUDGED if key in summary}
         if row["kind"] == "cell":
             out["curves"] = curves_of(table.rows(row["run_key"]), summary)
+            out |= {RIGHT: right_rows(summary), JUDGED_ON: summary.get(JUDGED_ON)}
     return out
 
 
