@@ -180,3 +180,20 @@ def test_the_table_keeps_figures_of_each_party_in_the_same_draws(tmp_path: Path)
         assert (one["rows"], one["trivial"]) == (other["rows"], other["trivial"])  # a model that is the same in both
         assert len(one["together"]) == 201
     assert measured(table, "kept").alone == []
+
+
+def test_a_run_without_a_kept_metric_has_all_of_its_setting_judged_by_accuracy():
+    """As where a longer run answers for a shorter one: figures of one setting are never of different rows."""
+    study = rows({"fedavg": [0.9, 0.9, 0.91], "fedprox": [0.8, 0.8, 0.81]}, alone=[0.7, 0.7, 0.7])
+    for run in study.runs:
+        if run["scheme"] == "fedavg" and run["seed"] == 1:
+            run["judged"] = {}  # type: ignore[index]
+        else:
+            run["judged"]["metric"] |= {"name": "auc", "value": 0.1}
+    one = of_setting(study, ("s",))
+    assert (one.figure, one.rows_known, one.take) == ("accuracy", False, "fedavg")
+    assert one.ranking.means["fedprox"] == pytest.approx((0.8 + 0.8 + 0.81) / 3)
+    assert one.ranking.pairs[0].seeds == 3
+    assert one.answer is not None
+    assert one.answer.alone == pytest.approx(0.7)
+    assert "does not keep how many test rows" in analysis(study)["answer"]["text"]

@@ -84,15 +84,23 @@ def of_setting(study: Measurements, name: Setting) -> SettingAnswer:
     cells = [run for run in study.cells() if study.setting_of(run) == name and run["status"] == "done"]
     names = {study.choice_of(run) for run in cells}
     kept = [run for run in cells if study.twins.get(study.choice_of(run)) not in names]
-    figure = figure_of(kept)
+    beside = {"alone": study.alone, "pooled": study.pooled()}
+    both = {
+        kind: [run for run in each if study.setting_of(run) == name and run["status"] == "done"]
+        for kind, each in beside.items()
+    }
+    figure = figure_of([*kept, *both["alone"], *both["pooled"]])
+    if not figure:  # all runs by what every table has, so that no figure is of other rows than the next
+        figure = USUAL
+        kept = [_bare(run) for run in kept]
+        both = {kind: [_bare(run) for run in each] for kind, each in both.items()}
     runs: dict[str, dict[int, KeptFigures]] = {}
     for run in kept:
         if (found := judged_of(run, figure)) is not None:
             runs.setdefault(study.choice_of(run), {})[int(run["seed"])] = found
     others = {
         kind: {int(run["seed"]): found for run in each if (found := judged_of(run, figure)) is not None}
-        for kind, each in (("alone", study.alone), ("pooled", study.pooled()))
-        for each in [[run for run in each if study.setting_of(run) == name and run["status"] == "done"]]
+        for kind, each in both.items()
     }
     lower = figure in METRICS and METRICS[figure].lower_is_better
     ranking = rank(
@@ -108,9 +116,13 @@ def of_setting(study: Measurements, name: Setting) -> SettingAnswer:
 
 
 def figure_of(runs: Sequence[RunRow]) -> str:
-    """Return the figure that decides (``evaluation.metric``), or accuracy where the table does not keep one for every run."""
+    """Return the figure that decides (``evaluation.metric``); "" where the table does not keep the same one for every run."""
     kept = {str(run.get("judged", {}).get("metric", {}).get("name", "")) for run in runs}
-    return kept.pop() if len(kept) == 1 and "" not in kept else USUAL
+    return kept.pop() if len(kept) == 1 else ""
+
+
+def _bare(run: RunRow) -> RunRow:
+    return {key: x for key, x in run.items() if key != "judged"}
 
 
 def judged_of(run: RunRow, figure: str) -> KeptFigures | None:
