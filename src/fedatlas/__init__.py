@@ -22,6 +22,7 @@ from fedatlas.errors import (
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
     from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.comparison.calls import compare, tune
     from fedatlas.data.dataset import Dataset, Partition
     from fedatlas.estimators import FederatedClassifier, FederatedRegressor
     from fedatlas.recommender.command import recommend
@@ -59,6 +60,7 @@ __all__ = [
     "TransportError",
     "Tree",
     "attack",
+    "compare",
     "dry_run",
     "load",
     "partition",
@@ -67,10 +69,12 @@ __all__ = [
     "report",
     "resume",
     "run",
+    "tune",
 ]
 
 _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
+    "fedatlas.comparison.calls": ("compare", "tune"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.estimators": ("FederatedClassifier", "FederatedRegressor"),
     "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),

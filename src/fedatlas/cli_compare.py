@@ -48,6 +48,10 @@ def compare(
             help="Also train each client alone, and all data pooled, once a seed (default: only if cheap).",
         ),
     ] = None,
+    price: Annotated[
+        bool,
+        Option("--price", help="Also run each scheme without its [[privacy]], to measure what protection costs."),
+    ] = False,
     parallel: Annotated[int, Option(help="Runs at once.", min=1)] = 2,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check every scheme, and say what would be run; run nothing.")
@@ -74,9 +78,8 @@ def compare(
         if dry_run:
             typer.echo("\n".join(plan_lines(given, place)))
             return
-        record = compare_(
-            given, place, baselines=baselines, parallel=parallel, say=_untold if quiet or as_json else _told
-        )
+        say = _untold if quiet or as_json else _told
+        record = compare_(given, place, baselines=baselines, price=price, parallel=parallel, say=say)
     if as_json:
         emit({**record, "run_dir": str(place)})
     else:

@@ -93,7 +93,7 @@ class Viewed:
         return Run(*_pair(self)).answer
 
     def plot(self: OnDisk, figure: str = "", against: str = "round") -> SvgPicture:
-        """Draw a figure of each round against "round", "bytes" or "seconds"; by default ``evaluation.metric``, else accuracy or rmse."""
+        """Draw a figure of each round against "round", "bytes" or "seconds"; by default the one by which the answer compares."""
         return curve([self.path], figure, against)
 
     def beside(self: OnDisk, *others: OnDisk | str | Path) -> SideBySide:
@@ -276,8 +276,8 @@ def curve(paths: Sequence[Path], figure: str, against: str) -> SvgPicture:
     by_name = {each.id.removesuffix(f"-by-{against}"): each for each in drawn[against]}
     if figure and figure not in by_name:
         raise ConfigError(f"figure = '{figure}': these runs have {', '.join(by_name)}.")
-    asked = entries[0].config.evaluation.metric
-    found = by_name[figure] if figure else by_name.get(asked or "", next(iter(by_name.values())))
+    decides = entries[0].subjects[0].summary.get("metric", {}).get("name", "")
+    found = by_name[figure] if figure else by_name.get(decides, next(iter(by_name.values())))
     return SvgPicture(standalone(found.draw(WIDTH)))
 
 

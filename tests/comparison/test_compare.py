@@ -267,3 +267,23 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(file: Path, copy: Pat
     assert before == {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
     assert "4 runs, of which 4 would be run" in said("2", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_the_price_of_protection_stands_beside_each_scheme_that_has_one(tmp_path: Path) -> None:
+    """Two mechanisms over one algorithm share the run without them, which is that of the scheme that never had any."""
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL + "[algorithm]\nname = 'fedavg'\nweights = 'uniform'\n")
+    noisy = "privacy=[],[{name='secagg'}],[{name='local_dp',epsilon=1.0,clip=1.0,noise='seed'}]"
+    given = comparison_of(file, [noisy], "3")
+    out = tmp_path / "out"
+    record = compare(given, out, baselines=False, price=True, say=lambda line: None)
+    bare, masked, noised = (summary(out / one.label)["answer"] for one in given.schemes)
+    assert bare["price"] is None
+    assert masked["price"]["without"] == pytest.approx(bare["together"])
+    assert masked["price"]["lost"]["value"] == pytest.approx(0.0, abs=0.01)
+    assert noised["price"]["lost"]["value"] == pytest.approx(bare["together"] - noised["together"])
+    assert len(list((out / SHARED).iterdir())) == 3  # one run without protection for each seed
+    told = [line for line in record["answer"]["sentences"] if "Without protection" in line]
+    assert len(told) == 2
+    with pytest.raises(ConfigError, match="this experiment has none"):
+        compare(comparison_of(file, BOTH, "1"), tmp_path / "none", price=True, say=lambda line: None)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedatlas import Experiment, run
 from fedatlas.comparison.answer import table_lines
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.reporting.answer import answer_blocks
@@ -173,3 +174,67 @@ def test_the_page_says_for_whom_of_the_scheme_to_take_alone(tmp_path: Path) -> N
     rows = [[as_cell(cell).body for cell in row] for row in tables["fedavg-answer"].rows]
     assert [(row[0], row[-1]) for row in rows] == [("north", "gains"), ("south", "too few to say")]
     assert as_cell(tables["fedavg-answer"].rows[0][4]).note == "+0.050 to +0.150"
+
+
+def ranked_by_test_rows(folder: Path, stream: np.random.Generator, rows: int = 150) -> tuple[bool, bool]:
+    """Whether two equally good schemes are told apart, with the error of the test rows that five seeds share, and without.
+
+    Each scheme has rows that suit it, the same in every seed; over all possible rows both are right equally often. Rounds
+    are judged on validation rows, other ones in each seed.
+    """
+    suits = {name: 1 / (1 + np.exp(-(1 + 4 * stream.normal(size=rows)))) for name in ("one", "other")}
+    given: dict[str, dict[int, dict[str, Any]]] = {}
+    folders = {}
+    for name, chance in suits.items():
+        for seed in SEEDS:
+            hits = (stream.random(rows) < chance).astype(float)
+            value = {"name": "accuracy", "value": hits.mean(), "test_rows": rows}
+            run = RunFolder(folder / name / str(seed))
+            run.path.mkdir(parents=True, exist_ok=True)
+            arrays = {"score": hits[:20], "weight": np.ones(20), "test-score": hits, "test-weight": np.ones(rows)}
+            run.save_arrays(JUDGED, arrays)
+            test = {"metric": value, "judged_on": "all"}
+            more = {"metric": {**value, "value": 0.5}, "per_client": [{"client": 0}], "test": test}
+            given.setdefault(name, {})[seed] = summary(0.5, f"validation {seed}", **more)
+            folders[name, seed] = run
+    found = ranked(given, lambda name, seed: resampled(folders[name, seed], given[name][seed]))
+    blind = ranked(given)
+    assert found is not None
+    assert blind is not None
+    assert found.ranking.pairs[0].shared
+    return found.ranking.pairs[0].apart, blind.ranking.pairs[0].apart
+
+
+def test_equal_schemes_on_shared_test_rows_are_told_apart_by_chance_alone(tmp_path: Path) -> None:
+    """200 comparisons without a difference: at most 5% and its noise tell the schemes apart; without the rows' error far more do."""
+    stream = np.random.default_rng(6)
+    told = np.array([ranked_by_test_rows(tmp_path / "runs", stream) for _ in range(200)])
+    most = 10 + 2 * (200 * 0.05 * 0.95) ** 0.5
+    assert told[:, 0].sum() <= most
+    assert told[:, 1].sum() > 2 * most
+
+
+def test_a_run_judged_on_validation_rows_keeps_its_test_rows(tmp_path: Path) -> None:
+    """Two seeds draw other validation rows and share their test rows; the figure of these is that of the rows that are kept."""
+    stream = np.random.default_rng(1)
+    x = stream.normal(size=(400, 3))
+    y = (x[:, 0] + stream.normal(size=400) > 0).astype(int)
+    given = Experiment.of(
+        data={"x_train": x[:250], "y_train": y[:250], "x_test": x[250:], "y_test": y[250:]},
+        partition={"name": "iid", "clients": 2},
+        rounds=2,
+        model="logistic",
+        evaluation={"on": "validation", "metric": "macro_f1"},
+        seeds=[1, 2],
+        engine={"name": "loop"},
+    )
+    done = run(given, out=tmp_path / "run", baselines=False)
+    each = [RunFolder(done.path / f"seed-{seed}") for seed in (1, 2)]
+    found = [one.summary() for one in each]
+    assert len({one["judged_on"] for one in found}) == 2
+    assert len({one["test"]["judged_on"] for one in found}) == 1
+    for folder, one in zip(each, found, strict=True):
+        drawn = resampled(folder, one)
+        assert drawn is not None
+        assert drawn.rows == 150
+        assert drawn.values[0] == pytest.approx(one["test"]["metric"]["value"], abs=1e-6)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from fedatlas import Experiment, Table, run
@@ -19,6 +22,7 @@ from fedatlas.comparison.values import given_keys
 from fedatlas.course.progress import Run, Silent
 from fedatlas.errors import ConfigError
 from fedatlas.study.study import TABLE
+from fedatlas.wording import signed
 
 SMALL = "rounds = 2\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
 LR = Searched("local.lr", ends=(0.001, 1.0))
@@ -170,3 +174,19 @@ def test_whether_the_winner_can_be_told_apart_is_said() -> None:
     assert "cannot be told apart" in told_apart(trials("accuracy", 1.0, 0.995))[0]
     assert "cannot be said from their figures alone" in told_apart(trials("auc", 0.9, 0.1))[0]
     assert told_apart(trials("accuracy", 0.9)) == told_apart(trials("accuracy", 0.9, 0.1, rows=None)) == []
+
+
+def test_the_next_trial_is_compared_on_the_same_validation_rows(file: Path, tmp_path: Path) -> None:
+    """The same draws of the rows for both, so the interval is that of their difference; of any figure, also the macro-F1."""
+    given = tuning_of(file, ["local.lr=0.02,0.5", "evaluation.metric=macro_f1"])
+    _, record = tune(given, tmp_path / "out", 2, Silent(), say=lambda line: None)
+    (notice,) = [line for line in record["notices"] if "told apart" in line]
+    best, other = sorted((one["validation"] for one in record["trials"]), reverse=True)
+    assert f"(a difference of {signed(best - other)}, " in notice
+    with closing(Table.open(tmp_path / "out" / TABLE)) as table:
+        keys = [one["run_key"] for one in record["trials"]]
+        drawn = [table.summary(key)["judged"]["parties"][0]["together"] for key in keys]  # type: ignore[index]
+    gaps = np.subtract(*map(np.array, drawn))[1:]
+    rows = record["trials"][0]["rows"]
+    half = stats.t.ppf(0.975, rows - 1) * gaps.std() * (rows / (rows - 1)) ** 0.5
+    assert f"{signed(best - other - half)} to {signed(best - other + half)}" in notice

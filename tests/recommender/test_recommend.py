@@ -13,8 +13,8 @@ import pytest
 
 from fedatlas.errors import DataError
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
-from fedatlas.recommender.contest import Fitted, fit_study, from_logit, quantiles
-from fedatlas.recommender.predictors import Kernel, gaussian, inverse_distance, left_out
+from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, predict_gaps, quantiles
+from fedatlas.recommender.predictors import RIDGE, Kernel, constant, gaussian, inverse_distance, left_out, ridge
 from fedatlas.recommender.ranking import chances, rank
 from fedatlas.recommender.requirements import requirements
 from fedatlas.study.measurements import Measurements, measurements_of
@@ -49,14 +49,24 @@ def fitted() -> Fitted:
     return fit_study(study_of(table()))
 
 
+@cache
+def fit_by(way: str) -> Fitted:
+    return fit_study(study_of(table()), way)
+
+
 def asked(h: float = 0.5, nodes: int = 12, **more: Any):
     federation = {"nodes": nodes, "rows": 2400, "heterogeneity": h, "classes": 6, "centralised": 0.9}
     return requirements({"federation": federation, **more})
 
 
-def test_the_contest_is_won_by_what_errs_less_and_is_nested():
+def test_the_contest_is_won_by_what_errs_less_in_left_out_data_sets_and_is_nested():
     score = fitted().score
-    assert fitted().way == "gaussian process"
+    errors = {way: np.abs(one.by_data["accuracy"] - one.gaps["accuracy"]) for way in WAYS if (one := fit_by(way))}
+    names = np.array(fitted().data)
+    for way, error in errors.items():
+        each = [np.nanmean([np.nanmean(x) for x in error[names == name]]) for name in sorted(set(names))]
+        assert score[way] == pytest.approx(np.mean(each)), "each data set counts once"
+    assert fitted().way == "gaussian process" == min(WAYS, key=lambda way: score[way])
     assert score["gaussian process"] < score["inverse distance"] / 2
     assert score["gaussian process"] <= score["nested"] <= score["inverse distance"]
 
@@ -81,9 +91,30 @@ def test_costs_are_those_of_the_nearest_setting_in_proportion_to_nodes_and_rows(
     assert first["predicted"]["bytes"]["low"] == first["predicted"]["bytes"]["high"]
 
 
-def test_fedavg_stands_first_where_nothing_is_told_apart_from_it_and_not_where_something_is():
-    assert answer_for(fitted(), asked(0.0), track=False)["top"][0]["choice"] == "fedavg"
-    assert answer_for(fitted(), asked(0.8), track=False)["top"][0]["choice"] == "scaffold"
+def test_the_best_single_choice_stands_first_and_fedavg_is_named_where_it_is_not_told_apart():
+    """SCAFFOLD is best on average, and better than FedAvg by far where clients differ: not where they do not."""
+    even, uneven = (answer_for(fitted(), asked(h), track=False) for h in (0.0, 0.8))
+    assert [one["top"][0]["choice"] for one in (even, uneven)] == ["scaffold"] * 2 == [even["best_single"]] * 2
+    assert (even["stay_with_fedavg"], uneven["stay_with_fedavg"]) == (True, False)
+    assert even["against_fedavg"]["low"] < 0 < even["against_fedavg"]["high"]
+    assert uneven["against_fedavg"]["low"] > 0.1
+    assert not even["deviates"]
+
+
+def test_another_choice_is_named_where_data_sets_tell_it_apart():
+    """FedAvg is best on average; where clients differ, scaffold is better by far in every data set."""
+    rows = runs(
+        federations(48),
+        lambda c, at: -0.5 if c == "fedavg" else -2.2 + 3.0 * at["heterogeneity"],
+        ["fedavg", "scaffold"],
+        noise=0.02,
+    )
+    study = fit_study(measurements_of(rows, ["federation"], ["scheme"]))
+    even, uneven = (answer_for(study, asked(h), track=False) for h in (0.1, 0.95))
+    assert (even["best_single"], even["top"][0]["choice"], even["deviates"]) == ("fedavg", "fedavg", False)
+    assert even["stay_with_fedavg"]
+    assert (uneven["best_single"], uneven["top"][0]["choice"], uneven["deviates"]) == ("fedavg", "scaffold", True)
+    assert not uneven["stay_with_fedavg"]
 
 
 def test_where_privacy_asks_its_twin_stands_first():
@@ -214,6 +245,31 @@ def test_a_federation_left_out_lies_above_low_and_below_high_as_often_as_is_said
         np.diff(quantiles(fit._replace(new_data=new).residuals("accuracy")[:, 0, -1], 0.9))[0] for new in (False, True)
     ]
     assert wide[1] > wide[0], "wider for new data"
+
+
+def test_where_data_sets_differ_at_random_the_constant_wins():
+    """What follows the features follows the data sets that they give away, and these tell nothing of another."""
+    rows = runs(
+        federations(40, 8),
+        lambda c, at: {"fedavg": -1.0, "prox": -0.5}[c],
+        ["fedavg", "prox"],
+        noise=0.05,
+        data_noise=0.6,
+    )
+    fit = fit_study(measurements_of(rows, ["federation"], ["scheme"]))
+    assert fit.way == "constant"
+    one, other = (predict_gaps(fit, fit.x[i], "accuracy") for i in (0, 7))
+    np.testing.assert_allclose(one, other)
+
+
+def test_ridge_is_that_of_scikit_learn():
+    from sklearn.linear_model import Ridge
+
+    stream = np.random.default_rng(0)
+    x, y, at = stream.normal(size=(20, 4)), stream.normal(size=(20, 3)), stream.normal(size=(5, 4))
+    want = Ridge(alpha=RIDGE * 20).fit(x, y).predict(at)
+    np.testing.assert_allclose(ridge(x, at) @ y, want, atol=1e-10)
+    np.testing.assert_allclose(constant(x, at) @ y, np.repeat(y.mean(axis=0)[None], 5, axis=0))
 
 
 def test_leaving_out_in_closed_form_is_leaving_out():

@@ -96,6 +96,18 @@ def test_the_card_and_the_curve_show_the_figure_that_decides(skewed):
     assert skewed.plot() == skewed.plot("auc") != skewed.plot("accuracy")
 
 
+def test_the_curve_is_that_of_a_metric_that_the_run_chose_itself(tmp_path):
+    """Of two classes of which one holds nine rows of ten the answer compares by AUC, though no key says so."""
+    rng = np.random.default_rng(5)
+    x = pd.DataFrame({"a": rng.normal(size=300)})
+    x["y"] = (x["a"] + rng.normal(size=300) > 1.8).astype(int)
+    given = Experiment.of(data=x, label="y", partition={"name": "iid", "clients": 2}, rounds=2, **LOOP)
+    found = run(given, out=tmp_path / "run", baselines=False)
+    assert (found.summary["metric"]["name"], found.summary["metric"]["asked"]) == ("auc", False)
+    assert found.plot() == found.plot("auc") != found.plot("accuracy")
+    assert [row["auc"] is not None for row in RunFolder(found.path).rows()] == [True] * 3
+
+
 def test_a_finished_run_is_opened_again_with_all_that_it_had(done, skewed):
     for one in (done, skewed):
         again = load(one.path)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from fedatlas.reporting import write_report
+from fedatlas import Experiment, run
+from fedatlas.reporting import REPORT, write_report
 from fedatlas.reporting.blocks import Block, TableBlock, Text
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, ReportSection
@@ -49,3 +53,23 @@ def test_of_several_runs_it_stands_once_for_all_and_in_each_chapter(runs: dict[s
     assert [row["rounds"] for row in page.table("lengths")] == ["4", "2", "2"]
     titles = [text for _, text in page.of("h4") if text.startswith("How long")]
     assert titles == [f"How long {name} took" for name in ("half", "seeds, seed 1", "seeds, seed 2")]
+
+
+@pytest.mark.parametrize("target", ["classes", "numbers"])
+def test_charts_say_the_users_word_and_csv_files_keep_their_columns(tmp_path: Path, target: str):
+    """With ``[words] party = "office"`` no chart says "client"; a CSV's columns stay, since programs read them."""
+    stream = np.random.default_rng(1)
+    x = pd.DataFrame({"a": stream.normal(size=300), "b": stream.normal(size=300)})
+    x["site"] = np.where(np.arange(300) < 100, "North", "South")
+    x["y"] = (x["a"] > 0).astype(int) if target == "classes" else 3.3 * x["a"] + x["b"]
+    given = {"label": "y", "client": "site", "evaluation": {"clients": 0.2}, "words": {"party": "office"}}
+    done = run(Experiment.of(data=x, rounds=3, **given), out=tmp_path / "run", baselines=True)
+    text = (done.path / REPORT).read_text(encoding="utf-8")
+    charts = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
+    assert len(charts) > 10
+    heads = [head for one in charts for head in re.findall(r'href="data:text/csv[^"]*', one)]
+    assert any("client" in head for head in heads)
+    for one in charts:
+        shown = re.sub(r'\b(?:href|download|id|for|class|name|aria-\w+by)="[^"]*"', "", one)
+        assert "lient" not in shown, shown[max(0, shown.find("lient") - 80) :][:160]
+    assert "at each office" in text

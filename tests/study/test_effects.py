@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedatlas.study.effects import effects, grouped_levels, noise_between
+from fedatlas.study.effects import effects, grouped_levels
 from fedatlas.study.front import fronts, not_dominated
 from fedatlas.study.measurements import measurements_of
+from fedatlas.study.seed_noise import noise_between
+from fedatlas.study.slopes import slopes
+from study_tables import federations
 
 NODES, ALPHAS, SCHEMES = ("2", "10", "50"), ("0.1", "1"), ("fedavg", "scaffold", "yogi", "prox")
 NOISE = {"fedavg": 0.01, "scaffold": 0.03, "yogi": 0.06, "prox": 0.02}  # unequal by choice
@@ -67,7 +70,7 @@ def covered(number: int, first: int) -> float:
     """The share of tables whose intervals hold every planted effect."""
     hits = 0
     for k in range(number):
-        found = analyse(table(np.random.default_rng(first + k)), seed=k, draws=800).effects
+        found = analyse(table(np.random.default_rng(first + k)), seed=k, draws=400).effects
         hits += all(e.low <= TRUE[e.factors, e.levels] <= e.high for e in found)
     return hits / number
 
@@ -89,6 +92,7 @@ def test_the_noise_is_that_of_each_choice_and_what_they_share():
     noise = noise_between(values + stream.normal(size=(500, 2, 1)))
     assert noise.df == 1000
     np.testing.assert_allclose(noise.covariance, 0.02**2 + np.diag(sd**2), rtol=0.15)
+    np.testing.assert_allclose(noise.scales, 1.0, atol=0.5)  # equal noise: drawn together
 
 
 def test_one_seed_has_effects_and_no_intervals():
@@ -147,3 +151,78 @@ def test_the_chance_of_a_front_is_that_of_noise_known_exactly():
         assert members["fedavg"].chance == 1.0, "the cheaper one is always on it"
         assert members["yogi"].chance == pytest.approx(norm.cdf(mean / error), abs=0.015)
         assert members["yogi"].on_front == (mean > 0)
+
+
+def of_federations(accuracy: Any, settings: int = 60, data: int = 6, seed: int = 0) -> Any:
+    """A study of federations drawn at random, each choice with two seeds; ``accuracy(choice, setting, stream)``."""
+    stream, rows = np.random.default_rng(seed), []
+    for at in federations(settings, data, seed=seed):
+        for choice, run in itertools.product(("fedavg", "scaffold"), range(2)):
+            facts = {key: at[key] for key in ("federation", "data", "nodes", "rows", "heterogeneity", "classes")}
+            rows.append(
+                {**facts, "run_key": f"{at['federation']} {choice} {run}", "kind": "cell", "status": "done", "seed": run, "rounds": 5,
+                 "scheme": choice, "accuracy": accuracy(choice, at, stream)}
+            )  # fmt: skip
+    return measurements_of(rows, ["federation", "data"], ["scheme"])
+
+
+def falling(choice: str, at: dict[str, Any], stream: np.random.Generator) -> float:
+    """2 points less with each doubling of nodes, 1 more with one of rows, 3 less with each 0.1 of h, for fedavg 1 more of these."""
+    worse = 0.4 if choice == "fedavg" else 0.2
+    at_random = 0.02 * (hash_of(at["data"]) % 7) + 0.003 * stream.normal()
+    return float(
+        0.8 - 0.02 * np.log2(at["nodes"]) + 0.01 * np.log2(at["rows"]) - worse * at["heterogeneity"] + at_random
+    )
+
+
+def hash_of(name: str) -> int:
+    return sum(map(ord, name))
+
+
+def test_slopes_are_those_planted_within_data_sets():
+    found = slopes(of_federations(falling), "accuracy")
+    each = {(one.fact, one.choice): one for one in found.slopes}
+    assert found.over == "data sets"
+    want = {("nodes", None): -0.02, ("rows", None): 0.01, ("heterogeneity", None): -0.03}
+    want |= {("heterogeneity", "fedavg"): -0.01, ("heterogeneity", "scaffold"): 0.01, ("nodes", "fedavg"): 0.0}
+    for key, value in want.items():
+        assert each[key].estimate == pytest.approx(value, abs=0.004)
+        assert each[key].low <= value <= each[key].high
+    assert each["heterogeneity", None].high < 0, "told apart from nothing"
+
+
+def test_what_was_not_varied_has_no_slope():
+    same = of_federations(falling)
+    runs = [{**run, "nodes": 10, "rows": 1000 + run["seed"]} for run in same.runs]
+    assert {one.fact for one in slopes(same._replace(runs=runs), "accuracy").slopes} == {"heterogeneity"}
+    tied = [{**run, "rows": 100 * run["nodes"]} for run in same.runs]
+    assert {one.fact for one in slopes(same._replace(runs=tied), "accuracy").slopes} == {"heterogeneity"}, (
+        "rows in step with nodes are not told from them"
+    )
+
+
+def test_data_sets_are_random():
+    """A choice that is better on average, by an amount of each data set: intervals over seeds would be far too narrow."""
+    shift = np.random.default_rng(3).normal(size=200)
+
+    def uneven(choice: str, at: dict[str, Any], stream: np.random.Generator) -> float:
+        return 0.7 + (0.05 * shift[hash_of(at["data"]) % 200] if choice == "fedavg" else 0.0) + 0.001 * stream.normal()
+
+    hits, tables = 0, 60
+    for k in range(tables):
+        shift = np.random.default_rng(100 + k).normal(size=200)
+        found = effects(of_federations(uneven, 24, 6, seed=k), "accuracy")
+        assert found.over == "data sets"
+        own = {e.levels: e for e in found.effects if e.factors == ("scheme",)}
+        assert ("data",) not in {e.factors for e in found.effects}, "a random data set is no effect"
+        hits += own["fedavg",].low <= 0 <= own["fedavg",].high
+    assert hits / tables >= 0.9
+
+
+def test_a_pair_that_cannot_be_told_leaves_the_others():
+    """Of a random design some levels never meet: main effects and the other pairs stand."""
+    rows = [r for r in table(np.random.default_rng(0)) if (r["nodes"], r["alpha"]) != ("50", "1")]
+    found = analyse(rows)
+    named = {e.factors for e in found.effects}
+    assert named == {("alpha",), ("nodes",), ("scheme",), ("alpha", "scheme"), ("nodes", "scheme")}
+    assert {factors for factors, _ in found.open} == {("alpha", "nodes")}

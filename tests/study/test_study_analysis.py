@@ -13,8 +13,9 @@ from fedatlas.study.analyse import analysis
 from fedatlas.study.front import fronts
 from fedatlas.study.measurements import Measurements, measurements_of
 from fedatlas.study.page import render
+from fedatlas.study.study import Study
 from fedatlas.study.winners import standings
-from study_tables import federations, runs
+from study_tables import federations, filled, runs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -100,7 +101,8 @@ def test_the_analysis_answers_and_the_order_of_the_table_changes_nothing():
     rows = planted()
     found = analysis(study(rows))
     text = " ".join(found["sentences"])
-    assert "federation f1: scaffold wins" in text
+    assert "federation f1: By mean accuracy: scaffold" in text
+    assert "scaffold is better than fedavg" in text
     assert "federation f0: " in text
     assert "cannot be told apart" in text
     assert "fedavg_secagg has the same quality as fedavg by construction" in text
@@ -153,6 +155,24 @@ def test_the_baseline_stands_in_every_picture_and_the_page_is_quiet(tmp_path: Pa
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert not said
     tab.close()
+
+
+def test_of_a_part_it_says_how_much_of_the_plan_has_finished(tmp_path: Path):
+    """Two settings with two seeds, of which one seed has run: of the second seed nothing is in the table yet."""
+    level = [{"name": "fedavg", "set": {"algorithm.name": "fedavg"}}]
+    tables = {
+        "base": {"rounds": 1, "data": {"limit": 200}},
+        "factor": [{"name": "scheme", "role": "choice", "level": level},
+                   {"name": "nodes", "role": "setting", "key": "partition.clients", "levels": [2, 3]}],
+    }  # fmt: skip
+    path = filled(Study.of("part", seeds=[1], **tables), tmp_path / "t.sqlite", lambda job: 0.5)
+    part = Study.of("part", seeds=[1, 2], **tables).analyse(tmp_path, path)
+    assert part["sentences"][0] == (
+        "This is a part of the plan (50%): 2 of 4 runs of cells have finished, 0 of 2 settings in full."
+    )
+    assert part["plan"] == {"runs": 4, "finished": 2, "settings": 2, "settings_finished": 0}
+    whole = Study.of("part", seeds=[1], **tables).analyse(tmp_path, path)
+    assert not any("part of the plan" in sentence for sentence in whole["sentences"])
 
 
 @pytest.mark.parametrize("wrong", ["--status", "--dry-run", "--export"])

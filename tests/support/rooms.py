@@ -75,6 +75,7 @@ ROOMS: dict[str, set[str]] = {
     "study": RUNS | {"runs"},
     "recommender": RUNS | {"runs", "study"},
     "comparison": RUNS | {"runs", "study"},
+    "comparison.calls": RUNS | {"runs", "study", "comparison", "api", "notebook"},
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},

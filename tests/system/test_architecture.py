@@ -51,6 +51,7 @@ PUBLIC = [
     "TransportError",
     "Tree",
     "attack",
+    "compare",
     "dry_run",
     "load",
     "partition",
@@ -59,6 +60,7 @@ PUBLIC = [
     "report",
     "resume",
     "run",
+    "tune",
 ]
 
 # Distribution -> the module it is imported as, where the two differ.

@@ -12,7 +12,7 @@ from fedatlas.metrics.metric import METRICS
 from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
 from fedatlas.reporting.ranking import Ranked, ranked
 from fedatlas.reporting.ranking_rows import resampled
-from fedatlas.verdict.schemes import Pair
+from fedatlas.verdict.price import of_plain, price_text
 from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 
 Plain = Mapping[str, Any]
@@ -36,8 +36,9 @@ def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[st
     if found is None:
         return {"figure": None, "words": "", "rows": [], "pairs": [], "take": "", "sentences": [NOTHING, *ends]}
     rows = [row(name, runs[name], found) for name in found.ranking.order]
-    told = [found.text, *taken_text(out, found.chosen), *remarks(rows, found, out, keys), *ends]
-    pairs = [plain_pair(one) for one in found.ranking.pairs]
+    prices = [line for one in rows if one["scheme"] != found.chosen for line in price_lines(out, one, found)]
+    told = [found.text, *taken_text(out, found.chosen), *prices, *remarks(rows, found, out, keys), *ends]
+    pairs = [one.plain() for one in found.ranking.pairs]
     head = {"figure": found.figure, "words": found.words, "rows": rows, "pairs": pairs}
     return {**head, "take": found.chosen, "sentences": told}
 
@@ -48,6 +49,17 @@ def taken_text(out: Path, name: str) -> list[str]:
     if top is None or not (top.path / SUMMARY).exists() or "answer" not in (summary := top.summary()):
         return []
     return [f"{name}: {summary['answer']['text']}"]
+
+
+def price_lines(out: Path, row: dict[str, Any], found: Ranked) -> list[str]:
+    """Return what protection costs another scheme than the one to take; nothing where that was not measured."""
+    top = RunFolder(out / row["scheme"])
+    summary = top.summary() if (top.path / SUMMARY).exists() else {}
+    price = of_plain(summary.get("answer", {}).get("price"))
+    if price is None:
+        return []
+    told = price_text(price, found.words, lower_is_better=found.lower_is_better, several=len(row["seeds"]) > 1)
+    return [f"{row['scheme']}: {told}"]
 
 
 def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: Sequence[str]) -> list[str]:
@@ -66,12 +78,6 @@ def curve_of(rows: Sequence[Mapping[str, Any]], figure: str) -> list[float | Non
     known = next((key for key in (figure, "accuracy") if any(key in row for row in rows)), None)
     usable = known == figure or (figure not in METRICS or not METRICS[figure].lower_is_better)
     return [row.get(known) for row in rows[1:]] if known is not None and usable else []
-
-
-def plain_pair(pair: Pair) -> dict[str, Any]:
-    """Return a pair as plain values: the difference with its interval, p after Holm's rule, in how many seeds it is ahead."""
-    gap = None if pair.difference is None else pair.difference._asdict()
-    return {**pair._asdict(), "difference": gap, "may_tell": pair.may_tell}
 
 
 def end_lines(one: Mapping[str, Any]) -> list[str]:
@@ -125,18 +131,23 @@ def _on_own_rows(clients: Sequence[Plain], part: str) -> float | None:
     return sum(n * value for n, value in known) / total if total else None
 
 
-def table_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return the rows of an answer as aligned lines."""
+def table_cells(answer: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of an answer as texts, below their heads; nothing without a row."""
     if not answer["rows"]:
         return []
     parts = [part for part in BASELINES if any(one[part] is not None for one in answer["rows"])]
-    head = ["scheme", f"{answer['words']}, mean", "sd", "seeds", *(PARTS[p] for p in parts), "sent", "time"]
-    cells = [head]
+    cells = [["scheme", f"{answer['words']}, mean", "sd", "seeds", *(PARTS[p] for p in parts), "sent", "time"]]
     for one in answer["rows"]:
         sent = bytes_text(one["bytes"])
         values = [number(one["mean"]), number(one["sd"]), str(len(one["seeds"])), *(number(one[p]) for p in parts)]
         cells.append([one["scheme"], *values, sent, seconds_text(one["seconds"])])
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    return cells
+
+
+def table_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the rows of an answer as aligned lines."""
+    cells = table_cells(answer)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
             cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))

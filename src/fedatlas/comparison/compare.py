@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedatlas.runs.answer import answer_of as run_answer
 from fedatlas.runs.answer import told
 from fedatlas.runs.ensure import finished
 from fedatlas.runs.finish import More
+from fedatlas.runs.price import check_price
 from fedatlas.runs.seeds import summed_up
 from fedatlas.study.execute import PARALLEL, preload
 from fedatlas.wording import count, listed
@@ -32,21 +33,30 @@ NOTES = "working"  # what the children write while they run
 
 
 def compare(
-    given: Comparison, out: Path, *, baselines: bool | None = None, parallel: int = PARALLEL, say: Say = print
+    given: Comparison,
+    out: Path,
+    *,
+    baselines: bool | None = None,
+    price: bool = False,
+    parallel: int = PARALLEL,
+    say: Say = print,
 ) -> dict[str, Any]:
     """Make the runs that are missing, and return the record that stands in ``out / RECORD``: the schemes and the answer.
 
     If it is stopped at any time, a new call continues from there, also with more schemes or seeds. ConfigError if the
-    folder holds something else, or another process works on it.
+    folder holds something else, or another process works on it. ``price``: also run each scheme without its ``[[privacy]]``.
     """
+    if price:
+        refuse_price(given)
     refuse_smaller(out, RECORD, {one.label: one.key for one in given.schemes}, given.seeds)
     with RunFolder(out).claimed():
         record: dict[str, Any] = {"key": given.key, "keys": list(given.keys), "seeds": list(given.seeds)}
         record["schemes"] = [head_of(one) for one in given.schemes]
         write_json(out / RECORD, record)  # without the answer, which may change
         for one in given.schemes:
-            begun(one, out / one.label, baselines)
-        more = More(baselines, attacks=True, report=False, options=asked(baselines), shared=out / SHARED)
+            begun(one, out / one.label, asked(baselines, price))
+        options = asked(baselines, price)
+        more = More(baselines, attacks=True, report=False, options=options, price=price, shared=out / SHARED)
         # In this order runs side by side have different seeds, so that none waits for the other's baselines.
         jobs = [
             ComparedRun(one.label, seed, one.checked.with_seed(seed), out / one.label / f"seed-{seed}")
@@ -84,7 +94,14 @@ def plan_lines(given: Comparison, out: Path) -> list[str]:
     ]
 
 
-def begun(one: ComparedScheme, folder: Path, baselines: bool | None) -> None:
+def refuse_price(given: Comparison) -> None:
+    """Raise ConfigError where no scheme has a price to measure."""
+    protected = [one.checked.config for one in given.schemes if one.checked.config.privacy]
+    for config in protected or [one.checked.config for one in given.schemes][:1]:
+        check_price(config)
+
+
+def begun(one: ComparedScheme, folder: Path, options: Mapping[str, Any]) -> None:
     """Make the folder of a scheme, which `fedatlas run --resume` and `fedatlas report` read like that of several seeds."""
     if (folder / CONFIG).exists():
         top = RunFolder.open(folder)
@@ -92,7 +109,7 @@ def begun(one: ComparedScheme, folder: Path, baselines: bool | None) -> None:
             top.reopen()
             top.rewrite(one.config)
         return
-    RunFolder.create(folder, one.config, asked(baselines))
+    RunFolder.create(folder, one.config, options)
 
 
 def reworded(job: ComparedRun) -> None:

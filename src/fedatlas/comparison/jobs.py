@@ -18,6 +18,7 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs import baselines
 from fedatlas.runs.ensure import ensure, finished
 from fedatlas.runs.finish import More
+from fedatlas.runs.price import unprotected
 from fedatlas.setup.checked import Checked
 from fedatlas.study import children
 from fedatlas.wording import seconds_text
@@ -55,9 +56,11 @@ class Heard(Silent):
 
 
 def there(job: ComparedRun, more: More) -> bool:
-    """Return whether nothing is left to do for a run: it is finished, with its baselines if they are wanted."""
+    """Return whether nothing is left to do for a run: it is finished, with its baselines and the price if they are wanted."""
     done = finished(job.whole, job.folder)
     if done is None or job.whole.config.attack:
+        return False
+    if more.price and job.whole.config.privacy and unprotected(job.folder) is None:
         return False
     return "gain" in done.summary or not baselines.wanted(job.whole.config, done.summary, more.baselines)
 

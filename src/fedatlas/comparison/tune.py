@@ -30,6 +30,7 @@ from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.refusals import checked
+from fedatlas.study.answers import judged_of
 from fedatlas.study.cells import Cell
 from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import StudyFile, study_of
@@ -39,6 +40,7 @@ from fedatlas.study.plain import Plain, toml_of
 from fedatlas.study.plan import CellRuns, PlannedRun, StudyPlan, judge_on_validation, with_seeds
 from fedatlas.study.study import TABLE
 from fedatlas.study.table import Table
+from fedatlas.verdict.evidence import Difference, of_draws
 
 TUNED, WINNER = "tune.json", "winner.toml"
 NAME = "tune"  # of the study in the table
@@ -138,13 +140,14 @@ def tune(
         with closing(Table.open(out / TABLE, write=True)) as table:
             execute(plan, table, say)
             tried = [said(table, one.runs[0]) for one in plan.cells]
-        best = winner(tried)
+            best = winner(tried)
+            ordered = [one for one in sorted(tried, key=better, reverse=True) if one["validation"] is not None]
+            gap = paired(table, *ordered[:2]) if len(ordered) > 1 else None
         values = given.with_values(best["values"])
         write_winner(out / WINNER, values, best)
         say(f"The winner, {values_text(best['values'])}, is trained as the file says, and judged once.")
         done = ensure(checked(parse(values)), out / "winner", More(None, attacks=True), progress)
-        ordered = [one for one in sorted(tried, key=better, reverse=True) if one["validation"] is not None]
-        notices = [*told_apart(ordered), *near_end(given.keys, best["values"])]
+        notices = [*told_apart(ordered, gap), *near_end(given.keys, best["values"])]
         record = {
             **head,
             "notices": notices,
@@ -162,7 +165,21 @@ def said(table: Table, run: PlannedRun) -> Plain:
     status, summary = table.status(key), table.summary(key)
     figure, value = figure_of(summary) if status == "done" and summary else ("", None)
     rows = summary.get("metric", {}).get("test_rows") if summary else None
-    return {"values": dict(run.rates), "status": status, "figure": figure, "validation": value, "rows": rows}
+    return {
+        "run_key": key,
+        "values": dict(run.rates),
+        "status": status,
+        "figure": figure,
+        "validation": value,
+        "rows": rows,
+    }
+
+
+def paired(table: Table, one: Plain, other: Plain) -> Difference | None:
+    """Return the difference of two trials by the same draws of the validation rows; None if the table keeps no draws."""
+    kept = [judged_of({"judged": table.summary(each["run_key"]) or {}}, each["figure"]) for each in (one, other)]
+    means = [each.mean for each in kept if each is not None and each.drawn]
+    return of_draws(means[0].values - means[1].values, means[0].rows) if len(means) > 1 else None
 
 
 def figure_of(summary: Plain) -> tuple[str, float | None]:
@@ -201,6 +218,16 @@ def values_text(values: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={level_name(value)}" for key, value in values.items())
 
 
+def winner_text(record: Plain, done: Run) -> str:
+    """Return what the winner reaches on test rows."""
+    shown_by: Plain = {**done.summary}
+    if tested := done.summary.get("test"):
+        shown_by |= {"final": tested, "metric": tested.get("metric")}
+    figure, value = figure_of(shown_by)
+    reached = "-" if value is None else f"{value:.4f}"
+    return f"The winner, {values_text(record['winner'])}, reaches {figure} {reached} on test rows, which no choice has used."
+
+
 def lines(record: Plain, done: Run, out: Path) -> list[str]:
     """Return the answer: the best trials, what the winner reaches on test rows, and the files."""
     best = sorted(record["trials"], key=better, reverse=True)
@@ -210,16 +237,11 @@ def lines(record: Plain, done: Run, out: Path) -> list[str]:
     told = [f"{figure} {one['validation']:.4f} on validation rows: {values_text(one['values'])}" for one in shown]
     if lost:
         told.append(f"{len(lost)} of {len(record['trials'])} trials did not come to their end.")
-    shown_by: Plain = {**done.summary}
-    if tested := done.summary.get("test"):
-        shown_by |= {"final": tested, "metric": tested.get("metric")}
-    figure, value = figure_of(shown_by)
-    reached = "-" if value is None else f"{value:.4f}"
     answer = [done.summary["answer"]["text"]] if "answer" in done.summary else []
     return [
         *told,
         *record["notices"],
-        f"The winner, {values_text(record['winner'])}, reaches {figure} {reached} on test rows, which no choice has used.",
+        winner_text(record, done),
         *answer,
         f"Its file: {out / WINNER}; its run: {done.path}",
     ]

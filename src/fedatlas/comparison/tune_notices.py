@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.comparison.draws import Searched
-from fedatlas.wording import count, number
+from fedatlas.verdict.evidence import Difference
+from fedatlas.wording import count, number, signed
 
 NEAR = 0.1  # of a range on a log scale
 SURE = 1.96  # standard errors
@@ -29,16 +30,20 @@ def near_end(keys: Sequence[Searched], values: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def told_apart(best: Sequence[Mapping[str, Any]]) -> list[str]:
+def told_apart(best: Sequence[Mapping[str, Any]], gap: Difference | None = None) -> list[str]:
     """Return whether the winner can be told apart from the next trial. ``best``: trials with a figure, the best first.
 
-    Of accuracy by the standard error of two shares as if their rows were different ones, which is too careful where both are
-    right on the same rows; of other figures the trials keep too little to say.
+    ``gap``: their difference by paired draws of the validation rows. Without it, as for trials of an older version: of
+    accuracy by the standard error of two shares as if their rows were different ones; of other figures too little is kept.
     """
     if len(best) < 2 or not best[0].get("rows"):
         return []
     first, second, rows = best[0]["validation"], best[1]["validation"], best[0]["rows"]
     shown = f"{best[0]['figure']} {number(first)} and {number(second)} on {count(rows, 'validation row')}"
+    if gap is not None:
+        low, high = gap.ends()
+        apart, ends = low > 0 or high < 0, f"a difference of {signed(gap.value)}, {signed(low)} to {signed(high)}"
+        return [f"The winner {'can' if apart else 'cannot'} be told apart from the next: {shown} ({ends})."]
     if best[0]["figure"] != "accuracy":
         return [f"Whether the winner is better than the next cannot be said from their figures alone: {shown}."]
     error = math.sqrt(sum(max(p * (1 - p), 0.25 / rows) for p in (first, second)) / rows)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.course.metric_figures import ByMetric
-from fedatlas.course.metric_rows import said_by_constant, said_of, scored
+from fedatlas.course.metric_rows import KeptRows, Lines, kept, said_by_constant, said_of, scored
 from fedatlas.data.batches import Rows
 from fedatlas.errors import FedatlasError
 from fedatlas.metrics import intervals, quality, resampling
@@ -19,6 +19,8 @@ from fedatlas.metrics.fairness import client_summary
 from fedatlas.metrics.metric import Said
 from fedatlas.metrics.resampling import Weighted
 from fedatlas.model import Model, Scores
+from fedatlas.record.fingerprint import judged_on
+from fedatlas.record.judged_rows import TEST
 from fedatlas.setup.assembly import Setup, judged_rows
 from fedatlas.setup.party_rows import HELD_OUT
 from fedatlas.setup.trivial import Trivial, metric_of, trivial_of
@@ -59,8 +61,8 @@ class Evaluator:
         self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
         self.keys: tuple[str, ...] = QUALITY["numbers" if self.numbers else "classes"]
-        # the metric that the experiment names, if rows have no field for it anyway: for [stop] and for the curve
-        self.followed: tuple[str, ...] = tuple({setup.config.evaluation.metric or ""} - {"", *self.keys})
+        # the metric of the answer, if rows have no field for it anyway: for [stop] and for the curve
+        self.followed: tuple[str, ...] = tuple({self.metric.name} - {*self.keys})
         self.keys += self.followed
         self.headline = "rmse" if self.numbers else "accuracy"
         self._trivial: Trivial | None = None
@@ -123,7 +125,13 @@ class Evaluator:
         """
         trained = {k: model_of(k) for k, n in self.setup.sizes.items() if n} if model is None else {0: model}
         by = ByMetric(self.setup, self.metric, self.with_intervals, 0)
-        found = {"metric": by.mean({k: self.said(each, rows) for k, each in trained.items()})}
+        said = {k: self.said(each, rows) for k, each in trained.items()}
+        held = KeptRows(KEPT)
+        for k, one in said.items():
+            held.add({f"{TEST}{x}": y for x, y in kept(one, Lines("" if model is not None else f"-{k}", "")).items()})
+        if self.judged:
+            self.judged |= held.arrays
+        found = {"metric": by.mean(said), "judged_on": judged_on(self.setup, "test")}
         if model is not None:
             return self.figures(model, rows) | self.detail(model, rows) | found
         return self._mean_figures([self.figures(each, rows) for each in trained.values()]) | found
@@ -156,7 +164,7 @@ class Evaluator:
         self.judged.clear()
         self._by = by = ByMetric(self.setup, self.metric, self.with_intervals, KEPT)
         constant = self._constant(self.rows)
-        kept, sizes, personal = 0, self.setup.sizes, self.setup.personal
+        many, sizes, personal = 0, self.setup.sizes, self.setup.personal
         names = self.setup.partition.info.get("names", ())
         found: dict[int, intervals.Interval] = {}
         alike: dict[int, np.ndarray] = {}  # scores of clients' own models on the common rows, not yet evaluated
@@ -170,8 +178,8 @@ class Evaluator:
             else:
                 model, which = model_of(k), f"-{k}" if held or personal else ""
                 score, own = self._scored(model, rows)
-                kept += len(score)
-                if kept <= KEPT:
+                many += len(score)
+                if many <= KEPT:
                     self.judged[f"score{which}"] = score.astype(np.float32)
                     self.judged[f"weight{which if held else ''}"] = own.astype(np.float32)
                 said = self.said(model, rows)
@@ -193,7 +201,7 @@ class Evaluator:
             out.append({"client": k, **named, "train_rows": sizes[k], "test_rows": rows.n, "own_rows": held})
         if alike:
             found |= self._of_common(alike, weight)
-        if kept > KEPT:
+        if many > KEPT:
             self.judged.clear()
         for entry in out:
             k = entry["client"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedatlas.errors import ConfigError
 from fedatlas.recommender.contest import Fitted, from_logit, logit, predict_gaps, quantiles
-from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, forecast, pick, rank
+from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, difference, forecast, pick, rank
 from fedatlas.recommender.requirements import SEES, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
@@ -51,10 +51,31 @@ def answer_for(
         "nearest_miss": None if top else _nearest_miss(fitted, seen, asked, ranking),
         "refused": _refused(fitted, asked, barred),
         "reference": None if ranking.reference is None else fitted.choices[ranking.reference],
+        **_prior(fitted, seen, asked, ranking),
         "setting": _setting(fitted, asked, at),
         "predicted_by": fitted.way,
         "notes": _notes(fitted, asked, computed) if measured is None else [],
         "track_record": track_record(fitted, asked, at) if track else None,
+    }
+
+
+def _prior(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> Plain:
+    """Return the best single choice, whether the first one is another, and how the first one compares with FedAvg.
+
+    ``stay_with_fedavg``: the first choice is not told apart from one tuned FedAvg. ``against_fedavg``: how much more accurate it is in
+    a federation like this, with one-sided bounds at the confidence asked for; None without an allowed FedAvg.
+    """
+    first = ranking.order[0] if ranking.order else None
+    plain = next((at for at in ranking.order if at[0] == ranking.reference), None)
+    beside: dict[str, float | None] | None = None
+    if first is not None and plain is not None:
+        bounds = zip(("value", "low", "high"), difference(seen, first, plain, asked.confidence), strict=True)
+        beside = {key: x if np.isfinite(x) else None for key, x in bounds}
+    return {
+        "best_single": None if ranking.single is None else fitted.choices[ranking.single[0]],
+        "deviates": ranking.single is not None and first != ranking.single,
+        "stay_with_fedavg": ranking.stay,
+        "against_fedavg": beside,
     }
 
 

@@ -1,10 +1,11 @@
-"""Quality in federations that were not measured, with its error: each setting, and each data set, left out in turn.
+"""Quality in federations that were not measured, with its error: each data set, and each setting, left out in turn.
 
 The target of prediction is the gap to the centralised baseline on the logit scale, logit q - logit q_baseline, at `ROUNDS`, because
 levels differ between data sets far more than gaps do. For every choice except FedAvg, the fit is to its gap minus FedAvg's in the
-same setting (`relative`), because their common part is not needed to tell them apart. The two ways of `predict` compete over
-left-out settings. The winner for a setting is decided by the others (nested), and the overall winner answers. The difference
-between a left-out setting and its prediction, the residual, gives the intervals.
+same setting (`relative`), because their common part is not needed to tell them apart. The ways of `predictors` compete over left-out
+data sets, each counted once, because a user's data are new (over left-out settings, where a study has one data set). The winner for
+a data set is decided by the others (nested), and the overall winner answers. The difference between what was measured in a left-out
+setting and its prediction, the residual, gives the intervals.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.errors import DataError
-from fedatlas.recommender.predictors import Kernel, fit, gaussian, inverse_distance, left_out, scales
-from fedatlas.study.effects import noise_between
+from fedatlas.recommender.predictors import Kernel, constant, fit, gaussian, inverse_distance, left_out, ridge, scales
 from fedatlas.study.measurements import OUTCOMES, ROUNDS, Bools, Floats, Ints, Measurements, Setting, beats_majority
 from fedatlas.study.responses import RESPONSES, which
+from fedatlas.study.seed_noise import noise_between
 
 EDGE = 1e-3  # a share is clipped this far from 0 and 1 before its logit
-WAYS = ("inverse distance", "gaussian process")
+WAYS = ("constant", "ridge", "inverse distance", "gaussian process")
+CONSTANT, RIDGE, INVERSE, GAUSSIAN = WAYS
+WEIGHTS = {CONSTANT: constant, RIDGE: ridge, INVERSE: inverse_distance}
 BLOCKS = 5  # number of blocks of settings; a kernel for a block is fitted to the others
 
 
@@ -46,7 +49,7 @@ class Fitted(NamedTuple):
     way: str  # the winner
     by_setting: dict[str, Floats]  # quality -> (n, J, R) predictions with the setting left out
     by_data: dict[str, Floats]  # the same with its whole data set left out; empty with one data set
-    score: dict[str, float]  # way, "nested" -> mean absolute error of accuracy's gap
+    score: dict[str, float]  # way, "nested" -> mean absolute error of accuracy's gap in left-out data sets
     references: tuple[str, ...]  # FedAvg, then its masked twin
     new_data: bool = True
     """True if the requirements concern data outside the study: then whole data sets are left out, if there are several."""
@@ -89,6 +92,16 @@ def from_logit(value: Floats) -> Floats:
     return np.asarray(1.0 / (1.0 + np.exp(-value)))
 
 
+class Fits(NamedTuple):
+    """The winner of a contest, and what it predicts."""
+
+    kernels: list[Kernel]
+    way: str
+    by_setting: dict[str, Floats]
+    by_data: dict[str, Floats]
+    score: dict[str, float]
+
+
 def fit_study(study: Measurements, way: str | None = None) -> Fitted:
     """Return everything that answers need from a study's table. With 1,000 runs this takes some seconds; answers take milliseconds.
 
@@ -98,31 +111,8 @@ def fit_study(study: Measurements, way: str | None = None) -> Fitted:
     chosen = study.choice_names()
     against = next((chosen.index(name) for name in study.references if name in chosen), None)
     gaps, levels, noise = _gaps(study, chosen, against)
-    apart = {quality: relative(y, against) for quality, y in gaps.items()}
     scale = scales(x)
-    z, each = x / scale, np.arange(len(x))
-    blocks = each % BLOCKS
-
-    def kernels(among: Bools) -> list[Kernel]:
-        return [_kernel(z, apart["accuracy"][:, j], noise[j], among) for j in range(len(chosen))]
-
-    def by_choice(predict: Any) -> dict[str, Floats]:
-        each_choice = range(len(chosen))
-        found = {q: np.stack([predict(y[:, j], j) for j in each_choice], axis=1) for q, y in apart.items()}
-        return {quality: absolute(y, against) for quality, y in found.items()}
-
-    without = [kernels(blocks != block) for block in range(BLOCKS)]
-    found = {
-        WAYS[0]: by_choice(lambda y, j: _from_others(WAYS[0], z, y, each, {})),
-        WAYS[1]: by_choice(lambda y, j: _left_out_gaussian(z, y, [one[j] for one in without], blocks)),
-    }
-    best, score = _winner({w: found[w]["accuracy"] for w in WAYS}, gaps["accuracy"])
-    way, names, by_data = way or best, np.array(data), {}
-    if len(set(data)) > 1:
-        of_rest = {name: kernels(names != name) for name in set(data)} if way == WAYS[1] else {}
-        by_data = by_choice(
-            lambda y, j: _from_others(way, z, y, names, {name: one[j] for name, one in of_rest.items()})
-        )
+    found = fits(x / scale, np.array(data), gaps, noise, against, way)
     return Fitted(
         chosen,
         study.setting_names(),
@@ -136,14 +126,49 @@ def fit_study(study: Measurements, way: str | None = None) -> Fitted:
         _ranges(study),
         _sees(study, chosen),
         _finishes(study, chosen),
-        kernels(np.ones(len(x), bool)),
+        found.kernels,
         against,
-        way,
-        found[way],
-        by_data,
-        score,
+        found.way,
+        found.by_setting,
+        found.by_data,
+        found.score,
         study.references,
     )
+
+
+def fits(
+    z: Floats, data: NDArray[Any], gaps: dict[str, Floats], noise: Floats, against: int | None, way: str | None = None
+) -> Fits:
+    """Return the contest of `WAYS` over settings with scaled features ``z``; ``noise`` (J,) is that of a `Kernel`."""
+    apart, each = {quality: relative(y, against) for quality, y in gaps.items()}, np.arange(len(z))
+    choices, blocks = range(len(noise)), each % BLOCKS
+    several = len(set(data.tolist())) > 1
+    groups = data if several else each
+
+    def kernels(among: Bools) -> list[Kernel]:
+        return [_kernel(z, apart["accuracy"][:, j], noise[j], among) for j in choices]
+
+    def by_choice(predict: Any, qualities: Sequence[str]) -> dict[str, Floats]:
+        found = {q: np.stack([predict(apart[q][:, j], j) for j in choices], axis=1) for q in qualities}
+        return {quality: absolute(y, against) for quality, y in found.items()}
+
+    of_rest = {name: kernels(data != name) for name in set(data.tolist())} if several else {}
+
+    def of_groups(one: str, qualities: Sequence[str]) -> dict[str, Floats]:
+        return by_choice(lambda y, j: _from_others(one, z, y, data, {k: x[j] for k, x in of_rest.items()}), qualities)
+
+    def of_settings(one: str, qualities: Sequence[str]) -> dict[str, Floats]:
+        if one != GAUSSIAN:
+            return by_choice(lambda y, j: _from_others(one, z, y, each, {}), qualities)
+        without = [kernels(blocks != block) for block in range(BLOCKS)]
+        return by_choice(lambda y, j: _left_out_gaussian(z, y, [k[j] for k in without], blocks), qualities)
+
+    guess = of_groups if several else of_settings
+    best, score = _winner({one: guess(one, ["accuracy"])["accuracy"] for one in WAYS}, gaps["accuracy"], groups)
+    way = way or best
+    every = list(gaps)
+    by_data = of_groups(way, every) if several else {}
+    return Fits(kernels(np.ones(len(z), bool)), way, of_settings(way, every), by_data, score)
 
 
 def predict_gaps(fitted: Fitted, at: Floats, quality: str) -> Floats:
@@ -175,7 +200,7 @@ def predict_finishes(fitted: Fitted, at: Floats, among: Ints) -> Floats:
     """Return (J,) share of runs that finish, by inverse distance within a choice from the settings ``among``."""
     z, point = fitted.x[among] / fitted.scale, (at / fitted.scale)[None, :]
     columns = fitted.finishes[among].T[:, :, None]
-    return np.array([_predict(WAYS[0], z, y, point, None)[0, 0] for y in columns])
+    return np.array([_predict(INVERSE, z, y, point, None)[0, 0] for y in columns])
 
 
 def quantiles(values: Floats, confidence: float) -> tuple[float, float]:
@@ -274,7 +299,10 @@ def _predict(way: str, z: Floats, y: Floats, at: Floats, kernel: Kernel | None) 
     found = np.full((len(at), y.shape[1]), np.nan)
     outputs, whole = _whole_outputs(y, np.ones(len(y), bool))
     if whole.any():
-        weights = inverse_distance(z[whole], at) if kernel is None or way == WAYS[0] else gaussian(z[whole], at, kernel)
+        if way == GAUSSIAN and kernel is not None:
+            weights = gaussian(z[whole], at, kernel)
+        else:
+            weights = WEIGHTS[way](z[whole], at)
         found[:, outputs] = weights @ y[np.ix_(whole, outputs)]
     return found
 
@@ -299,21 +327,23 @@ def _left_out_gaussian(z: Floats, y: Floats, kernels: Sequence[Kernel], blocks: 
             mine = np.flatnonzero(blocks[places] == block)
             found[np.ix_(places[mine], outputs)] = weights[mine] @ y[np.ix_(places, outputs)]
     for i in np.flatnonzero(~whole):  # a choice not measured here is still predicted here
-        found[i] = _predict(WAYS[1], z[whole], y[whole], z[i : i + 1], kernels[blocks[i]])[0]
+        found[i] = _predict(GAUSSIAN, z[whole], y[whole], z[i : i + 1], kernels[blocks[i]])[0]
     return found
 
 
-def _winner(found: dict[str, Floats], truth: Floats) -> tuple[str, dict[str, float]]:
-    """Return the way with the smaller mean absolute error, the figures of both, and of the nested contest; ties to inverse distance."""
+def _winner(found: dict[str, Floats], truth: Floats, groups: NDArray[Any]) -> tuple[str, dict[str, float]]:
+    """Return the way with the smallest mean absolute error over groups, the figures of all, and of the nested contest.
+
+    Ties go to the simpler way. A group is left out together, and counts once.
+    """
     with np.errstate(invalid="ignore"):
-        errors = {way: _mean(np.abs(guess - truth).reshape(len(truth), -1), 1) for way, guess in found.items()}
-    both = np.stack([errors[way] for way in WAYS])
-    known = np.isfinite(both).all(axis=0)
-    if not known.any():
-        return WAYS[0], {}
-    both = both[:, known]
-    sums = both.sum(axis=1)
-    picked = np.argmin(sums[:, None] - both, axis=0)  # by all settings except this one
-    score = {way: float(both[k].mean()) for k, way in enumerate(WAYS)}
-    score["nested"] = float(both[picked, np.arange(both.shape[1])].mean())
+        errors = np.stack([_mean(np.abs(found[way] - truth).reshape(len(truth), -1), 1) for way in WAYS])
+    each = np.array([_mean(errors[:, groups == group], 1) for group in sorted(set(groups.tolist()))]).T
+    each = each[:, np.isfinite(each).all(axis=0)]
+    if not each.size:
+        return CONSTANT, {}
+    sums = each.sum(axis=1)
+    picked = np.argmin(sums[:, None] - each, axis=0)  # by all groups except this one
+    score = {way: float(each[k].mean()) for k, way in enumerate(WAYS)}
+    score["nested"] = float(each[picked, np.arange(each.shape[1])].mean())
     return WAYS[int(np.argmin(sums))], score

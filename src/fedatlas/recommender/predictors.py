@@ -1,9 +1,10 @@
-"""Two ways to predict a choice's figures in a federation that was not measured, from measured ones, within one choice (X12).
+"""Four ways to predict a choice's figures in a federation that was not measured, from measured ones, within one choice (X12).
 
-`inverse_distance` is the mean of the measured settings weighted by the inverse squares of their distances (Shepard 1968).
-`gaussian` is a Gaussian process (Rasmussen and Williams 2006, chapters 2 and 5): squared exponential kernel with a length for each
-feature, a constant mean, the noise between seeds, and a variance not explained by the settings. All outputs (the
-rounds of a curve) share its kernel. Both are linear in the measurements, so that a prediction is a row of weights; only NumPy is
+`constant` is the mean of the measured settings: the same everywhere. `ridge` is a linear fit to the features, drawn towards that mean
+(Hoerl and Kennard 1970). `inverse_distance` is the mean of the measured settings weighted by the inverse squares of their distances
+(Shepard 1968). `gaussian` is a Gaussian process (Rasmussen and Williams 2006, chapters 2 and 5): squared exponential kernel with a
+length for each feature, a constant mean, the noise between seeds, and a variance not explained by the settings. All outputs (the
+rounds of a curve) share its kernel. All are linear in the measurements, so that a prediction is a row of weights; only NumPy is
 needed.
 """
 
@@ -21,6 +22,7 @@ from fedatlas.study.measurements import Floats
 LENGTHS = (2.0, 4.0, 16.0)
 LEFT_OVER = (0.01, 0.05, 0.2, 1.0, 3.0)  # variance not explained by the features, as a share of the explained one
 POWER = 2
+RIDGE = 0.1  # weight of the penalty per setting: a feature that varies by itself keeps 1 / 1.1 of its slope
 
 
 class Kernel(NamedTuple):
@@ -35,6 +37,20 @@ def scales(x: Floats) -> Floats:
     """Return (features,) divisors of the features before distances are computed: standard deviations, 1 for constant features."""
     spread: Floats = x.std(axis=0)
     return np.where(spread > 1e-12, spread, 1.0)
+
+
+def constant(x: Floats, at: Floats) -> Floats:
+    """Return (points, settings) equal weights of the settings ``x`` (settings, features)."""
+    return np.full((len(at), len(x)), 1.0 / len(x))
+
+
+def ridge(x: Floats, at: Floats) -> Floats:
+    """Return (points, settings) weights of a linear fit with an intercept, its slopes penalised; both divided by `scales`."""
+    middle = x.mean(axis=0)
+    centred = x - middle
+    penalised = centred.T @ centred + RIDGE * len(x) * np.eye(x.shape[1])
+    found: Floats = constant(x, at) + (at - middle) @ np.linalg.solve(penalised, centred.T)
+    return found
 
 
 def inverse_distance(x: Floats, at: Floats) -> Floats:

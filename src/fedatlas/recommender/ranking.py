@@ -1,26 +1,31 @@
-"""The order of choices in a federation: limits kept with a chance, one utility, and FedAvg first unless a choice is clearly better.
+"""The order of choices in a federation: limits kept with a chance, one utility, and the best single choice as a prior.
 
 A candidate is a choice with a number of rounds. Its chance is the share of left-out residual vectors under which all limits hold at
 once, times the chance that it finishes. It is allowed if this reaches the requested confidence. Its utility is the weighted mean
 of its responses, each scaled by the range of the study's runs (costs on the log scale), so no limit affects it:
 relaxing a limit only adds candidates.
+
+First is the allowed choice that is best on average over the study (`Ranking.single`), whatever the federation. Another is named before
+it only where its forecast for this federation is better beyond the forecast's own error, with the confidence asked for, divided among
+the rivals. In the same way the first choice is compared with FedAvg: where it is not told apart, `Ranking.stay` says to stay with that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedatlas.errors import ConfigError
-from fedatlas.recommender.contest import Fitted, from_logit, predict_finishes, quantiles
+from fedatlas.recommender.contest import Fitted, absolute, from_logit, predict_finishes, quantiles, relative
 from fedatlas.recommender.requirements import SEES, Requirements
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Bools, Floats, Ints
 from fedatlas.study.responses import RESPONSES
 
-DRAWS = 4000
+DRAWS = 200_000
 TIE = 0.01  # share of the study's range of utility below which a difference is a tie
 Place = tuple[int, int]
 """A candidate: (choice, rounds) among those of the study."""
@@ -34,6 +39,8 @@ class Forecast(NamedTuple):
     finishes: Floats  # (J,)
     groups: Any = None
     """(n,) groups of residual vectors with common errors; None: each vector is a resampled mean."""
+    usual: dict[str, Floats] | None = None
+    """Quality -> (J, R) with the mean gap of the study, whatever the federation; None: measured in the federation itself."""
 
 
 class Ranking(NamedTuple):
@@ -44,6 +51,8 @@ class Ranking(NamedTuple):
     utility: Floats  # (J, R)
     permitted: Bools  # (J,) by what the server may see
     reference: int | None  # FedAvg or the twin that privacy requires; None if neither was measured
+    single: Place | None = None  # the best single choice among the allowed
+    stay: bool = False  # whether the first choice is FedAvg, or not told apart from it
 
 
 def forecast(
@@ -59,7 +68,7 @@ def forecast(
     ``centralised``: logit of the baseline's accuracy. If it is known, another quality's baseline differs from it as in the
     study; if not (None), the level is the study's own.
     """
-    values, spread = {}, {}
+    values, spread, usual = {}, {}, {}
     for quality, gap in gaps.items():
         levels = fitted.levels[RESPONSES[quality].against or quality]
         base = np.zeros(len(levels)) if centralised is None else fitted.levels["accuracy"]
@@ -69,8 +78,20 @@ def forecast(
         errors = fitted.residuals(quality)[among]
         values[quality] = from_logit(level + gap)
         spread[quality] = from_logit(level + (apart - mean)[:, None, None] + gap + errors)
+        usual[quality] = from_logit(level + usual_gaps(fitted, quality, among))
     values |= costs
-    return Forecast(values, spread, predict_finishes(fitted, at, among), fitted.groups()[among])
+    return Forecast(values, spread, predict_finishes(fitted, at, among), fitted.groups()[among], usual)
+
+
+def usual_gaps(fitted: Fitted, quality: str, among: Ints) -> Floats:
+    """Return (J, R) the mean gaps over the settings ``among``; of a choice relative to FedAvg's, from the settings that have both."""
+    apart = relative(fitted.gaps[quality][among], fitted.against)
+    known = np.isfinite(apart)
+    number = known.sum(axis=0)
+    mean = np.divide(
+        np.where(known, apart, 0.0).sum(axis=0), number, out=np.full(number.shape, np.nan), where=number > 0
+    )
+    return absolute(mean, fitted.against)
 
 
 def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection[str] = ()) -> Ranking:
@@ -88,8 +109,13 @@ def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection
     reference = next((j for j in known if permitted[j]), None)
     best = [pick(j, open_to[j], utility, seen) for j in range(len(utility)) if open_to[j].any()]
     best.sort(key=lambda at: (-utility[at], *_costs(seen, at), fitted.choices[at[0]]))
-    first = _first(fitted, seen, asked, best, utility, reference)
-    return Ranking([*first, *(at for at in best if at not in first)], chance, utility, permitted, reference)
+    tests = Tests(fitted, seen, asked, max(len(best) - 1, 1))
+    sound = [at for at in best if not any(tests.dominated(at, by) for by in best if by != at)] or best
+    plain = next((at for at in sound if at[0] == reference), None)
+    single, first = _single(tests, best), _first(tests, sound, utility, _single(tests, sound) or plain)
+    order = [*first, *(at for at in best if at not in first)]
+    stay = any(order[0] == at or not tests.apart(order[0], at) for at in best if at[0] == reference)
+    return Ranking(order, chance, utility, permitted, reference, single, stay)
 
 
 def utility_of(fitted: Fitted, values: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
@@ -144,28 +170,42 @@ def _costs(seen: Forecast, at: Place) -> list[float]:
     return [float(np.nan_to_num(seen.values[cost][at], nan=np.inf)) for cost in ("cpu_seconds", "bytes")]
 
 
-def told_apart(
-    fitted: Fitted, seen: Forecast, weights: Mapping[str, float], one: Place, other: Place, confidence: float
-) -> bool:
-    """Return whether ``one`` has a larger expected utility than ``other`` with this confidence, under the same left-out residual vectors.
+class Tests(NamedTuple):
+    """The comparisons of one answer, each with the confidence asked for divided among the rivals (Bonferroni)."""
 
-    The question is which choice is better on average in federations like this one, so the interval is that of a mean, one-sided
-    by Student's t. The vectors of one group (a data set, for new data) count as one observation. Differences up to `TIE` are ignored.
-    """
-    size = next(iter(seen.spread.values())).shape[0]
+    fitted: Fitted
+    seen: Forecast
+    asked: Requirements
+    rivals: int
 
-    def utilities(at: Place) -> Floats:
+    def apart(self, one: Place, other: Place, weights: Mapping[str, float] | None = None) -> bool:
+        """Return whether ``one`` has a larger utility than ``other`` in this federation; differences up to `TIE` are ignored."""
+        weights = self.asked.weights if weights is None else weights
+        gap = self.utilities(one, weights) - self.utilities(other, weights)
+        confidence = 1 - (1 - self.asked.confidence) / self.rivals
+        return further_low(gap, self.seen.groups, confidence) > 0 and bool(np.nanmean(gap) > TIE)
+
+    def utilities(self, at: Place, weights: Mapping[str, float]) -> Floats:
+        """Return (n,) utilities of a candidate, one for each left-out residual vector."""
+        seen, size = self.seen, next(iter(self.seen.spread.values())).shape[0]
         values = {
             name: seen.spread.get(name, x)[..., at[0], at[1]] for name, x in seen.values.items() if weights.get(name)
         }
-        return utility_of(fitted, {name: np.broadcast_to(x, (size,)) for name, x in values.items()}, weights)
+        return utility_of(self.fitted, {name: np.broadcast_to(x, (size,)) for name, x in values.items()}, weights)
 
-    apart = utilities(one) - utilities(other)
-    return mean_low(apart, seen.groups, confidence) > 0 and bool(np.nanmean(apart) > TIE)
+    def dominated(self, at: Place, by: Place) -> bool:
+        """Return whether a candidate is worse in quality, beyond the forecast's error, than one that costs no more."""
+        cheaper = all(x <= y for x, y in zip(_costs(self.seen, by), _costs(self.seen, at), strict=True))
+        return cheaper and self.apart(by, at, {"accuracy": 1.0})
 
 
-def mean_low(values: Floats, groups: Any, confidence: float) -> float:
-    """Return the one-sided lower bound of the mean of ``values`` (n,); of the values themselves if each is already a mean."""
+def further_low(values: Floats, groups: Any, confidence: float) -> float:
+    """Return a one-sided lower bound of the difference in a further federation, from ``values`` (n,) with the errors of left-out ones.
+
+    The federation is one of a new group (a data set): its error varies as the groups' means do, and within a group. The mean of the
+    groups is not known either. So the bound is mean - t s sqrt(1 + 1 / G), with Student's t of G groups and s^2 the variance of the
+    groups' means plus what the mean over a group hides of the variance within. If ``groups`` is None, each value is a resampled mean.
+    """
     if groups is None or not np.isfinite(values).any():
         return quantiles(values, confidence)[0]
     each: dict[object, list[float]] = {}
@@ -175,34 +215,44 @@ def mean_low(values: Floats, groups: Any, confidence: float) -> float:
     found = np.array([np.mean(one) for one in each.values()])
     if len(found) == 1:
         return -np.inf
-    # SciPy has the quantiles of t, but takes too long to load.
-    t = numpy_stream(0, "mean").standard_t(len(found) - 1, DRAWS)
-    return float(found.mean() - np.quantile(t, confidence) * found.std(ddof=1) / np.sqrt(len(found)))
+    hidden = np.mean([np.var(one) for one in each.values()])  # var (m - 1) / m: of m values, without that of their mean
+    spread = np.sqrt((found.var(ddof=1) + hidden) * (1 + 1 / len(found)))
+    return float(found.mean() - _student(confidence, len(found) - 1) * spread)
 
 
-def dominated(fitted: Fitted, seen: Forecast, at: Place, by: Place, confidence: float) -> bool:
-    """Return whether a candidate is worse in quality, beyond the variation of left-out settings, than one that costs no more."""
-    cheaper = all(x <= y for x, y in zip(_costs(seen, by), _costs(seen, at), strict=True))
-    return cheaper and told_apart(fitted, seen, {"accuracy": 1.0}, by, at, confidence)
+@cache
+def _student(confidence: float, freedom: int) -> float:
+    """Return the quantile of Student's t by simulation: SciPy has it, but takes too long to load."""
+    return float(np.quantile(numpy_stream(0, "mean").standard_t(freedom, DRAWS), confidence))
 
 
-def _first(
-    fitted: Fitted, seen: Forecast, asked: Requirements, best: list[Place], utility: Floats, reference: int | None
-) -> list[Place]:
-    """Return the answer as a list of one, or an empty list. ``best`` is sorted by utility."""
+def difference(seen: Forecast, one: Place, other: Place, confidence: float) -> tuple[float, float, float]:
+    """Return how much more accurate ``one`` is than ``other`` in this federation, with one-sided bounds, each at ``confidence``."""
+    spread = seen.spread["accuracy"]
+    gap = spread[:, one[0], one[1]] - spread[:, other[0], other[1]]
+    low, high = further_low(gap, seen.groups, confidence), -further_low(-gap, seen.groups, confidence)
+    return float(np.nanmean(gap)), low, high
 
-    def apart(one: Place, other: Place) -> bool:
-        return told_apart(fitted, seen, asked.weights, one, other, asked.confidence)
 
-    def beaten(at: Place) -> bool:
-        return any(dominated(fitted, seen, at, by, asked.confidence) for by in best if by != at)
+def _single(tests: Tests, best: Sequence[Place]) -> Place | None:
+    """Return the candidate that is best on average over the study; ties to the lower cost."""
+    if tests.seen.usual is None or not best:
+        return None
+    usual = utility_of(tests.fitted, {**tests.seen.values, **tests.seen.usual}, tests.asked.weights)
+    return min(best, key=lambda at: (-np.nan_to_num(usual[at], nan=-np.inf), *_costs(tests.seen, at)))
 
-    sound = [at for at in best if not beaten(at)] or best
-    plain = [at for at in sound if at[0] == reference]
-    if plain:
-        better = [at for at in sound if at != plain[0] and utility[at] > utility[plain[0]] and apart(at, plain[0])]
-        return better[:1] or plain
+
+def _first(tests: Tests, sound: list[Place], utility: Floats, usual: Place | None) -> list[Place]:
+    """Return the answer as a list of one, or an empty list. ``sound`` is sorted by utility.
+
+    ``usual`` stands first unless another is told apart from it: the best single choice, or FedAvg if choices were measured in the
+    federation itself.
+    """
+    if usual is not None:
+        return [at for at in sound if utility[at] > utility[usual] and tests.apart(at, usual)][:1] or [usual]
     ties = [
-        at for at in sound if utility[sound[0]] - utility[at] <= TIE and (at == sound[0] or not apart(sound[0], at))
+        at
+        for at in sound
+        if utility[sound[0]] - utility[at] <= TIE and (at == sound[0] or not tests.apart(sound[0], at))
     ]
-    return [min(ties, key=lambda at: (*_costs(seen, at), -utility[at]))] if ties else []
+    return [min(ties, key=lambda at: (*_costs(tests.seen, at), -utility[at]))] if ties else []

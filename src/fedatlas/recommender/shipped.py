@@ -19,7 +19,7 @@ import numpy as np
 
 from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.files import write_bytes, write_json
-from fedatlas.recommender.contest import Fitted, fit_study
+from fedatlas.recommender.contest import Fitted, fit_study, fits
 from fedatlas.recommender.epsilon import for_any_nodes
 from fedatlas.recommender.predictors import Kernel
 from fedatlas.study.measurements import Measurements
@@ -125,6 +125,23 @@ def finished_settings(read: Measurements, found: Sequence[Row]) -> Measurements:
 def save(table: Table, study: str | None, folder: Path) -> Basis:
     """Write the basis of a study's finished settings into a folder; return it."""
     basis = basis_of(table, study, whole=True)
+    write(basis, folder)
+    return basis
+
+
+def refit(folder: Path) -> Basis:
+    """Repeat the contest of predictors on the measurements in a folder, after these have changed; write and return the basis."""
+    basis = read(folder)
+    f = basis.fitted
+    noise = np.array([kernel.noise for kernel in f.kernels])
+    found = fits(f.x / f.scale, np.array(f.data), f.gaps, noise, f.against)
+    basis = basis._replace(fitted=f._replace(**found._asdict()))
+    write(basis, folder)
+    return basis
+
+
+def write(basis: Basis, folder: Path) -> None:
+    """Write a basis into a folder."""
     f = basis.fitted
     arrays: Plain = {name: getattr(f, name) for name in ARRAY}
     arrays |= {f"{kind}/{name}": values for kind in BY_NAME for name, values in getattr(f, kind).items()}
@@ -137,7 +154,6 @@ def save(table: Table, study: str | None, folder: Path) -> Basis:
     write_bytes(folder / ARRAYS, kept.getvalue())
     plain = {name: getattr(f, name) for name in PLAIN} | {name: getattr(basis, name) for name in OF_BASIS}
     write_json(folder / NAMES, {"version": VERSION, "name": basis.name, "about": basis.about, **plain})
-    return basis
 
 
 def shipped() -> list[str]:

@@ -41,11 +41,11 @@ class Quality(TypedDict, total=False):
     weighted_f1: Annotated[Share, "mean of the classes' F1, weighted by their rows"]
     per_class_f1: Annotated[Shares, "F1 of each class"]
     auc: Annotated[
-        Share, "area under the ROC curve; of two classes if parties hold columns, or if `evaluation.metric` names it"
+        Share, "area under the ROC curve; of two classes if parties hold columns, or if it is the run's metric"
     ]
-    balanced_accuracy: Annotated[Share, "mean of the classes' accuracies, if `evaluation.metric` names it"]
-    pr_auc: Annotated[Share, "average precision, if `evaluation.metric` names it"]
-    log_loss: Annotated[float | None, "mean of -log of the true class's probability, if `evaluation.metric` names it"]
+    balanced_accuracy: Annotated[Share, "mean of the classes' accuracies, if it is the run's metric"]
+    pr_auc: Annotated[Share, "average precision, if it is the run's metric"]
+    log_loss: Annotated[float | None, "mean of -log of the true class's probability, if it is the run's metric"]
     rmse: Annotated[Target, "root of the mean squared error"]
     mae: Annotated[Target, "mean absolute error"]
     r2: Annotated[Share, "1 - squared errors / spread of the target"]

@@ -59,11 +59,14 @@ def of_splits(splits: Mapping[str, Split]) -> Iterator[str | np.ndarray[Any, Any
                 yield from (f"{name} {x.dtype} {tuple(x.shape)}", x.numpy())
 
 
-def judged_on(setup: Setup) -> str:
-    """Return a fingerprint of the evaluation rows, their source, targets and weights: equal for comparable runs."""
-    d = setup.dataset
-    source = (d.name, d.facts.get("called"), d.facts.get("files"), d.facts.get("label"), setup.config.evaluation.on)
-    held = (np.asarray(rows, np.int64) for rows in setup.validation.values())
+def judged_on(setup: Setup, on: str = "") -> str:
+    """Return a fingerprint of the evaluation rows, their source, targets and weights: equal for comparable runs.
+
+    ``on``: "test" for the test rows of a run that is judged on validation rows.
+    """
+    d, on = setup.dataset, on or setup.config.evaluation.on
+    source = (d.name, d.facts.get("called"), d.facts.get("files"), d.facts.get("label"), on)
+    held = (np.asarray(rows, np.int64) for rows in (setup.validation.values() if on != "test" else ()))
     return fingerprint((repr(source), d.test.y, d.test.weight, d.test.row, *held))
 
 

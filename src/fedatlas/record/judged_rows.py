@@ -6,6 +6,7 @@
 ``predicted`` ``outputs``       (n,) the same; (n,) log-odds of class 1 of two, or (n, C) log-probabilities
 ``owner``                       (n,) the client whose own row it is, -1 for nobody's: natural owners alone
 ``trivial-...``                 the same fields of the constant model
+``test-...``                    of a run judged on validation rows: the same fields of the test rows that no choice has used
 ==============================  ====================================================================================
 
 A name ends in ``-K`` if it belongs to client K: of ``weight``, ``true`` and ``trivial-...`` where the client is judged on
@@ -25,6 +26,7 @@ from fedatlas.metrics.metric import Said
 
 Arrays = Mapping[str, NDArray[Any]]
 TRIVIAL = "trivial-"
+TEST = "test-"
 OWNER = "owner"
 OF_ROWS = ("weight", "true")  # fields that all models share
 
@@ -51,6 +53,11 @@ def said_of(arrays: Arrays, client: int | None = None, kind: str = "") -> Said |
         return None
     from_model = {name: arrays.get(f"{kind}{name}{model}") for name in ("score", "predicted", "outputs")}
     return Said(**from_model, **{name: arrays.get(f"{name}{rows}") for name in OF_ROWS})  # type: ignore[arg-type]
+
+
+def of_test(arrays: Arrays) -> Arrays:
+    """Return what was kept of the test rows of a run that is judged on validation rows, under the names of other runs."""
+    return {name.removeprefix(TEST): x for name, x in arrays.items() if name.startswith(TEST)}
 
 
 def own_of(arrays: Arrays, client: int, kind: str = "") -> Said | None:

@@ -97,9 +97,9 @@ def _classes(subject: Subject) -> Figure:
     ]
     how = (
         f"One column per {subject.config.party}, one row per class. The stronger a cell's colour, the larger the class's share of its "
-        f"rows; the number is the count of rows (printed if there is room).{drawn_note(facts['clients'])}"
+        f"rows; the number is the count of rows (printed if there is room).{drawn_note(facts['clients'], subject.config.party)}"
     )
-    label = f"Rows of each class at each of {count(facts['clients'], 'client')}"
+    label = f"Rows of each class at each of {count(facts['clients'], subject.config.party)}"
     heads = names_of(subject, columns)
     draw = partial(heat, rows=names, columns=heads, cells=cells, titles=("class", subject.config.party), label=label)
     table = [(k, subject.name(k), *row) for k, row in enumerate(held)]
@@ -122,7 +122,9 @@ def _targets(subject: Subject) -> Figure:
         for i, k in enumerate(columns)
         if means[k] is not None
     ]
-    how = f"The target (in its own unit) at each client: mean, with one standard deviation either way.{drawn_note(facts['clients'])}"
+    party = subject.config.party
+    note = drawn_note(facts["clients"], party)
+    how = f"The target (in its own unit) at each {party}: mean, with one standard deviation either way.{note}"
     series = [Series("mean", 0, points)]
     axis = Axis("Target, mean and standard deviation")
     draw = partial(dots, names=names_of(subject, columns), title=subject.config.party, y=axis, series=series, label=how)
@@ -136,11 +138,11 @@ def _sizes(subject: Subject) -> Figure:
     columns, sizes = drawn_clients(facts["clients"]), facts["sizes"]
     tips = [f"{subject.client(k)}: {count(sizes[k], 'row')}" for k in columns]
     how = (
-        f"Training rows of each client. Gini coefficient {number(facts['gini'])}: 0 = all equal, towards 1 = one has nearly "
-        f"all.{drawn_note(facts['clients'])}"
+        f"Training rows of each {subject.config.party}. Gini coefficient {number(facts['gini'])}: 0 = all equal, towards 1 = one "
+        f"has nearly all.{drawn_note(facts['clients'], subject.config.party)}"
     )
     stack = [Bars("rows", 0, [sizes[k] for k in columns], tips)]
-    label = f"Training rows of {facts['clients']} clients"
+    label = f"Training rows of {count(facts['clients'], subject.config.party)}"
     names = names_of(subject, columns)
     draw = partial(bars, names=names, title=subject.config.party, y=Axis("Rows"), stacks=stack, label=label)
     text = csv_text(("client", "name", "rows"), [(k, subject.name(k), n) for k, n in enumerate(sizes)])
@@ -163,8 +165,8 @@ def _table(subject: Subject) -> TableBlock:
             top, part = names[counts.index(max(counts))], facts["majority"][k]
             rows[-1] += [TableCell(top, share(part)), share(tv)]
             table[-1] += [top, part, tv]
-    fold = f"The same as a table, {count(len(rows), 'client')}"
-    caption = "Rows, largest class with its share, and distance between the client's class mix and that of all rows"
+    fold = f"The same as a table, {count(len(rows), subject.config.party)}"
+    caption = "Rows, largest class with its share, and distance between its class mix and that of all rows"
     return TableBlock(
         f"{subject.key}-clients", caption if known else "Rows", head, rows, csv_text(columns, table), folded=fold
     )
@@ -215,9 +217,11 @@ def _weights(subject: Subject, found: dict[int, dict[int, float]]) -> Figure:
             span = f", {number(low)} to {number(high)}" if high > low else ""
             said = f"{subject.client(k)}: weight {number(mean)}{span} ({count(len(w), 'round')})"
             points.append(Point(i, mean, said, low, high))
+    party = subject.config.party
     how = (
-        "How much each client's update counted in the server's mean; the weights of a round add up to 1. The mark is the mean over "
-        f"the rounds in which the client took part; a line spans its smallest to its largest weight.{drawn_note(len(found))}"
+        f"How much each {party}'s update counted in the server's mean; the weights of a round add up to 1. The mark is the mean "
+        "over the rounds in which it took part; a line spans its smallest to its largest weight."
+        f"{drawn_note(len(found), party)}"
     )
     axis = Axis("Weight in the mean", zero=True)
     names, series = names_of(subject, columns), [Series("weight", 0, points)]
@@ -238,7 +242,7 @@ def _by_round(subject: Subject, found: dict[int, dict[int, float]], rounds: Sequ
     cells = [[_weighed(subject, k, r, found[k].get(r), most) for k in columns] for r in rounds]
     how = (
         f"One column per {subject.config.party}, one row per round. The stronger the colour, the more its update counted (strongest: "
-        f"{number(most)}); empty: it did not take part or did not return.{drawn_note(len(found))}"
+        f"{number(most)}); empty: it did not take part or did not return.{drawn_note(len(found), subject.config.party)}"
     )
     names, titles = names_of(subject, columns), ("round", subject.config.party)
     draw = partial(heat, rows=[*map(str, rounds)], columns=names, cells=cells, titles=titles, label=how)

@@ -20,6 +20,7 @@ from fedatlas.wording import (
     count,
     csv_text,
     flops_text,
+    plural,
     printed,
     second_unit,
     seconds_text,
@@ -149,6 +150,9 @@ def cost_figures(subject: Subject, unit: CostUnit) -> list[Figure]:
     longest = sorted(names, key=lambda phase: -sum(spent[phase]))[: unit.most]
     drawn = {phase: unit.phase(phase) for phase in names if phase in longest}
     whole = [row["seconds"] for row in rows]
+    parties = plural(subject.config.party)
+    crossed = {key: name.replace("clients", parties) for key, name in crossed.items()}
+    unit = unit._replace(whose=unit.whose.replace("clients", parties))
     return [
         stacked_bars(
             subject, unit, rows, "bytes", crossed, sent, [sum(each) for each in zip(*sent.values(), strict=True)]

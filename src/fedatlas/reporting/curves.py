@@ -20,6 +20,7 @@ from fedatlas.wording import (
     capital,
     csv_text,
     number,
+    plural,
     second_unit,
     seconds_text,
     tick,
@@ -28,10 +29,10 @@ from fedatlas.wording import (
 )
 
 CLASSES, NUMBERS = ("accuracy", "macro_f1", "weighted_f1", "loss"), ("rmse", "mae", "r2", "loss")
-NAMED = ("auc", "balanced_accuracy", "pr_auc", "log_loss")  # in the rows if `evaluation.metric` names it
+NAMED = ("auc", "balanced_accuracy", "pr_auc", "log_loss")  # in the rows if it is the run's metric
 LOWER = LOWER_IS_BETTER | {"log_loss"}
 AXES = {"round": "rounds", "bytes": "bytes sent so far", "seconds": "seconds so far"}
-TRAINING = "training rows of the clients"
+TRAINING = "training rows of the {}"
 ERRORS = {"mean": "mean", "p10": "90th percentile", "min": "largest"}
 CLIENTS = {"mean": "mean", "p10": "10th percentile", "min": "worst"}
 MODELS, DRIFT = "models", "drift_correlation"
@@ -72,7 +73,8 @@ def curves(entries: Sequence[Entry]) -> list[Choice]:
         panels.append(CurveFigure(key, found, _how(first, key, found), NAMES[key]))
     panels += _further(first) if single else []
     axes = {axis: label for axis, label in AXES.items() if all(_known(figure.found, axis) for figure in panels)}
-    options = [Option(axis, label, [_figure(figure, axis) for figure in panels]) for axis, label in axes.items()]
+    parties = plural(first.config.party)
+    options = [Option(axis, label, [_figure(one, axis, parties) for one in panels]) for axis, label in axes.items()]
     return [Choice("axis", "Against", options)]
 
 
@@ -84,18 +86,19 @@ def _known(found: Sequence[Curve], axis: str) -> list[Curve]:
 def _further(subject: Subject) -> list[CurveFigure]:
     """Return the further figures of one run: clients, drift, several models, the algorithm's own state."""
     rows, name, out = subject.rows, NAMES[subject.headline], list[CurveFigure]()
+    party, parties = subject.config.party, plural(subject.config.party)
     if any(row.get(f"client_{subject.headline}") for row in rows):
         names = ERRORS if subject.numbers else CLIENTS
         parts = enumerate(names.items())
         found = [Curve(label, i, points(subject, f"client_{subject.headline}", key)) for i, (key, label) in parts]
         how = (
-            f"{capital(name)} of the model at each client, on {subject.judged_on}: the mean over the clients, "
-            f"the client at the {names['p10']}, and the worst one. If the lines stay apart, the model serves some clients poorly."
+            f"{capital(name)} of the model at each {party}, on {subject.judged_on}: the mean over the {parties}, "
+            f"the {party} at the {names['p10']}, and the worst one. If the lines stay apart, the model serves some {parties} poorly."
         )
-        out.append(CurveFigure("client", found, how, name, " over the clients"))
+        out.append(CurveFigure("client", found, how, name, f" over the {parties}"))
     if any(row.get(DRIFT) is not None for row in rows):
         how = (
-            "After each round, over the pairs of clients that returned a model: whether clients with more different class mixes also "
+            f"After each round, over the pairs of {parties} that returned a model: whether {parties} with more different class mixes also "
             "have more different models. Rank correlation: 1 = same order, 0 = no relation."
         )
         out.append(CurveFigure(DRIFT, [Curve(NAMES[DRIFT], 0, points(subject, DRIFT))], how, NAMES[DRIFT]))
@@ -149,17 +152,24 @@ def mean_curve(each: Sequence[Sequence[Reached]]) -> list[Reached]:
 def _single(subject: Subject, key: str) -> list[Curve]:
     if key != "loss":
         return [Curve(NAMES[key], 0, points(subject, key))]
-    train = Curve(TRAINING, 1, points(subject, "train_loss"))
+    train = Curve(_training(subject), 1, points(subject, "train_loss"))
     return [Curve(where(subject.config), 0, points(subject, "loss")), *([train] if train.points else [])]
+
+
+def _training(subject: Subject) -> str:
+    return TRAINING.format(plural(subject.config.party))
 
 
 def _models(subject: Subject) -> CurveFigure:
     """Return one line per cluster or architecture, over the rounds in which it existed; or one for each model the algorithm names."""
     names, name = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ())), NAMES[subject.headline]
-    each = {name: points(subject, MODELS, name, subject.headline) for name in names}
-    said = "A cluster's model is made for the rows of its own clients, which may differ from these."
+    each, parties = (
+        {name: points(subject, MODELS, name, subject.headline) for name in names},
+        plural(subject.config.party),
+    )
+    said = f"A cluster's model is made for the rows of its own {parties}, which may differ from these."
     if subject.config.models:
-        said = "An architecture's model is shared by the clients that have it."
+        said = f"An architecture's model is shared by the {parties} that have it."
     elif "clusters" not in subject.summary:  # a row's own figures are those of the one model missing from ``models``
         each = {"global": points(subject, subject.headline), **each}
         said = "Other figures are those of 'global'; the algorithm's page explains the other models."
@@ -169,10 +179,10 @@ def _models(subject: Subject) -> CurveFigure:
     return CurveFigure(MODELS, found, how, name, " of each model")
 
 
-def _figure(figure: CurveFigure, axis: str) -> Figure:
+def _figure(figure: CurveFigure, axis: str, parties: str) -> Figure:
     key, found = figure.key, _known(figure.found, axis)
     column = list(AXES).index(axis)
-    x = _x_axis(axis, max((p[column] or 0.0 for curve in found for p in curve.points), default=0.0))
+    x = _x_axis(axis, max((p[column] or 0.0 for curve in found for p in curve.points), default=0.0), parties)
     several = len({curve.label for curve in found}) > 1
     series = [
         Series(
@@ -192,10 +202,10 @@ def _figure(figure: CurveFigure, axis: str) -> Figure:
     return Figure(re.sub(r"\W+", "-", f"{key}-by-{axis}"), title, figure.how, draw, csv, (NARROW,))
 
 
-def _x_axis(axis: str, most: float) -> Axis:
+def _x_axis(axis: str, most: float, parties: str) -> Axis:
     if axis == "bytes":
         unit, size = byte_unit(most)
-        return Axis(f"{unit} sent so far, all clients", lambda v: tick(v / size), size)
+        return Axis(f"{unit} sent so far, all {parties}", lambda v: tick(v / size), size)
     if axis == "seconds":
         unit, size = second_unit(most)
         return Axis(f"{unit} since the start", lambda v: tick(v / size), size)
@@ -209,10 +219,11 @@ def _tip(curve: Curve, point: Reached, what: str, several: bool) -> str:
 
 
 def _how(subject: Subject, key: str, found: Sequence[Curve]) -> str:
+    parties = plural(subject.config.party)
     better = "Lower is better." if key in LOWER else "Higher is better."
     trained = (
-        f" On the {TRAINING} it is measured during training; if it stays far below, clients fit only their own rows."
-        if any(c.label == TRAINING for c in found)
+        f" On the {_training(subject)} it is measured during training; if it stays far below, {parties} fit only their own rows."
+        if any(c.label == _training(subject) for c in found)
         else ""
     )
     thin = " Thin lines are single seeds, the thick one is their mean." if any(c.thin for c in found) else ""

@@ -79,12 +79,12 @@ class Subject(NamedTuple):
         if self.own_rows:
             few = sum(not row["own_rows"] for row in self.summary["per_client"])
             less = (
-                f" ({count(few, 'client')} with too few rows for this are judged on the common ones, outside the means)"
+                f" ({count(few, self.config.party)} with too few rows for this are judged on the common ones, outside the means)"
                 if few
                 else ""
             )
-            return f"each client's own rows, kept out of training{less}"
-        return f"the same {where(self.config)} for every client"
+            return f"each {self.config.party}'s own rows, kept out of training{less}"
+        return f"the same {where(self.config)} for every {self.config.party}"
 
     def name(self, k: int) -> str:
         """Return the name of client ``k``: its natural owner if there is one, else its number."""

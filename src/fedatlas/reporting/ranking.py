@@ -61,10 +61,10 @@ def ranked(runs: Runs, resampled: DrawsOf = lambda scheme, seed: None) -> Ranked
     words = METRICS[figure].words if figure in METRICS else NAMES[figure]
     lower = figure in METRICS and METRICS[figure].lower_is_better
     answered = all("answer" in one for one in known)
-    same = len(runs) > 1 and len({one.get("judged_on") for one in known}) == 1
+    same = len(runs) > 1 and len({_judged_on(one) for one in known}) == 1
     values: dict[str, dict[int, SeedFigure]] = {}
     for name, found in runs.items():
-        each = {seed: (_value(one, figure, answered), str(one.get("judged_on"))) for seed, one in found.items()}
+        each = {seed: (_value(one, figure, answered), _judged_on(one)) for seed, one in found.items()}
         if any(value is not None for value, _ in each.values()):
             values[name] = {
                 seed: SeedFigure(value, on, resampled(name, seed) if same else None)
@@ -100,9 +100,15 @@ def _value(summary: Summary, figure: str, answered: bool) -> float | None:
     return None if found is None else float(found)
 
 
+def _judged_on(summary: Summary) -> str:
+    """Return the fingerprint of the rows whose figure `_value` is."""
+    return str(summary.get("test", {}).get("judged_on", summary.get("judged_on")))
+
+
 def _drawn(known: list[Summary]) -> float:
     """Return test rows per training row if seeds draw their test rows, for the correction of Nadeau and Bengio; else 0."""
     first = known[0].get("answer")
-    if first is None or len({one.get("judged_on") for one in known}) == 1 or not first["train_rows"]:
+    if first is None or len({_judged_on(one) for one in known}) == 1 or not first["train_rows"]:
         return 0.0
-    return float(first["test_rows"] / first["train_rows"])
+    rows = known[0].get("test", {}).get("metric", {}).get("test_rows", first["test_rows"])
+    return float(rows / first["train_rows"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedatlas.metrics.metric import METRICS, Metric
 from fedatlas.metrics.resampling import Weighted
-from fedatlas.record.judged_rows import Arrays, own_of, said_of
+from fedatlas.record.judged_rows import Arrays, of_test, own_of, said_of
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.verdict.evidence import Evidence, drawn_figures, mean_gap
 from fedatlas.verdict.schemes import SeedDraws
@@ -18,12 +18,13 @@ DRAWS = 400  # the standard error of a difference is then known to 4%
 def resampled(run: RunFolder, summary: Mapping[str, Any]) -> SeedDraws | None:
     """Return the mean over the parties by test rows, as the answer takes it, in draws that are the same for every scheme.
 
-    None for runs whose rows were not kept, and for those ranked by other rows than they are judged on (``test``).
+    Of a run judged on validation rows, those are the test rows. None for runs whose rows were not kept.
     """
     metric = METRICS.get(summary.get("metric", {}).get("name", ""))
-    if metric is None or "test" in summary or "per_client" not in summary:
+    if metric is None or "per_client" not in summary:
         return None
-    arrays, clients = run.arrays(JUDGED), [row["client"] for row in summary["per_client"]]
+    kept, clients = run.arrays(JUDGED), [row["client"] for row in summary["per_client"]]
+    arrays = of_test(kept) if "test" in summary else kept
     own = [k for k in clients if own_of(arrays, k) is not None]
     if not own and not any(f"{part}-{k}" in arrays for part in ("score", "weight") for k in clients):
         clients = clients[:1]  # all share the model and the rows

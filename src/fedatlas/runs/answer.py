@@ -50,7 +50,7 @@ def answer_of(run: Path, summary: Summary) -> Answer | None:
     bare, kept = unprotected(run), RunFolder(run).arrays(JUDGED)
     alone, pooled = (_of_baseline(run, name) for name in ("local_only", "centralised"))
     models = Models(kept, alone, pooled, {} if bare is None else bare.arrays(JUDGED))
-    metric, parties = metric_of(summary), _parties(summary, models)
+    metric, parties = metric_of(summary), parties_of(summary, models)
     if not parties:
         return None
     train = sum(row["train_rows"] or 0 for row in summary["per_client"])
@@ -115,7 +115,7 @@ def _reference(summary: Summary) -> str:
     return f"always answering '{constant}'{where}"
 
 
-def _parties(summary: Summary, models: Models) -> list[PartyEvidence]:
+def parties_of(summary: Summary, models: Models) -> list[PartyEvidence]:
     """Return the evidence of each party, on test rows of its own if any party has some; else on everybody's."""
     once: dict[tuple[str, str], tuple[Said, Weighted]] = {}
     clients = [row["client"] for row in summary["per_client"]]

@@ -75,7 +75,7 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
         write_summary(RunFolder(path), summary)
-    if more.price and run is not None and "diverged" not in summary:
+    if more.price and whole.config.privacy and run is not None and "diverged" not in summary:
         train_unprotected(path, whole.module, progress, run)
     wanted = more.report or more.price or more.baselines is not False or more.shared
     if wanted and (found := (deployed_answer if more.deployed else answer_of)(path, summary)) is not None:

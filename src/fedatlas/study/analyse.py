@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedatlas.files import write_json, write_text
+from fedatlas.study.answer_text import answer_of
+from fedatlas.study.answers import answers
 from fedatlas.study.effects import effects, grouped_levels
 from fedatlas.study.front import FrontChoice, fronts
 from fedatlas.study.measurements import FEATURES, Measurements, Setting, level, value_of
@@ -21,7 +23,8 @@ from fedatlas.study.page import render
 from fedatlas.study.plain import Plain, RunRow
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.responses import which
-from fedatlas.study.study_status import reasons
+from fedatlas.study.slopes import slopes
+from fedatlas.study.study_status import reasons, show_finished
 from fedatlas.study.table import ENDED, Table
 from fedatlas.study.verdict import sentences
 from fedatlas.study.winners import SettingStanding, better_and_worse, standings
@@ -31,13 +34,14 @@ ANALYSIS, PAGE = "analysis.json", "analysis.html"
 Standings = Mapping[Setting, SettingStanding]
 
 
-def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = ()) -> Plain:
+def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = (), done: Plain | None = None) -> Plain:
     """Write analysis.json and analysis.html of a study into its folder; return the content of the former.
 
-    ``told``: sentences on runs that do not count.
+    ``told``: sentences on runs that do not count. ``done``: how much of the plan has ended (`study_status.finished`), if it is known.
     """
     found = analysis(measured(table, study))
-    found["sentences"] = [*found["sentences"], *told]
+    found["sentences"] = [*(show_finished(done) if done else ()), *found["sentences"], *told]
+    found["plan"] = done
     found["runs"] = {status: n for status, n in table.counts(study).items() if n}
     found["reasons"] = reasons(table, study, ENDED[1:])
     write_json(folder / ANALYSIS, found)
@@ -48,8 +52,8 @@ def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = ()) ->
 def analysis(study: Measurements, *, seed: int = 0) -> Plain:
     """Return the whole analysis of the measurements. Without several seeds there are no intervals, and a sentence says so."""
     where, front = standings(study, seed=seed, level=LEVEL), fronts(study, seed=seed)
-    told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any()]
-    found = {
+    told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any(axis=2).sum() > 1]
+    found: Plain = {
         "study": study.name,
         "confidence": LEVEL,
         "factors": dict.fromkeys(study.settings, "setting") | dict.fromkeys(study.choices, "choice"),
@@ -61,8 +65,9 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
         "record": [record(study, where, choice) for choice in study.choice_names()],
         "effects": {response: effects_of(study, response, seed) for response in told},
         "outcomes": outcomes(study),
+        "answer": answer_of(study, answers(study)),
     }
-    return dict(as_json(found | {"sentences": sentences(found)}))
+    return dict(as_json(found | {"sentences": [*found["answer"]["sentences"], *sentences(found)]}))
 
 
 def setting(
@@ -123,13 +128,16 @@ def record(study: Measurements, where: Standings, choice: str) -> Plain:
 
 def effects_of(study: Measurements, response: str, seed: int) -> Plain:
     """Return main and two-way effects on a response, and the baseline's mean over the settings of each level."""
-    found = effects(study, response, seed=seed, level=LEVEL)
+    found, along = effects(study, response, seed=seed, level=LEVEL), slopes(study, response, LEVEL)
     return {
         "mean": found.mean,
         "effects": [effect._asdict() for effect in found.effects],
         "open": [{"factors": list(factors), "levels": list(levels)} for factors, levels in found.open],
         "left_out": found.left_out,
         "seeds_df": found.noise.df,
+        "over": found.over,
+        "slopes": [one._asdict() for one in along.slopes],
+        "slopes_over": along.over,
         "baseline": baseline_by_level(study, response),
     }
 

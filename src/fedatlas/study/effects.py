@@ -1,10 +1,13 @@
 """Main and two-way effects of a study's factors, with simultaneous intervals (X12).
 
-The effects are those of the cells measured: the least-squares fit, with sum-to-zero codes, of a cell's mean over its seeds. For a
-full grid they are the usual differences of means. SeedNoise is the variation between the paired seeds of a cell, pooled within a
-choice over the settings. It has one variance per choice and one covariance per pair of choices, because all choices of a setting
-share a seed. Intervals are simultaneous: in a share 1 - level of simulated tables, the largest |t| exceeds the factor by which
-each standard error is multiplied.
+Effects are least-squares fits, with sum-to-zero codes, of a cell's mean over its seeds: main effects from a fit of all main effects,
+those of a pair of factors from the same fit with that pair, so that a pair that the cells do not determine leaves the others as they
+are. For a full grid they are the usual differences of means. A factor with one level has no effects.
+
+With three or more data sets these are random: each has a mean of its own in the fits, has no effect itself, and intervals are over
+data sets (the jackknife that leaves each out, Student's t, divided among all effects of a response). With fewer, the effects are those
+of the cells measured and the noise is that between the paired seeds (`study.seed_noise`): in a share 1 - level of simulated tables,
+the largest |t| exceeds the factor by which each standard error is multiplied.
 """
 
 from __future__ import annotations
@@ -12,27 +15,26 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import Bools, Floats, Ints, Measurements
+from fedatlas.study.measurements import Floats, Ints, Measurements
 from fedatlas.study.measurements import level as level_of
+from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
 
 DRAWS = 4000
 MOST_LEVELS = 6  # of a numeric factor, before its levels are grouped in thirds
+RANDOM = 3  # fewest data sets over which intervals are taken
+TOLD = 1e-8  # largest error of an effect's weights for it to be determined by the cells
 
 
 Name = tuple[tuple[str, ...], tuple[str, ...]]
 """(factors, levels) of an effect."""
-
-
-class SeedNoise(NamedTuple):
-    """Variation between paired seeds: ``covariance`` (J, J) between choices, ``df`` its degrees of freedom (0: one seed, unknown)."""
-
-    covariance: Floats
-    df: int
+Over = Literal["seeds", "data sets"]
+Columns = dict[str, list[str]]
+"""Factor -> its level in each cell."""
 
 
 class Effect(NamedTuple):
@@ -53,39 +55,7 @@ class Effects(NamedTuple):
     open: list[Name]
     left_out: dict[str, int]
     noise: SeedNoise
-
-
-def noise_between(values: Floats) -> SeedNoise:
-    """Return the noise of ``values`` (settings, choices, seeds); for a pair of choices from the seeds that both have in a setting."""
-    choices = values.shape[1]
-    products, freedom = np.zeros((choices, choices)), np.zeros((choices, choices))
-    for a, b in itertools.combinations_with_replacement(range(choices), 2):
-        both = np.isfinite(values[:, a]) & np.isfinite(values[:, b])
-        number = both.sum(axis=1)
-        safe = np.maximum(number, 1)[:, None]
-        x, y = (np.where(both, values[:, c], 0.0) for c in (a, b))
-        x, y = (np.where(both, v - v.sum(axis=1, keepdims=True) / safe, 0.0) for v in (x, y))
-        products[a, b] = products[b, a] = (x * y).sum()
-        freedom[a, b] = freedom[b, a] = np.maximum(number - 1, 0).sum()
-    covariance = np.divide(products, freedom, out=np.zeros_like(products), where=freedom > 0)
-    roots, vectors = np.linalg.eigh(covariance)  # with unequal seeds it may have negative eigenvalues
-    mended: Floats = (vectors * np.maximum(roots, 0.0)) @ vectors.T
-    return SeedNoise(mended, int(freedom.diagonal().min(initial=np.inf)) if choices else 0)
-
-
-def shared(there: Bools) -> Floats:
-    """Return (J, J) factors from a covariance of noise to that of means over seeds, for the choices and seeds ``there`` (J, seeds)."""
-    seen = there.astype(float)
-    count = np.maximum(seen.sum(axis=1), 1)
-    found: Floats = seen @ seen.T / (count[:, None] * count[None, :])
-    return found
-
-
-def root_of(covariance: Floats) -> Floats:
-    """Return a lower root L with L L' = covariance, also if rank-deficient; unlike eigenvectors it is stable under small changes."""
-    size = float(covariance.diagonal().max(initial=0.0))
-    root = np.linalg.cholesky(covariance + (1e-12 * size + 1e-200) * np.eye(len(covariance)))
-    return np.asarray(root, dtype=np.float64)
+    over: Over  # the units whose variation makes the intervals
 
 
 def grouped_levels(levels: Sequence[str]) -> list[str]:
@@ -105,23 +75,46 @@ def effects(study: Measurements, response: str, *, seed: int = 0, level: float =
     values = study.by_cell(response)
     noise, there = noise_between(values), np.isfinite(values)
     cells = np.argwhere(there.any(axis=2))
-    design, names, expand = _design(_levels(study, cells))
-    inverse = np.linalg.pinv(design)
-    wanted = expand @ inverse  # (effects, cells): each effect as a weighted sum of cell means
-    told = np.abs(wanted @ design - expand).max(axis=1) < 1e-8
     means = np.array([values[i, j][there[i, j]].mean() for i, j in cells])
-    rows = wanted[told]
-    margins = _margins(rows, cells, there, noise, seed, level, draws)
+    data = data_of(study)
+    blocks = [data[i] for i, _ in cells] if len(set(data)) >= RANDOM else []
+    columns = {name: x for name, x in _levels(study, cells).items() if not (blocks and _names_data(x, blocks))}
+    names, weights = _weights(columns, columns, blocks)
+    errors = _over_data(columns, blocks, means) if blocks else np.zeros(len(weights))
+    told = np.isfinite(weights).all(axis=1) & np.isfinite(errors)
+    told[0] = False  # the mean
+    if blocks:
+        from fedatlas.verdict.evidence import student  # of SciPy, which the recommender's answers do without
+
+        margins: Floats | None = errors[told] * student(
+            1 - (1 - level) / 2 / max(int(told.sum()), 1), len(set(blocks)) - 1
+        )
+    else:
+        margins = _margins(weights[told], cells, there, noise, seed, level, draws)
     each = []
-    for at, (k, x) in enumerate(zip(np.flatnonzero(told), rows @ means, strict=True)):
-        ends = (None, None) if margins is None else (float(x - margins[at]), float(x + margins[at]))
-        each.append(Effect(*names[k], float(x), *ends))
-    missing = [names[k] for k in np.flatnonzero(~told)]
+    for at, k in enumerate(np.flatnonzero(told)):
+        x = float(weights[k] @ means)
+        ends = (None, None) if margins is None else (x - float(margins[at]), x + float(margins[at]))
+        each.append(Effect(*names[k], x, *ends))
+    missing = [names[k] for k in np.flatnonzero(~told)[1:]]
     lost = Counter(str(run["status"]) for run in study.cells() if run["status"] != "done")
-    return Effects(float((inverse @ means)[0]), each, missing, dict(sorted(lost.items())), noise)
+    mean = float(weights[0] @ means if np.isfinite(weights[0]).all() else means.mean())
+    return Effects(mean, each, missing, dict(sorted(lost.items())), noise, "data sets" if blocks else "seeds")
 
 
-def _levels(study: Measurements, cells: Ints) -> dict[str, list[str]]:
+def data_of(study: Measurements) -> list[str]:
+    """Return the data set of each setting; "" if the table does not name it."""
+    found = {study.setting_of(run): str(run.get("data") or "") for run in study.cells()}
+    return [found[name] for name in study.setting_names()]
+
+
+def _names_data(column: Sequence[str], blocks: Sequence[str]) -> bool:
+    """Return whether the levels of a factor name the data sets, one by one."""
+    pairs = set(zip(column, blocks, strict=True))
+    return len(pairs) == len(set(column)) == len(set(blocks))
+
+
+def _levels(study: Measurements, cells: Ints) -> Columns:
     """Return factor -> its level in each cell, for factors with more than one, in alphabetical order."""
     given, chosen = study.setting_names(), study.choice_names()
     one_of = {(study.setting_of(run), study.choice_of(run)): run for run in study.cells()}
@@ -131,35 +124,59 @@ def _levels(study: Measurements, cells: Ints) -> dict[str, list[str]]:
     return {factor: column for factor, column in found.items() if len(set(column)) > 1}
 
 
-def _codes(column: Sequence[str]) -> tuple[list[str], Floats, Floats]:
-    """Return the levels, the (levels, levels - 1) sum-to-zero codes of each, and the codes of every cell."""
-    levels = sorted(set(column))
+def _codes(column: Sequence[str], every: Sequence[str]) -> tuple[list[str], Floats, Floats]:
+    """Return the levels of ``every``, the (levels, levels - 1) sum-to-zero codes of each, and the codes of the cells in ``column``."""
+    levels = sorted(set(every))
     codes = np.vstack([np.eye(len(levels) - 1), -np.ones(len(levels) - 1)])
     return levels, codes, codes[[levels.index(level) for level in column]]
 
 
-def _design(columns: dict[str, list[str]]) -> tuple[Floats, list[Name], Floats]:
-    """Return the design (cells, p), the names of all effects, and (effects, p) each effect's sum of codes."""
-    coded = {factor: _codes(column) for factor, column in columns.items()}
-    blocks: list[Floats] = [np.ones((len(next(iter(columns.values()), [])), 1))]
-    names: list[Name] = []
-    parts = []
-    for factors in [(a,) for a in coded] + list(itertools.combinations(coded, 2)):
-        of_level, of_cell = np.ones((1, 1)), blocks[0]
-        for factor in factors:
-            _, codes, each = coded[factor]
-            of_level = np.asarray(np.kron(of_level, codes), dtype=float)
-            of_cell = np.asarray((of_cell[:, :, None] * each[:, None, :]).reshape(len(of_cell), -1), dtype=float)
-        names += [(factors, pair) for pair in itertools.product(*(coded[factor][0] for factor in factors))]
-        parts.append((sum(block.shape[1] for block in blocks), of_level))
-        blocks.append(of_cell)
-    design = np.hstack(blocks)
-    rows = np.zeros((len(names), design.shape[1]))
-    at = 0
-    for begin, part in parts:
-        rows[at : at + len(part), begin : begin + part.shape[1]] = part
-        at += len(part)
-    return design, names, rows
+def _weights(columns: Columns, every: Columns, blocks: Sequence[str]) -> tuple[list[Name], Floats]:
+    """Return the names of the mean ("") and all effects, and (effects, cells) each as a weighted sum of cell means.
+
+    A row is nan if the cells do not determine its effect. ``every``: the columns from which the levels are taken.
+    """
+    coded = {factor: _codes(column, every[factor]) for factor, column in columns.items()}
+    number = len(next(iter(columns.values()), blocks))
+    of_data = [_codes(blocks, blocks)[2]] if blocks else []
+    parts: list[Floats] = [np.ones((number, 1)), *of_data, *(each for _, _, each in coded.values())]
+    names: list[Name] = [((), ())]
+    rows = [_determined(parts, 0, np.ones((1, 1)))]
+    for place, (factor, (levels, codes, _)) in enumerate(coded.items()):
+        names += [((factor,), (level,)) for level in levels]
+        rows.append(_determined(parts, 1 + len(of_data) + place, codes))
+    for one, other in itertools.combinations(coded, 2):
+        (levels, codes, each), (levels_2, codes_2, each_2) = coded[one], coded[other]
+        both = np.asarray((each[:, :, None] * each_2[:, None, :]).reshape(number, -1), dtype=float)
+        names += [((one, other), pair) for pair in itertools.product(levels, levels_2)]
+        rows.append(_determined([*parts, both], len(parts), np.asarray(np.kron(codes, codes_2), dtype=float)))
+    return names, np.vstack(rows)
+
+
+def _determined(parts: Sequence[Floats], place: int, wanted: Floats) -> Floats:
+    """Return (effects, cells) the weights of sums ``wanted`` of the coefficients of one part of a design; nan if not determined."""
+    design = np.hstack(parts)
+    begin = sum(part.shape[1] for part in parts[:place])
+    expand = np.zeros((len(wanted), design.shape[1]))
+    expand[:, begin : begin + wanted.shape[1]] = wanted
+    squares = design.T @ design
+    solved = expand @ np.linalg.pinv(squares, rcond=1e-10, hermitian=True)
+    found: Floats = solved @ design.T
+    found[np.abs(solved @ squares - expand).max(axis=1) > TOLD] = np.nan
+    return found
+
+
+def _over_data(columns: Columns, blocks: Sequence[str], means: Floats) -> Floats:
+    """Return standard errors of the mean and all effects, by leaving out each data set; nan where one decides what is determined."""
+    each = []
+    for name in sorted(set(blocks)):
+        rest = np.array([block != name for block in blocks])
+        kept = {factor: [x for x, ok in zip(column, rest, strict=True) if ok] for factor, column in columns.items()}
+        _, weights = _weights(kept, columns, [block for block in blocks if block != name])
+        each.append(weights @ means[rest])
+    left, number = np.array(each), len(each)
+    found: Floats = np.sqrt((number - 1) / number * np.square(left - left.mean(axis=0)).sum(axis=0))
+    return found
 
 
 def _margins(
@@ -167,8 +184,8 @@ def _margins(
 ) -> Floats | None:
     """Return half the width of each interval: standard error times the simulated quantile of the largest |t|; None with one seed.
 
-    A simulated table draws the cells' means from the noise, and a new covariance from a Wishart distribution with the
-    noise's degrees of freedom, like an estimate from so few seeds.
+    A simulated table draws the cells' means from the noise, each setting's variance (chi-square) and the covariance between choices
+    (Wishart), like estimates from so few seeds.
     """
     if not noise.df or not len(rows):
         return None
@@ -176,18 +193,19 @@ def _margins(
     weights = np.zeros((len(rows), *there.shape[:2]))
     weights[:, cells[:, 0], cells[:, 1]] = rows
     both = np.array([shared(here) for here in there])
-    forms = np.einsum("eij,eik,ijk->ejk", weights, weights, both, optimize=True).reshape(len(rows), -1)
-    errors: Floats = np.sqrt(np.maximum(forms @ noise.covariance.ravel(), 0.0))
+    forms = np.einsum("eij,eik,ijk->eijk", weights, weights, both, optimize=True).reshape(len(rows), len(there), -1)
+    errors: Floats = np.sqrt(np.maximum(np.einsum("eic,i,c->e", forms, noise.scales, noise.covariance.ravel()), 0.0))
     told = errors > 0
     stream = numpy_stream(seed, "effects")
     root = root_of(noise.covariance)
     drawn = np.zeros((draws, len(rows)))
     for i in range(len(weights[0])):  # settings, whose noise is independent
-        drawn += stream.standard_normal((draws, choices)) @ (weights[:, i] @ root_of(both[i] * noise.covariance)).T
+        drawn += stream.standard_normal((draws, choices)) @ (weights[:, i] @ root_of(both[i] * noise.of(i))).T
     seen = np.empty((draws, len(rows)))
     for d in range(draws):
         x = stream.standard_normal((noise.df, choices)) @ root.T
-        seen[d] = np.sqrt(np.maximum(forms @ (x.T @ x / noise.df).ravel(), 0.0))
+        scales = noise.scales * stream.chisquare(noise.freedom) / noise.freedom
+        seen[d] = np.sqrt(np.maximum(scales @ (forms @ (x.T @ x / noise.df).ravel()).T, 0.0))
     largest = np.abs(drawn[:, told] / np.maximum(seen[:, told], 1e-300)).max(axis=1, initial=0.0)
     factor = float(np.quantile(largest, level))
     return errors * factor

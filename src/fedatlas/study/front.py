@@ -1,7 +1,8 @@
 """Pareto fronts, one per setting: the choices that no other one dominates in quality, CPU-seconds and bytes together (X12).
 
 The axes are the responses whose record says ``front``. Each choice's chance of being on the front comes from draws of the noise
-between paired seeds, with its covariance over choices, for costs on the log scale. Computed responses are exact.
+between paired seeds, with the setting's own covariance over choices (`study.seed_noise`), for costs on the log scale. Computed
+responses are exact.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.rng import numpy_stream
-from fedatlas.study.effects import SeedNoise, noise_between, root_of, shared
 from fedatlas.study.measurements import Bools, Floats, Ints, Measurements, Setting
 from fedatlas.study.responses import RESPONSES, which
+from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
 
 DRAWS = 10_000
 
@@ -108,6 +109,6 @@ def _draw(axis: FrontAxis, means: Floats, there: Ints, i: int, draws: int, strea
     """Return (draws, choices) means over the seeds of each choice, with the noise that choices share."""
     if axis.noise is None:
         return np.broadcast_to(means, (draws, len(means)))
-    covariance = axis.noise.covariance[np.ix_(there, there)] * shared(np.isfinite(axis.values[i, there]))
+    covariance = axis.noise.of(i)[np.ix_(there, there)] * shared(np.isfinite(axis.values[i, there]))
     drawn: Floats = means + stream.standard_normal((draws, len(means))) @ root_of(covariance).T
     return drawn

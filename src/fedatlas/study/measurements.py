@@ -43,6 +43,7 @@ class Measurements(NamedTuple):
     choices: tuple[str, ...]  # the factors that are recommended
     references: tuple[str, ...] = ("fedavg", "fedavg_secagg")  # FedAvg, then its twin that reveals less
     twins: Mapping[str, str] = {}  # choice -> the one with the same quality by construction
+    alone: Sequence[RunRow] = ()  # the baseline of each client alone, where it was trained
 
     def setting_of(self, run: RunRow) -> Setting:
         """Return the levels of the setting's factors."""

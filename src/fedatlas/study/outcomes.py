@@ -6,13 +6,15 @@ from pathlib import Path
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.privacy.mechanisms import made
-from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.study.children import Ended
 from fedatlas.study.heterogeneity import heterogeneity
+from fedatlas.study.judged import judged_figures
 from fedatlas.study.messages import count_messages
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import prefix, responses
 from fedatlas.study.table import Outcome, Table
+from fedatlas.study.test_rows import RIGHT, kept
 
 DONE = "It finished."
 
@@ -22,7 +24,7 @@ def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
     run, said = RunFolder(folder / "run"), ended.said
     if ended.status != "done" and not said.get("kept"):
         return Outcome(ended.status, ended.reason or DONE)
-    rows, summary = run.rows(), run.summary()
+    rows, summary = run.rows(), dict(run.summary())
     found = responses(rows, summary)
     if found:
         found["messages_up"], found["messages_down"] = count_messages(folder)
@@ -30,6 +32,11 @@ def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
         memory = max(peak, said.get("memory", 0))
         found |= {"cpu_seconds": ended.cpu_seconds, "memory_mib": memory / 2**20 if memory else None}
         found |= facts(run.config(), summary)
+    arrays = run.arrays(JUDGED)
+    if "score" in arrays and "weight" in arrays and (right := kept(arrays["score"], arrays["weight"])):
+        summary[RIGHT] = right
+    if ended.status == "done" and (judged := judged_figures(run, summary)):
+        summary["judged"] = judged
     return Outcome(ended.status, ended.reason or DONE, rows, summary, found)
 
 

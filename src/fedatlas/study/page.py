@@ -11,6 +11,7 @@ from importlib.metadata import version
 from fedatlas.reporting.blocks import Block, Code, Section, TableBlock, TableCell, TermList, Text
 from fedatlas.reporting.page import document
 from fedatlas.study.measurements import levels_text
+from fedatlas.study.page_answer import answer_leads
 from fedatlas.study.page_effects import effects_blocks
 from fedatlas.study.page_fronts import front_blocks
 from fedatlas.study.page_parts import BASELINE, DRAWN, NAMED, Analysis, accuracy_of, heat_figure, setting_names
@@ -32,14 +33,14 @@ def render(found: Analysis) -> str:
 def answer(found: Analysis) -> list[Block]:
     """Return the paragraph that answers, and the facts behind it."""
     chosen, given = ([name for name, role in found["factors"].items() if role == x] for x in ("choice", "setting"))
-    every = f"{share(found['confidence'])} for all differences, or all effects on a response, at once"
+    every = f"below: {share(found['confidence'])} for all differences, or all effects on a response, at once"
     facts = [
         ("Settings", f"{len(found['settings'])}, by {', '.join(given) or 'only the base'}"),
         ("Choices", f"{', '.join(found['choices'])} (by {', '.join(chosen)})"),
         ("Seeds in every cell", str(found["seeds"])),
-        ("Intervals", f"{every}; noise between paired seeds"),
+        ("Intervals", f"above: of each setting by itself, within its seeds; {every}, noise between paired seeds"),
     ]
-    return [Text(" ".join(found["sentences"]), tone="lead"), TermList(facts)]
+    return [*answer_leads(found), TermList(facts)]
 
 
 def settings(found: Analysis) -> list[Block]:

@@ -13,6 +13,17 @@ from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES
 from fedatlas.wording import capital, count, csv_text, interval_text, number, signed
 
+OVER = {
+    "seeds": "they describe only these cells.",
+    "data sets": "they speak of further data sets like these.",
+    "settings": "they speak of further federations with these data.",
+}
+STEPS = {
+    "nodes": "twice the nodes",
+    "rows": "twice the rows",
+    "heterogeneity": "0.1 more heterogeneity (h)",
+}
+
 
 def effects_blocks(found: Analysis) -> list[Block]:
     """Return main effects and pairs on accuracy as pictures, and the effects on every response as tables."""
@@ -22,9 +33,10 @@ def effects_blocks(found: Analysis) -> list[Block]:
         blocks.append(
             Text(
                 "An effect is the distance of a level from the mean of all measured cells, averaged over the other factors. For a pair it "
-                "is the distance from the sum of both effects. All intervals of a response hold at once; they describe only these cells."
+                f"is the distance from the sum of both effects. All intervals of a response hold at once; {OVER[about['over']]}"
             )
         )
+        blocks += slopes_blocks("accuracy", about)
         factors = list(dict.fromkeys(tuple(e["factors"]) for e in about["effects"]))
         alone, both = ([f for f in factors if len(f) == n] for n in (1, 2))
         one = [Option(f"o{i}", f[0], [main_figure(about, f[0])]) for i, f in enumerate(alone)]
@@ -34,7 +46,29 @@ def effects_blocks(found: Analysis) -> list[Block]:
         if about["open"]:
             told = f"These cells cannot determine {count(len(about['open']), 'effect')}; analysis.json names them."
             blocks.append(Text(told, tone="notice"))
+    blocks += [
+        block for name, of in found["effects"].items() if name != "accuracy" for block in slopes_blocks(name, of)
+    ]
     return [*blocks, *(effects_table(name, of) for name, of in found["effects"].items())]
+
+
+def slopes_blocks(name: str, about: Row) -> list[Block]:
+    """Return the table of the slopes of a response, if the cells tell any; of accuracy it is open."""
+    if not about["slopes"]:
+        return []
+    text = partial(difference_text, text=RESPONSES[name].text)
+    rows = []
+    for one in about["slopes"]:
+        of = "the mean of all choices" if one["choice"] is None else f"{one['choice']}, beyond that mean"
+        interval = interval_text(one["low"], one["high"], text) or "none with so few"
+        rows.append(
+            [TableCell(STEPS[one["fact"]]), TableCell(of), TableCell(text(one["estimate"])), TableCell(interval)]
+        )
+    title = f"{capital(RESPONSES[name].name)} by nodes, rows and heterogeneity"
+    caption = f"{title}: the change within a data set, with simultaneous intervals; {OVER[about['slopes_over']]}"
+    csv = csv_text(["fact", "choice", "change", "low", "high"], [tuple(one.values()) for one in about["slopes"]])
+    head = [TableCell(x) for x in ("With", "Of", "Change", "Interval")]
+    return [TableBlock(f"slopes-{name}", caption, head, rows, csv, folded="" if name == "accuracy" else title)]
 
 
 def main_figure(about: Row, factor: str) -> Figure:

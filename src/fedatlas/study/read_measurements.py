@@ -18,7 +18,9 @@ from fedatlas.study.measurements import ROUNDS, Measurements, Setting, measureme
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import FACTS, columns
 from fedatlas.study.table import Table
+from fedatlas.study.test_rows import JUDGED_ON, RIGHT, right_rows
 
+JUDGED = ("metric", "trivial", "judged_on", "judged")  # of a summary: how a run was judged
 OWN = ("privacy", "checkpoint", "observe", "engine", "seed")  # of a run, in addition to its rates
 Examples = Mapping[str, Mapping[Setting, Row]]
 """choice -> setting -> one of its runs."""
@@ -28,7 +30,8 @@ def measured(table: Table, study: str | None = None) -> Measurements:
     """Return the measurements of a study's runs; DataError if none of its cells has finished."""
     study = table.name_of(study)
     factors, found = table.factors(study), table.members(study)
-    runs = [run_of(table, row) for row in found if row["kind"] != "baseline" or algorithm(row) == "centralised"]
+    given = [(run_of(table, row), row["kind"] == "baseline" and algorithm(row) == "local_only") for row in found]
+    runs, single = ([run for run, other in given if other is x] for x in (False, True))
     if not any(run["kind"] == "cell" and run["status"] == "done" for run in runs):
         raise DataError(
             f"no cell of the study '{study}' has finished: run it first (fedatlas study --status shows its progress)."
@@ -38,7 +41,7 @@ def measured(table: Table, study: str | None = None) -> Measurements:
             f"the study '{study}' predicts a number: this version analyses only classes (--export writes its table)."
         )
     settings, choices = ([name for name in factors if factors[name]["role"] == role] for role in ("setting", "choice"))
-    plain = measurements_of(runs, settings, choices, name=study)
+    plain = measurements_of(runs, settings, choices, name=study, alone=single)
     examples: dict[str, dict[Setting, Row]] = {}
     for row in found:
         if row["kind"] == "cell":
@@ -50,8 +53,12 @@ def run_of(table: Table, row: Row) -> Plain:
     """Return a run as `study.measurements` describes it."""
     told = {FACTS.get(column, column): x for column, x in values_of(row).items()}
     out = {**row, **dict.fromkeys(FACTS.values()), **told}
-    if row["kind"] == "cell" and row["status"] == "done":
-        out["curves"] = curves_of(table.rows(row["run_key"]), table.summary(row["run_key"]) or {})
+    if row["status"] == "done" and row["kind"] in ("cell", "baseline"):
+        summary = table.summary(row["run_key"]) or {}
+        out["judged"] = {key: summary[key] for key in JUDGED if key in summary}
+        if row["kind"] == "cell":
+            out["curves"] = curves_of(table.rows(row["run_key"]), summary)
+            out |= {RIGHT: right_rows(summary), JUDGED_ON: summary.get(JUDGED_ON)}
     return out
 
 

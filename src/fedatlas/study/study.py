@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.files import write_text
 from fedatlas.study import study_status
+from fedatlas.study.cells import cells_of
 from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import StudyFile, read_study_file, study_of
 from fedatlas.study.execute import execute
@@ -61,8 +62,12 @@ class Study(NamedTuple):
         from fedatlas.study.analyse import analyse
 
         kept, told = self.opened(out, table)
+        factors, _ = factors_of(self.file, Configurations())
         with closing(kept):
-            return analyse(kept, self.file.name, self.folder(out), told)
+            done = study_status.finished(
+                cells_of(self.file, factors), self.file.table.seeds, kept.members(self.file.name)
+            )
+            return analyse(kept, self.file.name, self.folder(out), told, done)
 
     def opened(self, out: Path | None = None, table: Path | None = None) -> tuple[Table, list[str]]:
         """Return its table of runs, in which only levels that the file has now count, and sentences on those that it had."""

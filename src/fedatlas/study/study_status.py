@@ -8,12 +8,13 @@ from fedatlas.data.sources import read_once
 from fedatlas.errors import FedatlasError
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import set_up
+from fedatlas.study.cells import Cell
 from fedatlas.study.execute import PARALLEL, preload
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.plan import PlannedRun, StudyPlan
 from fedatlas.study.table import ENDED, STATUSES, Table
-from fedatlas.wording import count, seconds_text
+from fedatlas.wording import count, seconds_text, share
 
 TIMED = 12  # runs timed for a forecast
 SHOWN = 20  # most sentences shown
@@ -115,6 +116,33 @@ def reasons(table: Table, study: str, statuses: Sequence[str]) -> list[Plain]:
         if one["status"] in statuses
     ]
     return sorted(found, key=lambda one: (one["status"], str(one["levels"]), one["seed"]))
+
+
+def finished(cells: Sequence[Cell], seeds: Sequence[int], members: Sequence[Row]) -> Plain:
+    """Return how much of a plan has ended: runs of cells, and settings all of whose cells have; refused runs have ended, too."""
+    ended = {
+        (tuple(sorted(row["levels"].items())), row["seed"])
+        for row in members
+        if row["kind"] in ("cell", "holdout") and row["status"] in ENDED
+    }
+    runs = [(cell.setting, (cell.levels, seed) in ended) for cell in cells for seed in seeds]
+    waiting = {setting for setting, done in runs if not done}
+    settings = {setting for setting, _ in runs}
+    return {
+        "runs": len(runs),
+        "finished": sum(done for _, done in runs),
+        "settings": len(settings),
+        "settings_finished": len(settings - waiting),
+    }
+
+
+def show_finished(found: Row) -> list[str]:
+    """Return a sentence on the part that has ended; none for a whole study."""
+    if found["finished"] == found["runs"]:
+        return []
+    part = f"{found['finished']} of {count(found['runs'], 'run')} of cells have finished"
+    whole = f"{found['settings_finished']} of {count(found['settings'], 'setting')} in full"
+    return [f"This is a part of the plan ({share(found['finished'] / found['runs'])}): {part}, {whole}."]
 
 
 def status(table: Table, study: str) -> Plain:

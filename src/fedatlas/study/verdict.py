@@ -1,25 +1,16 @@
-"""The sentences that open a study's page: the best choice in each setting, its lead, and what cannot be told apart."""
+"""The sentences that follow a study's answer: pooled training, the effects of factors, and runs without a result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from fedatlas.study.measurements import levels_text
-from fedatlas.study.page_parts import accuracy_of
 from fedatlas.study.plain import Row
-from fedatlas.wording import count, interval_text, listed
-
-FEW = 6  # most settings named one by one
+from fedatlas.wording import count, interval_text, listed, number, signed
 
 
 def sentences(found: Row) -> list[str]:
-    """Return the answer of an analysis (`study.analyse`), one sentence each."""
-    settings = [one for one in found["settings"] if one["first"]]
-    if not settings:
-        return ["No run of any setting finished, so there is nothing to report."]
-    out = [*map(in_setting, settings)] if len(settings) <= FEW else over_settings(found, settings)
+    """Return the sentences behind the answer of an analysis (`study.analyse`)."""
+    out = []
     if found["seeds"] == 1:
         out.append(
             "With one seed, chance cannot be measured: no difference here has an interval, so no choices can be told apart."
@@ -27,79 +18,46 @@ def sentences(found: Row) -> list[str]:
     return [
         *out,
         *against_reference(found),
-        *against_baseline(settings),
+        *against_pooled(found),
         *main_effects(found),
         *lost_runs(found),
         *twins(found),
     ]
 
 
-def in_setting(one: Row) -> str:
-    """Return the sentence on one setting."""
-    where, first, lead = levels_text(one["levels"]), one["first"], one["lead"]
-    accuracy = accuracy_of(one, first[0])
-    reached = f" (accuracy {accuracy:.3f})" if accuracy is not None else ""
-    if len(first) > 1:
-        behind = f"; {lead['over']} is behind by {margin(lead)}" if lead else ""
-        return f"{where}: {listed(first)} cannot be told apart{reached}{behind}."
-    if lead:
-        return f"{where}: {first[0]} wins{reached}, by {margin(lead)} over {lead['over']}."
-    return f"{where}: {first[0]} is the only choice that finished{reached}."
-
-
-def over_settings(found: Row, settings: Sequence[Row]) -> list[str]:
-    """Return how often each choice wins, where most often, and how often no choice does."""
-    out, total = [], len(settings)
-    winners = (one for one in found["record"] if one["alone"] and not one["twin"])
-    for one in sorted(winners, key=lambda one: -one["alone"]):
-        gains = [s["lead"]["value"] for s in settings if s["first"] == [one["choice"]] and s["lead"]]
-        by = f", by {points(float(np.median(gains)))} points over the next in the median setting" if gains else ""
-        out.append(
-            f"{one['choice']} wins in {one['alone']} of {count(total, 'setting')}{by}{most_where(one, settings)}."
-        )
-    ties = [one for one in settings if len(one["first"]) > 1]
-    if ties:
-        among = sorted(((sum(c in one["first"] for one in ties), c) for c in found["choices"]), reverse=True)
-        usual = listed([f"{name} ({n})" for n, name in among if n][:4])
-        out.append(f"In {len(ties)} of {total} the best cannot be told apart from others; among them are {usual}.")
-    return out
-
-
-def most_where(one: Row, settings: Sequence[Row]) -> str:
-    """Return the level of a setting's factor in which a choice wins far more often than elsewhere; "" if none stands out."""
-    best, text = 0.0, ""
-    share = one["alone"] / len(settings)
-    for factor in settings[0]["levels"]:
-        for level in sorted({s["levels"][factor] for s in settings}):
-            here = [s for s in settings if s["levels"][factor] == level]
-            won = sum(s["first"] == [one["choice"]] for s in here)
-            if len(here) >= 3 and won / len(here) - share > max(best, 0.15):
-                best, text = won / len(here) - share, f", most often with {factor} {level} ({won} of {len(here)})"
-    return text
-
-
 def against_reference(found: Row) -> list[str]:
-    """Return each choice compared with FedAvg, in one sentence."""
-    told = [one for one in found["record"] if one["difference"] is not None and not one["twin"]]
-    if found["reference"] is None or not told or len(found["settings"]) <= 1:
+    """Return each choice compared with FedAvg over the settings, in one sentence."""
+    one, settings = found["reference"], found["answer"]["settings"]
+    if one is None or len(settings) <= 1:
         return []
-    parts = [
-        f"{one['choice']} is better in {one['better']} and worse in {one['worse']} of {one['settings']} "
-        f"({100 * one['least']:+.1f} to {100 * one['most']:+.1f} points)"
-        for one in told
+    parts = []
+    for choice in found["choices"]:
+        both = [s for s in settings if choice in s["means"] and one in s["means"]]
+        if choice == one or not both:
+            continue
+        apart = [(p["one"], p["other"]) for s in both for p in s["pairs"] if p["apart"]]
+        signs = [-1.0 if s["answer"]["asked"]["lower_is_better"] else 1.0 for s in both]
+        gaps = [sign * (s["means"][choice] - s["means"][one]) for sign, s in zip(signs, both, strict=True)]
+        parts.append(
+            f"{choice} is better in {apart.count((choice, one))} and worse in {apart.count((one, choice))} of {len(both)} "
+            f"({interval_text(min(gaps), max(gaps), signed)})"
+        )
+    return [f"Compared with {one}, each with the rate picked for it: {'; '.join(parts)}."] if parts else []
+
+
+def against_pooled(found: Row) -> list[str]:
+    """Return the distance of the choices to take from pooled training."""
+    told = [one["answer"] for one in found["answer"]["settings"] if one["answer"] is not None]
+    known = [(one["pooled"], one["together"], one["asked"]["lower_is_better"]) for one in told]
+    pairs = [(p, t - p if lower else p - t) for p, t, lower in known if p is not None and t is not None]
+    if not pairs:
+        return []
+    base, gaps = float(np.mean([p for p, _ in pairs])), [gap for _, gap in pairs]
+    mean = number(float(np.mean(gaps)))
+    spread = f" ({interval_text(min(gaps), max(gaps))})" if len(gaps) > 1 else ""
+    return [
+        f"Training on all rows in one place reaches {number(base)} on average; the choice to take is worse by {mean}{spread}."
     ]
-    return [f"Compared with {found['reference']}, each with the rate picked for it: {'; '.join(parts)}."]
-
-
-def against_baseline(settings: Sequence[Row]) -> list[str]:
-    """Return the distance of the best choices from pooled training."""
-    pairs = [(one["baseline"]["accuracy"], accuracy_of(one, one["first"][0])) for one in settings]
-    known = [(base, base - best) for base, best in pairs if base is not None and best is not None]
-    if not known:
-        return []
-    base, gaps = float(np.mean([base for base, _ in known])), [gap for _, gap in known]
-    below = f"{points(float(np.mean(gaps)))} points below that ({interval_text(min(gaps), max(gaps), points)})"
-    return [f"All rows in one place reach {base:.3f} on average; the best choice of a setting lies {below}."]
 
 
 def main_effects(found: Row) -> list[str]:
@@ -136,12 +94,6 @@ def twins(found: Row) -> list[str]:
         f"{one} has the same quality as {other} by construction: masks change only costs and what the server sees."
         for one, other in sorted(found["twins"].items())
     ]
-
-
-def margin(lead: Row) -> str:
-    """Return a difference in points of accuracy, with its interval."""
-    interval = interval_text(lead["low"], lead["high"], points)
-    return f"{points(lead['value'])} points{f' ({interval})' if interval else ''}"
 
 
 def points(value: float) -> str:

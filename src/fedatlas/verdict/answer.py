@@ -147,8 +147,29 @@ def answer(
     rows; None: the usual number. ``efforts``: of the run without protection and of this one, where the evidence holds both.
     """
     own = any(p.own for p in parties)
-    counted = [p for p in parties if p.judged.rows and (p.own or not own)]
-    judged, figures = [p.judged for p in counted], _figures(asked, counted, own, seed, draws)
+    counted = counting(parties)
+    figures = _figures(asked, counted, own, seed, draws)
+    return of_figures(asked, parties, figures, seed, judged_on, train_rows, efforts)
+
+
+def counting(parties: Sequence[PartyEvidence]) -> list[PartyEvidence]:
+    """Return the parties that count: those with test rows of their own, if any party has such; else all."""
+    own = any(p.own for p in parties)
+    return [p for p in parties if p.judged.rows and (p.own or not own)]
+
+
+def of_figures(
+    asked: Asked,
+    parties: Sequence[PartyEvidence],
+    figures: Sequence[Mapping[str, Floats]],
+    seed: int,
+    judged_on: str,
+    train_rows: int,
+    efforts: tuple[RunEffort, RunEffort] | None = None,
+) -> Answer:
+    """Return the answer of one run as `answer` does. ``figures``: of each party that counts, model -> (1 + draws,)."""
+    own, counted = any(p.own for p in parties), counting(parties)
+    judged = [p.judged for p in counted]
     gained = _compared(asked, judged, figures, "alone", own)
     beyond = _compared(asked, judged, figures, "trivial", own)
     others = {

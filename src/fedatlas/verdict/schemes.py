@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.quality import Floats
@@ -56,6 +56,11 @@ class Pair(NamedTuple):
     def may_tell(self) -> bool:
         """Whether all seeds agree that one is better, and yet the two are not told apart."""
         return self.p is not None and not self.apart and self.ahead == self.seeds
+
+    def plain(self) -> dict[str, Any]:
+        """Return the pair as plain values: the difference with its interval, p after Holm's rule, in how many seeds it is ahead."""
+        gap = None if self.difference is None else self.difference._asdict()
+        return {**self._asdict(), "difference": gap, "may_tell": self.may_tell}
 
 
 class SchemeRanking(NamedTuple):

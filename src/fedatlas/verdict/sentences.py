@@ -16,10 +16,10 @@ def text(found: Answer) -> str:
     """Return the paragraph: should we federate, with which scheme, at which cost, for whom, how sure."""
     if found.asked.judge:
         return " ".join(
-            filter(None, (_reached(found), _beyond(found), _how_sure(found), _alone_text(found), swing_text(found)))
+            filter(None, (_together(found), beyond_text(found), _how_sure(found), _alone_text(found), swing_text(found)))
         )
     if not found.compared:
-        return " ".join(filter(None, (_uncompared(found), _beyond(found), _priced(found), swing_text(found))))
+        return " ".join(filter(None, (_uncompared(found), beyond_text(found), _priced(found), swing_text(found))))
     first = f"{_lead(found)}: {figures_text(found)}, {bytes_text(found.asked.cost)}{_cost_of(found)}"
     whom = whom_text(found)
     said = (nothing_text(found), f"{first}{f'; {whom}' if whom else ''}.", *_reasons(found), *_more(found))
@@ -134,11 +134,11 @@ def _more(found: Answer) -> list[str]:
         out.append(f"A difference up to {number(asked.margin)} does not count (evaluation.margin).")
     out += [*lonely_texts(found), left_out_text(found), few_text(found)]
     if found.verdict != "cannot tell" or found.gain is None or found.gain.low <= asked.margin or nothing_text(found):
-        out.append(_beyond(found))
+        out.append(beyond_text(found))
     return [*out, _priced(found), swing_text(found)]
 
 
-def _beyond(found: Answer) -> str:
+def beyond_text(found: Answer) -> str:
     """Return how the model compares with the trivial one."""
     asked, beyond = found.asked, found.over_trivial
     if found.trivial is None or not asked.trivial:
@@ -164,15 +164,13 @@ def _priced(found: Answer) -> str:
 
 
 def _uncompared(found: Answer) -> str:
-    asked = found.asked
     return (
         f"Whether to federate is not answered, since nothing was trained to compare with: run again with --baselines, which also "
-        f"trains each {asked.party} alone. With {asked.scheme}, {asked.words} is {number(found.together)} on "
-        f"{count(found.test_rows, found.asked.rows)}, {bytes_text(asked.cost)}{_cost_of(found)}."
+        f"trains each {found.asked.party} alone. {reached_text(found)}"
     )
 
 
-def _reached(found: Answer) -> str:
+def _together(found: Answer) -> str:
     """Return what real parties reach together, on how many rows, at which cost."""
     asked = found.asked
     ends = "" if found.interval is None else f" ({' to '.join(map(number, found.interval))})"
@@ -206,6 +204,13 @@ def _alone_text(found: Answer) -> str:
         f"measured. {each} can measure that by training on its own {own} ('fedatlas run') and judging both models on rows that "
         "neither has seen."
     )
+
+
+def reached_text(found: Answer) -> str:
+    """Return what the scheme reaches by itself, and at which cost."""
+    asked = found.asked
+    rows = f" on {count(found.test_rows, asked.rows)}" if found.test_rows else ""
+    return f"With {asked.scheme}, {asked.words} is {number(found.together)}{rows}, {bytes_text(asked.cost)}{_cost_of(found)}."
 
 
 def swing_text(found: Answer) -> str:
