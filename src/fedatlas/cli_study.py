@@ -112,7 +112,7 @@ def recommend(
 ) -> None:
     """Recommend a configuration for your requirements, with the evidence and experiment files that run.
 
-    Exit code 1 if none fits; the nearest miss is named.
+    Exit code 1 if none is known to fit: the nearest miss is named, or what to measure.
     """
     from fedatlas.recommender.answer_text import lines
     from fedatlas.recommender.command import recommend as answer_to
@@ -125,5 +125,5 @@ def recommend(
     with stoppable(), noticing():
         answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _tell)
     emit(answer) if as_json else typer.echo("\n".join(lines(answer, asked.confidence)))
-    if answer["answer"] == "none":
+    if answer["answer"] != "found":
         raise typer.Exit(1)
