@@ -99,7 +99,7 @@ def _without_quality(entry: Plain) -> Plain:
     """Return a candidate without any figure that rests on a forecast of quality."""
     known = {name: one for name, one in entry["predicted"].items() if not RESPONSES[name].quality}
     hidden = {name: dict.fromkeys(("value", "low", "high")) for name in entry["predicted"].keys() - known}
-    rests = {"utility": None, "chance": None, "finishes": None, "front": None, "evidence": []}
+    rests: Plain = {"utility": None, "chance": None, "finishes": None, "front": None, "evidence": []}
     return {**entry, "predicted": {**known, **hidden}, **{key: x for key, x in rests.items() if key in entry}}
 
 
