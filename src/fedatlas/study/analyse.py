@@ -17,6 +17,7 @@ from fedatlas.files import write_json, write_text
 from fedatlas.study.answer_text import answer_of
 from fedatlas.study.answers import answers
 from fedatlas.study.effects import effects, grouped_levels
+from fedatlas.study.finished_part import show_finished
 from fedatlas.study.front import FrontChoice, fronts
 from fedatlas.study.measurements import FEATURES, Measurements, Setting, level, value_of
 from fedatlas.study.page import render
@@ -24,7 +25,7 @@ from fedatlas.study.plain import Plain, RunRow
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.responses import which
 from fedatlas.study.slopes import slopes
-from fedatlas.study.study_status import reasons, show_finished
+from fedatlas.study.study_status import reasons
 from fedatlas.study.table import ENDED, Table
 from fedatlas.study.verdict import sentences
 from fedatlas.study.winners import SettingStanding, better_and_worse, standings
@@ -37,7 +38,7 @@ Standings = Mapping[Setting, SettingStanding]
 def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = (), done: Plain | None = None) -> Plain:
     """Write analysis.json and analysis.html of a study into its folder; return the content of the former.
 
-    ``told``: sentences on runs that do not count. ``done``: how much of the plan has ended (`study_status.finished`), if it is known.
+    ``told``: sentences on runs that do not count. ``done``: how much of the plan has ended (`finished_part.finished`), if it is known.
     """
     found = analysis(measured(table, study))
     found["sentences"] = [*(show_finished(done) if done else ()), *found["sentences"], *told]

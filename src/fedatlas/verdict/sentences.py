@@ -16,7 +16,9 @@ def text(found: Answer) -> str:
     """Return the paragraph: should we federate, with which scheme, at which cost, for whom, how sure."""
     if found.asked.judge:
         return " ".join(
-            filter(None, (_together(found), beyond_text(found), _how_sure(found), _alone_text(found), swing_text(found)))
+            filter(
+                None, (_together(found), beyond_text(found), _how_sure(found), _alone_text(found), swing_text(found))
+            )
         )
     if not found.compared:
         return " ".join(filter(None, (_uncompared(found), beyond_text(found), _priced(found), swing_text(found))))
