@@ -13,7 +13,17 @@ import numpy as np
 
 from fedatlas.errors import ConfigError
 from fedatlas.recommender.contest import Fitted, from_logit, logit, predict_gaps, quantiles
-from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, difference, forecast, pick, rank
+from fedatlas.recommender.ranking import (
+    Forecast,
+    Place,
+    Ranking,
+    chances,
+    difference,
+    forecast,
+    nearest_miss,
+    pick,
+    rank,
+)
 from fedatlas.recommender.requirements import SEES, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
@@ -202,11 +212,9 @@ def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -
 
 def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> Plain | None:
     """Return the candidate most likely to keep all limits, ties by larger utility, and how far it misses each at this confidence."""
-    known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
-    if not known.any():
+    place = nearest_miss(ranking)
+    if place is None:
         return None
-    places = [(int(j), int(r)) for j, r in np.argwhere(known)]
-    place = max(places, key=lambda at: (ranking.chance[at], ranking.utility[at]))
     named, chance, violates = _named(fitted, seen, asked, place), float(ranking.chance[place]), []
     for limit in asked.limits():
         reached = named["predicted"][limit.response]["low" if limit.sign > 0 else "high"]
