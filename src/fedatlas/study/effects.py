@@ -27,6 +27,7 @@ from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
 DRAWS = 4000
 MOST_LEVELS = 6  # of a numeric factor, before its levels are grouped in thirds
 RANDOM = 3  # fewest data sets over which intervals are taken
+AT_ONCE = 100  # simulated tables in memory
 TOLD = 1e-8  # largest error of an effect's weights for it to be determined by the cells
 
 
@@ -86,7 +87,9 @@ def effects(study: Measurements, response: str, *, seed: int = 0, level: float =
     if blocks:
         from fedatlas.verdict.evidence import student  # of SciPy, which the recommender's answers do without
 
-        margins: Floats | None = errors[told] * student(1 - (1 - level) / 2 / max(int(told.sum()), 1), len(set(blocks)) - 1)
+        margins: Floats | None = errors[told] * student(
+            1 - (1 - level) / 2 / max(int(told.sum()), 1), len(set(blocks)) - 1
+        )
     else:
         margins = _margins(weights[told], cells, there, noise, seed, level, draws)
     each = []
@@ -199,11 +202,15 @@ def _margins(
     drawn = np.zeros((draws, len(rows)))
     for i in range(len(weights[0])):  # settings, whose noise is independent
         drawn += stream.standard_normal((draws, choices)) @ (weights[:, i] @ root_of(both[i] * noise.of(i))).T
+    by_setting = forms.transpose(1, 0, 2).reshape(len(there), -1)
     seen = np.empty((draws, len(rows)))
-    for d in range(draws):
-        x = stream.standard_normal((noise.df, choices)) @ root.T
-        scales = noise.scales * stream.chisquare(noise.freedom) / noise.freedom
-        seen[d] = np.sqrt(np.maximum(scales @ (forms @ (x.T @ x / noise.df).ravel()).T, 0.0))
+    for begin in range(0, draws, AT_ONCE):
+        size = min(AT_ONCE, draws - begin)
+        x = stream.standard_normal((size, noise.df, choices)) @ root.T
+        covariance = np.einsum("dfj,dfk->djk", x, x, optimize=True).reshape(size, -1) / noise.df
+        scales = noise.scales * stream.chisquare(noise.freedom, (size, len(there))) / noise.freedom
+        pooled = (scales @ by_setting).reshape(size, len(rows), -1)
+        seen[begin : begin + size] = np.sqrt(np.maximum(np.einsum("dec,dc->de", pooled, covariance), 0.0))
     largest = np.abs(drawn[:, told] / np.maximum(seen[:, told], 1e-300)).max(axis=1, initial=0.0)
     factor = float(np.quantile(largest, level))
     return errors * factor
