@@ -2,7 +2,8 @@
 
 Effects are least-squares fits, with sum-to-zero codes, of a cell's mean over its seeds: main effects from a fit of all main effects,
 those of a pair of factors from the same fit with that pair, so that a pair that the cells do not determine leaves the others as they
-are. For a full grid they are the usual differences of means. A factor with one level has no effects.
+are. For a full grid they are the usual differences of means. A factor with one level, or with another in each of many settings, has
+no effects.
 
 With three or more data sets these are random: each has a mean of its own in the fits, has no effect itself, and intervals are over
 data sets (the jackknife that leaves each out, Student's t, divided among all effects of a response). With fewer, the effects are those
@@ -122,7 +123,8 @@ def _levels(study: Measurements, cells: Ints) -> Columns:
     runs = [one_of[given[i], chosen[j]] for i, j in cells]
     factors = sorted((*study.settings, *study.choices))
     found = {factor: grouped_levels([str(level_of(run, factor)) for run in runs]) for factor in factors}
-    return {factor: column for factor, column in found.items() if len(set(column)) > 1}
+    many = max(len(set(given)), MOST_LEVELS + 1)  # levels of a factor that only names the settings
+    return {factor: column for factor, column in found.items() if 1 < len(set(column)) < many}
 
 
 def _codes(column: Sequence[str], every: Sequence[str]) -> tuple[list[str], Floats, Floats]:

@@ -33,11 +33,14 @@ def answer(found: Analysis) -> list[Block]:
     """Return the paragraph that answers, and the facts behind it."""
     chosen, given = ([name for name, role in found["factors"].items() if role == x] for x in ("choice", "setting"))
     every = f"{share(found['confidence'])} for all differences, or all effects on a response, at once"
+    over = {of["over"] for of in found["effects"].values()}
+    noise = "differences by the noise between paired seeds, effects over data sets"
+    noise = noise if over == {"data sets"} else "noise between paired seeds"
     facts = [
         ("Settings", f"{len(found['settings'])}, by {', '.join(given) or 'only the base'}"),
         ("Choices", f"{', '.join(found['choices'])} (by {', '.join(chosen)})"),
         ("Seeds in every cell", str(found["seeds"])),
-        ("Intervals", f"{every}; noise between paired seeds"),
+        ("Intervals", f"{every}; {noise}"),
     ]
     return [Text(" ".join(found["sentences"]), tone="lead"), TermList(facts)]
 
