@@ -2,7 +2,7 @@
 
 ``costs``    overhead of a run beside the same run in a bare loop of forks; ``--table FILE``: seconds, hours and bytes a run
 ``kills``    SIGKILL at ``--moments`` moments of a study, of its process and of its children; its table beside one that was never killed
-``contest``  ``--table FILE``: every setting, and every data set, left out in turn (`study_contest.py`)
+``contest``  every data set left out in turn (`study_contest.py`): of the shipped study ``--study small``, or of a ``--table FILE``
 ``planted``  how often simultaneous intervals hold every effect that was planted, over ``--tables`` tables
 
 `kills` works through one part of ten moments after another and keeps each in ``--out``: the same command goes on.
@@ -26,7 +26,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from study_contest import contest, show_contest
+from study_contest import of_study, show_contest
+from study_contest import of_table as of_study_table
 
 from fedatlas.data.sources import load_dataset, read_once
 from fedatlas.files import write_json
@@ -293,8 +294,9 @@ def main() -> None:
     given = arguments()
     if given.what == "contest":
         if given.table is None:
-            raise SystemExit("contest needs --table FILE: the table.sqlite of a study that has run.")
-        found = contest(Table.open(given.table), given.study)
+            found = of_study(given.study or "small")
+        else:
+            found = of_study_table(Table.open(given.table), given.study)
         print(show_contest(found))
     elif given.what == "kills":
         found = kills(given.moments, given.out)

@@ -1,212 +1,241 @@
-"""What a recommendation is worth: every setting of a study left out in turn, and every data set, against simpler advice.
+"""The value of a recommendation: every data set of a study left out in turn, against simpler advice.
 
-Regret is how much accuracy the advice lacks of the best choice and rounds that were measured there, as a share of the study's range
-of accuracy. Advice: the recommender with either way to predict, FedAvg with the rate picked for it, and the one choice that does best
-in the other settings. Limits are asked for in `LIMITS`, scaled to each setting. Intervals are 95%, by bootstrap over settings.
+Each federation is asked the questions of `questions`, as if its data set had not been measured. An answer is worth the accuracy
+measured there. If it breaks a limit, did not finish, or is "none" though something measured keeps all limits, it is worth the accuracy
+of always naming one class; `MISS` takes the nearest miss that comes with "none" instead. Regret is what an answer lacks of the best
+candidate that keeps all limits; where none does, it is not counted. The unit is the data set: figures are means over data sets of the
+mean over their federations, with a 95% bootstrap over data sets (over federations, if there is only one data set).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from table import number
 from table import table as markdown
 
-from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, quantiles
+from fedatlas.config import parse
+from fedatlas.data.sources import load_dataset, read_once
+from fedatlas.recommender.contest import Fitted, fit_study, from_logit, quantiles
 from fedatlas.recommender.requirements import Requirements, requirements
-from fedatlas.recommender.track_record import LeftOutTrial, trial
-from fedatlas.recommender.track_record import tally as counted
+from fedatlas.recommender.shipped import Basis, load_study
+from fedatlas.recommender.track_record import measured_in, trial
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import Floats
+from fedatlas.study.measurements import Floats, Measurements
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.table import Table
 
-DRAWS, CONFIDENCE = 2000, 0.9
-KINDS = {"a setting": False, "a data set": True}  # what is left out -> whether a setting is foreseen as one of new data
-TARGETS = {"median": 0.03, "p90": 0.10, "kept": 0.90, "coverage": (0.85, 0.97)}
+DRAWS, CONFIDENCE = 4000, 0.9
+ANSWER, MISS, SINGLE, FEDAVG = (
+    "the first answer",
+    "or its nearest miss",
+    "the best single choice of the others",
+    "FedAvg with a picked rate",
+)
+ADVICE = (ANSWER, MISS, SINGLE, FEDAVG)
+Ask = dict[str, Any]
 
-Limits = dict[str, dict[str, float]]
-Advice = dict[str, list[float]]
+
+class Case(NamedTuple):
+    """One federation asked one question: what each advice is worth there."""
+
+    data: str
+    best: float | None  # accuracy of the best candidate that keeps all limits; None: there is none
+    worth: dict[str, float]  # advice -> accuracy
+    answered: bool
+    kept: bool
+    deviates: bool
 
 
-def limits_of(base: float, bytes_: float, seconds: float) -> dict[str, Limits]:
-    """What is asked in a setting whose baseline reaches ``base`` and whose FedAvg costs so much."""
+def questions(base: float, bytes_: float, seconds: float) -> dict[str, Ask]:
+    """What is asked in a federation whose baseline reaches ``base`` and whose FedAvg costs so much."""
     return {
-        "near the baseline": {"at_least": {"accuracy": base - 0.05}},
+        "free": {},
+        "accuracy near the baseline": {"at_least": {"accuracy": base - 0.05}},
+        "server sees sums only": {"at_least": {"accuracy": base - 0.05}, "privacy": {"server_sees": "sums"}},
         "half of FedAvg's bytes": {"at_least": {"accuracy": 0.85 * base}, "at_most": {"bytes": bytes_ / 2}},
         "half of FedAvg's seconds": {"at_least": {"accuracy": 0.85 * base}, "at_most": {"cpu_seconds": seconds / 2}},
-        "the worst-off clients": {"at_least": {"client_accuracy_p10": 0.7 * base}},
-        "sums alone": {"at_least": {"accuracy": base - 0.05}, "privacy": {"server_sees": "sums"}},  # type: ignore[dict-item]
         "a finite epsilon": {"at_least": {"accuracy": 0.8 * base}, "at_most": {"epsilon": 500.0}},
+        "the worst-off clients": {"at_least": {"client_accuracy_p10": 0.7 * base}},
     }
 
 
-def asked(base: float, limits: Mapping[str, Any] | None = None) -> Requirements:
+def asked(base: float, limits: Mapping[str, Any]) -> Requirements:
     """Requirements of somebody who knows what the baseline reaches; the federation itself is that which is left out."""
     federation = {"nodes": 2, "rows": 100, "heterogeneity": 0.0, "centralised": float(np.clip(base, 0.001, 0.999))}
-    return requirements({"confidence": CONFIDENCE, "federation": federation, **(limits or {})})
+    return requirements({"confidence": CONFIDENCE, "federation": federation, **limits})
 
 
-def contest(table: Table, study: str | None = None) -> dict[str, Any]:
+def of_table(table: Table, study: str | None = None) -> dict[str, Any]:
     """All figures of a study's table."""
     read = measured(table, study)
-    fits = {way: fit_study(read, way) for way in WAYS}
-    best = fit_study(read)
-    out: dict[str, Any] = {
-        "study": read.name,
-        "settings": len(best.settings),
-        "data_sets": len(set(best.data)),
-        "choices": best.choices,
-        "way": best.way,
-        "score": best.score,
-        "range": list(best.ranges["accuracy"]),
-    }
-    for kind, new_data in KINDS.items():
-        if new_data and not best.by_data:
-            continue
-        each = {name: fit._replace(new_data=new_data) for name, fit in {**fits, "recommended": best}.items()}
-        out[kind] = {
-            "regret": {name: spread(x, best) for name, x in advised(each).items()},
-            "limits": limited(each["recommended"]),
-            "coverage": covered(each["recommended"]),
-        }
-    return out
+    return contest(read.name, fit_study(read), majorities(read))
 
 
-def advised(fits: Mapping[str, Fitted]) -> Advice:
-    """Advice -> regret of accuracy in each setting that it can be told of."""
-    fitted = fits["recommended"]
-    truth = from_logit(fitted.levels["accuracy"][:, None, None] + fitted.gaps["accuracy"])
-    out: Advice = {}
-    for name, fit in fits.items():
-        out[name] = [regret_of(trial(fit, asked(base), i)) for i, base in bases(fit)]
-    plain = fitted.choices.index(fitted.references[0]) if fitted.references else None
-    last = truth.shape[2] - 1
-    for i, _ in bases(fitted):
-        best = float(np.nanmax(truth[i]))
-        if plain is not None:
-            out.setdefault("tuned FedAvg", []).append(best - float(truth[i, plain, last]))
-        rest = fitted.others(i)
-        with np.errstate(invalid="ignore"):
-            usual = np.nanmean(
-                np.where(np.isfinite(fitted.gaps["accuracy"][rest]), fitted.gaps["accuracy"][rest], np.nan), axis=0
-            )
-        at = np.unravel_index(int(np.nanargmax(usual)), usual.shape)
-        out.setdefault("one choice for all", []).append(best - float(truth[(i, *at)]))
-    return out
+def of_study(name: str) -> dict[str, Any]:
+    """All figures of a study that was kept for others, from its arrays; the largest classes are counted in its data."""
+    basis = load_study(name)
+    return contest(basis.name, basis.fitted, counted(basis))
 
 
-def bases(fitted: Fitted) -> list[tuple[int, float]]:
-    """Each setting with what its baseline reaches."""
-    return [(i, float(from_logit(level))) for i, level in enumerate(fitted.levels["accuracy"]) if np.isfinite(level)]
+def majorities(read: Measurements) -> Floats:
+    """(n,) the accuracy of always naming one class in each setting; one of so many classes where the table does not tell."""
+    found: dict[Any, list[float]] = {}
+    for run in read.cells():
+        told = run.get("majority")
+        found.setdefault(read.setting_of(run), []).append(1 / run["classes"] if told is None else told)
+    return np.array([np.mean(found[name]) for name in read.setting_names()])
 
 
-def regret_of(one: LeftOutTrial) -> float:
-    """Of the first answer; nan where there was none."""
-    return np.nan if one.regret is None else one.regret
+def counted(basis: Basis) -> Floats:
+    """(n,) the same, of the test rows of a shipped study."""
+    found = []
+    with contextlib.chdir(basis.folder), read_once():  # constants are named from there
+        for i in range(len(basis.fitted.settings)):
+            given = next(plain for (at, _), plain in basis.configurations.items() if at == i)
+            shares = []
+            for seed in basis.about["seeds"]:
+                y = load_dataset(parse({**given, "seed": seed}).data, seed).splits["test"].y
+                shares.append(float(np.bincount(np.asarray(y, dtype=int)).max() / len(y)))
+            found.append(float(np.mean(shares)))
+    return np.array(found)
 
 
-def spread(regrets: list[float], fitted: Fitted) -> dict[str, Any]:
-    """Median and 90th percentile as shares of the range, with intervals; ``beaten`` is told by `show_contest`."""
-    low, high = fitted.ranges["accuracy"]
-    values = np.array(regrets) / max(high - low, 1e-9)
-    values = values[np.isfinite(values)]
+def contest(name: str, fitted: Fitted, floors: Floats) -> dict[str, Any]:
+    """All figures of a fitted study; ``floors`` (n,): the accuracy of always naming one class."""
+    cases: dict[str, list[Case]] = {}
+    for i, base in enumerate(from_logit(fitted.levels["accuracy"])):
+        if np.isfinite(base):
+            for question, limits in asked_of(fitted, i, float(base)).items():
+                cases.setdefault(question, []).append(case(fitted, floors, i, question, asked(float(base), limits)))
     return {
-        "settings": len(values),
-        **{
-            name: with_interval(values, lambda x, q=q: np.quantile(x, q, axis=-1))
-            for name, q in (("median", 0.5), ("p90", 0.9))
-        },  # type: ignore[misc]
-        "mean": with_interval(values, lambda x: x.mean(axis=-1)),
+        "study": name,
+        "settings": len(fitted.settings),
+        "data_sets": len(set(fitted.data)),
+        "choices": fitted.choices,
+        "way": fitted.way,
+        "score": fitted.score,
+        "questions": {question: told(found) for question, found in cases.items()},
+        "kept": kept_share([one for found in cases.values() for one in found]),
+        "coverage": covered(fitted),
     }
 
 
-def with_interval(values: Floats, figure: Callable[[Floats], Any]) -> dict[str, float | None]:
-    """A figure over settings with its bootstrap interval."""
+def asked_of(fitted: Fitted, i: int, base: float) -> dict[str, Ask]:
+    """The questions of one federation."""
+    plain = fitted.choices.index(fitted.references[0]) if fitted.references else 0
+    return questions(base, *(float(np.nanmax(fitted.costs[cost][i, plain])) for cost in ("bytes", "cpu_seconds")))
+
+
+def worths(fitted: Fitted, floors: Floats, i: int, need: Requirements) -> Floats:
+    """(J, R) what each candidate is worth in setting ``i``: its accuracy, or the floor where it breaks a limit or did not finish."""
+    accuracy, kept = measured_in(fitted, need, i)
+    return np.where(kept, accuracy, floors[i])
+
+
+def case(fitted: Fitted, floors: Floats, i: int, question: str, need: Requirements) -> Case:
+    """One federation asked one question."""
+    one, here = trial(fitted, need, i), worths(fitted, floors, i, need)
+    others = []
+    for k in fitted.others(i):
+        base = float(from_logit(fitted.levels["accuracy"][k]))
+        others.append(worths(fitted, floors, k, asked(base, asked_of(fitted, int(k), base)[question])))
+    at = np.unravel_index(int(np.argmax(np.mean(others, axis=0))), here.shape)
+    names = [name for name in fitted.references if name in fitted.choices]
+    plain = names[-1 if need.server_sees == "sums" else 0] if names else fitted.choices[0]
+    first = float(one.reached) if one.kept and one.reached is not None else float(floors[i])
+    worth = {
+        ANSWER: first,
+        MISS: first if one.nearest is None else float(here[one.nearest]),
+        SINGLE: float(here[at]),
+        FEDAVG: float(here[fitted.choices.index(plain), -1]),
+    }
+    best = float(here.max()) if one.possible else None
+    return Case(
+        fitted.data[i] if len(set(fitted.data)) > 1 else str(i), best, worth, one.answered, one.kept, one.deviates
+    )
+
+
+def told(cases: Sequence[Case]) -> dict[str, Any]:
+    """The figures of one question."""
+    fair = [one for one in cases if one.best is not None]
+    regret = {name: [float(one.best or 0) - one.worth[name] for one in fair] for name in ADVICE}
+    data = [one.data for one in fair]
+    beside = np.array(regret[ANSWER]) - np.array(regret[SINGLE])
+    return {
+        "asked": len(cases),
+        "possible": len(fair),
+        "answered": sum(one.answered for one in cases),
+        "wrong_none": sum(not one.answered for one in fair),
+        "kept": sum(one.kept for one in cases),
+        "regret": {name: over_data(values, data) for name, values in regret.items()},
+        "against_single": over_data(beside.tolist(), data),
+        "deviates": sum(one.deviates for one in cases),
+        "won": int((beside < -1e-9).sum()),
+        "lost": int((beside > 1e-9).sum()),
+    }
+
+
+def kept_share(cases: Sequence[Case]) -> dict[str, float | None]:
+    """The share of answers that kept all limits, by data set."""
+    found = [one for one in cases if one.answered]
+    return over_data([float(one.kept) for one in found], [one.data for one in found])
+
+
+def over_data(values: Sequence[float], data: Sequence[str]) -> dict[str, float | None]:
+    """The mean over data sets of the mean in each, with its bootstrap interval over data sets."""
     if not len(values):
         return {"value": None, "low": None, "high": None}
-    picks = numpy_stream(0, "contest").integers(len(values), size=(DRAWS, len(values)))
-    low, high = np.quantile(figure(values[picks]), [0.025, 0.975])
-    return {"value": float(figure(values)), "low": float(low), "high": float(high)}
-
-
-def limited(fitted: Fitted) -> dict[str, Any]:
-    """How often an answer was found, kept all limits, or was wrongly refused, by what was asked."""
-    found: dict[str, list[LeftOutTrial]] = {}
-    plain = fitted.choices.index(fitted.references[0]) if fitted.references else 0
-    for i, base in bases(fitted):
-        spent = [float(np.nanmax(fitted.costs[cost][i, plain])) for cost in ("bytes", "cpu_seconds")]
-        for name, limits in limits_of(base, *spent).items():
-            found.setdefault(name, []).append(trial(fitted, asked(base, limits), i))
-    out = {name: tally(trials) for name, trials in found.items()}
-    answered = np.array([float(t.kept) for trials in found.values() for t in trials if t.answered])
-    every = tally([t for trials in found.values() for t in trials])
-    return {"by_limits": out, **every, "kept_share": with_interval(answered, lambda x: x.mean(axis=-1))}
-
-
-def tally(trials: list[LeftOutTrial]) -> dict[str, int]:
-    """Counts of left-out settings."""
-    return {"asked": len(trials), "possible": sum(t.possible for t in trials), **counted(trials)}
+    names, known = np.array(data), np.array(values)
+    each = np.array([known[names == name].mean() for name in sorted(set(data))])
+    picks = numpy_stream(0, "contest").integers(len(each), size=(DRAWS, len(each)))
+    low, high = np.quantile(each[picks].mean(axis=1), [0.025, 0.975])
+    return {"value": float(each.mean()), "low": float(low), "high": float(high)}
 
 
 def covered(fitted: Fitted) -> dict[str, Any]:
     """quality -> share of left-out settings at or above `low`, and at or below `high`, over all choices and rounds."""
     out = {}
     for quality in fitted.gaps:
-        errors = fitted.residuals(quality)
-        above, below = [], []
+        errors, above, below, data = fitted.residuals(quality), [], [], []
         for i in range(len(errors)):
             rest = errors[fitted.others(i)]
-            told = [
+            ends = [
                 (errors[i, j, r], quantiles(rest[:, j, r], CONFIDENCE)) for j, r in np.argwhere(np.isfinite(errors[i]))
             ]
-            if told:
-                above.append(float(np.mean([x >= low for x, (low, _) in told])))
-                below.append(float(np.mean([x <= high for x, (_, high) in told])))
-        mean: Callable[[Floats], Any] = lambda x: x.mean(axis=-1)  # noqa: E731
-        out[quality] = {
-            "above_low": with_interval(np.array(above), mean),
-            "below_high": with_interval(np.array(below), mean),
-        }
+            if ends:
+                above.append(float(np.mean([x >= low for x, (low, _) in ends])))
+                below.append(float(np.mean([x <= high for x, (_, high) in ends])))
+                data.append(fitted.data[i] if len(set(fitted.data)) > 1 else str(i))
+        out[quality] = {"above_low": over_data(above, data), "below_high": over_data(below, data)}
     return out
 
 
 def percent(found: Mapping[str, float | None]) -> str:
     """A share with its interval."""
     value, low, high = (None if found[key] is None else 100 * found[key] for key in ("value", "low", "high"))  # type: ignore[operator]
-    return f"{number(value, 1)} ({number(low, 1)} to {number(high, 1)})"
+    return f"{number(value, 2)} ({number(low, 2)} to {number(high, 2)})"
 
 
 def show_contest(found: Mapping[str, Any]) -> str:
     """The figures as tables."""
-    low, high = found["range"]
-    head = f"Study {found['study']}: {found['settings']} settings of {found['data_sets']} data sets, {len(found['choices'])} choices; "
-    head += (
-        f"the recommender predicts by {found['way']}. Regret in % of the range of accuracy ({low:.3f} to {high:.3f})."
-    )
-    lines = [head]
-    kinds = [kind for kind in KINDS if kind in found]
-    for kind in kinds:
-        rows = [
-            [name, percent(one["median"]), percent(one["p90"]), percent(one["mean"])]
-            for name, one in found[kind]["regret"].items()
-        ]
-        lines += ["", markdown([f"{kind} left out", "regret, median", "p90", "mean"], rows)]
-    rows = []
-    for kind in kinds:
-        one = found[kind]["limits"]
-        counts = [str(one[key]) for key in ("asked", "possible", "answered", "kept", "wrong_none")]
-        rows.append([kind, *counts, percent(one["kept_share"])])
-    lines += [
-        "",
-        markdown(["left out", "asked", "possible", "answered", "kept", "wrong none", "kept of answered, %"], rows),
-    ]
+    head = f"Study {found['study']}: {found['settings']} federations of {found['data_sets']} data sets, "
+    head += f"{len(found['choices'])} choices; the recommender predicts by {found['way']}."
+    lines = [head, "Regret in points of accuracy, by data set."]
     rows = [
-        [kind, quality, percent(one["above_low"]), percent(one["below_high"])]
-        for kind in kinds
-        for quality, one in found[kind]["coverage"].items()
+        [question, *(percent(one["regret"][name]) for name in ADVICE), percent(one["against_single"])]
+        for question, one in found["questions"].items()
     ]
-    lines += ["", markdown(["left out", "response", "at or above low, %", "at or below high, %"], rows)]
+    lines += ["", markdown(["asked", *ADVICE, "answer less single"], rows)]
+    keys = ("asked", "possible", "answered", "kept", "wrong_none", "deviates", "won", "lost")
+    rows = [[question, *(str(one[key]) for key in keys)] for question, one in found["questions"].items()]
+    lines += ["", markdown(["question", *(key.replace("_", " ") for key in keys)], rows)]
+    lines += ["", f"Answers that kept all limits: {percent(found['kept'])} %."]
+    rows = [
+        [quality, percent(one["above_low"]), percent(one["below_high"])] for quality, one in found["coverage"].items()
+    ]
+    lines += ["", markdown(["response", "at or above low, %", "at or below high, %"], rows)]
     return "\n".join(lines)

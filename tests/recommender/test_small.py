@@ -17,7 +17,7 @@ from fedatlas import Experiment
 from fedatlas.api import run
 from fedatlas.config import parse
 from fedatlas.recommender.contest import logit
-from fedatlas.recommender.shipped import HERE, Basis, load_study
+from fedatlas.recommender.shipped import ARRAYS, HERE, NAMES, Basis, load_study, refit
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.study.design import read_study_file
 from fedatlas.study.plan import plan_of
@@ -53,6 +53,17 @@ def test_its_settings_are_of_its_file(
     plan = plan_of(read_study_file(FOLDER / "STUDY.toml"))
     settings = {tuple(level for _, level in one.cell.setting) for one in plan.cells}
     assert settings >= set(small.fitted.settings)
+
+
+def test_its_contest_is_that_of_today(small: Basis, tmp_path: Path):
+    """The arrays that answer come from the measurements kept beside them, by the predictors of this version."""
+    for name in (NAMES, ARRAYS):
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    again = refit(tmp_path).fitted
+    assert again.way == small.fitted.way
+    assert again.score == pytest.approx(small.fitted.score)
+    for name, values in small.fitted.by_data.items():
+        np.testing.assert_allclose(again.by_data[name], values, atol=1e-8)
 
 
 ASK = """

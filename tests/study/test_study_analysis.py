@@ -124,6 +124,25 @@ def test_many_settings_are_told_together():
     assert page.count("<svg") > 20
 
 
+def test_a_factor_that_names_the_settings_leaves_the_others_their_effects():
+    """24 federations with names of their own, at three numbers of clients: a pair without a main effect has no picture."""
+    settings = federations(24, data=4)
+    rows = runs(settings, gaps, ["fedavg", "scaffold"], noise=0.02)
+    clients = {at["federation"]: ("3", "14", "62")[k % 3] for k, at in enumerate(settings)}
+    named = [{**row, "clients": clients[row["federation"]]} for row in rows]
+    found = analysis(measurements_of(named, ["federation", "clients"], ["scheme"]))
+    about = found["effects"]["accuracy"]
+    assert {tuple(e["factors"]) for e in about["effects"]} == {("clients",), ("scheme",), ("clients", "scheme")}
+    assert about["over"] == "data sets"
+    assert {one["fact"] for one in about["slopes"]} == {"nodes", "rows", "heterogeneity"}
+    page = render(found)
+    assert "0.1 more heterogeneity (h)" in page
+    assert "scaffold, beyond that mean" in page
+    assert "effects over data sets" in page
+    about["effects"] = [e for e in about["effects"] if e["factors"] != ["clients"]]
+    assert "effect-clients-scheme" not in render(found)
+
+
 def test_refused_and_diverged_runs_are_said():
     rows = planted()
     lost = [

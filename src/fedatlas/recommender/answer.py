@@ -15,7 +15,17 @@ import numpy as np
 from fedatlas.errors import ConfigError
 from fedatlas.recommender.contest import Fitted, from_logit, logit, predict_gaps, quantiles
 from fedatlas.recommender.exclusions import excluded
-from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, difference, forecast, pick, rank
+from fedatlas.recommender.ranking import (
+    Forecast,
+    Place,
+    Ranking,
+    chances,
+    difference,
+    forecast,
+    nearest_miss,
+    pick,
+    rank,
+)
 from fedatlas.recommender.requirements import WHOLE, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
@@ -74,6 +84,7 @@ def answer_for(
         "refused": [{"choice": name, "reason": why} for name, why in {**excluded(fitted, asked), **refused}.items()],
         "reference": None if ranking.reference is None else fitted.choices[ranking.reference],
         **_prior(fitted, seen, asked, ranking),
+        **({"against_fedavg": None} if quality in HIDDEN else {}),
         "setting": _setting(fitted, asked, at),
         "has_experiment": asked.experiment is not None,
         "predicted_by": fitted.way,
@@ -247,18 +258,10 @@ def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -
 
 
 def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> Plain | None:
-    """Return the candidate most likely to keep all limits, and how far it misses each at this confidence.
-
-    Of those equally likely, the one whose costs exceed their limits least, then that of the largest utility.
-    """
-    known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
-    finite = np.all([~np.isinf(seen.values[limit.response]) for limit in asked.limits()], axis=0) & known
-    known = finite if finite.any() else known
-    if not known.any():
+    """Return the candidate most likely to keep all limits (`ranking.nearest_miss`), and how far it misses each at this confidence."""
+    place = nearest_miss(seen, asked, ranking)
+    if place is None:
         return None
-    places = [(int(j), int(r)) for j, r in np.argwhere(known)]
-    excess = _excess(seen, asked)
-    place = max(places, key=lambda at: (ranking.chance[at], -excess[at], ranking.utility[at]))
     named, chance, violates = _named(fitted, seen, asked, place), float(ranking.chance[place]), []
     for limit in asked.limits():
         reached = named["predicted"][limit.response]["low" if limit.sign > 0 else "high"]
@@ -269,16 +272,6 @@ def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: 
     if not violates:  # each limit holds by itself, but not all of them together with finishing
         violates.append({"limit": "confidence", "by": float(asked.confidence - chance)})
     return {**named, "chance": chance, "violates": violates}
-
-
-def _excess(seen: Forecast, asked: Requirements) -> Floats:
-    """Return (J, R) by how much costs exceed their limits: the sum of the logarithms of the ratios."""
-    total = np.zeros(seen.values["accuracy"].shape)
-    for limit in asked.limits():
-        if not RESPONSES[limit.response].quality:
-            value = np.nan_to_num(np.maximum(seen.values[limit.response], 1e-9), nan=np.inf)
-            total += np.maximum(limit.sign * (math.log(max(limit.value, 1e-9)) - np.log(value)), 0.0)
-    return total
 
 
 def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:

@@ -1,7 +1,8 @@
 """The order of choices in a federation: limits kept with a chance, one utility, and the best single choice as a prior.
 
 A candidate is a choice with a number of rounds. Its chance is the share of left-out residual vectors under which all limits hold at
-once, times the chance that it finishes. It is allowed if this reaches the requested confidence. Its utility is the weighted mean
+once, times the chance that it finishes. It is allowed if this reaches the requested confidence; without limits, if it is likelier to
+finish than not. Its utility is the weighted mean
 of its responses, each scaled by the range of the study's runs (costs on the log scale), so no limit affects it:
 relaxing a limit only adds candidates.
 
@@ -12,6 +13,7 @@ the rivals. In the same way the first choice is compared with FedAvg: where it i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -28,6 +30,7 @@ from fedatlas.study.responses import RESPONSES
 
 DRAWS = 200_000
 TIE = 0.01  # share of the study's range of utility below which a difference is a tie
+LIKELY = 0.5  # the chance to finish that a candidate needs where there are no limits to keep
 Place = tuple[int, int]
 """A candidate: (choice, rounds) among those of the study."""
 
@@ -98,10 +101,10 @@ def usual_gaps(fitted: Fitted, quality: str, among: Ints) -> Floats:
 def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection[str] = ()) -> Ranking:
     """Return the order of the choices in a federation; ``barred`` ones cannot run in it."""
     utility = utility_of(fitted, seen.values, asked.weights)
-    out = {*barred, *excluded(fitted, asked)}
-    permitted = np.array([choice not in out for choice in fitted.choices])
+    permitted = permitted_by(fitted, asked, barred)
     chance = chances(seen, asked)
-    open_to = (chance >= asked.confidence - 1e-12) & permitted[:, None] & np.isfinite(utility)
+    needed = asked.confidence - 1e-12 if asked.limits() else LIKELY
+    open_to = (chance >= needed) & permitted[:, None] & np.isfinite(utility)
     known = [fitted.choices.index(name) for name in fitted.references if name in fitted.choices]
     reference = next((j for j in known if permitted[j]), None)
     best = [pick(j, open_to[j], utility, seen) for j in range(len(utility)) if open_to[j].any()]
@@ -113,6 +116,12 @@ def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection
     order = [*first, *(at for at in best if at not in first)]
     stay = any(order[0] == at or not tests.apart(order[0], at) for at in best if at[0] == reference)
     return Ranking(order, chance, utility, permitted, reference, single, stay)
+
+
+def permitted_by(fitted: Fitted, asked: Requirements, barred: Collection[str] = ()) -> Bools:
+    """Return (J,) whether the requirements do not exclude a choice, and it can run."""
+    out = {*barred, *excluded(fitted, asked)}
+    return np.array([choice not in out for choice in fitted.choices])
 
 
 def utility_of(fitted: Fitted, values: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
@@ -166,6 +175,28 @@ def pick(choice: int, allowed: Bools, utility: Floats, seen: Forecast) -> Place:
 
 def _costs(seen: Forecast, at: Place) -> list[float]:
     return [float(np.nan_to_num(seen.values[cost][at], nan=np.inf)) for cost in ("cpu_seconds", "bytes")]
+
+
+def nearest_miss(seen: Forecast, asked: Requirements, ranking: Ranking) -> Place | None:
+    """Return the candidate most likely to keep all limits; None if none is permitted.
+
+    Of those equally likely, the one whose costs exceed their limits least, then that of the largest utility.
+    """
+    known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
+    finite = np.all([~np.isinf(seen.values[limit.response]) for limit in asked.limits()], axis=0) & known
+    known = finite if finite.any() else known
+    places, excess = [(int(j), int(r)) for j, r in np.argwhere(known)], _excess(seen, asked)
+    return max(places, key=lambda at: (ranking.chance[at], -excess[at], ranking.utility[at]), default=None)
+
+
+def _excess(seen: Forecast, asked: Requirements) -> Floats:
+    """Return (J, R) by how much costs exceed their limits: the sum of the logarithms of the ratios."""
+    total = np.zeros(seen.values["accuracy"].shape)
+    for limit in asked.limits():
+        if not RESPONSES[limit.response].quality:
+            value = np.nan_to_num(np.maximum(seen.values[limit.response], 1e-9), nan=np.inf)
+            total += np.maximum(limit.sign * (math.log(max(limit.value, 1e-9)) - np.log(value)), 0.0)
+    return total
 
 
 class Tests(NamedTuple):

@@ -17,15 +17,14 @@ LATER = ("joules", "leak", "profile", "server")  # known names not supported by 
 FACTS = ("nodes", "rows", "classes", "heterogeneity")
 WHOLE = FACTS[:3]  # facts that count
 TOP = ("study", "confidence")
-ASKED = tuple(name for name, one in RESPONSES.items() if one.forecast)
-TABLES = {
+TABLES: dict[str, tuple[str, ...]] = {
     "federation": ("experiment", "counts", "centralised", *FACTS),
-    "at_least": ASKED,
-    "at_most": ASKED,
+    "at_least": (),
+    "at_most": (),
     "privacy": ("server_sees", "delta"),
-    "weights": ASKED,
+    "weights": (),
 }
-"""Table -> its keys."""
+"""Table -> its keys; of empty ones these are the responses (`keys_of`)."""
 LARGEST = 1e300  # no number of a file is as large; also not infinity
 Known = tuple[float | None, float | None, float | None, float | None]
 
@@ -139,12 +138,17 @@ def _known_keys(raw: Row) -> None:
         if not isinstance(inside, Mapping):
             raise ConfigError(f"{table} is a table: write [{table}] with one line per key.")
         for key in inside:
-            if key in TABLES[table]:
+            if key in keys_of(table):
                 continue
             if key in LATER and table != "privacy":
                 raise ConfigError(f"{table}.{key} is not supported in this version: leave it out.")
-            what = "response" if TABLES[table] is ASKED else f"key of [{table}]"
-            raise _misplaced(key, table) or unknown_name(what, key, TABLES[table])
+            what = f"key of [{table}]" if TABLES[table] else "response"
+            raise _misplaced(key, table) or unknown_name(what, key, keys_of(table))
+
+
+def keys_of(table: str) -> tuple[str, ...]:
+    """Return the keys of a table."""
+    return TABLES[table] or tuple(name for name, one in RESPONSES.items() if one.forecast)
 
 
 def _misplaced(key: str, table: str) -> ConfigError | None:
@@ -154,7 +158,7 @@ def _misplaced(key: str, table: str) -> ConfigError | None:
         return ConfigError(f"'{key}' stands {here}: move it to the top of the file, before the first [table].")
     if key in TABLES:
         return ConfigError(f"the table '{key}' stands {here}: write it with a heading, [{key}].")
-    places = [f"[{name}]" for name, keys in TABLES.items() if key in keys]
+    places = [f"[{name}]" for name in TABLES if key in keys_of(name)]
     if not places:
         return None
     either = f"{', '.join(places[:-1])} or {places[-1]}" if places[1:] else places[0]

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.recommender.contest import Fitted, from_logit
-from fedatlas.recommender.ranking import Forecast, Place, forecast, holds, pick, rank
+from fedatlas.recommender.ranking import Forecast, Place, forecast, holds, nearest_miss, permitted_by, pick, rank
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.rng import numpy_stream
-from fedatlas.study.measurements import Floats
+from fedatlas.study.measurements import Bools, Floats
 from fedatlas.study.responses import RESPONSES
 
 MOST = 20  # most federations in a record
@@ -34,6 +34,9 @@ class LeftOutTrial(NamedTuple):
     difference: float | None  # accuracy minus the reference's, at the rounds of each
     regret: float | None  # in accuracy, from the best
     possible: bool  # something measured there keeps the limits
+    reached: float | None = None  # accuracy of the answer
+    deviates: bool = False  # the answer is not the best single choice
+    nearest: Place | None = None  # of "none": the nearest miss
 
 
 def track_record(
@@ -70,18 +73,12 @@ def tally(trials: Sequence[LeftOutTrial]) -> dict[str, int]:
 
 def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
     """Return the trial of setting ``i`` as if it had not been measured; its costs, which are computed, are its own."""
-    costs = {cost: y[i] for cost, y in fitted.costs.items()}
-    costs["seconds"] = costs["cpu_seconds"]  # wall-clock: that of its one process
+    costs = costs_in(fitted, i)
     gaps = {quality: y[i] for quality, y in fitted.left_out().items() if quality in fitted.gaps}
     level = None if asked.centralised is None else fitted.levels["accuracy"][i]
     seen = forecast(fitted, fitted.x[i], gaps, level, costs, fitted.others(i))
     ranking = rank(fitted, seen, asked)
-    measured = {
-        q: from_logit(fitted.levels[RESPONSES[q].against or q][i] + y[i]) for q, y in fitted.gaps.items()
-    } | costs
-    accuracy = measured["accuracy"]
-    done = (np.nan_to_num(fitted.finishes[i]) > 0.5) & ranking.permitted
-    kept = holds(measured, asked) & done[:, None] & np.isfinite(accuracy)
+    accuracy, kept = measured_in(fitted, asked, i)
     best = float(accuracy[kept].max()) if kept.any() else np.nan
     place = ranking.order[0] if ranking.order else None
 
@@ -99,7 +96,24 @@ def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
         first[2] - second[2] if np.isfinite(first[2] - second[2]) else None,
         best - first[2] if np.isfinite(best - first[2]) else None,
         bool(kept.any()),
+        first[2] if np.isfinite(first[2]) else None,
+        place is not None and place != ranking.single,
+        nearest_miss(seen, asked, ranking) if place is None else None,
     )
+
+
+def costs_in(fitted: Fitted, i: int) -> dict[str, Floats]:
+    """Return cost -> (J, R) as measured in setting ``i``; seconds by the clock are those of its one process."""
+    costs = {cost: y[i] for cost, y in fitted.costs.items()}
+    return {**costs, "seconds": costs["cpu_seconds"]}
+
+
+def measured_in(fitted: Fitted, asked: Requirements, i: int) -> tuple[Floats, Bools]:
+    """Return (J, R) the accuracy measured in setting ``i``, and which candidates finished there and keep all limits."""
+    measured = {q: from_logit(fitted.levels[RESPONSES[q].against or q][i] + y[i]) for q, y in fitted.gaps.items()}
+    accuracy = measured["accuracy"]
+    done = (np.nan_to_num(fitted.finishes[i]) > 0.5) & permitted_by(fitted, asked)
+    return accuracy, holds({**measured, **costs_in(fitted, i)}, asked) & done[:, None] & np.isfinite(accuracy)
 
 
 def _reference(j: int | None, utility: Floats, seen: Forecast) -> Place | None:

@@ -2,7 +2,8 @@
 
 Effects are least-squares fits, with sum-to-zero codes, of a cell's mean over its seeds: main effects from a fit of all main effects,
 those of a pair of factors from the same fit with that pair, so that a pair that the cells do not determine leaves the others as they
-are. For a full grid they are the usual differences of means. A factor with one level has no effects.
+are. For a full grid they are the usual differences of means. A factor with one level, or with another in each of many settings, has
+no effects.
 
 With three or more data sets these are random: each has a mean of its own in the fits, has no effect itself, and intervals are over
 data sets (the jackknife that leaves each out, Student's t, divided among all effects of a response). With fewer, the effects are those
@@ -27,6 +28,7 @@ from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
 DRAWS = 4000
 MOST_LEVELS = 6  # of a numeric factor, before its levels are grouped in thirds
 RANDOM = 3  # fewest data sets over which intervals are taken
+AT_ONCE = 100  # simulated tables in memory
 TOLD = 1e-8  # largest error of an effect's weights for it to be determined by the cells
 
 
@@ -121,7 +123,8 @@ def _levels(study: Measurements, cells: Ints) -> Columns:
     runs = [one_of[given[i], chosen[j]] for i, j in cells]
     factors = sorted((*study.settings, *study.choices))
     found = {factor: grouped_levels([str(level_of(run, factor)) for run in runs]) for factor in factors}
-    return {factor: column for factor, column in found.items() if len(set(column)) > 1}
+    many = max(len(set(given)), MOST_LEVELS + 1)  # levels of a factor that only names the settings
+    return {factor: column for factor, column in found.items() if 1 < len(set(column)) < many}
 
 
 def _codes(column: Sequence[str], every: Sequence[str]) -> tuple[list[str], Floats, Floats]:
@@ -201,11 +204,15 @@ def _margins(
     drawn = np.zeros((draws, len(rows)))
     for i in range(len(weights[0])):  # settings, whose noise is independent
         drawn += stream.standard_normal((draws, choices)) @ (weights[:, i] @ root_of(both[i] * noise.of(i))).T
+    by_setting = forms.transpose(1, 0, 2).reshape(len(there), -1)
     seen = np.empty((draws, len(rows)))
-    for d in range(draws):
-        x = stream.standard_normal((noise.df, choices)) @ root.T
-        scales = noise.scales * stream.chisquare(noise.freedom) / noise.freedom
-        seen[d] = np.sqrt(np.maximum(scales @ (forms @ (x.T @ x / noise.df).ravel()).T, 0.0))
+    for begin in range(0, draws, AT_ONCE):
+        size = min(AT_ONCE, draws - begin)
+        x = stream.standard_normal((size, noise.df, choices)) @ root.T
+        covariance = np.einsum("dfj,dfk->djk", x, x, optimize=True).reshape(size, -1) / noise.df
+        scales = noise.scales * stream.chisquare(noise.freedom, (size, len(there))) / noise.freedom
+        pooled = (scales @ by_setting).reshape(size, len(rows), -1)
+        seen[begin : begin + size] = np.sqrt(np.maximum(np.einsum("dec,dc->de", pooled, covariance), 0.0))
     largest = np.abs(drawn[:, told] / np.maximum(seen[:, told], 1e-300)).max(axis=1, initial=0.0)
     factor = float(np.quantile(largest, level))
     return errors * factor

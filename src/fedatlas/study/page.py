@@ -33,12 +33,15 @@ def render(found: Analysis) -> str:
 def answer(found: Analysis) -> list[Block]:
     """Return the paragraph that answers, and the facts behind it."""
     chosen, given = ([name for name, role in found["factors"].items() if role == x] for x in ("choice", "setting"))
-    every = f"below: {share(found['confidence'])} for all differences, or all effects on a response, at once"
+    every = f"{share(found['confidence'])} for all differences, or all effects on a response, at once"
+    over = {of["over"] for of in found["effects"].values()}
+    noise = "differences by the noise between paired seeds, effects over data sets"
+    noise = noise if over == {"data sets"} else "noise between paired seeds"
     facts = [
         ("Settings", f"{len(found['settings'])}, by {', '.join(given) or 'only the base'}"),
         ("Choices", f"{', '.join(found['choices'])} (by {', '.join(chosen)})"),
         ("Seeds in every cell", str(found["seeds"])),
-        ("Intervals", f"above: of each setting by itself, within its seeds; {every}, noise between paired seeds"),
+        ("Intervals", f"above: of each setting by itself, within its seeds; below: {every}; {noise}"),
     ]
     return [*answer_leads(found), TermList(facts)]
 

@@ -39,6 +39,7 @@ def effects_blocks(found: Analysis) -> list[Block]:
         blocks += slopes_blocks("accuracy", about)
         factors = list(dict.fromkeys(tuple(e["factors"]) for e in about["effects"]))
         alone, both = ([f for f in factors if len(f) == n] for n in (1, 2))
+        both = [pair for pair in both if all((factor,) in alone for factor in pair)]  # a mean needs both main effects
         one = [Option(f"o{i}", f[0], [main_figure(about, f[0])]) for i, f in enumerate(alone)]
         two = [Option(f"o{i}", " and ".join(f), [pair_figure(found, about, *f)]) for i, f in enumerate(both)]
         asked = (("by-level", "Accuracy by the levels of", one), ("by-pair", "Accuracy by the pair", two))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedatlas.recommender.contest import Fitted
 from fedatlas.recommender.ranking import Forecast, Ranking, rank
 from fedatlas.recommender.requirements import requirements
 from test_recommend import fitted
@@ -34,10 +35,14 @@ def answered(stream: np.random.Generator, lead: float = 0.0) -> Ranking:
         {"accuracy": usual},
     )  # fmt: skip
     names = ["fedavg", *(f"rival {k}" for k in range(RIVALS))]
-    study = fitted()._replace(
-        choices=names, sees=["models"] * len(names), ranges={"accuracy": (0.1, 1.0)}, rounds=(50,)
-    )
-    return rank(study, seen, ASKED)
+    return rank(study_of(names), seen, ASKED)
+
+
+def study_of(names: list[str]) -> Fitted:
+    """A study of these choices, none of which adds noise."""
+    endless = {"epsilon": np.full((1, len(names), 1), np.inf)}
+    sees, ranges = ["models"] * len(names), {"accuracy": (0.1, 1.0)}
+    return fitted()._replace(choices=names, sees=sees, ranges=ranges, rounds=(50,), costs=endless)
 
 
 def false_share(answers: int, first: int) -> float:
@@ -74,8 +79,7 @@ def test_the_confidence_is_divided_among_the_rivals():
         usual = {"accuracy": np.where(np.arange(size) == 0, 0.9, 0.8)[:, None]}
         seen = Forecast(values, {"accuracy": spread}, np.ones(size), np.arange(10), usual)
         names = ["fedavg", *(f"rival {k}" for k in range(rivals))]
-        study = fitted()._replace(choices=names, sees=["models"] * size, ranges={"accuracy": (0.1, 1.0)}, rounds=(50,))
-        return rank(study, seen, ASKED).order[0][0] == 1
+        return rank(study_of(names), seen, ASKED).order[0][0] == 1
 
     assert named(1)
     assert not named(30)
