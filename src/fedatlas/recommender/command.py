@@ -13,6 +13,8 @@ from fedatlas.errors import ConfigError
 from fedatlas.files import write_json
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, configured, epsilon_for, obtained, write_experiment
+from fedatlas.recommender.epsilon import stated_at
+from fedatlas.recommender.privacy_notes import privacy_notes
 from fedatlas.recommender.requirements import Requirements, read_requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study
 from fedatlas.recommender.twins import barred_twins, offered, twin_notes
@@ -38,7 +40,7 @@ def recommend(
     read = requirements(asked, folder) if isinstance(asked, Mapping) else read_requirements(Path(asked))
     if measure and read.experiment is None:
         raise ConfigError("--measure runs on your own data: name an experiment file in [federation] experiment.")
-    basis = load_study(read.study, folder)
+    basis = offered(load_study(read.study, folder), read)
     place = Path(out) if out is not None else OUT / name
     if read.experiment is None:
         answer = by_numbers(basis, read, place)
@@ -46,6 +48,7 @@ def recommend(
         tell = say or (lambda _: None)
         answer = by_experiment(basis, read, folder / read.experiment, place, measure=measure, say=tell)
     answer = {"study": about(basis), **answer}
+    answer["notes"] += privacy_notes(basis, read, answer, measure=measure)
     write_json(place / ANSWER, answer)
     return answer
 
@@ -64,7 +67,6 @@ def by_experiment(basis: Basis, asked: Requirements, path: Path, out: Path, *, m
 
 def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
     """Return the answer if nodes, rows and heterogeneity are given: no data are read."""
-    basis = offered(basis, asked)
     fitted = basis.fitted
     at = features_asked(fitted, asked)
     plain = forecast_at(fitted, at, asked.centralised).values["epsilon"]
@@ -79,7 +81,7 @@ def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
             f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {basis.name}.",
             f"[data], [partition] and [model] are those of the measured federation nearest to yours ({where}): replace them with your own.",
         )
-        write_experiment(out, i, entry, configured(basis, near, entry), *head)
+        write_experiment(out, i, entry, stated_at(configured(basis, near, entry), asked.delta), *head)
     answer["track_record"]["obtained"] = obtained(basis)
     return answer
 
@@ -89,7 +91,7 @@ def about(basis: Basis) -> Plain:
     return {
         "name": basis.name,
         "settings": len(basis.fitted.settings),
-        "choices": list(basis.fitted.choices),
+        "choices": [name for name in basis.fitted.choices if name not in basis.without_runs],
         "data": sorted(set(basis.fitted.data)),
         "runs": sum(basis.about.get("runs", {}).values()),
         "sha256": basis.about.get("study_sha256"),
