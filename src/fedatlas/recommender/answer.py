@@ -17,7 +17,7 @@ from fedatlas.recommender.choice_costs import costs_at
 from fedatlas.recommender.contest import Fitted, from_logit, logit, predict_gaps, quantiles
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, forecast, pick, rank
-from fedatlas.recommender.requirements import Requirements
+from fedatlas.recommender.requirements import WHOLE, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
 from fedatlas.study.measurements import Floats, features_of
@@ -59,6 +59,8 @@ def answer_for(
         ranking = ranking._replace(order=sorted(ranking.order, key=lambda place: place[0] != ranking.reference))
     top = [_entry(fitted, seen, asked, ranking, place, at) for place in ranking.order[:TOP]]
     miss = None if top else _nearest_miss(fitted, seen, asked, ranking)
+    if quality == NOT_KNOWN:
+        top = [{**entry, "binding": []} for entry in top]  # that it would do better is not known either
     if quality in HIDDEN:
         top, miss = [_without_quality(entry) for entry in top], miss and _without_quality(miss)
     refused = {name: why for name, why in sorted(barred.items()) if name in fitted.choices}
@@ -96,11 +98,10 @@ def _quality(fitted: Fitted, asked: Requirements, at: Floats, measured: Forecast
 
 def _without_quality(entry: Plain) -> Plain:
     """Return a candidate without any figure that rests on a forecast of quality."""
-    hidden = {name: dict.fromkeys(one) for name, one in entry["predicted"].items() if RESPONSES[name].quality}
-    unknown = {key: None for key in ("utility", "chance", "finishes", "front") if key in entry}
-    return {**entry, "predicted": {**entry["predicted"], **hidden}, **unknown} | (
-        {"evidence": []} if "evidence" in entry else {}
-    )
+    known = {name: one for name, one in entry["predicted"].items() if not RESPONSES[name].quality}
+    hidden = {name: dict.fromkeys(("value", "low", "high")) for name in entry["predicted"].keys() - known}
+    rests = {"utility": None, "chance": None, "finishes": None, "front": None, "evidence": []}
+    return {**entry, "predicted": {**known, **hidden}, **{key: x for key, x in rests.items() if key in entry}}
 
 
 def outside(fitted: Fitted, at: Floats) -> list[str]:
@@ -216,8 +217,8 @@ def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: 
     Of those equally likely, the one whose costs exceed their limits least, then that of the largest utility.
     """
     known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
-    endless = np.any([np.isinf(seen.values[limit.response]) for limit in asked.limits()] or [False], axis=0)
-    known = known & ~endless if (known & ~endless).any() else known
+    finite = np.all([~np.isinf(seen.values[limit.response]) for limit in asked.limits()], axis=0) & known
+    known = finite if finite.any() else known
     if not known.any():
         return None
     places = [(int(j), int(r)) for j, r in np.argwhere(known)]
@@ -258,7 +259,8 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
     else:
         words = "between measured federations, far from each"
     return {
-        **{key: getattr(asked, key) for key in ("nodes", "rows", "classes", "heterogeneity")},
+        **{key: None if (n := getattr(asked, key)) is None else int(n) for key in WHOLE},
+        "heterogeneity": asked.heterogeneity,
         "nearest": list(fitted.settings[int(np.argmin(away))]),
         "distance": float(away.min()),
         "words": words,
