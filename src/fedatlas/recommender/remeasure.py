@@ -45,7 +45,7 @@ def measured_answer(user: UserExperiment, answer: Plain, barred: Mapping[str, st
     again = answer_for(
         fitted,
         user.asked,
-        barred={**barred, **not_run},
+        barred={**not_run, **barred},
         measured=as_forecast(user, runs),
     )
     lines = compared(user, answer, runs)
