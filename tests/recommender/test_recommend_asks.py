@@ -216,7 +216,8 @@ def test_no_limits_are_said_to_be_kept_where_there_are_none(tmp_path: Path):
 def test_an_infinite_epsilon_is_not_called_unknown(tmp_path: Path):
     sums = {"privacy": {"server_sees": "sums"}}
     answer, said = answered(tmp_path, at_most={"epsilon": 10}, **sums)
-    assert (answer["answer"], answer["nearest_miss"]["choice"]) == ("none", "fedavg_secagg")
+    assert answer["answer"] == "none"
+    assert answer["nearest_miss"]["choice"].endswith("_secagg")
     assert "misses epsilon, which is infinite without noise." in said
     answer, said = answered(tmp_path, at_most={"epsilon": 0.01})
     assert answer["nearest_miss"]["choice"] == "fedavg_dp_eps30", "with noise it misses by a number"

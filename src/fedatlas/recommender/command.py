@@ -17,6 +17,7 @@ from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.privacy_notes import privacy_notes
 from fedatlas.recommender.requirements import Requirements, read_requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study
+from fedatlas.recommender.twins import barred_twins, offered, twin_notes
 from fedatlas.study.plain import Plain, Row
 
 OUT = Path("runs") / "recommendations"
@@ -39,7 +40,7 @@ def recommend(
     read = requirements(asked, folder) if isinstance(asked, Mapping) else read_requirements(Path(asked))
     if measure and read.experiment is None:
         raise ConfigError("--measure runs on your own data: name an experiment file in [federation] experiment.")
-    basis = load_study(read.study, folder)
+    basis = offered(load_study(read.study, folder), read)
     place = Path(out) if out is not None else OUT / name
     if read.experiment is None:
         answer = by_numbers(basis, read, place)
@@ -70,7 +71,9 @@ def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
     at = features_asked(fitted, asked)
     plain = forecast_at(fitted, at, asked.centralised).values["epsilon"]
     computed = {"epsilon": epsilon_for(basis, asked, at, plain)}
-    answer = answer_for(fitted, asked, computed=computed)
+    barred = barred_twins(basis, fitted.nearest(at), asked.nodes)
+    answer = answer_for(fitted, asked, computed=computed, barred=barred)
+    answer["notes"] += twin_notes(basis, fitted.nearest(at), [entry["choice"] for entry in answer["top"]])
     for i, entry in enumerate(answer["top"]):
         near = basis.near(fitted.nearest(at), entry["choice"])
         where = ", ".join(fitted.settings[near])
@@ -88,7 +91,7 @@ def about(basis: Basis) -> Plain:
     return {
         "name": basis.name,
         "settings": len(basis.fitted.settings),
-        "choices": list(basis.fitted.choices),
+        "choices": [name for name in basis.fitted.choices if name not in basis.without_runs],
         "data": sorted(set(basis.fitted.data)),
         "runs": sum(basis.about.get("runs", {}).values()),
         "sha256": basis.about.get("study_sha256"),

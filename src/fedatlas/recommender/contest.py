@@ -10,7 +10,7 @@ setting and its prediction, the residual, gives the intervals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,7 @@ class Fitted(NamedTuple):
     references: tuple[str, ...]  # FedAvg, then its masked twin
     new_data: bool = True
     """True if the requirements concern data outside the study: then whole data sets are left out, if there are several."""
+    twins: Mapping[str, str] = {}  # masked choice -> the same without masks, whose quality it has
 
     def left_out(self) -> dict[str, Floats]:
         """Return quality -> predictions of left-out settings."""
@@ -133,6 +134,7 @@ def fit_study(study: Measurements, way: str | None = None) -> Fitted:
         found.by_data,
         found.score,
         study.references,
+        twins=study.twins,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedatlas.recommender.choice_costs import costs_in
 from fedatlas.recommender.contest import Fitted, from_logit
 from fedatlas.recommender.ranking import Forecast, Place, forecast, holds, nearest_miss, permitted_by, pick, rank
 from fedatlas.recommender.requirements import Requirements
@@ -73,7 +74,7 @@ def tally(trials: Sequence[LeftOutTrial]) -> dict[str, int]:
 
 def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
     """Return the trial of setting ``i`` as if it had not been measured; its costs, which are computed, are its own."""
-    costs = costs_in(fitted, i)
+    costs = with_seconds(fitted, i)
     gaps = {quality: y[i] for quality, y in fitted.left_out().items() if quality in fitted.gaps}
     level = None if asked.centralised is None else fitted.levels["accuracy"][i]
     seen = forecast(fitted, fitted.x[i], gaps, level, costs, fitted.others(i))
@@ -102,9 +103,9 @@ def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
     )
 
 
-def costs_in(fitted: Fitted, i: int) -> dict[str, Floats]:
-    """Return cost -> (J, R) as measured in setting ``i``; seconds by the clock are those of its one process."""
-    costs = {cost: y[i] for cost, y in fitted.costs.items()}
+def with_seconds(fitted: Fitted, i: int) -> dict[str, Floats]:
+    """Return cost -> (J, R) as in setting ``i``; seconds by the clock are those of its one process."""
+    costs = costs_in(fitted, i)
     return {**costs, "seconds": costs["cpu_seconds"]}
 
 
@@ -113,7 +114,7 @@ def measured_in(fitted: Fitted, asked: Requirements, i: int) -> tuple[Floats, Bo
     measured = {q: from_logit(fitted.levels[RESPONSES[q].against or q][i] + y[i]) for q, y in fitted.gaps.items()}
     accuracy = measured["accuracy"]
     done = (np.nan_to_num(fitted.finishes[i]) > 0.5) & permitted_by(fitted, asked)
-    return accuracy, holds({**measured, **costs_in(fitted, i)}, asked) & done[:, None] & np.isfinite(accuracy)
+    return accuracy, holds({**measured, **with_seconds(fitted, i)}, asked) & done[:, None] & np.isfinite(accuracy)
 
 
 def _reference(j: int | None, utility: Floats, seen: Forecast) -> Place | None:
