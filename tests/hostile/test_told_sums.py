@@ -103,6 +103,45 @@ def test_a_few_rows_left_out_by_a_mark_or_a_label_are_not_told(four: Federation)
         assert "fewer than min_rows = 10 rows" in second.state.why, (run, second.state)
 
 
+def test_another_reading_of_a_few_cells_does_not_show_them(four: Federation) -> None:
+    """As units, "432" makes 1 of north's 4321: the difference of two sums over the same rows was that one cell."""
+    for name, rows in four.rows.items():
+        first, *lines = rows.read_text().splitlines()
+        more = [4321 if name == "north" and i == 7 else 1000 + 11 * i % 3000 for i in range(len(lines))]
+        text = [
+            f"{first},m,price",
+            *(f"{x},{m},{'$' if i % 3 else ''}{m}" for i, (x, m) in enumerate(zip(lines, more, strict=True))),
+        ]
+        rows.write_text("\n".join(text) + "\n")
+    assert ran(four, "first", drop=["price"]).state.status == "finished"
+    four.restart()
+    for run, data in {"second": {"units": ["432"]}, "third": {"units": ["$", "432"], "drop": []}}.items():
+        found = ran(four, run, **{"drop": ["price"], **data})
+        assert "read as other numbers, which repeat = false forbids" in found.state.why, run
+        assert told(four, run) == []
+    honest = ran(four, "fourth", units=["$"])
+    assert honest.state.status == "finished", honest.state.why
+    for run, data in {
+        "fifth": {"label": "m", "drop": ["y"]},
+        "sixth": {"label": "m", "drop": ["y"], "units": ["432", "$"]},
+    }.items():
+        found = ran(four, run, task="numbers", **data)
+        assert (found.state.status == "finished") is (run == "fifth"), found.state.why
+    four.policy("north", "repeat = true")
+    assert "'north' takes no part" not in ran(four, "seventh", drop=["price"], units=["432"]).state.why
+
+
+def test_a_date_that_is_read_otherwise_is_compared_too(four: Federation) -> None:
+    """Of dates whose day is their month the two forms make the same number; but for a few."""
+    for rows in four.rows.values():
+        first, *lines = rows.read_text().splitlines()
+        days = ["05.06.2020" if i == 3 else f"{i % 12 + 1:02}.{i % 12 + 1:02}.2020" for i in range(len(lines))]
+        rows.write_text("\n".join([f"{first},day", *(f"{x},{day}" for x, day in zip(lines, days, strict=True))]) + "\n")
+    assert ran(four, "first", dates={"day": "%d.%m.%Y"}).state.status == "finished"
+    assert "read as other numbers" in ran(four, "second", dates={"day": "%m.%d.%Y"}).state.why
+    assert ran(four, "third", dates={"day": "%d.%m.%Y"}).state.status == "finished"
+
+
 def test_constants_of_the_operator_s_ask_for_no_sums(four: Federation) -> None:
     assert ran(four, "first", test=0.25).state.status == "finished"
     second = ran(four, "second", test=0.255, constants=CONSTANTS)

@@ -47,7 +47,7 @@ def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setu
     question = Question(answer or _nobody, data="none", tells_labels=True)
     algorithm, config = setup.bench.algorithm, setup.config
     judged = lambda number: number in (0, config.rounds) or config.evaluation.judges(number)  # noqa: E731
-    form = Form(JUDGE, "sum", most=len(algorithm.models(first_server(setup))), when=judged)
+    form = Form(JUDGE, "sum", most=len(algorithm.models(first_server(setup))), when=judged, whole=True)
     asks = algorithm.grammar and algorithm.grammar.also(form)
     algorithm = algorithm._replace(tasks={**algorithm.tasks, JUDGE: question}, asks=asks)
     alike = (ALIKE,) if masked(setup) and setup.dataset.train.weight is not None else ()
