@@ -64,6 +64,16 @@ def test_all_judge_where_few_are_drawn_for_a_round(four: Federation) -> None:
     assert sorted(NAMES) in sums_of(four, "north")
 
 
+def test_of_several_models_the_first_is_judged_under_masks(four: Federation) -> None:
+    """FedDyn has two, and a second sum of judgements of round 0 ended every such run."""
+    run = four.run("first", judge="nodes", algorithm={"name": "feddyn"})
+    assert run.state.status == "finished", run.state.why
+    rows = [json.loads(line) for line in (run.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["accuracy"] is None for row in rows] == [False] * 3
+    assert not any("models" in row for row in rows)
+    assert any("only the first of the algorithm's models is judged" in notice for notice in summary_of(run)["notices"])
+
+
 def test_all_together_judge_on_other_rows_too(four: Federation) -> None:
     """Which costs an honest operator nothing as long as the nodes are the same."""
     for place, other in enumerate(({}, OTHERWISE["another share"], OTHERWISE["another label"])):

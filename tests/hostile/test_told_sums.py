@@ -243,6 +243,23 @@ def test_names_of_a_few_cells_are_not_told(tmp_path: Path) -> None:
         assert "Vaduz" in str(read_rows(path, parse(config)).facts), "the file has it"
 
 
+@pytest.mark.parametrize("missing", ["error", "drop"])
+def test_an_office_with_fewer_rows_than_min_rows_is_told_what_to_do_about_texts(four: Federation, missing: str) -> None:
+    """Nine rows, masked: its texts count as missing, and all that the operator saw was that its rows cannot be used."""
+    with_birth(four, {})
+    four.rows["east"].write_text("".join(four.rows["east"].read_text().splitlines(keepends=True)[:10]))
+    run = four.run("first", rounds=1, data={**TABLE, "missing": missing})
+    assert "in fewer than min_rows = 10 cells as missing, which is all of column 'born'" in run.state.why
+    assert "name the column in data.drop, or lower min_rows there" in run.state.why
+    second = four.run("second", rounds=1, data={**TABLE, "missing": missing, "drop": ["born"]})
+    assert second.state.status == "finished", second.state.why
+    four.trainers["east"].kept = "", None
+    path = four.made.paths["east"] / "policy.toml"
+    path.write_text(path.read_text().replace("min_rows = 10", "min_rows = 9"))
+    third = four.run("third", rounds=1, data={**TABLE, "missing": missing})
+    assert third.state.status == "finished", third.state.why
+
+
 # ---------------------------------------------------------------------- what a node reads of its file
 
 

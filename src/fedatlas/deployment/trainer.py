@@ -31,6 +31,7 @@ from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_log import NodeLog, left_of
 from fedatlas.deployment.node_rows import (
     NodeRows,
+    check_texts,
     coded,
     read_rows,
     rows_that_count,
@@ -166,16 +167,21 @@ class Trainer:
         key = str([config.data, config.seed, config.parties, policy.names, policy.min_rows, policy.form, reading])
         if self.kept[0] != key:
             with untold("its rows cannot be used as the experiment says"), read_as(reading):
-                self.kept = key, self._read(config, policy)
+                read = self._read(config, policy)
+            if isinstance(read, NodeRows):
+                check_texts(
+                    read, held := with_empty_columns(read, policy.min_rows), config.data.missing, policy.min_rows
+                )
+                with untold("its rows cannot be used as the experiment says"):
+                    read = without_holes(held) if config.data.missing == "drop" else held
+            self.kept = key, read
         return self.kept[1]
 
     def _read(self, config: ExperimentConfig, policy: Policy) -> Any:
         if of_columns(config):
             return own_table(config, self.bundle.name, self.data, policy.form)
         held = read_rows(self.data, config, policy.form)
-        held = held if policy.names is None else with_names(held, policy.names)
-        held = with_empty_columns(held, policy.min_rows)
-        return without_holes(held) if config.data.missing == "drop" else held
+        return held if policy.names is None else with_names(held, policy.names)
 
     def _folder(self, run: str) -> Path:
         return self.bundle.path / "state" / run
