@@ -30,7 +30,7 @@ AGAIN = (
     "its policy.toml refuses to open an answer again in the sum of other nodes, or with other weights, which "
     "repeat = false forbids: {}."
 )
-SEED = "take another seed"
+SEED = "take another seed; counts of labels (hwfedavg, nwfedavg) are alike under each, so there the same nodes have to stay"
 ROWS = (
     "it has judged on rows of its file among other nodes before, and any two such sums may show one node's rows; give the "
     "server test rows of its own (--test), or run with the nodes of before"
