@@ -24,6 +24,7 @@ class Form(NamedTuple):
     epochs: int | None = None  # that the algorithm itself tells a party to work, where they are not the experiment's
     when: Callable[[int], bool] | None = None  # in which rounds, where not in all
     broadcast: bool = False  # whether what is sent is `Algorithm.broadcast` of the state as the round finds it
+    whole: bool = False  # whether all are asked, however few a round draws
 
     @property
     def single(self) -> bool:

@@ -57,6 +57,23 @@ def test_other_rows_of_the_same_file_are_judged_among_the_same_nodes(
         assert any("it has judged on rows of its file among other nodes before" in w for w in refusals_of(four, name))
 
 
+def test_all_judge_where_few_are_drawn_for_a_round(four: Federation) -> None:
+    """Every node refused to judge before round 1, as in a round of more nodes than the experiment draws."""
+    run = four.run("first", judge="nodes", rounds=3, cohort={"fraction": 0.75})
+    assert run.state.status == "finished", run.state.why
+    assert sorted(NAMES) in sums_of(four, "north")
+
+
+def test_of_several_models_the_first_is_judged_under_masks(four: Federation) -> None:
+    """FedDyn has two, and a second sum of judgements of round 0 ended every such run."""
+    run = four.run("first", judge="nodes", algorithm={"name": "feddyn"})
+    assert run.state.status == "finished", run.state.why
+    rows = [json.loads(line) for line in (run.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["accuracy"] is None for row in rows] == [False] * 3
+    assert not any("models" in row for row in rows)
+    assert any("only the first of the algorithm's models is judged" in notice for notice in summary_of(run)["notices"])
+
+
 def test_all_together_judge_on_other_rows_too(four: Federation) -> None:
     """Which costs an honest operator nothing as long as the nodes are the same."""
     for place, other in enumerate(({}, OTHERWISE["another share"], OTHERWISE["another label"])):

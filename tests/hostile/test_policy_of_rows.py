@@ -144,6 +144,20 @@ def test_rows_without_a_weight_hide_no_other(tmp_path: Path, masked: bool, weigh
         assert run.state.status == "finished", run.state.why
 
 
+def test_nor_do_they_in_a_few_steps_under_masks(tmp_path: Path) -> None:
+    """Fifteen of forty rows count; of the sixteen that two batches take it may be one, and they passed as fifteen."""
+    four = Masked(tmp_path)
+    for seed, name in enumerate(NAMES):
+        with_weights(four.rows[name], (lambda i: 1.0 if i < 15 else 1e-6) if name == "north" else survey, seed)
+        (four.made.paths[name] / "policy.toml").write_text(TEMPLATE)
+    with_weights(four.rows["test"], survey, 9)
+    local = {"batch_size": 8, "steps": 2}
+    four.run("first", data=WEIGHTED, rounds=1, local=local, algorithm={"name": "fedavg", "weights": "uniform"})
+    lines = [line.said for line in verified(four.made.paths["north"]).lines]
+    assert "updates" not in [line.get("left") for line in lines]
+    assert "16 rows that data.weight makes count as 1, fewer than min_rows = 10" in str(lines)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("weight", [one_row, even])
 def test_nor_in_judging(tmp_path: Path, masked: bool, weight: Callable[[int], float]) -> None:

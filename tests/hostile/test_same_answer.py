@@ -106,6 +106,18 @@ def test_another_seed_is_another_answer(four: Federation) -> None:
     assert four.run("second", without_east, seed=2).state.status == "finished"
 
 
+def test_another_algorithm_may_share_a_part_of_the_answer(four: Federation) -> None:
+    """FedAvg's model is SCAFFOLD's of round 1: four times the one mean less three times the other was east's update, to 4e-6."""
+    fedavg: dict[str, Any] = {"name": "fedavg", "weights": "uniform"}
+    assert four.run("first", algorithm=fedavg, rounds=1).state.status == "finished"
+    second = four.run("second", without_east, algorithm={"name": "scaffold"}, rounds=1)
+    assert second.state.status == "failed"
+    assert second.state.why.count("repeat = false forbids: take another seed") == 3
+    third = four.run("third", algorithm={"name": "scaffold"})
+    assert third.state.status == "finished", third.state.why
+    assert four.run("fourth", without_east, algorithm=fedavg).state.status == "failed"
+
+
 def test_a_policy_may_allow_it(four: Federation) -> None:
     for name in NAMES:
         four.policy(name, "repeat = true")
@@ -197,6 +209,22 @@ def test_judgements_of_two_models_are_one_answer(tmp_path: Path) -> None:
         opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, source="this")
     opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=False, source="another")
     opened.opening(session(5.0, 3.0, 5.0, what=JUDGE), ("a", "b"), repeat=True, source="this")
+
+
+def test_each_part_with_tensors_is_an_answer(tmp_path: Path) -> None:
+    """A plain number, or zeros, is none: every round may have the same."""
+    opened, word = OpenedAnswers(tmp_path), {"weights": {"": ["told", 1.0, 1.0]}}
+
+    def of(**parts: Any) -> dict[str, Any]:
+        return {MADE: made_of(parts, word, "train")}
+
+    one, other, none = (Tree(w=torch.tensor([x])) for x in (1.0, 2.0, 0.0))
+    opened.opening(of(model=one, more=none, steps=5.0), ("a", "b", "c"), repeat=False)
+    opened.opening(of(model=other, more=none, steps=5.0), ("a", "b"), repeat=False)
+    for parts in ({"model": one}, {"model": one, "more": other}, {"model": one, "steps": 6.0}):
+        with pytest.raises(PrivacyError, match="repeat = false"):
+            opened.opening(of(**parts), ("a", "b"), repeat=False)
+        opened.opening(of(**parts), ("a", "b", "c"), repeat=False)
 
 
 def test_a_record_without_its_key_is_said_to_be_one(tmp_path: Path) -> None:

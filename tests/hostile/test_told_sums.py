@@ -103,6 +103,45 @@ def test_a_few_rows_left_out_by_a_mark_or_a_label_are_not_told(four: Federation)
         assert "fewer than min_rows = 10 rows" in second.state.why, (run, second.state)
 
 
+def test_another_reading_of_a_few_cells_does_not_show_them(four: Federation) -> None:
+    """As units, "432" makes 1 of north's 4321: the difference of two sums over the same rows was that one cell."""
+    for name, rows in four.rows.items():
+        first, *lines = rows.read_text().splitlines()
+        more = [4321 if name == "north" and i == 7 else 1000 + 11 * i % 3000 for i in range(len(lines))]
+        text = [
+            f"{first},m,price",
+            *(f"{x},{m},{'$' if i % 3 else ''}{m}" for i, (x, m) in enumerate(zip(lines, more, strict=True))),
+        ]
+        rows.write_text("\n".join(text) + "\n")
+    assert ran(four, "first", drop=["price"]).state.status == "finished"
+    four.restart()
+    for run, data in {"second": {"units": ["432"]}, "third": {"units": ["$", "432"], "drop": []}}.items():
+        found = ran(four, run, **{"drop": ["price"], **data})
+        assert "read as other numbers, which repeat = false forbids" in found.state.why, run
+        assert told(four, run) == []
+    honest = ran(four, "fourth", units=["$"])
+    assert honest.state.status == "finished", honest.state.why
+    for run, data in {
+        "fifth": {"label": "m", "drop": ["y"]},
+        "sixth": {"label": "m", "drop": ["y"], "units": ["432", "$"]},
+    }.items():
+        found = ran(four, run, task="numbers", **data)
+        assert (found.state.status == "finished") is (run == "fifth"), found.state.why
+    four.policy("north", "repeat = true")
+    assert "'north' takes no part" not in ran(four, "seventh", drop=["price"], units=["432"]).state.why
+
+
+def test_a_date_that_is_read_otherwise_is_compared_too(four: Federation) -> None:
+    """Of dates whose day is their month the two forms make the same number; but for a few."""
+    for rows in four.rows.values():
+        first, *lines = rows.read_text().splitlines()
+        days = ["05.06.2020" if i == 3 else f"{i % 12 + 1:02}.{i % 12 + 1:02}.2020" for i in range(len(lines))]
+        rows.write_text("\n".join([f"{first},day", *(f"{x},{day}" for x, day in zip(lines, days, strict=True))]) + "\n")
+    assert ran(four, "first", dates={"day": "%d.%m.%Y"}).state.status == "finished"
+    assert "read as other numbers" in ran(four, "second", dates={"day": "%m.%d.%Y"}).state.why
+    assert ran(four, "third", dates={"day": "%d.%m.%Y"}).state.status == "finished"
+
+
 def test_constants_of_the_operator_s_ask_for_no_sums(four: Federation) -> None:
     assert ran(four, "first", test=0.25).state.status == "finished"
     second = ran(four, "second", test=0.255, constants=CONSTANTS)
@@ -202,6 +241,23 @@ def test_names_of_a_few_cells_are_not_told(tmp_path: Path) -> None:
         assert ("Vaduz" in str(about)) is (filled == 10)
         assert about.empty == (() if filled == 10 else ("born",))
         assert "Vaduz" in str(read_rows(path, parse(config)).facts), "the file has it"
+
+
+@pytest.mark.parametrize("missing", ["error", "drop"])
+def test_an_office_with_fewer_rows_than_min_rows_is_told_what_to_do_about_texts(four: Federation, missing: str) -> None:
+    """Nine rows, masked: its texts count as missing, and all that the operator saw was that its rows cannot be used."""
+    with_birth(four, {})
+    four.rows["east"].write_text("".join(four.rows["east"].read_text().splitlines(keepends=True)[:10]))
+    run = four.run("first", rounds=1, data={**TABLE, "missing": missing})
+    assert "in fewer than min_rows = 10 cells as missing, which is all of column 'born'" in run.state.why
+    assert "name the column in data.drop, or lower min_rows there" in run.state.why
+    second = four.run("second", rounds=1, data={**TABLE, "missing": missing, "drop": ["born"]})
+    assert second.state.status == "finished", second.state.why
+    four.trainers["east"].kept = "", None
+    path = four.made.paths["east"] / "policy.toml"
+    path.write_text(path.read_text().replace("min_rows = 10", "min_rows = 9"))
+    third = four.run("third", rounds=1, data={**TABLE, "missing": missing})
+    assert third.state.status == "finished", third.state.why
 
 
 # ---------------------------------------------------------------------- what a node reads of its file

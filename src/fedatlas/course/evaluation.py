@@ -50,6 +50,8 @@ class Evaluator:
     with_intervals = True
     with_test = True
 
+    several = True  # whether all of an algorithm's models are judged, not the first only
+
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.rows = judged_rows(setup)

@@ -43,6 +43,7 @@ class Snapshot(NamedTuple):
         every = list(self.models().items())
         personal = self.setup.personal
         row = self.evaluator.personal_row(self.client_model) if personal else self.evaluator.row(every[0][1])
-        if others := every if self.setup.mixed else every[1:]:
+        others = every if self.setup.mixed else every[1:]
+        if others and self.evaluator.several:
             row["models"] = {name: self.evaluator.plain_row(model) for name, model in others}
         return row

@@ -40,6 +40,10 @@ ALIKE = (
     "The nodes judge under masks, which counts every test row alike: data.weight weighs rows in training only. For weighted figures "
     "start the server with --test FILE."
 )
+ONE = (
+    "The nodes judge under masks, which open one sum of judgements a round: only the first of the algorithm's models is judged. For the "
+    "others start the server with --test FILE."
+)
 Ask = Callable[[Mapping[str, Any], Sequence[int], Callable[[Update], dict[str, Any]]], dict[str, Any]]
 """(message, nodes, reader) -> what a reader makes of the sum of their answers; NotJudged as it is raised."""
 
@@ -49,11 +53,13 @@ def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setu
     question = Question(answer or _nobody, data="none", tells_labels=True)
     algorithm, config = setup.bench.algorithm, setup.config
     judged = lambda number: number in (0, config.rounds) or config.evaluation.judges(number)  # noqa: E731
-    form = Form(JUDGE, "sum", most=len(algorithm.models(first_server(setup))), when=judged)
+    models = len(algorithm.models(first_server(setup)))
+    form = Form(JUDGE, "sum", most=1 if masked(setup) else models, when=judged, whole=True)
     asks = algorithm.grammar and algorithm.grammar.also(form)
     algorithm = algorithm._replace(tasks={**algorithm.tasks, JUDGE: question}, asks=asks)
     alike = (ALIKE,) if masked(setup) and setup.dataset.train.weight is not None else ()
-    return setup._replace(bench=setup.bench._replace(algorithm=algorithm), notices=(*setup.notices, *alike))
+    one = (ONE,) if masked(setup) and models > 1 else ()
+    return setup._replace(bench=setup.bench._replace(algorithm=algorithm), notices=(*setup.notices, *alike, *one))
 
 
 def _nobody(*args: Any) -> Any:
@@ -140,7 +146,7 @@ class NodeJudge(Evaluator):
 
     def __init__(self, setup: Setup, ask: Ask, holders: Sequence[int]) -> None:
         super().__init__(setup)
-        self.ask, self.holders = ask, tuple(holders)
+        self.ask, self.holders, self.several = ask, tuple(holders), not masked(setup)
         self.last: quality.ClassSums | quality.NumberSums | None = None  # the sums last told
 
     def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002

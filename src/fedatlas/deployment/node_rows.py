@@ -23,7 +23,7 @@ from fedatlas.data.files import load_file
 from fedatlas.data.holes import drop_holes
 from fedatlas.data.loaded import LoadRequest, limit_rows, numbered, split_test
 from fedatlas.data.store import Store, sha256
-from fedatlas.errors import ConfigError, DataError
+from fedatlas.errors import ConfigError, DataError, PrivacyError
 from fedatlas.files import write_bytes
 from fedatlas.record.fingerprint import fingerprint
 from fedatlas.registry import arguments
@@ -42,6 +42,11 @@ OF_THE_EXPERIMENT = (
 """Keys of ``[data]`` that are the experiment's; where a file lies, how it is written, and what is tested on, is each node's own
 business."""
 
+
+FEW_TEXTS = (
+    "its policy.toml counts texts in fewer than min_rows = {} cells as missing, which is all of column '{}' at this node, and "
+    "data.missing = '{}' cannot do without them: name the column in data.drop, or lower min_rows there."
+)
 
 Form = tuple[Annotated[str, Bound(pattern="|".join(codec.DTYPES), what="a type of tensors")], tuple[Count, ...]]
 """(type, shape of one row)."""
@@ -117,6 +122,13 @@ def with_empty_columns(held: NodeRows, least: int = 1) -> NodeRows:
     schema = tuple((name, () if gone else known) for (name, known), gone in zip(about.schema, empty, strict=True))
     told = tuple(name for (name, _), gone in zip(schema, empty, strict=True) if gone)
     return held._replace(about=about._replace(schema=schema, empty=told), splits=splits)
+
+
+def check_texts(read: NodeRows, told: NodeRows, missing: str, least: int) -> None:
+    """PrivacyError where texts of a few cells count as missing, and ``data.missing`` leaves no way to go on without them."""
+    gone = sorted({*told.about.empty} - {*read.about.empty})
+    if gone and missing != "median":
+        raise PrivacyError(FEW_TEXTS.format(least, gone[0], missing))
 
 
 def without_holes(held: NodeRows) -> NodeRows:

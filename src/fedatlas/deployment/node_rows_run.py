@@ -92,11 +92,8 @@ class NodeRowsRun:
             return {}
         held, weight = self.weights.get("test" if what == JUDGE else "train", (0, None))
         made = held if isinstance(task, Question) else min(examples, held)
-        if self.private:
-            counting = held if what == JUDGE else rows_that_count(weight, held)
-            light = 0 if 2 * counting >= held else max(made - counting, 1)
-        else:
-            light = made - rows_that_count(weight, made)
+        alike = self.private and (what == JUDGE or 2 * rows_that_count(weight, held) >= held)
+        light = 0 if alike else made - rows_that_count(weight, made)
         return {"rows": max(made - light, 0), "light": light}
 
     def _cohort(self, request: Request) -> tuple[int, ...]:

@@ -2,10 +2,10 @@
 
 Two sums that hold the same answers but for one node's show that node's answer. So before its shares leave, a node writes down a digest
 of the answer that lies under the masks, and who is in the sum. Only its own key (``opened.key``) tells which answer a digest is of.
-Judgements of two models, or of two shares of the rows, tell of the same people, so all of one file count as one answer
-(`node_rows.digest_of`).
+Two algorithms may share a part of their answers, so each part is an answer, too. Judgements of two models, or of two shares of the
+rows, tell of the same people, so all of one file count as one answer (`node_rows.digest_of`).
 
-    opened.jsonl   {answer, weights, nodes} a line, of every sum
+    opened.jsonl   {answer, weights, nodes} a line, of every sum and its parts
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGAIN = (
     "its policy.toml refuses to open an answer again in the sum of other nodes, or with other weights, which "
     "repeat = false forbids: {}."
 )
-SEED = "take another seed"
+SEED = "take another seed; counts of labels (hwfedavg, nwfedavg) are alike under each, so there the same nodes have to stay"
 ROWS = (
     "it has judged on rows of its file among other nodes before, and any two such sums may show one node's rows; give the "
     "server test rows of its own (--test), or run with the nodes of before"
@@ -62,17 +62,16 @@ class OpenedAnswers:
             raise PrivacyError("a sum is to be opened in which this node has no answer: refused.")
         if not made["answer"]:  # of zeros
             return
-        judging = made["what"] == JUDGE
-        answer = self._keyed(source if judging else made["answer"])
-        weights, who = self._keyed(made["weights"]), tuple(sorted(nodes))
-        before = self.known.get(answer)
-        if before == (weights, who):
-            return
-        if before is not None and not repeat:
-            raise PrivacyError(AGAIN.format(ROWS if judging else SEED))
-        if before is None:
-            append(self.folder / ANSWERS, json.dumps({"answer": answer, "weights": weights, "nodes": who}))
-            self.known[answer] = weights, who
+        judging, who = made["what"] == JUDGE, tuple(sorted(nodes))
+        opened = {source: made["weights"]} if judging else {made["answer"]: made["weights"], **made["parts"]}
+        each = {self._keyed(answer): self._keyed(weights) for answer, weights in opened.items()}
+        for answer, weights in each.items():
+            if self.known.get(answer, (weights, who)) != (weights, who) and not repeat:
+                raise PrivacyError(AGAIN.format(ROWS if judging else SEED))
+        for answer, weights in each.items():
+            if answer not in self.known:
+                append(self.folder / ANSWERS, json.dumps({"answer": answer, "weights": weights, "nodes": who}))
+                self.known[answer] = weights, who
 
     def _keyed(self, digest: str) -> str:
         return hmac.new(self._key(), digest.encode(), hashlib.sha256).hexdigest()

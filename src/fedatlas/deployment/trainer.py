@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from fedatlas.deployment.node_columns import NodeColumnsRun, facts_of, own_table
 from fedatlas.deployment.node_log import NodeLog, left_of
 from fedatlas.deployment.node_rows import (
     NodeRows,
+    check_texts,
     coded,
     read_rows,
     rows_that_count,
@@ -42,6 +44,7 @@ from fedatlas.deployment.node_state import StoredReply
 from fedatlas.deployment.opened_answers import OPENING, OpenedAnswers
 from fedatlas.deployment.refusals import check_initial
 from fedatlas.deployment.terms import RowsSetup, Sums, SumTerms, decoded, encoded
+from fedatlas.deployment.told_readings import check_reading
 from fedatlas.deployment.told_sums import ToldSums
 from fedatlas.errors import DivergedError, FedatlasError, PrivacyError, ProtocolError, first_line
 from fedatlas.federation.link import Request
@@ -164,16 +167,21 @@ class Trainer:
         key = str([config.data, config.seed, config.parties, policy.names, policy.min_rows, policy.form, reading])
         if self.kept[0] != key:
             with untold("its rows cannot be used as the experiment says"), read_as(reading):
-                self.kept = key, self._read(config, policy)
+                read = self._read(config, policy)
+            if isinstance(read, NodeRows):
+                check_texts(
+                    read, held := with_empty_columns(read, policy.min_rows), config.data.missing, policy.min_rows
+                )
+                with untold("its rows cannot be used as the experiment says"):
+                    read = without_holes(held) if config.data.missing == "drop" else held
+            self.kept = key, read
         return self.kept[1]
 
     def _read(self, config: ExperimentConfig, policy: Policy) -> Any:
         if of_columns(config):
             return own_table(config, self.bundle.name, self.data, policy.form)
         held = read_rows(self.data, config, policy.form)
-        held = held if policy.names is None else with_names(held, policy.names)
-        held = with_empty_columns(held, policy.min_rows)
-        return without_holes(held) if config.data.missing == "drop" else held
+        return held if policy.names is None else with_names(held, policy.names)
 
     def _folder(self, run: str) -> Path:
         return self.bundle.path / "state" / run
@@ -256,15 +264,19 @@ class Trainer:
             raise ProtocolError("no question of this number is due.")
         if few:
             return FirstAnswer(digest, True, b"")
-        told = self._telling(held, splits["train"])
+        told = self._telling(agreed, held, splits["train"])
         with untold("the question cannot be answered with its rows"):
             body = encoded(Sums(node_setup.answered(*due, told)))
         self.log.leaves(what=due[0].name, **self._left_by_sums(agreed))
         return FirstAnswer(digest, False, body)
 
-    def _telling(self, held: NodeRows, train: Split) -> Split:
+    def _telling(self, agreed: AgreedRun, held: NodeRows, train: Split) -> Split:
         """The training rows whose sums leave, noted down; columns of a few cells are empty. PrivacyError where they may not leave."""
         policy, columns = self.policy(), [name for name, _ in held.about.schema]
+        if policy.min_rows > 1 and not policy.repeat:
+            with read_as(self.agreements.reading(agreed)):
+                read = partial(read_rows, self.data, form=policy.form)
+                check_reading(self.told.folder / held.file, agreed.agreement.config["data"], read)
         numbered = train._replace(row=held.splits["train"].row)
         told = self.told.telling(held.file, numbered, columns, policy.min_rows, repeat=policy.repeat)
         return told._replace(row=None)

@@ -35,6 +35,7 @@ OF_THE_NETWORK = (
     "start",
     "judged",
 )  # entries of a message that are the network's, in whatever mapping
+ANCHOR = "anchor"  # what a change is reckoned from in a chain; elsewhere the same answer would look like another one
 HANDED = "handed"  # what a client of a chain hands on beside its model, in the form of its algorithm
 CLOSE = 1e-6  # relative: another machine's cosine may end in another bit
 
@@ -156,7 +157,8 @@ class Expected:
         how, rules, message = self.bench.protection, self.rules, request.message
         assert how is not None
         assert how.protocol is not None
-        protected = {form.what for form in self._protected(request.round)}
+        forms = self._protected(request.round)
+        protected = {form.what for form in forms}
         plain = request.single and request.reduce == "each" and not request.peer and request.word is None
         plain = plain and request.sender is None and not request.visits and not request.architecture
         plain = plain and request.budget is None and request.anchor is None
@@ -166,6 +168,7 @@ class Expected:
         parties = how.protocol.cohort(request.what, message, None) if how.protocol.cohort is not None else None
         known = parties is None or all(k in range(self.K) for k in parties)
         few = rules is None or rules.cohort is None or parties is None or len(parties) <= rules.cohort
+        few = few or any(form.whole and message.get("ask", form.what) == form.what for form in forms)
         if not (plain and belongs and known and few):
             raise ProtocolError(FOREIGN)
 
@@ -196,7 +199,8 @@ class Expected:
             return
         one = self._form(request)
         ends = state.ended in {None, request.round}
-        if one is None or request.architecture or not (ends or within(one, request.round)):
+        anchored = algorithm.groups is None and (request.anchor is not None or ANCHOR in request.message)
+        if one is None or request.architecture or anchored or not (ends or within(one, request.round)):
             raise ProtocolError(FORM.format(algorithm.name))
         if self._hidden(one) != (request.word is not None):
             raise ProtocolError(CLEAR if self._hidden(one) else FORM.format(algorithm.name))

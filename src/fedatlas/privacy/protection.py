@@ -17,7 +17,7 @@ import torch
 from fedatlas.aggregation.changes import leaves
 from fedatlas.algorithm import Algorithm, Message, Question, State, Task, Transform, Update
 from fedatlas.errors import DivergedError, ProtocolError
-from fedatlas.privacy.ask_protocol import CHAIN, SESSION
+from fedatlas.privacy.ask_protocol import CHAIN, SESSION, way_of
 from fedatlas.privacy.clipping import in_precision
 from fedatlas.privacy.mechanism import Doing, Protection
 from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
@@ -92,11 +92,22 @@ def left_out(bench: Sparing, word: Mapping[str, Any] | None, error: Exception) -
     return bench.spares and not (isinstance(error, DivergedError) and covered(bench.protection, word))
 
 
-def made_of(parts: Update, word: Mapping[str, Any], what: str) -> dict[str, str]:
-    """Return the task of an answer, and digests of it, noise included, and of what all weigh in its sum.
+def made_of(parts: Update, word: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the task of an answer, and digests of it, noise included, and of what all weigh in its sum. ``parts``: the same of each part.
 
-    "" in place of the digest of an answer of zeros, which tells nothing.
+    "" in place of the digest of an answer of zeros, which tells nothing. Two algorithms may share a part: FedAvg's and SCAFFOLD's models.
     """
+    table = word.get(SESSION, {}).get("head", {}).get("weights", word.get("weights"))
+    each = {
+        digest: weights_digest(way_of(table, part) if table else None)
+        for part, x in parts.items()
+        if isinstance(x, Mapping | torch.Tensor) and (digest := answer_digest({part: x}))
+    }
+    return {"what": what, "answer": answer_digest(parts), "weights": weights_digest(table), "parts": each}
+
+
+def answer_digest(parts: Update) -> str:
+    """Return a digest of these parts; "" if all are zeros."""
     found, zero = hashlib.sha256(), True
     for path, x in leaves(parts):
         if isinstance(x, torch.Tensor):
@@ -106,10 +117,12 @@ def made_of(parts: Update, word: Mapping[str, Any], what: str) -> dict[str, str]
         else:
             zero = zero and not x
             found.update(f"{path} {x!r}".encode())
-    table = word.get(SESSION, {}).get("head", {}).get("weights", word.get("weights"))
-    weights = json.dumps(table, sort_keys=True, default=torch.Tensor.tolist)
-    answer = "" if zero else found.hexdigest()
-    return {"what": what, "answer": answer, "weights": hashlib.sha256(weights.encode()).hexdigest()}
+    return "" if zero else found.hexdigest()
+
+
+def weights_digest(weights: Any) -> str:
+    """Return a digest of what all weigh."""
+    return hashlib.sha256(json.dumps(weights, sort_keys=True, default=torch.Tensor.tolist).encode()).hexdigest()
 
 
 def check_finite(update: Mapping[str, Any], client: int) -> None:
