@@ -54,6 +54,7 @@ every head, is another.
 BODIES = {"learn": SumTerms, "begin": RowsSetup, "ask": Request}
 ERROR = re.compile(r"^(?:fedatlas: )?(\w+(?:Error|Exception|Warning): .*)", re.MULTILINE)
 SLACK = 1 << 22  # bytes: the text of an error, and the sources that it quotes
+ASKS = 100  # more than a round of these runs has
 TOGETHER = 12  # changed messages of one process
 
 
@@ -121,8 +122,16 @@ def known(asked: Asked, message: RawMessage) -> Any:
         if name not in unseen or isinstance(x, dict)
     }
     head = {name: x for name, x in message.head.items() if name not in {"verdicts", "digest"}}
+    if kind == "ask" and said.get("number") == place_of(head) in range(ASKS):  # how many asks others had before it
+        head, said = {**head, "place": head["place"][:2]}, {**said, "number": None}
     fits = "digest" not in asked.message.head or message.head.get("digest") == digest_of(message.body)
     return bytes(codec.encode({"head": head, "fits": fits, "body": said if isinstance(body, dict) else body}))
+
+
+def place_of(head: Any) -> Any:
+    """The number of an ask in its round, as a head says it."""
+    place = head.get("place")
+    return place[2] if isinstance(place, list | tuple) and len(place) == 3 else None
 
 
 def plain_of(record: Any) -> Any:
@@ -279,11 +288,13 @@ def test_changes_that_no_node_sees_are_told_from_those_that_it_sees(tmp_path: Pa
     weight = next(path for path in of.fields() if path[:3] == ("body", "message", "model") and len(path) == 4)
     unseen = [
         ((place, "a round before"), (place, "negative")),
+        ((place, "another round"), (("body", "number"), "another round")),
         ((("head", "verdicts"), "doubled"), (visits, "absent")),
         ((weight, "other values"), (visits, "absent")),
     ]
     seen = [
         ((place, "another round"),),
+        ((place, "extreme"), (("body", "number"), "extreme")),
         ((place, "a round before"), (place, "a round before")),
         ((visits, "another round"),),
         ((word, "an empty table"), (visits, "absent")),

@@ -44,6 +44,7 @@ ROUND = (
     "a party is asked for a round that does not come after the last that landed, or that the experiment does not have."
 )
 ATTEMPT = f"a party is asked for an attempt at a round that is over, or for more than {ATTEMPTS} of them."
+NUMBER = "a party is asked by a number that no ask of a round has."
 FORM = "a party is asked in a way that '{}' does not declare: for another task, another sum, alone, or by another way."
 OFTEN = "a party is asked more often in a round than '{}' declares."
 CLEAR = "a party is asked for an update without the protection of [[privacy]]."
@@ -127,9 +128,18 @@ class Expected:
         yield number >= 0 and (state.landed is None or number == state.landed + 1), ROUND
         begun = state.place[1] if number == state.place[0] else 0
         yield begun <= attempt < ATTEMPTS, ATTEMPT
+        yield 0 <= request.number < self._asks(number), NUMBER
         if rules is not None:
             yield number <= rules.rounds, ROUND
             yield math.isclose(request.lr, rules.rate(number), rel_tol=CLOSE, abs_tol=1e-12), RATE
+
+    def _asks(self, number: int) -> float:
+        """More asks than a round has: each form as often as it may come to each party, with the questions of a protocol."""
+        forms, how = self._declared(number), self.bench.protection
+        if not forms:
+            return math.inf
+        often = sum(map(self.tally.most, forms))
+        return (self.K + 2) * often * (1 + (0 if how is None else len(how.phases)))
 
     # ------------------------------------------------------------------------------------------------ protocols
 
