@@ -118,6 +118,19 @@ def test_another_algorithm_may_share_a_part_of_the_answer(four: Federation) -> N
     assert four.run("fourth", without_east, algorithm=fedavg).state.status == "failed"
 
 
+def test_counts_that_may_leave_in_the_clear_are_counted_among_others(four: Federation) -> None:
+    """HWFedAvg counts the same labels in each round, and needs label_counts = "plain": east may leave in the second."""
+
+    def without_east_later(name: str, message: RawMessage) -> RawMessage | None:
+        later = message.kind == "ask" and message.head["place"][0] > 1
+        return None if name == "east" and later else message
+
+    run = four.run("first", without_east_later, algorithm={"name": "hwfedavg"}, rounds=3)
+    assert run.state.status == "finished", run.state.why
+    again = four.run("second", without_east, algorithm={"name": "hwfedavg"}, rounds=1)
+    assert again.state.status == "failed"  # the update of round 1 is no count
+
+
 def test_a_policy_may_allow_it(four: Federation) -> None:
     for name in NAMES:
         four.policy(name, "repeat = true")

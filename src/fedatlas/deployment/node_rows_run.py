@@ -45,6 +45,7 @@ class NodeRowsRun:
         self.setup: Setup = node_setup.node_setup(agreed.whole, setup.about, splits, self.number, len(names), learn)
         self.weights = {name: (len(split.y), split.weight) for name, split in splits.items()}
         self.file = held.file
+        self.labels = tuple(filter(self.setup.algorithm.tells_labels, self.setup.algorithm.tasks))  # of training rows
         if self.number in setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run

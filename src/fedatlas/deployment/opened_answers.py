@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ AGAIN = (
     "its policy.toml refuses to open an answer again in the sum of other nodes, or with other weights, which "
     "repeat = false forbids: {}."
 )
-SEED = "take another seed; counts of labels (hwfedavg, nwfedavg) are alike under each, so there the same nodes have to stay"
+SEED = "take another seed"
 ROWS = (
     "it has judged on rows of its file among other nodes before, and any two such sums may show one node's rows; give the "
     "server test rows of its own (--test), or run with the nodes of before"
@@ -51,16 +51,23 @@ class OpenedAnswers:
             self.known[one["answer"]] = one["weights"], tuple(one["nodes"])
 
     def opening(
-        self, session: Mapping[str, Any] | None, nodes: Sequence[str], *, repeat: bool, source: str = ""
+        self,
+        session: Mapping[str, Any] | None,
+        nodes: Sequence[str],
+        *,
+        repeat: bool,
+        source: str = "",
+        plain: Collection[str] = (),
     ) -> None:
         """Write down that the answer of a session is opened in the sum of these nodes. ``source``: digest of the file that it judges on.
 
-        PrivacyError if it was opened before in another sum, unless the node's policy says ``repeat``.
+        PrivacyError if it was opened before in another sum, unless the node's policy says ``repeat``, or lets the answer leave without
+        masks, too (``plain``: such tasks).
         """
         made = (session or {}).get(MADE)
         if not made:
             raise PrivacyError("a sum is to be opened in which this node has no answer: refused.")
-        if not made["answer"]:  # of zeros
+        if not made["answer"] or made["what"] in plain:  # of zeros, or no secret
             return
         judging, who = made["what"] == JUDGE, tuple(sorted(nodes))
         opened = {source: made["weights"]} if judging else {made["answer"]: made["weights"], **made["parts"]}

@@ -339,8 +339,9 @@ class Trainer:
             return
         how, who = running.setup.bench.protection, asks.members or ()
         if how is not None and how.phases.get(request.what) == OPENING:
-            session = running.half.sessions.get(running.number)
-            self.opened.opening(session, who, repeat=self.policy().repeat, source=running.file)
+            session, policy = running.half.sessions.get(running.number), self.policy()
+            plain = running.labels if policy.label_counts == "plain" else ()
+            self.opened.opening(session, who, repeat=policy.repeat, source=running.file, plain=plain)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
         """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""
