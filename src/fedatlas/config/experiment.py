@@ -28,9 +28,11 @@ from fedatlas.errors import as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
 from fedatlas.overrides import OwnKeys, plain_values, without_replaced
 from fedatlas.registry import Component, ConfigTable, Count, Decay, Positive, Rate, Whole, config_error, refuse_flags
+from fedatlas.rng import derive
 from fedatlas.vertical import SCHEMES
 
 Share = Annotated[float, Field(ge=0, le=1)]
+FOLDS = 5  # parts of each client's rows, one of which `evaluation.fold` names
 
 
 class PartitionConfig(Component):
@@ -164,6 +166,13 @@ class EvaluationConfig(ConfigTable):
     metric: MetricName | None = None  # by which models are compared; None: the one that suits the data
     positive: str | None = None  # of two classes, the one that pr_auc is about; None: the rarer one
     margin: Rate | None = None  # a difference up to this does not count for the answer; None: 0
+    fold: Annotated[int, Field(ge=1, le=FOLDS)] | None = None  # of each client's rows; None keeps hashes unchanged
+
+    @model_validator(mode="after")
+    def _fold_of_validation(self) -> EvaluationConfig:
+        if self.fold is not None and self.on != "validation":
+            raise ValueError("evaluation.fold names validation rows: set evaluation.on = 'validation', or remove fold")
+        return self
 
     @model_validator(mode="after")
     def _one_of_both(self) -> EvaluationConfig:
@@ -339,6 +348,12 @@ class ExperimentConfig(ConfigTable):
     def _parties_of_columns(self) -> ExperimentConfig:
         check_columns(self)
         return self
+
+    @property
+    def course_seed(self) -> int:
+        """The seed of all draws after the rows are dealt; each fold has its own, so that runs on other folds are other runs."""
+        fold = self.evaluation.fold
+        return self.seed if fold is None else derive(self.seed, "fold", fold)
 
     @property
     def party(self) -> str:

@@ -55,7 +55,7 @@ def protection_of(
     fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
-    return Protection(ours, len(held), config.rounds, fraction, config.seed, min(held))
+    return Protection(ours, len(held), config.rounds, fraction, config.course_seed, min(held))
 
 
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
