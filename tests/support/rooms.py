@@ -73,7 +73,8 @@ ROOMS: dict[str, set[str]] = {
     "leakage": COURSE,
     "deployment": RUNS | {"runs", "wire"},
     "study": RUNS | {"runs"},
-    "recommender": RUNS | {"runs", "study"},
+    "race": RUNS | {"runs", "study"},
+    "recommender": RUNS | {"runs", "study", "race"},
     "comparison": RUNS | {"runs", "study"},
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
