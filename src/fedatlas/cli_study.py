@@ -41,8 +41,7 @@ def study(
     Exit code 1 if a run failed. Refused or diverged configurations are results and give exit code 0.
     """
     from fedatlas.study.study import Study
-    from fedatlas.study.study_status import show_preview, show_status
-    from fedatlas.study.study_status import status as status_of
+    from fedatlas.study.study_status import show_status
 
     wanted = (("--dry-run", dry_run), ("--status", status), ("--export", export), ("--analyse", analyse))
     asked = [name for name, on in wanted if on]
@@ -55,9 +54,7 @@ def study(
     if dry_run or analyse:
         with noticing():
             found = given.dry_run() if dry_run else given.analyse(out, table)
-        page = f"The page: {given.folder(out) / 'analysis.html'}"
-        shown = show_preview(found) if dry_run else [*found["sentences"], page]
-        emit(found) if as_json else typer.echo("\n".join(shown))
+        _show_found(found, as_json, None if dry_run else given.folder(out) / "analysis.html")
         return
     if export is not None:
         kept, told = given.opened(out, table)
@@ -66,11 +63,20 @@ def study(
     fine = True
     if not status:
         fine = _run_study(given, out, place, retry, quiet or as_json)
-    kept, told = given.opened(out, table)
-    found = status_of(kept, given.file.name)
-    emit(found) if as_json else typer.echo("\n".join([*show_status(found), *told]))
+    found = given.status(out, table)
+    emit(found) if as_json else typer.echo("\n".join(show_status(found)))
     if not fine:
         raise typer.Exit(1)
+
+
+def _show_found(found: Any, as_json: bool, page: Path | None) -> None:
+    """Print an analysis, whose page is ``page``, or the preview of a study."""
+    if as_json:
+        emit(found)
+        return
+    from fedatlas.study.study_preview import show_preview
+
+    typer.echo("\n".join(show_preview(found) if page is None else [*found["sentences"], f"The page: {page}"]))
 
 
 def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
@@ -106,7 +112,7 @@ def recommend(
 ) -> None:
     """Recommend a configuration for your requirements, with the evidence and experiment files that run.
 
-    Exit code 1 if none fits; the nearest miss is named.
+    Exit code 1 if none is known to fit: the nearest miss is named, or what to measure.
     """
     from fedatlas.recommender.answer_text import lines
     from fedatlas.recommender.command import recommend as answer_to
@@ -119,5 +125,5 @@ def recommend(
     with stoppable(), noticing():
         answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _tell)
     emit(answer) if as_json else typer.echo("\n".join(lines(answer, asked.confidence)))
-    if answer["answer"] == "none":
+    if answer["answer"] != "found":
         raise typer.Exit(1)

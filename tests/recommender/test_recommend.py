@@ -88,13 +88,11 @@ def test_fedavg_stands_first_where_nothing_is_told_apart_from_it_and_not_where_s
 
 def test_where_privacy_asks_its_twin_stands_first():
     answer = answer_for(fitted(), asked(0.8, privacy={"server_sees": "sums"}), track=False)
-    assert [entry["choice"] for entry in answer["top"]] == ["fedavg_secagg"], (
-        "the noisy one does not finish often enough"
-    )
-    gentle = answer_for(fitted(), asked(0.1, privacy={"server_sees": "sums"}), track=False)
-    assert [entry["choice"] for entry in gentle["top"]] == ["fedavg_secagg", "noisy"]
+    assert [entry["choice"] for entry in answer["top"]] == ["fedavg_secagg"]
     assert answer["reference"] == "fedavg_secagg"
-    assert {entry["choice"] for entry in answer["refused"]} == {"bad", "fedavg", "scaffold"}
+    assert {entry["choice"] for entry in answer["refused"]} == {"bad", "fedavg", "noisy", "scaffold"}
+    gentle = answer_for(fitted(), asked(0.1, privacy={"server_sees": "sums"}, at_most={"epsilon": 5}), track=False)
+    assert [entry["choice"] for entry in gentle["top"]] == ["noisy"]
     plain = forecast_at(fitted(), features_asked(fitted(), asked(0.8)), 0.9)
     twin, own = fitted().choices.index("fedavg_secagg"), fitted().choices.index("fedavg")
     np.testing.assert_array_equal(plain.values["accuracy"][twin], plain.values["accuracy"][own])

@@ -13,7 +13,7 @@ from fedatlas.recommender.requirements import read_requirements, requirements
 FEDERATION = {"nodes": 10, "rows": 2000, "heterogeneity": 0.4}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"at_least": {"accuracy": 0.9}, "at_most": {"accuracy": 0.8}}, "exclude each other"),
-    ({"at_least": {"accuracy": 90}}, "give a share, at most 1"),
+    ({"at_least": {"accuracy": 90}}, "give a share, from 0 to 1"),
     ({"at_most": {"bytes": -1}}, "give a limit of 0 or more"),
     ({"at_most": {"bytes": "many"}}, "at_most.bytes is 'many': give a number"),
     ({"weights": {"accuracy": 0.0, "bytes": 0}}, "weights.* are all 0"),

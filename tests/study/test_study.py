@@ -16,7 +16,7 @@ from fedatlas.runs.run_key import described, keys, written
 from fedatlas.setup import refusals, resolution
 from fedatlas.study.design import read_study_file, study_of
 from fedatlas.study.plan import StudyPlan, plan_of
-from fedatlas.study.study_status import preview
+from fedatlas.study.study_preview import preview
 
 BASE: dict[str, Any] = {"rounds": 2, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 3}}
 NODES = {"name": "nodes", "role": "setting", "key": "partition.clients", "levels": [2, 4, 8]}

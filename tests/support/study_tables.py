@@ -121,6 +121,6 @@ def planted(job: PlannedRun, accuracy: float, facts: dict[str, Any]) -> Outcome:
         "data_set": "digits",
         "majority": 0.1,
         "server_sees": server_sees(job.config),
-        **facts,
+        **{key: x(job) if callable(x) else x for key, x in facts.items()},
     }
     return Outcome("done", "It came to its end.", rows, summary, found)

@@ -32,9 +32,9 @@ from fedatlas.setup.assembly import set_up
 from fedatlas.setup.refusals import checked
 from fedatlas.study.cells import Cell
 from fedatlas.study.configurations import Configurations
-from fedatlas.study.design import StudyFile, study_of
+from fedatlas.study.design import StudyFile, level_name, study_of
 from fedatlas.study.execute import Say, execute
-from fedatlas.study.levels import level_name, overridden
+from fedatlas.study.levels import overridden
 from fedatlas.study.plain import Plain, toml_of
 from fedatlas.study.plan import CellRuns, PlannedRun, StudyPlan, judge_on_validation, with_seeds
 from fedatlas.study.study import TABLE

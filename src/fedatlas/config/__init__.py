@@ -16,9 +16,8 @@ from fedatlas.config.experiment import (
     renamed,
 )
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
-from fedatlas.config.sizes import bytes_of
 from fedatlas.overrides import ALTERNATIVES, override, put, value_of
-from fedatlas.registry import ConfigTable
+from fedatlas.registry import ConfigTable, bytes_of
 
 __all__ = [
     "ALTERNATIVES",

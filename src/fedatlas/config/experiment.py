@@ -19,7 +19,6 @@ from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
-from fedatlas.config.sizes import bytes_of
 from fedatlas.config.tracking import TrackingConfig
 from fedatlas.config.words import WordsConfig
 from fedatlas.data.config import DataConfig, PublicConfig
@@ -27,7 +26,18 @@ from fedatlas.data.kept import look_in
 from fedatlas.errors import as_utf8
 from fedatlas.models import MixedConfig, ModelConfig
 from fedatlas.overrides import OwnKeys, plain_values, without_replaced
-from fedatlas.registry import Component, ConfigTable, Count, Decay, Positive, Rate, Whole, config_error, refuse_flags
+from fedatlas.registry import (
+    Component,
+    ConfigTable,
+    Count,
+    Decay,
+    Positive,
+    Rate,
+    Whole,
+    bytes_of,
+    config_error,
+    refuse_flags,
+)
 from fedatlas.rng import derive
 from fedatlas.vertical import SCHEMES
 

@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from fedatlas.attacks.roles import ViewRole
-from fedatlas.config.sizes import bytes_of
-from fedatlas.registry import ConfigTable, Count, Whole
+from fedatlas.registry import ConfigTable, Count, Whole, bytes_of
 
 
 class ObserveConfig(ConfigTable):

@@ -7,24 +7,28 @@ named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from fedatlas.errors import ConfigError
 from fedatlas.recommender.contest import Fitted, from_logit, logit, predict_gaps, quantiles
+from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, forecast, pick, rank
-from fedatlas.recommender.requirements import SEES, Requirements
+from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
 from fedatlas.study.measurements import Floats, features_of
 from fedatlas.study.plain import Plain
 from fedatlas.study.responses import RESPONSES, which
-from fedatlas.wording import listed
+from fedatlas.wording import listed, tick
 
 TOP = 3
 NEAREST = 3  # measured settings shown as evidence for a choice
 FEATURES = ("the number of nodes", "rows per node", "heterogeneity", "the number of classes")
+READABLE = (math.exp, math.exp, float, float)  # from a feature to its value
+NOT_KNOWN, NOT_ASKED = HIDDEN = ("not known", "not asked")
 
 
 def answer_for(
@@ -40,31 +44,72 @@ def answer_for(
 
     ``computed``: response -> (J, R) figures of the user's own model and machine, nan if unknown. ``barred``: choice -> why it
     cannot run there. ``measured``: measurements from there, which replace a forecast.
+
+    Outside the measured range no quality, chance or bound is given: the answer is "not known", with the choices to measure first,
+    or "found" if the requirements are only on computed responses.
     """
     at, barred = features_asked(fitted, asked), barred or {}
     seen = measured or forecast_at(fitted, at, asked.centralised, computed)
+    quality, limits = _quality(fitted, asked, at, measured), asked.limits()
+    if quality == NOT_KNOWN:  # nor is it known whether runs finish there
+        asked, seen = asked.on_costs(), seen._replace(finishes=np.where(seen.finishes > 0.5, 1.0, 0.0))
     ranking = rank(fitted, seen, asked, barred)
+    if quality == NOT_KNOWN:  # nothing is told apart: FedAvg is measured first
+        ranking = ranking._replace(order=sorted(ranking.order, key=lambda place: place[0] != ranking.reference))
     top = [_entry(fitted, seen, asked, ranking, place, at) for place in ranking.order[:TOP]]
+    miss = None if top else _nearest_miss(fitted, seen, asked, ranking)
+    if quality in HIDDEN:
+        top, miss = [_without_quality(entry) for entry in top], miss and _without_quality(miss)
+    refused = {name: why for name, why in sorted(barred.items()) if name in fitted.choices}
     return {
-        "answer": "found" if top else "none",
+        "answer": "none" if not top else NOT_KNOWN if quality == NOT_KNOWN else "found",
+        "quality": quality,
+        "limits": [f"{limit.table}.{limit.response}" for limit in limits],
+        "weights": asked.weights,
+        "computed": sorted(computed or {}),  # for the user's own federation, not taken from another one
         "top": top,
-        "nearest_miss": None if top else _nearest_miss(fitted, seen, asked, ranking),
-        "refused": _refused(fitted, asked, barred),
+        "nearest_miss": miss,
+        "refused": [{"choice": name, "reason": why} for name, why in {**excluded(fitted, asked), **refused}.items()],
         "reference": None if ranking.reference is None else fitted.choices[ranking.reference],
         "setting": _setting(fitted, asked, at),
+        "has_experiment": asked.experiment is not None,
         "predicted_by": fitted.way,
         "notes": _notes(fitted, asked, computed) if measured is None else [],
-        "track_record": track_record(fitted, asked, at) if track else None,
+        "track_record": _record(fitted, asked, at, quality) if track else None,
     }
 
 
-def _refused(fitted: Fitted, asked: Requirements, barred: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the excluded choices, with the reason."""
-    out = {name: reason for name, reason in sorted(barred.items()) if name in fitted.choices}
-    for name, sees in zip(fitted.choices, fitted.sees, strict=True):
-        if SEES.index(sees) < SEES.index(asked.server_sees):
-            out.setdefault(name, f"the server sees {sees}, but privacy.server_sees asks for {asked.server_sees}.")
-    return [{"choice": name, "reason": reason} for name, reason in out.items()]
+def _record(fitted: Fitted, asked: Requirements, at: Floats, quality: str) -> Plain:
+    """Return the track record; of no federations where no quality is told."""
+    return {"federations": 0} if quality in HIDDEN else track_record(fitted, asked, at)
+
+
+def _quality(fitted: Fitted, asked: Requirements, at: Floats, measured: Forecast | None) -> str:
+    """Return where figures of quality come from: "measured", "prior", or one of `HIDDEN`, for which there are none."""
+    if measured is not None:
+        return "measured"
+    if outside(fitted, at):
+        return NOT_ASKED if asked.only_computed and asked.by_cost else NOT_KNOWN
+    return NOT_ASKED if asked.only_computed and asked.centralised is None else "prior"
+
+
+def _without_quality(entry: Plain) -> Plain:
+    """Return a candidate without any figure that rests on a forecast of quality."""
+    hidden = {name: dict.fromkeys(one) for name, one in entry["predicted"].items() if RESPONSES[name].quality}
+    unknown = {key: None for key in ("utility", "chance", "finishes", "front") if key in entry}
+    return {**entry, "predicted": {**entry["predicted"], **hidden}, **unknown} | (
+        {"evidence": []} if "evidence" in entry else {}
+    )
+
+
+def outside(fitted: Fitted, at: Floats) -> list[str]:
+    """Return the features of a federation that lie outside the measured range, each with its value and that range in words."""
+    low, high = fitted.x.min(axis=0), fitted.x.max(axis=0)
+    out = []
+    for i in np.flatnonzero((at < low - 1e-9) | (at > high + 1e-9)):
+        value, least, most = (tick(round(READABLE[i](float(x[i])), 3)) for x in (at, low, high))
+        out.append(f"{FEATURES[i]} ({value}; measured: {least} to {most})")
+    return out
 
 
 def features_asked(fitted: Fitted, asked: Requirements) -> Floats:
@@ -180,21 +225,38 @@ def _evidence(fitted: Fitted, place: Place, at: Floats, reference: int | None) -
 
 
 def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> Plain | None:
-    """Return the candidate most likely to keep all limits, ties by larger utility, and how far it misses each at this confidence."""
+    """Return the candidate most likely to keep all limits, and how far it misses each at this confidence.
+
+    Of those equally likely, the one whose costs exceed their limits least, then that of the largest utility.
+    """
     known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
+    endless = np.any([np.isinf(seen.values[limit.response]) for limit in asked.limits()] or [False], axis=0)
+    known = known & ~endless if (known & ~endless).any() else known
     if not known.any():
         return None
     places = [(int(j), int(r)) for j, r in np.argwhere(known)]
-    place = max(places, key=lambda at: (ranking.chance[at], ranking.utility[at]))
+    excess = _excess(seen, asked)
+    place = max(places, key=lambda at: (ranking.chance[at], -excess[at], ranking.utility[at]))
     named, chance, violates = _named(fitted, seen, asked, place), float(ranking.chance[place]), []
     for limit in asked.limits():
         reached = named["predicted"][limit.response]["low" if limit.sign > 0 else "high"]
         if reached is None or limit.sign * reached < limit.sign * limit.value:
             by = None if reached is None else abs(limit.value - reached)
-            violates.append({"limit": limit.response, "by": by})
+            endless_here = bool(np.isinf(seen.values[limit.response][place]))
+            violates.append({"limit": limit.response, "by": by} | ({"infinite": True} if endless_here else {}))
     if not violates:  # each limit holds by itself, but not all of them together with finishing
         violates.append({"limit": "confidence", "by": float(asked.confidence - chance)})
     return {**named, "chance": chance, "violates": violates}
+
+
+def _excess(seen: Forecast, asked: Requirements) -> Floats:
+    """Return (J, R) by how much costs exceed their limits: the sum of the logarithms of the ratios."""
+    total = np.zeros(seen.values["accuracy"].shape)
+    for limit in asked.limits():
+        if not RESPONSES[limit.response].quality:
+            value = np.nan_to_num(np.maximum(seen.values[limit.response], 1e-9), nan=np.inf)
+            total += np.maximum(limit.sign * (math.log(max(limit.value, 1e-9)) - np.log(value)), 0.0)
+    return total
 
 
 def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
@@ -203,9 +265,8 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
     between = np.array([fitted.distances(x) for x in fitted.x])
     np.fill_diagonal(between, np.inf)
     usual = float(np.quantile(between.min(axis=1), 0.95)) if len(between) > 1 else 0.0
-    outside = (at < fitted.x.min(axis=0) - 1e-9) | (at > fitted.x.max(axis=0) + 1e-9)
-    if outside.any():
-        words = f"outside the measured range in {listed([FEATURES[i] for i in np.flatnonzero(outside)])}"
+    if beyond := outside(fitted, at):
+        words = f"outside the measured range in {listed(beyond)}"
     elif away.min() <= usual:
         words = "as near to a measured federation as those are to each other"
     else:
@@ -221,7 +282,7 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
 def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] | None) -> list[str]:
     """Return notes that the reader needs for this answer, one sentence each."""
     notes = []
-    if asked.centralised is None:
+    if asked.centralised is None and not asked.only_computed:
         notes.append(
             "The accuracy of pooled training is not known, so the study's own spread sets the level; give federation.centralised."
         )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import platformdirs
 import tomli_w
 
@@ -25,9 +26,12 @@ def epsilon_for(basis: Basis, asked: Requirements, at: Floats, plain: Floats) ->
     found, order = plain.copy(), basis.fitted.nearest(at)
     for j, choice in enumerate(basis.fitted.choices):
         near = basis.configurations[basis.near(order, choice), choice]
-        known = basis.epsilon.get(choice) or epsilons(near, int(asked.nodes or 1), basis.fitted.rounds)
+        known = basis.epsilon.get(choice) if asked.delta is None else None
+        known = known or epsilons(near, int(asked.nodes or 1), basis.fitted.rounds, asked.delta)
         if known is not None:
             found[j] = known
+        elif asked.delta is not None:
+            found[j] = np.nan  # the nearest setting's is at another delta
     return found
 
 

@@ -9,13 +9,35 @@ from fedatlas.wording import count, listed, number, share
 
 def lines(answer: Row, confidence: float) -> list[str]:
     """Return the whole answer."""
-    out = [federation(answer)]
-    out += [line for i, entry in enumerate(answer["top"]) for line in choice_lines(i, entry, confidence)]
+    out = [federation(answer), *basis_lines(answer)]
+    out += [line for i, entry in enumerate(answer["top"]) for line in choice_lines(i, entry, answer, confidence)]
     out += first_lines(answer) if answer["top"] else miss_lines(answer, confidence)
     out += [f"Excluded: {one['choice']}: {one['reason']}" for one in answer["refused"]]
-    out += record_lines(answer["track_record"])
+    out += record_lines(answer)
     out += [measured_line(line) for line in answer.get("measured", {}).get("obtained", ())]
     return [*out, *(f"Note: {note}" for note in answer["notes"])]
+
+
+def basis_lines(answer: Row) -> list[str]:
+    """Return what the answer rests on: a prior, computed figures, or nothing yet."""
+    if answer["answer"] == "not known":
+        what = (
+            "which choice is best, or whether one keeps your limits, is not known"
+            if answer["limits"]
+            else ("which choice is best is not known")
+        )
+        do = (
+            "run the command again with --measure"
+            if answer["has_experiment"]
+            else ("name your experiment in [federation] experiment and run the command again with --measure")
+        )
+        return [f"Not known: nothing like your federation was measured, so {what}. Measure the choices below: {do}."]
+    if answer["quality"] == "not asked":
+        ordered = "" if by_cost(answer) else " The order follows the accuracy that the study measured elsewhere."
+        return [f"Costs only: no requirement is on quality, so nothing was trained and no quality is given.{ordered}"]
+    if answer["quality"] == "prior":
+        return ["This is a prior: the choices were measured in other federations, not on your rows."]
+    return []
 
 
 def federation(answer: Row) -> str:
@@ -23,8 +45,9 @@ def federation(answer: Row) -> str:
     at, study = answer["setting"], answer["study"]
     held = [count(at["nodes"], "node"), count(at["rows"], "training row")]
     held += [count(at["classes"], "class", "classes")] if at["classes"] is not None else []
-    measured = f"the study {study['name']}: {count(study['settings'], 'federation')}, {count(study['runs'], 'run')}"
-    return f"Your federation: {', '.join(held)}, h = {number(at['heterogeneity'])}; {at['words']} ({measured})."
+    measured = f"the study {study['name']}, {count(study['settings'], 'federation')} and {count(study['runs'], 'run')}"
+    h = number(at["heterogeneity"])
+    return f"Your federation: {', '.join(held)}, h = {h}; {at['words']}. Answered from {measured}."
 
 
 def for_rounds(entry: Row) -> str:
@@ -32,17 +55,19 @@ def for_rounds(entry: Row) -> str:
     return f"{entry['choice']} for {count(entry['rounds'], 'round')}"
 
 
-def choice_lines(i: int, entry: Row, confidence: float) -> list[str]:
-    """Return the lines on one choice: predictions, binding limits, nearest evidence, file."""
-    accuracy = entry["predicted"]["accuracy"]
-    ends = f"at least {number(accuracy['low'])}, at most {number(accuracy['high'])}, each with {share(confidence)} confidence"
+def by_cost(answer: Row) -> bool:
+    """Return whether choices are weighed by costs only."""
+    return not any(RESPONSES[name].quality for name, weight in answer["weights"].items() if weight)
+
+
+def choice_lines(i: int, entry: Row, answer: Row, confidence: float) -> list[str]:
+    """Return the lines on one choice: predictions, limits, nearest evidence, file."""
     known = {key: one["value"] for key, one in entry["predicted"].items() if one["value"] is not None}
     costs = ", ".join(told(key, value) for key, value in known.items() if not RESPONSES[key].quality)
-    front = listed([one.name for one in RESPONSES.values() if one.front])
-    stands = f"{'is' if entry['front'] else 'is not'} on the front of {front}"
-    binding = f"; without the limit {' or '.join(entry['binding'])} it would do better" if entry["binding"] else ""
-    out = [f"{i + 1}. {for_rounds(entry)}: accuracy {number(accuracy['value'])} ({ends}); {costs}."]
-    out.append(f"   It keeps all limits with chance {share(entry['chance'])} and {stands}{binding}.")
+    out = [
+        f"{i + 1}. {for_rounds(entry)}: {accuracy_text(entry, confidence)}{costs}.",
+        f"   {kept_text(entry, answer)}",
+    ]
     if entry["evidence"]:
         near = entry["evidence"][0]
         beside = f", the reference {number(near['reference'])}" if near["reference"] is not None else ""
@@ -51,9 +76,45 @@ def choice_lines(i: int, entry: Row, confidence: float) -> list[str]:
     return [*out, f"   File: {entry['experiment']}"]
 
 
+def accuracy_text(entry: Row, confidence: float) -> str:
+    """Return the forecast of accuracy with its bounds; "" if there is none."""
+    accuracy = entry["predicted"]["accuracy"]
+    if accuracy["value"] is None:
+        return ""
+    ends = f"at least {number(accuracy['low'])}, at most {number(accuracy['high'])}, each with {share(confidence)} confidence"
+    return f"accuracy {number(accuracy['value'])} ({ends}); "
+
+
+def kept_text(entry: Row, answer: Row) -> str:
+    """Return whether a choice keeps the limits, and how sure that is; of no limits, how often its runs finish."""
+    names = [name.partition(".")[2] for name in answer["limits"]]
+    if entry["chance"] is None and any(RESPONSES[name].quality for name in names):
+        first = "Whether it keeps your limits on quality is not known; it keeps the others"
+    elif entry["chance"] is None and not set(names) <= set(answer["computed"]):
+        first = (
+            "It keeps all limits if it costs in your federation what it does in the nearest measured one, in proportion"
+        )
+    elif entry["chance"] is None:
+        first = (
+            "It keeps all limits, which are computed for your federation"
+            if names
+            else "Your requirements have no limits"
+        )
+    elif not names:
+        first = f"It finishes with chance {share(entry['chance'])}"
+    else:
+        first = f"It keeps all limits with chance {share(entry['chance'])}"
+    front = listed([one.name for one in RESPONSES.values() if one.front])
+    stands = "" if entry["front"] is None else f" and {'is' if entry['front'] else 'is not'} on the front of {front}"
+    binding = f"; without the limit {' or '.join(entry['binding'])} it would do better" if entry["binding"] else ""
+    return f"{first}{stands}{binding}."
+
+
 def first_lines(answer: Row) -> list[str]:
     """Return why the first choice is first, if its figures do not explain it."""
     first, *rest = answer["top"]
+    if answer["quality"] in ("not known", "not asked"):
+        return []
     if first["choice"] != answer["reference"] or all(entry["utility"] <= first["utility"] for entry in rest):
         return []
     return [f"{first['choice']} is first because no other choice is clearly better at the requested confidence."]
@@ -64,29 +125,47 @@ def miss_lines(answer: Row, confidence: float) -> list[str]:
     miss = answer["nearest_miss"]
     if miss is None:
         return ["None fits: no choice of the study is available to you; the lines below give the reasons."]
-    missed = listed([miss_text(one["limit"], one["by"]) for one in miss["violates"]])
+    missed = listed([miss_text(one) for one in miss["violates"]])
+    if miss["chance"] is None or not answer["limits"]:
+        return [f"None fits. The nearest miss is {for_rounds(miss)}: it misses {missed}."]
     short = f"it keeps all limits with chance {share(miss['chance'])} and misses {missed}"
     return [f"None fits with {share(confidence)} confidence. The nearest miss is {for_rounds(miss)}: {short}."]
 
 
-def miss_text(limit: str, by: float | None) -> str:
+def miss_text(missed: Row) -> str:
     """Return how far a limit (or the confidence) is missed."""
+    limit, by = missed["limit"], missed["by"]
     name = RESPONSES[limit].name if limit in RESPONSES else limit
+    if missed.get("infinite"):
+        return f"{name}, which is infinite without noise" if limit == "epsilon" else f"{name}, which is infinite"
     if by is None:
         return f"{name}, which is not known"
     return f"{name} by {told(limit, by) if limit in RESPONSES else number(by)}"
 
 
-def record_lines(record: Row | None) -> list[str]:
+def record_lines(answer: Row) -> list[str]:
     """Return the track record, and the results obtained with --measure."""
+    record = answer["track_record"]
     if not record:
         return []
+    out = left_out_lines(record, answer) if record["federations"] else []
+    if known := record.get("obtained"):
+        kept = f"{known['at_or_above_low']} at or above low, {known['at_or_below_high']} at or below high"
+        error = f"mean error {100 * known['mean_error']:.1f} points"
+        out.append(f"Measured afterwards: {count(known['predictions'], 'prediction')}, {kept}; {error}.")
+    return out
+
+
+def left_out_lines(record: Row, answer: Row) -> list[str]:
+    """Return how good the answers were in measured federations that were left out in turn."""
     asked, many, out = record["federations"], record["answered"], []
     if many:
+        did = "kept all limits" if answer["limits"] else "finished"
+        fedavg = f"; FedAvg with a tuned rate did so in {record['reference_kept']} and {record['reference_near_best']}"
         out.append(
-            f"Track record: of the {asked} measured federations most like yours, each left out in turn, {many} got an answer. It kept all "
-            f"limits in {record['kept']} and was within one point of the best in {record['near_best']}; FedAvg with a tuned rate did so in "
-            f"{record['reference_kept']} and {record['reference_near_best']}."
+            f"Track record: of the {asked} measured federations most like yours, each left out in turn, {many} got an answer. It {did} "
+            f"in {record['kept']} and was within one point of the best in {record['near_best']}"
+            f"{fedavg if answer['reference'] else ''}."
         )
     else:
         out.append(f"Track record: none of the {asked} measured federations most like yours got an answer.")
@@ -98,10 +177,6 @@ def record_lines(record: Row | None) -> list[str]:
         )
     if record["wrong_none"]:
         out.append(f"In {record['wrong_none']} of them the answer was none although a measured choice kept the limits.")
-    if known := record.get("obtained"):
-        kept = f"{known['at_or_above_low']} at or above low, {known['at_or_below_high']} at or below high"
-        error = f"mean error {100 * known['mean_error']:.1f} points"
-        out.append(f"Measured afterwards: {count(known['predictions'], 'prediction')}, {kept}; {error}.")
     return out
 
 

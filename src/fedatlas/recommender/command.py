@@ -13,6 +13,8 @@ from fedatlas.errors import ConfigError
 from fedatlas.files import write_json
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, configured, epsilon_for, obtained, write_experiment
+from fedatlas.recommender.epsilon import stated_at
+from fedatlas.recommender.privacy_notes import privacy_notes
 from fedatlas.recommender.requirements import Requirements, read_requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study
 from fedatlas.study.plain import Plain, Row
@@ -45,6 +47,7 @@ def recommend(
         tell = say or (lambda _: None)
         answer = by_experiment(basis, read, folder / read.experiment, place, measure=measure, say=tell)
     answer = {"study": about(basis), **answer}
+    answer["notes"] += privacy_notes(basis, read, answer, measure=measure)
     write_json(place / ANSWER, answer)
     return answer
 
@@ -75,7 +78,7 @@ def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
             f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {basis.name}.",
             f"[data], [partition] and [model] are those of the measured federation nearest to yours ({where}): replace them with your own.",
         )
-        write_experiment(out, i, entry, configured(basis, near, entry), *head)
+        write_experiment(out, i, entry, stated_at(configured(basis, near, entry), asked.delta), *head)
     answer["track_record"]["obtained"] = obtained(basis)
     return answer
 

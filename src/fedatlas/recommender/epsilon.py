@@ -8,7 +8,7 @@ from typing import Any
 
 from fedatlas.privacy import accountant
 from fedatlas.privacy.ledger import Event
-from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.mechanism import Mechanism, Protection
 from fedatlas.privacy.mechanisms import of_table
 
 
@@ -19,24 +19,54 @@ def for_any_nodes(plains: Iterable[Mapping[str, Any]], rounds: Sequence[int]) ->
     return epsilons(found[0], 1, rounds) if len(bills) == 1 and None not in bills else None
 
 
-def epsilons(plain: Mapping[str, Any], nodes: int, rounds: Sequence[int]) -> list[float] | None:
+def epsilons(
+    plain: Mapping[str, Any], nodes: int, rounds: Sequence[int], delta: float | None = None, runs: int = 1
+) -> list[float] | None:
     """Return epsilon after each number of rounds under a configuration; infinite without noise, None if only the run can tell.
 
-    Noise calibrated for a whole run of any length has the epsilon that was requested. For other noise, epsilon comes from the ledger's
-    events of a run with ``nodes``.
+    ``delta``: at which it is stated; None: the configuration's own. ``runs``: of this length, on the same clients, composed.
+    Noise calibrated for a whole run of any length has, at its own delta, the epsilon that was requested. Any other epsilon comes
+    from the ledger's events of a run with ``nodes``.
     """
     how = _protection(plain, nodes)
     if how.noising is None:
         return [math.inf] * len(rounds)
-    if how.noising.for_all_rounds:
-        return None if how.noising.epsilon is None else [how.noising.epsilon] * len(rounds)
-    (event,) = how.released(1, (0,))
-    return [accountant.spent([event._replace(round=t) for t in range(1, r + 1)], how.delta()).epsilon for r in rounds]
+    if how.noising.for_all_rounds and how.noising.epsilon is None:
+        return None
+    if how.noising.for_all_rounds and delta is None and runs == 1:
+        return [how.noising.epsilon or math.inf] * len(rounds)
+    at, out = how.delta() if delta is None else delta, []
+    for r in rounds:
+        (event,) = _protection(plain, nodes, r).released(1, (0,))
+        out.append(accountant.spent([event._replace(round=t) for t in range(1, runs * r + 1)], at).epsilon)
+    return out
 
 
-def _protection(plain: Mapping[str, Any], nodes: int) -> Protection:
+def release_of(plain: Mapping[str, Any], nodes: int, rounds: int) -> Event | None:
+    """Return the event of a round under a configuration; None without noise, or if only the run can tell."""
+    how = _protection(plain, nodes, rounds)
+    if how.noising is None or (how.noising.for_all_rounds and how.noising.epsilon is None):
+        return None
+    return how.released(1, (0,))[0]
+
+
+def stated_at(plain: Mapping[str, Any], delta: float | None) -> Mapping[str, Any]:
+    """Return a configuration whose noise is stated at ``delta``, where this leaves the noise as it is; unchanged for None."""
+    tables = [
+        {**table, "delta": delta} if "delta" in (one := of_table(table)).keys and not calibrated(one) else table
+        for table in plain.get("privacy") or ()
+    ]
+    return {**plain, "privacy": tables} if tables and delta is not None else plain
+
+
+def calibrated(one: Mechanism) -> bool:
+    """Return whether a mechanism's noise follows from its delta and the rounds of the run."""
+    return one.noise is not None and one.noise.for_all_rounds
+
+
+def _protection(plain: Mapping[str, Any], nodes: int, rounds: int = 1) -> Protection:
     tables, cohort = plain.get("privacy") or (), plain.get("cohort") or {}
-    return Protection(tuple(map(of_table, tables)), nodes, 1, float(cohort.get("fraction", 1.0)), 0)
+    return Protection(tuple(map(of_table, tables)), nodes, rounds, float(cohort.get("fraction", 1.0)), 0)
 
 
 def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:

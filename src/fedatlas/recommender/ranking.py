@@ -15,7 +15,8 @@ import numpy as np
 
 from fedatlas.errors import ConfigError
 from fedatlas.recommender.contest import Fitted, from_logit, predict_finishes, quantiles
-from fedatlas.recommender.requirements import SEES, Requirements
+from fedatlas.recommender.exclusions import excluded
+from fedatlas.recommender.requirements import Requirements
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Bools, Floats, Ints
 from fedatlas.study.responses import RESPONSES
@@ -76,12 +77,8 @@ def forecast(
 def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection[str] = ()) -> Ranking:
     """Return the order of the choices in a federation; ``barred`` ones cannot run in it."""
     utility = utility_of(fitted, seen.values, asked.weights)
-    permitted = np.array(
-        [
-            SEES.index(sees) >= SEES.index(asked.server_sees) and choice not in barred
-            for choice, sees in zip(fitted.choices, fitted.sees, strict=True)
-        ]
-    )
+    out = {*barred, *excluded(fitted, asked)}
+    permitted = np.array([choice not in out for choice in fitted.choices])
     chance = chances(seen, asked)
     open_to = (chance >= asked.confidence - 1e-12) & permitted[:, None] & np.isfinite(utility)
     known = [fitted.choices.index(name) for name in fitted.references if name in fitted.choices]
@@ -105,7 +102,8 @@ def utility_of(fitted: Fitted, values: Mapping[str, Floats], weights: Mapping[st
         low, high = fitted.ranges.get(response, (1.0, np.e))
         if RESPONSES[response].scale == "log":
             low, high = max(low, 1e-9), max(high, 1e-9)
-            scaled = np.log(high / np.maximum(values[response], 1e-9)) / max(np.log(high / low), 1e-9)
+            with np.errstate(divide="ignore"):  # an infinite epsilon has a utility of minus infinity
+                scaled = np.log(high / np.maximum(values[response], 1e-9)) / max(np.log(high / low), 1e-9)
         else:
             scaled = (values[response] - low) / max(high - low, 1e-9)
         total = total + weight * scaled

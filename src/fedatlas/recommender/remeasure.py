@@ -69,6 +69,8 @@ def named(answer: Row) -> list[Row]:
 
 def chosen(user: UserExperiment, answer: Row, barred: Mapping[str, str]) -> list[str]:
     """Return the best three, FedAvg, and its masked twin if that is the reference; ConfigError if none can be run."""
+    if not named(answer):
+        raise ConfigError("--measure: your requirements allow none of the study's choices (see refused): loosen one.")
     names = [*(entry["choice"] for entry in named(answer)), answer["reference"], *user.basis.fitted.references[:1]]
     names = [name for name in dict.fromkeys(names) if name not in barred and name in user.basis.fitted.choices]
     if not names:

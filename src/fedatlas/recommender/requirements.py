@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.registry import shown
 from fedatlas.study.heterogeneity import heterogeneity, read_counts
 from fedatlas.study.plain import Row, toml_of
 from fedatlas.study.responses import RESPONSES
@@ -15,14 +15,18 @@ from fedatlas.study.responses import RESPONSES
 SEES = ("anything", "models", "sums", "noisy_sums")  # what the server may see of single clients, from most to least
 LATER = ("joules", "leak", "profile", "server")  # known names not supported by this version
 FACTS = ("nodes", "rows", "classes", "heterogeneity")
-NO_RESPONSES = {
-    "study": (),
-    "confidence": (),
+WHOLE = FACTS[:3]  # facts that count
+TOP = ("study", "confidence")
+ASKED = tuple(name for name, one in RESPONSES.items() if one.forecast)
+TABLES = {
     "federation": ("experiment", "counts", "centralised", *FACTS),
-    "privacy": ("server_sees",),
+    "at_least": ASKED,
+    "at_most": ASKED,
+    "privacy": ("server_sees", "delta"),
+    "weights": ASKED,
 }
-"""Tables whose keys are not responses, and their keys."""
-TABLES = ("study", "confidence", "federation", "at_least", "at_most", "privacy", "weights")
+"""Table -> its keys."""
+LARGEST = 1e300  # no number of a file is as large; also not infinity
 Known = tuple[float | None, float | None, float | None, float | None]
 
 
@@ -50,11 +54,33 @@ class Requirements(NamedTuple):
     at_most: dict[str, float]
     server_sees: str
     weights: dict[str, float]  # by default only accuracy
+    delta: float | None = None  # at which epsilon is stated; None: that of each choice
+    only_computed: bool = (
+        False  # every limit, and every weight that is given, is on a computed response: no run is needed
+    )
+
+    @property
+    def noise_asked(self) -> bool:
+        """Whether choices that add noise may be recommended: only where epsilon, or noise on sums, is asked for."""
+        return "epsilon" in self.at_most or bool(self.weights.get("epsilon")) or self.server_sees == SEES[-1]
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether choices are weighed by their costs only, so that which is best is computed."""
+        return not any(RESPONSES[name].quality for name, weight in self.weights.items() if weight)
 
     def limits(self) -> list[Limit]:
         """Return all limits."""
         both = (("at_least", self.at_least, 1), ("at_most", self.at_most, -1))
         return [Limit(table, name, x, sign) for table, found, sign in both for name, x in found.items()]
+
+    def on_costs(self) -> Requirements:
+        """Return the same requirements without limits on quality."""
+        least, most = (
+            {name: x for name, x in found.items() if not RESPONSES[name].quality}
+            for found in (self.at_least, self.at_most)
+        )
+        return self._replace(at_least=least, at_most=most)
 
     def without(self, limit: Limit) -> Requirements:
         """Return the same requirements without a limit."""
@@ -82,39 +108,71 @@ def requirements(raw: Row, folder: Path = Path()) -> Requirements:
         raise ConfigError(
             "[weights] are all 0 or one is negative: give at least one response a weight above 0, and none below."
         )
-    sees = raw.get("privacy", {}).get("server_sees", SEES[0])
+    privacy, federation = raw.get("privacy", {}), raw.get("federation", {})
+    sees = privacy.get("server_sees", SEES[0])
     if sees not in SEES:
-        raise unknown_name("value of privacy.server_sees", str(sees), SEES)
-    federation = raw.get("federation", {})
+        raise unknown_name("value of privacy.server_sees", shown(sees).strip("'"), SEES)
+    delta = _number("privacy.delta", privacy["delta"]) if "delta" in privacy else None
+    if delta is not None and not 0 < delta < 1:
+        raise ConfigError(f"privacy.delta is {delta:g}: give a probability between 0 and 1, such as 1e-5.")
     told = {key: _number(f"federation.{key}", federation[key]) for key in (*FACTS, "centralised") if key in federation}
     centralised = told.pop("centralised", None)
     if centralised is not None and not 0 < centralised < 1:
         raise ConfigError(f"federation.centralised is {centralised:g}: give an accuracy between 0 and 1.")
-    known, name = _facts(federation, told, folder), str(raw.get("study", "small"))
-    experiment, weights = federation.get("experiment"), weights or {"accuracy": 1.0}
-    return Requirements(name, confidence, *known, centralised, experiment, least, most, sees, weights)
+    known, name = _facts(federation, told, folder), _text("study", raw.get("study", "small"))
+    experiment = _text("federation.experiment", federation["experiment"]) if "experiment" in federation else None
+    used = {*least, *most, *(name for name, weight in weights.items() if weight)}
+    only_computed = bool(used) and not any(RESPONSES[name].quality for name in used)
+    weights = weights or {"accuracy": 1.0}
+    return Requirements(
+        name, confidence, *known, centralised, experiment, least, most, sees, weights, delta, only_computed
+    )
 
 
 def _known_keys(raw: Row) -> None:
-    """Refuse unknown tables and keys, and those that this version does not support."""
-    responses = [name for name, one in RESPONSES.items() if one.forecast]
+    """Refuse unknown tables and keys, those in a wrong place, and those that this version does not support."""
     for table, inside in raw.items():
+        if table in TOP:
+            continue
         if table not in TABLES:
-            raise unknown_name("table of the requirements", table, TABLES)
-        known = NO_RESPONSES.get(table, responses)
-        if known and not isinstance(inside, Mapping):
+            raise _misplaced(table, "") or unknown_name("table of the requirements", table, [*TOP, *TABLES])
+        if not isinstance(inside, Mapping):
             raise ConfigError(f"{table} is a table: write [{table}] with one line per key.")
-        for key in inside if known else ():
+        for key in inside:
+            if key in TABLES[table]:
+                continue
             if key in LATER and table != "privacy":
                 raise ConfigError(f"{table}.{key} is not supported in this version: leave it out.")
-            if key not in known:
-                raise unknown_name(f"key of [{table}]" if table in NO_RESPONSES else "response", key, known)
+            what = "response" if TABLES[table] is ASKED else f"key of [{table}]"
+            raise _misplaced(key, table) or unknown_name(what, key, TABLES[table])
+
+
+def _misplaced(key: str, table: str) -> ConfigError | None:
+    """Return the error for a key that belongs elsewhere than in ``table`` ("": the top of the file); None for an unknown key."""
+    here = f"under [{table}]" if table else "at the top of the file"
+    if key in TOP:
+        return ConfigError(f"'{key}' stands {here}: move it to the top of the file, before the first [table].")
+    if key in TABLES:
+        return ConfigError(f"the table '{key}' stands {here}: write it with a heading, [{key}].")
+    places = [f"[{name}]" for name, keys in TABLES.items() if key in keys]
+    if not places:
+        return None
+    either = f"{', '.join(places[:-1])} or {places[-1]}" if places[1:] else places[0]
+    return ConfigError(f"'{key}' stands {here}: write it under {either}.")
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(
+            f"{name} is {shown(value)}: give the path of a file{' or the name of a study' * (name in TOP)}."
+        )
+    return value
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{name} is {value!r}: give a number.")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST:
+        return float(value)
+    raise ConfigError(f"{name} is {shown(value)}: give a number.")
 
 
 def _numbers(raw: Row, table: str) -> dict[str, float]:
@@ -122,17 +180,18 @@ def _numbers(raw: Row, table: str) -> dict[str, float]:
 
 
 def _possible(least: Mapping[str, float], most: Mapping[str, float]) -> None:
-    """Refuse limits that no value can satisfy, singly or together."""
+    """Refuse limits that no value can satisfy, or that every value satisfies, singly or together."""
+    for table, limits in (("at_least", least), ("at_most", most)):
+        for response, value in limits.items():
+            if RESPONSES[response].scale == "logit" and not 0 <= value <= 1:
+                raise ConfigError(f"{table}.{response} is {value:g}: give a share, from 0 to 1.")
+            if value < 0:
+                raise ConfigError(f"{table}.{response} is {value:g}: give a limit of 0 or more.")
     for response, value in least.items():
         if response in most and value > most[response]:
             raise ConfigError(
                 f"{response} at least {value:g} and at most {most[response]:g} exclude each other: change one."
             )
-        if RESPONSES[response].scale == "logit" and value > 1:
-            raise ConfigError(f"at_least.{response} is {value:g}: give a share, at most 1.")
-    for response, value in most.items():
-        if value < 0:
-            raise ConfigError(f"at_most.{response} is {value:g}: give a limit of 0 or more.")
 
 
 def _facts(federation: Row, told: Mapping[str, float], folder: Path) -> Known:
@@ -144,7 +203,9 @@ def _facts(federation: Row, told: Mapping[str, float], folder: Path) -> Known:
             )
         return None, None, None, None
     if "counts" in federation:
-        counts = read_counts(folder / str(federation["counts"]))
+        counts = read_counts(folder / _text("federation.counts", federation["counts"]))
+        if counts.shape[1] < 2:
+            raise ConfigError("federation.counts has one column: studies cover only targets with two or more classes.")
         if told.get("classes", counts.shape[1]) != counts.shape[1]:
             raise ConfigError(
                 f"federation.counts has {counts.shape[1]} classes, but federation.classes is {told['classes']:g}: correct one."
@@ -154,6 +215,9 @@ def _facts(federation: Row, told: Mapping[str, float], folder: Path) -> Known:
         return float((counts.sum(axis=1) > 0).sum()), float(counts.sum()), float(counts.shape[1]), heterogeneity(counts)
     if missing := [key for key in ("nodes", "rows", "heterogeneity") if key not in told]:
         raise ConfigError(f"[federation] lacks {', '.join(missing)}: give them, or counts, or an experiment.")
+    for key in WHOLE:
+        if not told.get(key, 0.0).is_integer():
+            raise ConfigError(f"federation.{key} is {told[key]:g}: give a whole number.")
     if told["nodes"] < 1 or told["rows"] < told["nodes"]:
         raise ConfigError(
             "federation.nodes must be at least 1, and federation.rows at least as large: rows are those of all nodes together."

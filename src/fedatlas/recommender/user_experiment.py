@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.config import ExperimentConfig, parse
+from fedatlas.config.parties import VERTICAL
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, epsilon_for, obtained, write_experiment
+from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
 from fedatlas.runs.baselines import baseline_config
@@ -75,11 +77,11 @@ def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str
     for i, entry in enumerate(answer["top"]):
         values = user.values(entry["choice"], entry["rounds"], rates.get(entry["choice"]))
         head = f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {user.basis.name}."
-        write_experiment(out, i, entry, values, head)
+        write_experiment(out, i, entry, stated_at(values, user.asked.delta), head)
     local = user.local(user.basis.fitted.choices[0])
     passes = f"{count(local['epochs'], 'epoch')}, batches of {local['batch_size']}"
     answer["notes"].append(f"Local work is the study's: {passes}; your file's [local] is not used.")
-    if not user.basis.fitted.new_data:
+    if not user.basis.fitted.new_data and answer["quality"] == "prior":
         answer["notes"].append(
             "The study includes this data set: intervals come from its left-out federations, not from new data."
         )
@@ -92,6 +94,13 @@ def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str
 def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperiment:
     """Return the experiment of a file and the facts of its rows; ConfigError for rows without classes."""
     _, values = toml_of(path, "experiment")
+    given = parse(values)  # also the tables that choices replace, so that a mistake in them is told
+    if given.parties or given.partition.name == VERTICAL:
+        raise ConfigError(
+            "parties of this experiment hold columns, and a study answers only for clients that hold rows: 'fedatlas compare' "
+            "measures choices on its rows."
+        )
+    checked(given)
     seeds = values.pop("seeds", None)
     base = {key: value for key, value in values.items() if key not in DROPPED}
     base.setdefault("seed", (seeds or [1])[0])
@@ -101,7 +110,10 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
     held = share_out(checked(config))
     classes = held.dataset.classes
     if not classes or held.dataset.train.y.ndim != 1:
-        raise ConfigError("this experiment has no classes to predict, so a study of classes cannot answer for it.")
+        raise ConfigError(
+            "this experiment predicts a number, and a study answers only for one class per row: 'fedatlas compare' "
+            "measures choices on its rows."
+        )
     labels = held.dataset.train.y.numpy()
     counts = np.array([np.bincount(labels[rows], minlength=classes) for rows in held.partition.clients])
     sizes = counts.sum(axis=1)
@@ -149,8 +161,8 @@ def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
 
 
 def with_baseline(user: UserExperiment, out: Path, say: Say) -> Requirements:
-    """Return the requirements with the accuracy of pooled training, trained here if it is not given."""
-    if user.asked.centralised is not None:
+    """Return the requirements with the accuracy of pooled training, trained here if it is not given and a requirement needs it."""
+    if user.asked.centralised is not None or user.asked.only_computed:
         return user.asked
     say("Training on all rows together: the baseline that every prediction starts from.")
     reached = ensure(checked(baseline(user)), out / "baseline", More(report=False)).summary["final"]["accuracy"]

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.study.design import DesignTable, StudyFile
-from fedatlas.study.levels import Factor, level_name
+from fedatlas.study.design import DesignTable, StudyFile, level_name
+from fedatlas.study.levels import Factor
 
 MOST = 1_000_000  # most combinations examined
 

@@ -1,4 +1,4 @@
-"""STUDY.toml: the question as a file, parsed once into typed values; `docs/study.md` defines the format.
+"""STUDY.toml: the question as a file, parsed once into typed values without torch; `docs/study.md` defines the format.
 
 A factor is varied over levels; a level is one or several keys of the experiment file with their values. A factor with the role
 "setting" is given for the user (how many nodes, how uneven); one with the role "choice" is the decision sought.
@@ -7,13 +7,14 @@ A factor is varied over levels; a level is one or several keys of the experiment
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from fedatlas.config import ConfigTable, bytes_of
-from fedatlas.registry import Count, config_error, refuse_flags
+from fedatlas.errors import ConfigError
+from fedatlas.registry import ConfigTable, Count, bytes_of, config_error, refuse_flags
 from fedatlas.study.plain import Plain, Row, toml_of
 
 Role = Literal["setting", "choice"]
@@ -49,6 +50,21 @@ class FactorTable(ConfigTable):
                 f"factor '{self.name}': give key together with levels; [[factor.level]] tables name their own keys"
             )
         return self
+
+
+def level_name(value: Any) -> str:
+    """Return the level name of a value: a text unchanged, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def written_levels(factor: FactorTable) -> list[LevelTable]:
+    """Return levels as tables of the keys they set; plain values get the factor's key."""
+    assert factor.level or factor.key is not None
+    tables = list(factor.level) or [LevelTable(name=level_name(x), set={factor.key or "": x}) for x in factor.levels]
+    names = [table.name for table in tables]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"factor '{factor.name}': level '{twice[0]}' occurs twice; give each level a different name.")
+    return tables
 
 
 class DesignTable(ConfigTable):

@@ -80,7 +80,7 @@ def read_counts(path: Path) -> NDArray[np.int64]:
         with path.open(encoding="utf-8", newline="") as file:
             _heading, *lines = [line for line in csv.reader(file) if line]
         counts = np.array([[int(cell) for cell in line] for line in lines], dtype=np.int64)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         text = f"{path} cannot be read as counts: give a heading, then one line per client with whole numbers of rows by class."
         raise DataError(text) from error
     if counts.ndim != 2 or not counts.size:

@@ -18,7 +18,7 @@ from fedatlas.models.registry import MODELS
 from fedatlas.registry import builders_of, field_model, keywords
 from fedatlas.runs.run_key import data_files
 from fedatlas.study.configurations import Configurations
-from fedatlas.study.design import FactorTable, LevelTable, Role, StudyFile
+from fedatlas.study.design import LevelTable, Role, StudyFile, written_levels
 from fedatlas.study.frame import reserved
 from fedatlas.study.plain import Plain, Row
 from fedatlas.transforms import TRANSFORMS
@@ -53,11 +53,6 @@ class Factor(NamedTuple):
         if name not in found:
             raise unknown_name(f"level of factor '{self.name}'", name, found)
         return found[name]
-
-
-def level_name(value: Any) -> str:
-    """Return the level name of a value: a text unchanged, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def overridden(base: Row, sets: Iterable[Row]) -> Plain:
@@ -147,16 +142,6 @@ def factors_of(study: StudyFile, known: Configurations) -> tuple[tuple[Factor, .
     if not any(factor.role == "choice" for factor in out):
         raise ConfigError("the study has no choice left: none of the optional levels of its choices is available.")
     return tuple(out), notices
-
-
-def written_levels(factor: FactorTable) -> list[LevelTable]:
-    """Return levels as tables of the keys they set; plain values get the factor's key."""
-    assert factor.level or factor.key is not None
-    tables = list(factor.level) or [LevelTable(name=level_name(x), set={factor.key or "": x}) for x in factor.levels]
-    names = [table.name for table in tables]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"factor '{factor.name}': level '{twice[0]}' occurs twice; give each level a different name.")
-    return tables
 
 
 def absence(base: Row, level: LevelTable, known: Configurations, seed: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedatlas.errors import ConfigError, nearest
+from fedatlas.errors import ConfigError, first_line, nearest
 
 Row = Mapping[str, Any]
 RunRow = Row
@@ -34,5 +34,5 @@ def toml_of(path: Path, what: str) -> tuple[str, Plain]:
         raise ConfigError(f"there is no {what} file '{path}': {hint}") from None
     except IsADirectoryError:
         raise ConfigError(f"'{path}' is a folder: name the {what} file (.toml) in it.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"'{path}' is not valid TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:  # also a number with too many digits, or tables too deep
+        raise ConfigError(f"'{path}' is not valid TOML: {first_line(error).rstrip('.')}.") from None

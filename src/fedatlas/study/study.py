@@ -1,4 +1,4 @@
-"""`Study`: a study file as a value, and its actions."""
+"""`Study`: a study file as a value, and its actions. What trains imports torch where it is called: looking needs none."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from typing import Any, NamedTuple
 
 from fedatlas.files import write_text
 from fedatlas.study import study_status
-from fedatlas.study.configurations import Configurations
-from fedatlas.study.design import StudyFile, read_study_file, study_of
-from fedatlas.study.execute import execute
-from fedatlas.study.levels import factors_of
+from fedatlas.study.design import StudyFile, read_study_file, study_of, written_levels
 from fedatlas.study.plain import Plain
-from fedatlas.study.plan import plan_of
 from fedatlas.study.table import Table
 
 RUNS = Path("runs") / "studies"  # default place of a study
@@ -48,6 +44,9 @@ class Study(NamedTuple):
 
     def run(self, out: Path | None = None, table: Path | None = None, say: Callable[[str], None] | None = None) -> bool:
         """Make all missing runs; return whether none failed. If killed at any time, a new call continues from there."""
+        from fedatlas.study.execute import execute
+        from fedatlas.study.plan import plan_of
+
         plan, tell = plan_of(self.file), say or (lambda _: None)
         with closing(Table.open(self.table(out, table), write=True)) as kept:
             if self.text:
@@ -66,10 +65,23 @@ class Study(NamedTuple):
 
     def opened(self, out: Path | None = None, table: Path | None = None) -> tuple[Table, list[str]]:
         """Return its table of runs, in which only levels that the file has now count, and sentences on those that it had."""
-        kept = Table.open(self.table(out, table))
+        from fedatlas.study.configurations import Configurations
+        from fedatlas.study.levels import factors_of
+
         factors, _ = factors_of(self.file, Configurations())
+        kept = Table.open(self.table(out, table))
         return kept, kept.narrow(self.file.name, {one.name: {level.name for level in one.levels} for one in factors})
+
+    def status(self, out: Path | None = None, table: Path | None = None) -> Plain:
+        """Return its progress: runs by status, and why some have no result. Optional levels count, even if they are not there now."""
+        with closing(Table.open(self.table(out, table))) as kept:
+            levels = {one.name: {level.name for level in written_levels(one)} for one in self.file.table.factor}
+            told = kept.narrow(self.file.name, levels)
+            return study_status.status(kept, self.file.name) | {"notices": told}
 
     def dry_run(self) -> Plain:
         """Return cells, refusals, runs and hours; nothing is kept."""
-        return study_status.preview(plan_of(self.file))
+        from fedatlas.study.plan import plan_of
+        from fedatlas.study.study_preview import preview
+
+        return preview(plan_of(self.file))

@@ -1,96 +1,15 @@
-"""A study before it runs (``--dry-run``) and its progress (``--status``). Nothing is trained for the table."""
+"""The progress of a study (``--status``), from its table only. Imports nothing from torch, so that a look takes no seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedatlas.data.sources import read_once
-from fedatlas.errors import FedatlasError
-from fedatlas.runs.preview import dry_run
-from fedatlas.setup.assembly import set_up
-from fedatlas.study.execute import PARALLEL, preload
 from fedatlas.study.measurements import levels_text
 from fedatlas.study.plain import Plain, Row
-from fedatlas.study.plan import PlannedRun, StudyPlan
 from fedatlas.study.table import ENDED, STATUSES, Table
-from fedatlas.wording import count, seconds_text
+from fedatlas.wording import count
 
-TIMED = 12  # runs timed for a forecast
 SHOWN = 20  # most sentences shown
-
-
-def preview(plan: StudyPlan) -> Plain:
-    """Return cells, those that would be refused with the reason, runs and hours.
-
-    Every cell is set up with its first seed, since some refusals need the data. Hours are the mean seconds of rounds, evaluation and
-    set-up of at most `TIMED` runs spread over all of them, times the number of runs, divided by the number of parallel runs.
-    """
-    firsts = sorted((one.runs[0] for one in plan.cells), key=by_data)
-    with read_once():
-        refused = {run.levels: why for run in firsts if (why := run.refused or refusal(run))}
-        allowed = [one for one in plan.cells if one.cell.levels not in refused]
-        runs = {
-            "baseline": [run for run in plan.baselines if run.config],
-            "tuning": [run for one in allowed for run in one.trials if run.config],
-            "cell": [run for one in allowed for run in one.runs if run.config],
-        }
-        each = timed(sorted((run for run in firsts if run.levels not in refused), key=lambda run: run.levels))
-    parallel = plan.study.table.execute.parallel or PARALLEL
-    every = len({run.keys.run_key for kind in runs.values() for run in kind})
-    return {
-        "study": plan.study.name,
-        "settings": len({one.cell.setting for one in plan.cells}),
-        "cells": len(plan.cells),
-        "holdout": sum(one.cell.holdout for one in plan.cells),
-        "refused": [{"levels": dict(levels), "reason": why} for levels, why in sorted(refused.items())],
-        "runs": every,
-        "runs_by_kind": {kind: len(found) for kind, found in runs.items()},
-        "seconds_a_run": each,
-        "timed": min(TIMED, len(firsts)),
-        "parallel": parallel,
-        "hours": every * each / parallel / 3600,
-        "notices": list(plan.notices),
-    }
-
-
-def by_data(run: PlannedRun) -> tuple[str, int]:
-    """Return a key that groups runs with the same rows, so that these are read once; otherwise the order is kept."""
-    return ("", 0) if run.config is None else (run.config.data.model_dump_json(), run.seed)
-
-
-def refusal(run: PlannedRun) -> str:
-    """Return the sentence that refuses a run once its data are read; "" if it would start."""
-    assert run.checked is not None
-    preload(run.checked.config, run.seed)
-    try:
-        set_up(run.checked)
-    except FedatlasError as error:
-        return str(error)
-    return ""
-
-
-def timed(runs: Sequence[PlannedRun]) -> float:
-    """Return the mean seconds of a run, timed on a few spread over all; 0 for no runs."""
-    step = max(1, -(-len(runs) // TIMED))
-    some = [run.checked for run in runs[::step] if run.checked is not None]
-    seconds = [float(dry_run(whole, baselines=False)["seconds_about"]) for whole in some]
-    return sum(seconds) / max(len(seconds), 1)
-
-
-def show_preview(found: Row) -> list[str]:
-    """Return `preview` as text, one line per item."""
-    kinds = found["runs_by_kind"]
-    held = f", {found['holdout']} of them in held-out settings" if found["holdout"] else ""
-    tried = f", {count(kinds['tuning'], 'trial')} of rates" if kinds["tuning"] else ""
-    whole, one = seconds_text(3600 * found["hours"]), seconds_text(found["seconds_a_run"])
-    timed = f"{one} per run, timed on {count(found['timed'], 'cell')}, without the start of each process"
-    return [
-        f"Study {found['study']}: {count(found['settings'], 'setting')}, {count(found['cells'], 'cell')}{held}.",
-        f"{count(found['runs'], 'run')}: {kinds['cell']} of cells, {count(kinds['baseline'], 'baseline')}{tried}.",
-        *show_reasons(found["refused"], "would be refused"),
-        *found["notices"],
-        f"About {whole} with {found['parallel']} at once: {timed}. Nothing was trained.",
-    ]
 
 
 def show_reasons(found: Iterable[Row], what: str) -> list[str]:
@@ -111,8 +30,7 @@ def reasons(table: Table, study: str, statuses: Sequence[str]) -> list[Plain]:
     """Return status, sentence, levels and seed of a study's runs with one of these statuses."""
     found = [
         {"status": one["status"], "reason": one["reason"], "levels": one["levels"], "seed": one["seed"]}
-        for one in table.members(study)
-        if one["status"] in statuses
+        for one in table.members(study, statuses)
     ]
     return sorted(found, key=lambda one: (one["status"], str(one["levels"]), one["seed"]))
 
@@ -129,4 +47,4 @@ def show_status(found: Row) -> list[str]:
     out = [f"Study {found['study']} in {found['table']}: {runs or 'no runs'}."]
     for state in STATUSES:
         out += show_reasons([one for one in found["reasons"] if one["status"] == state], state)
-    return out
+    return [*out, *found.get("notices", ())]

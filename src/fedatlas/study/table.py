@@ -13,6 +13,7 @@ import os
 import socket
 import sqlite3
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -295,10 +296,11 @@ class Table:
         """
         known = self.factors(study) if study in self.studies() else {}
         gone = {name: set(one["levels"]) - set(levels[name]) for name, one in known.items() if name in levels}
-        runs = [row["levels"] for row in self.members(study)]
+        self.without = {}
+        runs = self._levels(study) if any(gone.values()) else []
         told = [
             f"Level '{level}' of factor '{name}' is no longer in the study's file; left out: "
-            f"{count(sum(at.get(name) == level for at in runs), 'run')}."
+            f"{count(sum(at.get(name) == level for _, _, at in runs), 'run')}."
             for name, one in gone.items()
             for level in sorted(one)
         ]
@@ -308,23 +310,31 @@ class Table:
     def _counts(self, levels: Row) -> bool:
         return not any(levels.get(name) in gone for name, gone in self.without.items())
 
+    def _levels(self, study: str) -> list[tuple[str, str, Plain]]:
+        """Return (run_key, status, levels) of the members of a study that count; much faster than `members`."""
+        found = self.db.execute(
+            "SELECT run_key, status, levels FROM members JOIN runs USING (run_key) WHERE study = ?", (study,)
+        )
+        rows = [(key, status, json.loads(levels)) for key, status, levels in found]
+        return [row for row in rows if self._counts(row[2])]
+
     def counts(self, study: str) -> dict[str, int]:
         """Return status -> runs of a study, each counted once."""
         if self.without:
-            once = {row["run_key"]: row["status"] for row in self.members(study)}
-            return {status: list(once.values()).count(status) for status in STATUSES}
+            once = {key: status for key, status, _ in self._levels(study)}
+            return dict.fromkeys(STATUSES, 0) | Counter(once.values())
         found = self.db.execute(
             "SELECT status, count(DISTINCT run_key) FROM runs JOIN members USING (run_key) WHERE study = ? GROUP BY status",
             (study,),
         )
         return dict.fromkeys(STATUSES, 0) | dict(found.fetchall())
 
-    def members(self, study: str) -> list[Plain]:
-        """Return the runs of a study with their levels, in a fixed order."""
+    def members(self, study: str, statuses: Sequence[str] = STATUSES) -> list[Plain]:
+        """Return the runs of a study that have one of these statuses, with their levels, in a fixed order."""
         found = self.db.execute(
-            f"SELECT {', '.join(MEMBER)} FROM members JOIN runs USING (run_key) WHERE study = ?"  # noqa: S608  (names of columns)
-            " ORDER BY kind, levels, rates, seed",
-            (study,),
+            f"SELECT {', '.join(MEMBER)} FROM members JOIN runs USING (run_key)"  # noqa: S608  (names of columns)
+            f" WHERE study = ? AND status IN ({', '.join('?' * len(statuses))}) ORDER BY kind, levels, rates, seed",
+            (study, *statuses),
         )
         rows = [dict(zip(MEMBER, row, strict=True)) for row in found]
         for row in rows:

@@ -1,0 +1,72 @@
+"""Notes on epsilon for a reader who has to decide by it: whom it protects, at which delta, whom to trust, what picking rates costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedatlas.privacy.mechanisms import of_table
+from fedatlas.recommender.epsilon import epsilons, release_of
+from fedatlas.recommender.requirements import Requirements
+from fedatlas.recommender.shipped import Basis
+from fedatlas.study.plain import Row
+from fedatlas.wording import count, odds_text
+
+UNITS = {"client": "one node with all its rows", "record": "one row"}
+
+
+def privacy_notes(basis: Basis, asked: Requirements, answer: Row, *, measure: bool) -> list[str]:
+    """Return notes on the epsilon of the choices that an answer names; none if none of them adds noise.
+
+    ``measure``: the choices were also run on the user's data.
+    """
+    nodes, out = round(answer["setting"]["nodes"]), []
+    for entry in [*answer["top"], *filter(None, [answer["nearest_miss"]])]:
+        plain = basis.configurations[_measured_in(basis, entry["choice"]), entry["choice"]]
+        out += _of_choice(plain, entry, nodes, asked.delta, _tries(basis))
+    if not out:
+        return []
+    if measure:
+        out.append(
+            "Measuring ran on your rows without secret noise, so the choice itself and its figures are not private."
+        )
+    elif asked.experiment is not None:
+        out.append("Epsilon is that of the final run: your rows were read for this answer without noise.")
+    return list(dict.fromkeys(out))
+
+
+def _of_choice(plain: Mapping[str, Any], entry: Row, nodes: int, delta: float | None, tries: int) -> Iterator[str]:
+    """Yield the notes on one candidate."""
+    name, rounds = entry["choice"], entry["rounds"]
+    event = release_of(plain, nodes, rounds)
+    if event is None or event.multiplier == 0:
+        return
+    at = event.delta if delta is None else delta
+    (once,) = epsilons(plain, nodes, [rounds], delta) or [math.nan]
+    where = f"at delta = {at:g}" if at else "with no delta"
+    yield (
+        f"Epsilon {once:.3g} of {name} protects {UNITS[event.unit]}, {where}: the models of the run shift the odds of any guess "
+        f"about it by {odds_text(once)}."
+    )
+    if event.unit == "client" and at >= 1 / nodes:
+        yield f"A delta of {at:g} is 1/{nodes:,} or more, which promises nothing to {nodes:,} nodes: set privacy.delta lower."
+    for one in map(of_table, plain.get("privacy") or ()):
+        yield f"Under {name} the server learns {one.learns.server}."
+    if tries > 1 and (again := epsilons(plain, nodes, [rounds], delta, runs=tries + 1)):
+        yield (
+            f"The rate in the file was picked in the study and costs no epsilon: trying the study's {count(tries, 'rate')} on your "
+            f"rows under the same noise, and then running {name}, makes it {again[0]:.3g}."
+        )
+
+
+def _measured_in(basis: Basis, choice: str) -> int:
+    """Return a setting in which a choice was run."""
+    return next(i for i, name in basis.configurations if name == choice)
+
+
+def _tries(basis: Basis) -> int:
+    """Return how many combinations of rates the study tried in every cell."""
+    return int(np.prod([len(values) for values in basis.rates.values()])) if basis.rates else 0
