@@ -2,6 +2,7 @@
 
     FedatlasError
     ├── ConfigError       the experiment asks for something unknown, impossible or unsound
+    │   └── ValueMistake  a value in the file is wrong, whatever else the file says
     ├── DataError         the data cannot be used as they are
     ├── ProtocolError     a party, or a worker acting as one, broke the rules of a round
     ├── PrivacyError      a privacy mechanism would not keep its promise
@@ -28,6 +29,10 @@ class FedatlasError(Exception):
 
 class ConfigError(FedatlasError):
     """The experiment asks for something unknown, impossible or unsound."""
+
+
+class ValueMistake(ConfigError):
+    """A value in the file is of a wrong type or outside its bounds, whatever else the file says."""
 
 
 class DataError(FedatlasError):

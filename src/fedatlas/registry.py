@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fedatlas.errors import ConfigError, first_line, nearest, unknown_name
+from fedatlas.errors import ConfigError, ValueMistake, first_line, nearest, unknown_name
 from fedatlas.spelling import unknown_argument, unknown_key
 
 Builder = Callable[..., Any]
@@ -154,10 +154,10 @@ def schema_of(builder: Builder) -> tuple[PlainValues, type[BaseModel]]:
 
 
 def refuse_flag(where: str, value: Any, hint: Any) -> None:
-    """Raise ConfigError for true or false in place of a number, which pydantic would take for 1 or 0."""
+    """Raise ValueMistake for true or false in place of a number, which pydantic would take for 1 or 0."""
     wanted = in_words(hint)
     if isinstance(value, bool) and KINDS[bool] not in wanted and wanted != KINDS[Any]:
-        raise ConfigError(f"{where} = {shown(value)}: expected {'a ' if wanted[0].isalpha() else ''}{wanted}.")
+        raise ValueMistake(f"{where} = {shown(value)}: expected {'a ' if wanted[0].isalpha() else ''}{wanted}.")
 
 
 def refuse_flags(given: Mapping[str, Any], model: type[BaseModel], table: str = "") -> None:
@@ -181,7 +181,10 @@ def bytes_of(text: str) -> int:
 
 
 def config_error(error: ValidationError, table: str = "", model: type[BaseModel] | None = None) -> ConfigError:
-    """Return the first problem that pydantic found, as one sentence with the key, the expected and the given value."""
+    """Return the first problem that pydantic found, as one sentence with the key, the expected and the given value.
+
+    A `ValueMistake` where the value of one key is wrong by itself.
+    """
     every = error.errors(include_url=False)
     first = every[0]
     alike = [
@@ -199,17 +202,18 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
         )
     if first["type"] == "value_error":  # a sentence of ours
         said = first["msg"].removeprefix("Value error, ")
-        return ConfigError(f"{said}." if not where or where.split(".")[0] in said else f"{where}: {said}.")
+        kind = ValueMistake if parts else ConfigError  # without a key, several do not go together
+        return kind(f"{said}." if not where or where.split(".")[0] in said else f"{where}: {said}.")
     place = [x for x in first["loc"] if isinstance(x, int)]
     if first["type"] == "missing" and not place:
-        return ConfigError(f"{where or 'experiment'}: this key is required.")
+        return ValueMistake(f"{where or 'experiment'}: this key is required.")
     wanted = " or ".join(dict.fromkeys(expected(e) for e in alike if _keys(e) == parts))
     if place:
         entry = f"its value number {place[-1] + 1} is " + (
             "missing" if first["type"] == "missing" else shown(first.get("input"))
         )
-        return ConfigError(f"{where}: {entry}, expected {wanted}.")
-    return ConfigError(f"{where or 'experiment'} = {shown(first.get('input'))}: expected {wanted}.")
+        return ValueMistake(f"{where}: {entry}, expected {wanted}.")
+    return ValueMistake(f"{where or 'experiment'} = {shown(first.get('input'))}: expected {wanted}.")
 
 
 def _keys(error: Mapping[str, Any]) -> list[str]:

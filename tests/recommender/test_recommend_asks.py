@@ -91,7 +91,7 @@ def test_what_lacks_is_named(key: str):
         ({"accuracy": 0.9}, r"'accuracy' stands at the top of the file: write it under \[at_least\], \[at_most\] or \[weights\]\."),
         ({"federation": {**INSIDE, "server_sees": "sums"}}, r"'server_sees' stands under \[federation\]: write it under \[privacy\]\."),
         ({"federation": {**INSIDE, "study": "small"}}, r"'study' stands under \[federation\]: move it to the top of the file"),
-        ({"federation": {**INSIDE, "privacy": {}}}, r"the table 'privacy' stands under \[federation\]: write it with a heading, \[privacy\]"),
+        ({"federation": {**INSIDE, "privacy": {}}}, r"the table 'privacy' stands under \[federation\]: write it with a heading"),
         ({"at_most": {"delta": 1e-5}}, r"'delta' stands under \[at_most\]: write it under \[privacy\]\."),
         ({"federation": {**INSIDE, "nodes": 12.5}}, r"federation\.nodes is 12\.5: give a whole number\."),
         ({"federation": {**INSIDE, "rows": 3000.5}}, r"federation\.rows is 3000\.5: give a whole number\."),

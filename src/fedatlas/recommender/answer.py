@@ -95,11 +95,10 @@ def _quality(fitted: Fitted, asked: Requirements, at: Floats, measured: Forecast
 
 def _without_quality(entry: Plain) -> Plain:
     """Return a candidate without any figure that rests on a forecast of quality."""
-    hidden = {name: dict.fromkeys(one) for name, one in entry["predicted"].items() if RESPONSES[name].quality}
-    unknown = {key: None for key in ("utility", "chance", "finishes", "front") if key in entry}
-    return {**entry, "predicted": {**entry["predicted"], **hidden}, **unknown} | (
-        {"evidence": []} if "evidence" in entry else {}
-    )
+    known = {name: one for name, one in entry["predicted"].items() if not RESPONSES[name].quality}
+    hidden = {name: dict.fromkeys(("value", "low", "high")) for name in entry["predicted"].keys() - known}
+    rests = {"utility": None, "chance": None, "finishes": None, "front": None, "evidence": []}
+    return {**entry, "predicted": {**known, **hidden}, **{key: x for key, x in rests.items() if key in entry}}
 
 
 def outside(fitted: Fitted, at: Floats) -> list[str]:
@@ -230,8 +229,8 @@ def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: 
     Of those equally likely, the one whose costs exceed their limits least, then that of the largest utility.
     """
     known = ranking.permitted[:, None] & np.isfinite(ranking.utility)
-    endless = np.any([np.isinf(seen.values[limit.response]) for limit in asked.limits()] or [False], axis=0)
-    known = known & ~endless if (known & ~endless).any() else known
+    finite = np.all([~np.isinf(seen.values[limit.response]) for limit in asked.limits()], axis=0) & known
+    known = finite if finite.any() else known
     if not known.any():
         return None
     places = [(int(j), int(r)) for j, r in np.argwhere(known)]

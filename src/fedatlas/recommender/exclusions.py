@@ -12,12 +12,11 @@ NOISE = "it adds noise, which costs accuracy: limit at_most.epsilon to allow it.
 
 def excluded(fitted: Fitted, asked: Requirements) -> dict[str, str]:
     """Return choice -> why it is excluded: the server would see more than is allowed, or it adds noise that nobody asked for."""
-    noised = np.isfinite(fitted.costs["epsilon"]).any(axis=(0, 2)) if "epsilon" in fitted.costs else []
-    noisy = dict(zip(fitted.choices, noised, strict=False))
+    noised = np.isfinite(fitted.costs["epsilon"]).any(axis=(0, 2))
     out = {}
-    for name, sees in zip(fitted.choices, fitted.sees, strict=True):
+    for name, sees, noisy in zip(fitted.choices, fitted.sees, noised, strict=True):
         if SEES.index(sees) < SEES.index(asked.server_sees):
             out[name] = f"the server sees {sees}, but privacy.server_sees asks for {asked.server_sees}."
-        elif noisy.get(name) and not asked.noise_asked:
+        elif noisy and not asked.noise_asked:
             out[name] = NOISE
     return out

@@ -23,7 +23,8 @@ def privacy_notes(basis: Basis, asked: Requirements, answer: Row, *, measure: bo
 
     ``measure``: the choices were also run on the user's data.
     """
-    nodes, out = round(answer["setting"]["nodes"]), []
+    nodes = round(answer["setting"]["nodes"])
+    out: list[str] = []
     for entry in [*answer["top"], *filter(None, [answer["nearest_miss"]])]:
         plain = basis.configurations[_measured_in(basis, entry["choice"]), entry["choice"]]
         out += _of_choice(plain, entry, nodes, asked.delta, _tries(basis))

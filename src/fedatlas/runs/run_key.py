@@ -22,7 +22,7 @@ from fedatlas.data.cells import now
 from fedatlas.data.kept import located
 from fedatlas.data.store import Store, sha256
 from fedatlas.data.store import cache as cache_folder
-from fedatlas.errors import ConfigError, DataError, FedatlasError
+from fedatlas.errors import ConfigError, DataError, FedatlasError, ValueMistake
 from fedatlas.files import write_json
 from fedatlas.privacy.mechanisms import every, for_all_rounds
 from fedatlas.setup.checked import Checked
@@ -46,6 +46,7 @@ class Described(NamedTuple):
     checked: Checked | None
     refused: str
     resolved: Checked | None = None  # also where only the checks refuse it
+    mistaken: bool = False  # refused for a value that is wrong, whatever else the file says
 
 
 class RunKeys(NamedTuple):
@@ -85,7 +86,7 @@ def described(values: Mapping[str, Any]) -> Described:
         plain = whole.of_rows().config.plain()
         check(whole)
     except FedatlasError as error:
-        return Described(plain, None, str(error), whole)
+        return Described(plain, None, str(error), whole, isinstance(error, ValueMistake))
     return Described(plain, whole, "", whole)
 
 

@@ -26,7 +26,9 @@ def toml_of(path: Path, what: str) -> tuple[str, Plain]:
     """Return (text, values) of a TOML file; ConfigError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
+        values = tomllib.loads(text)
+        refuse_long(values)
+        return text, values
     except FileNotFoundError:
         beside = sorted(each.name for each in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         near = nearest(path.name, beside)
@@ -36,3 +38,11 @@ def toml_of(path: Path, what: str) -> tuple[str, Plain]:
         raise ConfigError(f"'{path}' is a folder: name the {what} file (.toml) in it.") from None
     except (ValueError, RecursionError) as error:  # also a number with too many digits, or tables too deep
         raise ConfigError(f"'{path}' is not valid TOML: {first_line(error).rstrip('.')}.") from None
+
+
+def refuse_long(value: Any) -> None:
+    """Raise ValueError for a whole number of more than 64 bits, which TOML 1.0 forbids and no table could hold."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"a whole number has {len(str(abs(value)))} digits")
+    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        refuse_long(each)

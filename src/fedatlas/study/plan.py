@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from fedatlas.config import ExperimentConfig
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, ValueMistake
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.runs.run_key import Described, RunKeys, data_hashes, keys
 from fedatlas.setup.checked import Checked
@@ -68,10 +68,17 @@ class StudyPlan(NamedTuple):
         by_name = {factor.name: factor for factor in self.factors}
         return overridden(self.study.base, [*(by_name[name].level(level).set for name, level in levels), dict(rates)])
 
+    def meant(self, values: Plain, seed: int) -> Described:
+        """Return what the values of an experiment mean; ConfigError for a value that is wrong, whatever else the file says."""
+        found = self.configurations.described(values, seed)
+        if found.mistaken:
+            raise ValueMistake(found.refused)
+        return found
+
     def picked_runs(self, cell: Cell, rates: Rates = ()) -> tuple[PlannedRun, ...]:
         """Return the runs of a cell with each seed, with the rates picked for it."""
         seeds = sorted(self.study.table.seeds)
-        found = self.configurations.described(self.values_of(cell.levels, rates), seeds[0])
+        found = self.meant(self.values_of(cell.levels, rates), seeds[0])
         return with_seeds("holdout" if cell.holdout else "cell", cell.levels, rates, found, seeds)
 
 
@@ -81,6 +88,8 @@ def plan_of(study: StudyFile) -> StudyPlan:
     factors, notices = factors_of(study, known)
     cells, plan = cells_of(study, factors), StudyPlan(study, factors, tuple(notices), known)
     planned = tuple(runs_of_cell(plan, cell) for cell in cells)
+    if all(run.refused for one in planned for run in one.runs):
+        raise ConfigError(f"the study has no cell that can run: {planned[0].runs[0].refused}")
     settings = dict.fromkeys(cell.setting for cell in cells)
     names = ("centralised", "local_only") if study.table.alone else ("centralised",)
     baselines = [run for setting in settings for name in names for run in baselines_of(plan, setting, name)]
@@ -109,7 +118,7 @@ def runs_of_cell(plan: StudyPlan, cell: Cell) -> CellRuns:
         rates = tuple(zip(tuning.keys, tried, strict=True))
         values = plan.values_of(cell.levels, rates)
         judge_on_validation(values, tuning.validation)
-        found = plan.configurations.described(values, tuning.seed)
+        found = plan.meant(values, tuning.seed)
         trials += with_seeds("tuning", cell.levels, rates, found, [tuning.seed])
     return CellRuns(cell, tuple(trials), runs)
 
