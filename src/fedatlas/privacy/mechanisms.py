@@ -12,7 +12,7 @@ nbafl      noise at the clients and at the server, as the paper has it  P2, Wei 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.local_dp.mechanism import local_dp
@@ -53,6 +53,14 @@ def made(name: str, keys: Mapping[str, Any] | None = None) -> Mechanism:
 def of_table(table: Mapping[str, Any]) -> Mechanism:
     """Return the mechanism of a table of plain values."""
     return made(table["name"], {key: value for key, value in table.items() if key != "name"})
+
+
+def server_sees(mechanisms: Iterable[Mechanism]) -> Literal["models", "sums", "noisy_sums"]:
+    """Return what the server sees of single clients under some mechanisms; "models" also under noise, if it reads what each sends."""
+    used = tuple(mechanisms)
+    if not any(one.sums_only == "wholly" for one in used):
+        return "models"
+    return "noisy_sums" if any(one.noise is not None for one in used) else "sums"
 
 
 def for_all_rounds(names: Iterable[str]) -> str:

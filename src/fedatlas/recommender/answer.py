@@ -1,8 +1,8 @@
 """The recommended configurations for given requirements, with evidence (X12): an answer of plain values, or none and the nearest miss.
 
-Quality is predicted and has an interval. Costs are computed: those of the nearest measured setting, bytes and messages in
-proportion to nodes, operations and CPU-seconds to rows, unless ``computed`` gives the user's own. Only measured choices are ever
-named.
+Quality is predicted and has an interval. Costs are computed: those of the nearest measured setting (`choice_costs`), bytes and
+messages in proportion to nodes, operations and CPU-seconds to rows, unless ``computed`` gives the user's own. Only measured choices,
+and their masked twins, are ever named.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedatlas.errors import ConfigError
+from fedatlas.recommender.choice_costs import costs_at
 from fedatlas.recommender.contest import Fitted, from_logit, logit, predict_gaps, quantiles
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, forecast, pick, rank
@@ -130,25 +131,10 @@ def forecast_at(
     """Return the forecast of every choice and number of rounds in a federation with features ``at``."""
     gaps = {quality: predict_gaps(fitted, at, quality) for quality in fitted.gaps}
     costs, level = (
-        _nearest_costs(fitted, at) | dict(computed or {}),
+        costs_at(fitted, at) | dict(computed or {}),
         None if centralised is None else logit(centralised),
     )
     return forecast(fitted, at, gaps, level, costs, np.arange(len(fitted.x)))
-
-
-def _nearest_costs(fitted: Fitted, at: Floats) -> dict[str, Floats]:
-    """Return cost -> (J, R) of the nearest setting with measurements of the choice, in proportion to nodes or rows."""
-    found = {cost: np.full(y.shape[1:], np.nan) for cost, y in fitted.costs.items()}
-    order = fitted.nearest(at)
-    for j in range(len(fitted.choices)):
-        near = next((i for i in order if np.isfinite(fitted.costs["bytes"][i, j]).any()), None)
-        if near is None:
-            continue
-        nodes = float(np.exp(at[0] - fitted.x[near, 0]))
-        factor = {"nodes": nodes, "rows": nodes * float(np.exp(at[1] - fitted.x[near, 1])), "": 1.0}
-        for cost, values in fitted.costs.items():
-            found[cost][j] = values[near, j] * factor[RESPONSES[cost].grows]
-    return found
 
 
 def _named(fitted: Fitted, seen: Forecast, asked: Requirements, place: Place) -> Plain:

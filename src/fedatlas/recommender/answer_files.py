@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -40,17 +39,13 @@ def configured(basis: Basis, near: int, entry: Row) -> Plain:
 
     It has secret noise, the default engine and checkpoints, and absolute paths of files that exist.
     """
-    plain = copy.deepcopy(dict(basis.configurations[near, entry["choice"]]))
+    plain = basis.configuration(near, entry["choice"])
     plain["rounds"] = entry["rounds"]
     for key in ("engine", "checkpoint", "observe"):
         plain.pop(key, None)
     for table in plain.get("privacy") or ():
         if table.get("noise") == "seed":
             table["noise"] = "os"
-    data = plain.get("data", {})
-    for key in ("constants", "path", "test_file"):
-        if isinstance(data.get(key), str) and (basis.folder / data[key]).is_file():
-            data[key] = str((basis.folder / data[key]).resolve())
     return plain
 
 

@@ -17,6 +17,7 @@ from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.privacy_notes import privacy_notes
 from fedatlas.recommender.requirements import Requirements, read_requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study
+from fedatlas.recommender.twins import barred_twins, offered, twin_notes
 from fedatlas.study.plain import Plain, Row
 
 OUT = Path("runs") / "recommendations"
@@ -66,11 +67,14 @@ def by_experiment(basis: Basis, asked: Requirements, path: Path, out: Path, *, m
 
 def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
     """Return the answer if nodes, rows and heterogeneity are given: no data are read."""
+    basis = offered(basis, asked)
     fitted = basis.fitted
     at = features_asked(fitted, asked)
     plain = forecast_at(fitted, at, asked.centralised).values["epsilon"]
     computed = {"epsilon": epsilon_for(basis, asked, at, plain)}
-    answer = answer_for(fitted, asked, computed=computed)
+    barred = barred_twins(basis, fitted.nearest(at), asked.nodes)
+    answer = answer_for(fitted, asked, computed=computed, barred=barred)
+    answer["notes"] += twin_notes(basis, fitted.nearest(at), [entry["choice"] for entry in answer["top"]])
     for i, entry in enumerate(answer["top"]):
         near = basis.near(fitted.nearest(at), entry["choice"])
         where = ", ".join(fitted.settings[near])

@@ -9,7 +9,7 @@ between a left-out setting and its prediction, the residual, gives the intervals
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,7 @@ class Fitted(NamedTuple):
     references: tuple[str, ...]  # FedAvg, then its masked twin
     new_data: bool = True
     """True if the requirements concern data outside the study: then whole data sets are left out, if there are several."""
+    twins: Mapping[str, str] = {}  # masked choice -> the same without masks, whose quality it has
 
     def left_out(self) -> dict[str, Floats]:
         """Return quality -> predictions of left-out settings."""
@@ -143,6 +144,7 @@ def fit_study(study: Measurements, way: str | None = None) -> Fitted:
         by_data,
         score,
         study.references,
+        twins=study.twins,
     )
 
 

@@ -83,7 +83,7 @@ def study_of(user: UserExperiment, names: Sequence[str], rounds: int) -> Study:
     levels = [{"name": name, "set": dict(user.basis.sets[name])} for name in names]
     base = {key: value for key, value in user.base.items() if key != "seed"}
     tables: Plain = {
-        "base": {**base, "local": user.local(names[0]), "rounds": rounds},
+        "base": {**base, "local": user.baseline_local(), "rounds": rounds},
         "seeds": list(SEEDS),
         "factor": [{"name": "choice", "role": "choice", "level": levels}],
     }

@@ -6,6 +6,7 @@ A shipped study is a folder with ``study.json`` (names, hashes, the keys set by 
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import zipfile
@@ -21,8 +22,9 @@ from fedatlas.errors import ConfigError, DataError, unknown_name
 from fedatlas.files import write_bytes, write_json
 from fedatlas.recommender.contest import Fitted, fit_study
 from fedatlas.recommender.epsilon import for_any_nodes
+from fedatlas.recommender.masks import admitted_nodes
 from fedatlas.recommender.predictors import Kernel
-from fedatlas.study.measurements import Measurements
+from fedatlas.study.measurements import Floats, Ints, Measurements
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.read_measurements import measured
 from fedatlas.study.table import Table, packed, unpacked
@@ -44,7 +46,7 @@ PLAIN = (
 )  # fields of `Fitted`
 ARRAY = ("x", "scale", "finishes")
 BY_NAME = ("costs", "gaps", "levels", "by_setting", "by_data")  # response -> array
-OF_BASIS = ("twins", "sets", "rates", "epsilon")
+OF_BASIS = ("twins", "sets", "rates", "epsilon", "baseline")
 
 
 class Basis(NamedTuple):
@@ -62,10 +64,30 @@ class Basis(NamedTuple):
         str, list[float]
     ]  # choice -> epsilon after `Fitted.rounds`, if it is the same for any number of nodes
     about: Row  # hashes, seeds, runs by status
+    baseline: Row  # local work of the baseline that gaps are measured to; {} if unknown
+    apart: Floats  # (n, J) largest difference of accuracy between seeds at the last round; nan if unknown
+    masked: Ints | None = None  # (n, J, 2) fewest and most nodes under masks (`masks`); None: not asked yet
+    without_runs: tuple[str, ...] = ()  # choices that were never run: masked twins (`twins`)
 
     def near(self, order: np.ndarray, choice: str) -> int:
         """Return the first of some settings in which a choice was run."""
         return next(int(i) for i in order if (int(i), choice) in self.configurations)
+
+    def configuration(self, place: int, choice: str) -> Plain:
+        """Return a copy of the configuration of a choice in a setting, with absolute paths of files that exist."""
+        plain = copy.deepcopy(dict(self.configurations[place, choice]))
+        data = plain.get("data", {})
+        for key in ("constants", "path", "test_file"):
+            if isinstance(data.get(key), str) and (self.folder / data[key]).is_file():
+                data[key] = str((self.folder / data[key]).resolve())
+        return plain
+
+    def nodes_under_masks(self) -> Ints:
+        """Return (n, J, 2) the fewest and most nodes of each choice under masks, as kept or as the refusals say now."""
+        if self.masked is not None:
+            return self.masked
+        plains = {at: self.configuration(*at) for at in self.configurations}
+        return admitted_nodes(plains, len(self.fitted.settings), self.fitted.choices)
 
 
 def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> Basis:
@@ -110,7 +132,17 @@ def basis_of(table: Table, study: str | None = None, *, whole: bool = False) -> 
             "runs": dict(sorted(statuses.items())),
             "seeds": sorted({row["seed"] for row in found if row["kind"] == "cell"}),
         },
+        baseline=next((row["configuration"]["local"] for row in here if row["kind"] == "baseline"), {}),
+        apart=seeds_apart(read),
     )
+
+
+def seeds_apart(read: Measurements) -> Floats:
+    """Return (n, J) the largest difference of accuracy between the seeds of a cell at its last round; nan with fewer than two."""
+    values = read.by_cell("accuracy")
+    known = np.isfinite(values)
+    spread = np.where(known, values, -np.inf).max(axis=2) - np.where(known, values, np.inf).min(axis=2)
+    return np.where(known.sum(axis=2) > 1, spread, np.nan)
 
 
 def finished_settings(read: Measurements, found: Sequence[Row]) -> Measurements:
@@ -130,6 +162,7 @@ def save(table: Table, study: str | None, folder: Path) -> Basis:
     arrays |= {f"{kind}/{name}": values for kind in BY_NAME for name, values in getattr(f, kind).items()}
     arrays["kernels"] = np.array([[*k.lengths, k.left_over, k.noise] for k in f.kernels])
     told = [[*at, basis.picked[at], plain] for at, plain in basis.configurations.items()]
+    arrays |= {"apart": basis.apart, "masked": basis.nodes_under_masks()}
     arrays["configurations"] = np.frombuffer(packed(told), dtype=np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
     kept = io.BytesIO()
@@ -188,12 +221,15 @@ def _basis(names: Row, arrays: Mapping[str, np.ndarray], folder: Path) -> Basis:
     fields["settings"] = [tuple(name) for name in names["settings"]]
     fields["kernels"] = [Kernel(row[:-2], float(row[-2]), float(row[-1])) for row in arrays["kernels"]]
     told = unpacked(arrays["configurations"].tobytes())
+    names = {"baseline": {}, **names}  # not kept by older versions
     return Basis(
         name=names["name"],
         folder=folder,
-        fitted=Fitted(**fields),
+        fitted=Fitted(**fields, twins=names["twins"]),
         picked={(i, choice): rates for i, choice, rates, _ in told},
         configurations={(i, choice): plain for i, choice, _, plain in told},
         about=names["about"],
+        apart=arrays.get("apart", np.full(fields["finishes"].shape, np.nan)),
+        masked=arrays.get("masked"),
         **{name: names[name] for name in OF_BASIS},
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedatlas.recommender.choice_costs import costs_in
 from fedatlas.recommender.contest import Fitted, from_logit
 from fedatlas.recommender.ranking import Forecast, Place, forecast, holds, pick, rank
 from fedatlas.recommender.requirements import Requirements
@@ -70,7 +71,7 @@ def tally(trials: Sequence[LeftOutTrial]) -> dict[str, int]:
 
 def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
     """Return the trial of setting ``i`` as if it had not been measured; its costs, which are computed, are its own."""
-    costs = {cost: y[i] for cost, y in fitted.costs.items()}
+    costs = costs_in(fitted, i)
     costs["seconds"] = costs["cpu_seconds"]  # wall-clock: that of its one process
     gaps = {quality: y[i] for quality, y in fitted.left_out().items() if quality in fitted.gaps}
     level = None if asked.centralised is None else fitted.levels["accuracy"][i]

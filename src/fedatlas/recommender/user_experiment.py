@@ -7,9 +7,9 @@ these were measured. Data, partition and model stay the user's.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,16 +17,21 @@ from fedatlas.config import ExperimentConfig, parse
 from fedatlas.config.parties import VERTICAL
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.privacy.mechanisms import of_table
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, epsilon_for, obtained, write_experiment
 from fedatlas.recommender.epsilon import stated_at
+from fedatlas.recommender.masks import MASKS, mask_table
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
+from fedatlas.recommender.twins import barred_twins, offered, twin_notes
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import share_out
+from fedatlas.setup.cohort import draw_round
+from fedatlas.setup.privacy_refusals import fewest_of
 from fedatlas.setup.refusals import checked
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.levels import overridden
@@ -44,11 +49,17 @@ class UserExperiment(NamedTuple):
     base: Plain  # without the keys that choices set
     asked: Requirements  # with nodes, rows, classes, h and the baseline's accuracy
     at: Floats  # the features of its federation
+    sizes: Mapping[int, int]  # client -> its training rows
 
     def local(self, choice: str) -> Plain:
         """Return the local work of the study under a choice, in the nearest setting."""
         found: Plain = copy.deepcopy(self.basis.configurations[self.near(choice), choice]["local"])
         return found
+
+    def baseline_local(self) -> Plain:
+        """Return the local work of the study's baseline, whose rate is its own and not one picked for a choice."""
+        choice = [*self.basis.fitted.references, *self.basis.fitted.choices][0]
+        return copy.deepcopy(dict(self.basis.baseline)) or self.local(choice)
 
     def near(self, choice: str) -> int:
         """Return the nearest setting in which a choice was run."""
@@ -60,16 +71,23 @@ class UserExperiment(NamedTuple):
         sets = [self.basis.sets[choice], dict(picked), {"rounds": rounds}]
         return overridden({**self.base, "local": self.local(choice)}, sets)
 
+    def with_masks(self, twin: str, **keys: Any) -> UserExperiment:
+        """Return the experiment with other keys of a twin's masks."""
+        others = [table for table in self.basis.sets[twin]["privacy"] if table["name"] != MASKS]
+        sets = {**self.basis.sets[twin], "privacy": [*others, mask_table(**keys)]}
+        return self._replace(basis=self.basis._replace(sets={**self.basis.sets, twin: sets}))
+
 
 def predicted(
     basis: Basis, asked: Requirements, path: Path, out: Path, say: Say
 ) -> tuple[UserExperiment, Plain, dict[str, str]]:
     """Return (the experiment, the answer, choice -> why it cannot run there); train the baseline in ``out``."""
     with read_once():
-        user = read_experiment(basis, asked, path)
-        computed, barred = costs(user, say)
-        user = user._replace(asked=with_baseline(user, out, say))
-    return user, answer_for(user.basis.fitted, user.asked, computed=computed, barred=barred), barred
+        found = examined(read_experiment(offered(basis, asked), asked, path), say)
+        user = found.user._replace(asked=with_baseline(found.user, out, say))
+    answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, barred=found.barred)
+    answer["notes"] += found.notes
+    return user, answer, found.barred
 
 
 def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str, Row]) -> Plain:
@@ -81,6 +99,9 @@ def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str
     local = user.local(user.basis.fitted.choices[0])
     passes = f"{count(local['epochs'], 'epoch')}, batches of {local['batch_size']}"
     answer["notes"].append(f"Local work is the study's: {passes}; your file's [local] is not used.")
+    answer["notes"] += twin_notes(
+        user.basis, user.basis.fitted.nearest(user.at), [entry["choice"] for entry in answer["top"]]
+    )
     if not user.basis.fitted.new_data and answer["quality"] == "prior":
         answer["notes"].append(
             "The study includes this data set: intervals come from its left-out federations, not from new data."
@@ -125,33 +146,80 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
     )
     at = features_asked(basis.fitted, known)
     fitted = basis.fitted._replace(new_data=held.dataset.name not in basis.fitted.data)
-    return UserExperiment(basis._replace(fitted=fitted), base, known, at)
+    return UserExperiment(basis._replace(fitted=fitted), base, known, at, dict(enumerate(sizes.tolist())))
 
 
-def costs(user: UserExperiment, say: Say) -> tuple[dict[str, Floats], dict[str, str]]:
-    """Return (response -> (J, R) of the user's own model and machine, choice -> why it cannot run there)."""
+class Examined(NamedTuple):
+    """The user's experiment under every choice, by its dry runs."""
+
+    user: UserExperiment  # with the masks that fit it
+    costs: dict[str, Floats]  # response -> (J, R) of the user's own model and machine
+    barred: dict[str, str]  # choice -> why it cannot run there
+    previews: dict[str, Row]  # choice -> its dry run
+    notes: list[str]
+
+
+def examined(user: UserExperiment, say: Say) -> Examined:
+    """Return the costs of every choice on the user's own model and machine, and the choices that cannot run there."""
     fitted, rounds = user.basis.fitted, np.array(user.basis.fitted.rounds, dtype=float)
     plain = forecast_at(fitted, user.at, user.asked.centralised).values["epsilon"]
     found = {key: np.full(plain.shape, np.nan) for key in ("bytes", "flops", "seconds", "cpu_seconds")}
-    barred: dict[str, str] = {}
+    barred, previews = barred_twins(user.basis, fitted.nearest(user.at)), {}
     for j, choice in enumerate(fitted.choices):
+        if choice in barred:
+            continue
         say(f"Examining {choice} with your model.")
         try:
-            one = dry_run(checked(parse(user.values(choice, int(rounds[-1])))), baselines=False)
+            user, previews[choice] = previewed(user, choice, int(rounds[-1]))
         except FedatlasError as error:
             barred[choice] = str(error)
             continue
-        for key, values in costs_after(one, rounds).items():
+        for key, values in costs_after(previews[choice], rounds).items():
             found[key][j] = values
-    return {**found, "epsilon": epsilon_for(user.basis, user.asked, user.at, plain)}, barred
+    found["epsilon"] = epsilon_for(user.basis, user.asked, user.at, plain)
+    notes = lost_rounds(user, [name for name in user.basis.without_runs if name in previews], int(rounds[-1]))
+    return Examined(user, found, barred, previews, notes)
+
+
+def previewed(user: UserExperiment, choice: str, rounds: int) -> tuple[UserExperiment, Row]:
+    """Return the dry run of a choice, and the experiment with masks of a twin that fit its clients' rows.
+
+    Their cap is at least the largest client's rows, and as small as halves the bytes where that is possible at the same bits.
+    """
+
+    def dry(one: UserExperiment) -> Row:
+        return dry_run(checked(parse(one.values(choice, rounds))), baselines=False)
+
+    if choice not in user.basis.without_runs:
+        return user, dry(user)
+    largest, usual = max(user.sizes.values()), mask_table()["n_cap"]
+    user = user.with_masks(choice, n_cap=max(usual, 1 << (largest - 1).bit_length()))
+    found = dry(user)
+    fits = found["privacy"].get("n_cap", {})
+    if "n_cap" not in fits or fits["bits"] != fits["now"]:
+        return user, found
+    user = user.with_masks(choice, n_cap=fits["n_cap"])
+    return user, dry(user)
+
+
+def lost_rounds(user: UserExperiment, twins: Sequence[str], rounds: int) -> list[str]:
+    """Say how many rounds too few clients stay for a masked sum, so that they change nothing; [] if none does."""
+    if not twins:
+        return []
+    config = parse(user.values(twins[0], rounds))
+    fewest = max(fewest_of(of_table(table)) for table in user.basis.sets[twins[0]]["privacy"])
+    drawn = [draw_round(config, user.sizes, config.seed, number).round for number in range(1, rounds + 1)]
+    lost = sum(len(one.cohort) < fewest for one in drawn)
+    why = f"fewer than {fewest} clients stay, and a sum of so few hides nothing; they change nothing"
+    return [f"Under masks {lost} of {count(rounds, 'round')} are given up, in which {why}."] if lost else []
 
 
 def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
-    """Return the costs for each number of rounds, from a dry run of ``rounds[-1]`` rounds."""
+    """Return the costs for each number of rounds, from a dry run."""
     sent = sum(one[f"bytes_{way}_per_round"] for way in ("up", "down", "peer"))
     before = one["seconds_setup"] + one.get("privacy", {}).get("seconds_keys", 0.0)
-    each = (one["seconds_about"] - before - one["seconds_evaluation"]) / rounds[-1]
-    seconds = before + (each + one["seconds_evaluation"] / rounds[-1]) * rounds
+    each = (one["seconds_about"] - before - one["seconds_evaluation"]) / one["rounds"]
+    seconds = before + (each + one["seconds_evaluation"] / one["rounds"]) * rounds
     return {
         "bytes": one["bytes_setup"] + sent * rounds,
         "flops": one["flops_per_round"] * rounds,
@@ -174,5 +242,5 @@ def baseline(user: UserExperiment) -> ExperimentConfig:
     fitted = user.basis.fitted
     measured = np.isfinite(fitted.gaps["accuracy"]).any(axis=(0, 1))
     rounds = fitted.rounds[int(np.flatnonzero(measured)[-1])]
-    local = user.local([*fitted.references, *fitted.choices][0])
-    return baseline_config(parse({**copy.deepcopy(user.base), "local": local, "rounds": rounds}), "centralised", rounds)
+    values = {**copy.deepcopy(user.base), "local": user.baseline_local(), "rounds": rounds}
+    return baseline_config(parse(values), "centralised", rounds)

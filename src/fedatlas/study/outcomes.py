@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedatlas.config import ExperimentConfig
-from fedatlas.privacy.mechanisms import made
+from fedatlas.privacy import mechanisms
 from fedatlas.record.judged_rows import TRIVIAL
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.study.children import Ended
@@ -95,7 +95,4 @@ def server_sees(config: ExperimentConfig) -> str:
     """Return what the server sees of single clients: "anything" (their rows), "models", "sums", or "noisy_sums"."""
     if config.algorithm.name == "centralised":
         return "anything"
-    mechanisms = [made(table.name, table.parameters()) for table in config.privacy]
-    if not any(one.sums_only == "wholly" for one in mechanisms):
-        return "models"  # also under noise: the server reads what each client sends
-    return "noisy_sums" if any(one.noise is not None for one in mechanisms) else "sums"
+    return mechanisms.server_sees(mechanisms.made(table.name, table.parameters()) for table in config.privacy)
