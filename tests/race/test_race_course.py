@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from drawn_races import DrawnRace, arms, enough, flat, known_gain, no_gain, unknown_gain
-from fedatlas.race.best import chances, end_statement, rows_needed
+from fedatlas.race.best import chances, end_statement, needed_for
 from fedatlas.race.course import AskedRun, RaceArm, RaceEnd, RaceWork, race
 from fedatlas.race.cuts import later_gain
 from fedatlas.race.estimates import ArmRows, RaceEstimates, between_seeds, estimated
@@ -187,10 +187,10 @@ def test_the_rows_for_a_margin_by_hand():
     rows = 0.02 / np.sqrt(2) * stream.standard_normal((200_000, 2))
     found = fixed([0.9, 0.9], rows)
     told = end_statement(found, 2)
-    assert rows_needed(found, told, 0.02) == pytest.approx(1.96**2, rel=0.02)
+    assert needed_for(found, told, 0, 0.02) == pytest.approx((1.96**2, 1), rel=0.02)
     seeds = 0.02 / np.sqrt(2) * stream.standard_normal((200_000, 2))
-    both = fixed([0.9, 0.9], rows, seeds)
-    assert rows_needed(both, end_statement(both, 2), 0.02) is None  # the seeds by themselves leave more
+    both = fixed([0.9, 0.9], rows, seeds)  # the seeds by themselves leave more than 0.02: half of its square each
+    assert needed_for(both, end_statement(both, 2), 0, 0.02) == pytest.approx((2 * 1.96**2, 2 * 1.96**2), rel=0.02)
 
 
 def test_equal_arms_are_told_as_equal():

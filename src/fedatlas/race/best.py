@@ -65,19 +65,22 @@ def chances(x: Floats, draws: Floats) -> Floats:
     return np.asarray((best / best.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
-def rows_needed(found: RaceEstimates, told: EndStatement, margin: float) -> float | None:
-    """Return by how many times the rows would have to grow for ``margin`` between the arms of `among`, if they were equal.
+class NeededFor(NamedTuple):
+    """By how many times rows, and seeds, would have to grow for a margin."""
 
-    None if the seeds leave more than that by themselves, so that no number of rows would do.
+    rows: float
+    seeds: float  # 1: those that there are will do
+
+
+def needed_for(found: RaceEstimates, told: EndStatement, arm: int, margin: float) -> NeededFor:
+    """Return what ``margin`` would need for an arm of `among`, if the others of them were as good.
+
+    Rows only, where the seeds leave less than half of its square by themselves; else rows and seeds, half each.
     """
-    here = np.flatnonzero(told.among)
-    by_rows, by_seeds = np.square(deviations(found.rows)), np.square(deviations(found.seeds))
-    most = 0.0
-    for i in here:
-        for j in here[here != i]:
-            square = told.critical[j] ** 2
-            left = margin**2 - square * by_seeds[i, j]
-            if left <= 0:
-                return None
-            most = max(most, square * by_rows[i, j] / left)
-    return most
+    others = [int(j) for j in np.flatnonzero(told.among) if j != arm]
+    squares = np.array([told.critical[j] ** 2 for j in others])
+    by_rows, by_seeds = (squares * np.square(deviations(part))[arm, others] for part in (found.rows, found.seeds))
+    half = margin**2 / 2
+    if (by_seeds < half).all():
+        return NeededFor(float((by_rows / (margin**2 - by_seeds)).max()), 1.0)
+    return NeededFor(float((by_rows / half).max()), float((by_seeds / half).max()))

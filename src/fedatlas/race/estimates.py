@@ -15,7 +15,7 @@ from fedatlas.study.measurements import Floats, Ints
 
 DRAWS = 4000
 CLIENTS = 10  # from so many on, clients are drawn, not rows
-PRIOR_SD = 0.01  # of an accuracy between seeds, before any run: one point
+PRIOR_SD = 0.005  # of an accuracy between seeds, before any run: half a point
 PRIOR_DF = 4  # its weight in the arms' common variance, and the weight of that in the variance of each arm, as degrees of freedom
 
 

@@ -18,9 +18,9 @@ from fedatlas.race.course import AskedRun, FoldRows
 from fedatlas.race.work import LOOKS, TUNED_ON, ArmCost
 from fedatlas.study.cells import Cell
 from fedatlas.study.configurations import Configurations
-from fedatlas.study.design import StudyFile, study_of
+from fedatlas.study.design import StudyFile, level_name, study_of
 from fedatlas.study.execute import Say, begin, carry_out
-from fedatlas.study.levels import level_name, overridden
+from fedatlas.study.levels import overridden
 from fedatlas.study.outcomes import JUDGED_ROWS
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.plan import CellRuns, Kind, PlannedRun, StudyPlan, with_seeds
