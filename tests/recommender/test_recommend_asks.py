@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -20,6 +21,7 @@ from fedatlas.recommender.epsilon import epsilons, stated_at
 from fedatlas.recommender.requirements import TABLES, TOP, requirements
 from fedatlas.recommender.shipped import load_study
 
+DOCS = Path(__file__).parents[2] / "docs" / "study.md"
 INSIDE = {"nodes": 12, "rows": 3000, "heterogeneity": 0.4, "classes": 4, "centralised": 0.9}
 NOISY = {"fedavg_dp_eps30", "fedavg_dp_eps300"}
 WRONG: dict[str, Any] = {
@@ -75,6 +77,31 @@ def test_a_table_that_is_none_is_refused(table: str, value: str):
         return
     with pytest.raises(ConfigError, match=rf"{table} is a table: write \[{table}\]"):
         requirements({"federation": INSIDE, table: WRONG[value]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a,b\n",
+        "a,b\n1,2\n3\n",
+        "a,b\n1,x\n",
+        "a,b\n1,-2\n",
+        "a,b\n1.5,2\n",
+        "a,b\n0,0\n",
+        "a\n5\n",
+        f"a,b\n1,{10**40}\n",
+    ],
+)
+def test_counts_that_are_none_are_refused_in_one_sentence(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):  # fmt: skip
+    (tmp_path / "counts.csv").write_text(text)
+    assert call(monkeypatch, file(tmp_path, {"federation": {"counts": "counts.csv"}})) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedatlas: ")
+    assert said.count("\n") == 1
+    assert "counts" in said
 
 
 @pytest.mark.parametrize("key", ["nodes", "rows", "heterogeneity"])
@@ -189,7 +216,8 @@ def test_no_limits_are_said_to_be_kept_where_there_are_none(tmp_path: Path):
 def test_an_infinite_epsilon_is_not_called_unknown(tmp_path: Path):
     sums = {"privacy": {"server_sees": "sums"}}
     answer, said = answered(tmp_path, at_most={"epsilon": 10}, **sums)
-    assert (answer["answer"], answer["nearest_miss"]["choice"]) == ("none", "fedavg_secagg")
+    assert answer["answer"] == "none"
+    assert answer["nearest_miss"]["choice"].endswith("_secagg")
     assert "misses epsilon, which is infinite without noise." in said
     answer, said = answered(tmp_path, at_most={"epsilon": 0.01})
     assert answer["nearest_miss"]["choice"] == "fedavg_dp_eps30", "with noise it misses by a number"
@@ -220,7 +248,7 @@ def test_outside_the_measured_range_nothing_is_foreseen(
     assert answer["top"][0]["choice"] == "fedavg", "first to be measured"
     for entry in answer["top"]:
         assert {entry[key] for key in ("chance", "finishes", "utility", "front")} == {None}
-        assert entry["evidence"] == []
+        assert (entry["evidence"], entry["binding"]) == ([], [])
         quality = [entry["predicted"][name] for name in ("accuracy", "macro_f1", "client_accuracy_p10")]
         assert quality == [{"value": None, "low": None, "high": None}] * 3
         assert entry["predicted"]["bytes"]["value"] <= 1e12
@@ -258,6 +286,8 @@ def test_limits_on_costs_need_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_prior_is_called_one(tmp_path: Path):
     answer, said = answered(tmp_path)
     assert answer["quality"] == "prior"
+    assert "Your federation: 12 nodes, 3,000 training rows, 4 classes, h = 0.400;" in said
+    assert all(type(answer["setting"][key]) is int for key in ("nodes", "rows", "classes"))
     assert "This is a prior: the choices were measured in other federations, not on your rows." in said
 
 
@@ -273,6 +303,19 @@ def test_nothing_is_measured_where_nothing_is_allowed(tmp_path: Path):
     assert not (tmp_path / "out" / "race" / "runs").exists()
 
 
-def test_the_range_in_the_docs_is_that_of_the_study():
+def test_the_measured_range_in_the_docs_is_that_of_the_study():
     x = load_study("small").fitted.x
-    assert (x[:, 2].min(), x[:, 3].min(), x[:, 3].max()) == (0, 2, 10)
+    (nodes, rows, h, classes), (most, most_rows, most_h, most_classes) = (
+        (*np.exp(side[:2]), *side[2:]) for side in (x.min(axis=0), x.max(axis=0))
+    )
+    words = (
+        f"`small` covers {nodes:.0f} to {most:.0f} nodes, {rows:.0f} to {most_rows:,.0f} rows per node, h from {h:.0f} to {most_h:.3f}, "
+        f"and {classes:.0f} to {most_classes:.0f} classes."
+    )
+    assert words in " ".join(DOCS.read_text(encoding="utf-8").split())
+
+
+def test_the_requirements_of_the_docs_are_answered(tmp_path: Path):
+    text = DOCS.read_text(encoding="utf-8").split("# REQUIREMENTS.toml\n")[1].split("```")[0]
+    (tmp_path / "r.toml").write_text(text)
+    assert fedatlas.recommend(tmp_path / "r.toml", out=tmp_path / "out")["answer"] in ("found", "none")

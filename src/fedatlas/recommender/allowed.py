@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.recommender.epsilon import epsilons
+from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.ranking import holds
-from fedatlas.recommender.requirements import SEES, Requirements
+from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.user_experiment import Examined, costs_after
 from fedatlas.study.measurements import Floats
 from fedatlas.study.responses import told
@@ -28,15 +29,13 @@ class AllowedChoice(NamedTuple):
 def allowed_choices(found: Examined, rounds: Sequence[int]) -> tuple[list[AllowedChoice], dict[str, str]]:
     """Return (the allowed choices, choice -> why it is not) for these numbers of rounds, ascending.
 
-    A choice is excluded by what the server may see, by a refusal, and by a limit on a computed cost that no number of rounds keeps.
-    Limits on quality, and on costs that only runs tell, exclude nothing here.
+    A choice is excluded by the requirements (`exclusions`), by a refusal, and by a limit on a computed cost that no number of rounds
+    keeps. Limits on quality, and on costs that only runs tell, exclude nothing here.
     """
-    fitted, asked, allowed, excluded = found.user.basis.fitted, found.user.asked, [], dict(found.barred)
-    for name, sees in zip(fitted.choices, fitted.sees, strict=True):
-        if name in excluded:
-            continue
-        if SEES.index(sees) < SEES.index(asked.server_sees):
-            excluded[name] = f"the server sees {sees}, but privacy.server_sees asks for {asked.server_sees}."
+    fitted, asked, allowed = found.user.basis.fitted, found.user.asked, []
+    out = {**found.barred, **excluded(fitted, asked)}
+    for name in fitted.choices:
+        if name in out:
             continue
         costs = costs_of(found, name, rounds)
         kept = np.flatnonzero(holds(costs, computed_limits(asked, costs)))
@@ -45,8 +44,8 @@ def allowed_choices(found: Examined, rounds: Sequence[int]) -> tuple[list[Allowe
         else:
             limited = [limit.response for limit in computed_limits(asked, costs).limits()]
             least = listed([told(one, float(costs[one][0])) for one in dict.fromkeys(limited)])
-            excluded[name] = f"it exceeds a limit from the first round on: {least} after {count(rounds[0], 'round')}."
-    return allowed, excluded
+            out[name] = f"it exceeds a limit from the first round on: {least} after {count(rounds[0], 'round')}."
+    return allowed, out
 
 
 def computed_limits(asked: Requirements, costs: Mapping[str, Floats]) -> Requirements:
@@ -60,6 +59,7 @@ def computed_limits(asked: Requirements, costs: Mapping[str, Floats]) -> Require
 def costs_of(found: Examined, choice: str, rounds: Sequence[int]) -> dict[str, Floats]:
     """Return response -> (rounds,) the costs of a choice by its dry run, and its epsilon; nan if only the run can tell."""
     user = found.user
-    known = epsilons(user.basis.configurations[user.near(choice), choice], int(user.asked.nodes or 1), rounds)
+    plain = user.basis.configurations[user.near(choice), choice]
+    known = epsilons(plain, int(user.asked.nodes or 1), rounds, user.asked.delta)
     epsilon = np.full(len(rounds), np.nan) if known is None else np.array(known)
     return {**costs_after(found.previews[choice], np.array(rounds, dtype=float)), "epsilon": epsilon}

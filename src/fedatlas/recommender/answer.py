@@ -17,7 +17,7 @@ from fedatlas.recommender.choice_costs import costs_at
 from fedatlas.recommender.contest import Fitted, from_logit, logit, predict_gaps, quantiles
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.ranking import Forecast, Place, Ranking, chances, forecast, pick, rank
-from fedatlas.recommender.requirements import Requirements
+from fedatlas.recommender.requirements import WHOLE, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
 from fedatlas.study.measurements import Floats, features_of
@@ -59,6 +59,8 @@ def answer_for(
         ranking = ranking._replace(order=sorted(ranking.order, key=lambda place: place[0] != ranking.reference))
     top = [_entry(fitted, seen, asked, ranking, place, at) for place in ranking.order[:TOP]]
     miss = None if top else _nearest_miss(fitted, seen, asked, ranking)
+    if quality == NOT_KNOWN:
+        top = [{**entry, "binding": []} for entry in top]  # that it would do better is not known either
     if quality in HIDDEN:
         top, miss = [_without_quality(entry) for entry in top], miss and _without_quality(miss)
     refused = {name: why for name, why in sorted(barred.items()) if name in fitted.choices}
@@ -257,7 +259,8 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
     else:
         words = "between measured federations, far from each"
     return {
-        **{key: getattr(asked, key) for key in ("nodes", "rows", "classes", "heterogeneity")},
+        **{key: None if (n := getattr(asked, key)) is None else int(n) for key in WHOLE},
+        "heterogeneity": asked.heterogeneity,
         "nearest": list(fitted.settings[int(np.argmin(away))]),
         "distance": float(away.min()),
         "words": words,

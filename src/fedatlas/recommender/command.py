@@ -36,7 +36,7 @@ def recommend(
     """
     folder, name = (Path(), "answer") if isinstance(asked, Mapping) else (Path(asked).parent, Path(asked).stem)
     read = requirements(asked, folder) if isinstance(asked, Mapping) else read_requirements(Path(asked))
-    basis = load_study(read.study, folder)
+    basis = offered(load_study(read.study, folder), read)
     place = Path(out) if out is not None else OUT / name
     if read.experiment is None:
         answer = by_numbers(basis, read, place)
@@ -52,7 +52,6 @@ def recommend(
 
 def by_numbers(basis: Basis, asked: Requirements, out: Path) -> Plain:
     """Return the answer if nodes, rows and heterogeneity are given: no data are read."""
-    basis = offered(basis, asked)
     fitted = basis.fitted
     at = features_asked(fitted, asked)
     plain = forecast_at(fitted, at, asked.centralised).values["epsilon"]
@@ -76,7 +75,7 @@ def about(basis: Basis) -> Plain:
     return {
         "name": basis.name,
         "settings": len(basis.fitted.settings),
-        "choices": list(basis.fitted.choices),
+        "choices": [name for name in basis.fitted.choices if name not in basis.without_runs],
         "data": sorted(set(basis.fitted.data)),
         "runs": sum(basis.about.get("runs", {}).values()),
         "sha256": basis.about.get("study_sha256"),

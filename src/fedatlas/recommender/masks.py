@@ -18,6 +18,7 @@ from fedatlas.study.measurements import Ints
 from fedatlas.study.plain import Plain, Row
 
 MASKS = "secagg"
+WIDE = {"bits": 26, "range": 64.0}  # the steps of the defaults across four times their range: a value outside ends a run
 FEWEST = 8  # nodes up to which the smallest federation is looked for
 MOST = 1 << 14  # nodes up to which the largest one is looked for
 NO_MATTER = ("seed", "rounds", "partition", "local")  # tables and keys that no refusal of masks depends on
@@ -25,7 +26,7 @@ NO_MATTER = ("seed", "rounds", "partition", "local")  # tables and keys that no 
 
 def mask_table(**keys: Any) -> Plain:
     """Return the table of masks with all its keys written, so that an experiment file states its bits and caps."""
-    return {"name": MASKS, **made(MASKS).keys, **keys}
+    return {"name": MASKS, **made(MASKS).keys, **WIDE, **keys}
 
 
 def under_masks(plain: Row, **keys: Any) -> Plain:

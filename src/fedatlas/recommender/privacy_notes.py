@@ -26,7 +26,7 @@ def privacy_notes(basis: Basis, asked: Requirements, answer: Row, *, measure: bo
     nodes = round(answer["setting"]["nodes"])
     out: list[str] = []
     for entry in [*answer["top"], *filter(None, [answer["nearest_miss"]])]:
-        plain = basis.configurations[_measured_in(basis, entry["choice"]), entry["choice"]]
+        plain = next((plain for (_, name), plain in basis.configurations.items() if name == entry["choice"]), {})
         out += _of_choice(plain, entry, nodes, asked.delta, _tries(basis))
     if not out:
         return []
@@ -61,11 +61,6 @@ def _of_choice(plain: Mapping[str, Any], entry: Row, nodes: int, delta: float | 
             f"The rate in the file was picked in the study and costs no epsilon: trying the study's {count(tries, 'rate')} on your "
             f"rows under the same noise, and then running {name}, makes it {again[0]:.3g}."
         )
-
-
-def _measured_in(basis: Basis, choice: str) -> int:
-    """Return a setting in which a choice was run."""
-    return next(i for i, name in basis.configurations if name == choice)
 
 
 def _tries(basis: Basis) -> int:

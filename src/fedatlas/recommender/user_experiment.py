@@ -21,10 +21,11 @@ from fedatlas.privacy.mechanisms import of_table
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, epsilon_for, write_experiment
 from fedatlas.recommender.epsilon import stated_at
+from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.masks import MASKS, mask_table
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
-from fedatlas.recommender.twins import barred_twins, offered, twin_notes
+from fedatlas.recommender.twins import barred_twins, twin_notes
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
@@ -82,7 +83,7 @@ class UserExperiment(NamedTuple):
 def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say) -> Plain:
     """Return the answer for an experiment: that of a race on its rows, or of the study only; the files are written into ``out``."""
     with read_once():
-        found = examined(read_experiment(offered(basis, asked), asked, path), say)
+        found = examined(read_experiment(basis, asked, path), say)
         user, raced = found.user, asked.raced
         if not raced:
             user = user._replace(asked=with_baseline(user, out, say))
@@ -155,7 +156,7 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
 
 
 class Examined(NamedTuple):
-    """The user's experiment under every choice, by its dry runs."""
+    """The user's experiment under the choices that the requirements do not exclude, by its dry runs."""
 
     user: UserExperiment  # with the masks that fit it
     costs: dict[str, Floats]  # response -> (J, R) of the user's own model and machine
@@ -165,13 +166,17 @@ class Examined(NamedTuple):
 
 
 def examined(user: UserExperiment, say: Say) -> Examined:
-    """Return the costs of every choice on the user's own model and machine, and the choices that cannot run there."""
+    """Return the costs of the choices on the user's own model and machine, and why some cannot run there.
+
+    Choices that the requirements exclude anyway are not examined.
+    """
     fitted, rounds = user.basis.fitted, np.array(user.basis.fitted.rounds, dtype=float)
     plain = forecast_at(fitted, user.at, user.asked.centralised).values["epsilon"]
     found = {key: np.full(plain.shape, np.nan) for key in ("bytes", "flops", "seconds", "cpu_seconds")}
     barred, previews = barred_twins(user.basis, fitted.nearest(user.at)), {}
+    out = excluded(fitted, user.asked)
     for j, choice in enumerate(fitted.choices):
-        if choice in barred:
+        if choice in barred or choice in out:
             continue
         say(f"Examining {choice} with your model.")
         try:
