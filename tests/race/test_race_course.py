@@ -213,6 +213,9 @@ def test_from_ten_clients_on_clients_are_drawn():
     assert (by_client.unit, by_client.units, by_row.unit) == ("client", 12, "row")
     wide, narrow = (np.std(one.rows[:, 0] - one.rows[:, 1]) for one in (by_client, by_row))
     assert wide > 1.5 * narrow
+    same = estimated(rows, 0, same_clients=True)  # for these clients, on other rows
+    assert same.unit == "row"
+    assert np.std(same.rows[:, 0] - same.rows[:, 1]) == pytest.approx(narrow, rel=0.05)
 
 
 def test_the_bootstrap_over_rows_has_the_error_of_a_share():

@@ -38,7 +38,6 @@ from fedatlas.registry import (
     config_error,
     refuse_flags,
 )
-from fedatlas.rng import derive
 from fedatlas.vertical import SCHEMES
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -358,12 +357,6 @@ class ExperimentConfig(ConfigTable):
     def _parties_of_columns(self) -> ExperimentConfig:
         check_columns(self)
         return self
-
-    @property
-    def course_seed(self) -> int:
-        """The seed of all draws after the rows are dealt; each fold has its own, so that runs on other folds are other runs."""
-        fold = self.evaluation.fold
-        return self.seed if fold is None else derive(self.seed, "fold", fold)
 
     @property
     def party(self) -> str:

@@ -97,6 +97,8 @@ class RaceEnd(NamedTuple):
         RaceEstimates | None
     )  # of the arms that are left, on rows that no rate and no cut has seen; None: the work was up
     told: EndStatement | None
+    found_here: RaceEstimates | None  # the same for these clients, on other rows, where ``found`` is for other clients
+    told_here: EndStatement | None
     rows: ArmRows | None  # behind `found`
     failed: dict[str, int]  # arm -> how many of its runs ended without a model
     spent: float
@@ -206,8 +208,10 @@ class RaceCourse:
         found = None if rows is None else estimated(rows, self.seed)
         told = None if found is None else end_statement(found, len(self.started))
         out = [name for name in self.arms if name not in self.started]
+        here = None if rows is None else estimated(rows, self.seed, same_clients=True)
+        told_here = None if here is None else end_statement(here, len(self.started))
         state = (self.started, out, self.picked, self.looks, self.cut, self.left, self.rounds)
-        return RaceEnd(*state, found, told, rows, self.failed, self.spent, needed)
+        return RaceEnd(*state, found, told, here, told_here, rows, self.failed, self.spent, needed)
 
 
 def filled(

@@ -62,11 +62,14 @@ def deviations(draws: Floats) -> Floats:
     return np.sqrt(np.maximum(own[:, None] + own[None, :] - 2 * covariance, 0.0))
 
 
-def estimated(rows: ArmRows, seed: int, draws: int = DRAWS) -> RaceEstimates:
-    """Return the accuracies of the arms with their errors; ``seed``: of the draws."""
+def estimated(rows: ArmRows, seed: int, draws: int = DRAWS, *, same_clients: bool = False) -> RaceEstimates:
+    """Return the accuracies of the arms with their errors; ``seed``: of the draws.
+
+    With ten clients or more the errors are those for other clients like them; ``same_clients``: for these clients, on other rows.
+    """
     stream = numpy_stream(seed, "race", rows.score.shape[0], rows.score.shape[1])
     clients = np.unique(rows.client)
-    by_client = len(clients) >= CLIENTS
+    by_client = len(clients) >= CLIENTS and not same_clients
     moved = drawn_clients(rows, clients, stream, draws) if by_client else drawn_rows(rows, stream, draws)
     units = len(clients) if by_client else len(rows.weight)
     return RaceEstimates(rows.means(), moved, drawn_seeds(rows, stream, draws), "client" if by_client else "row", units)
@@ -86,9 +89,10 @@ def drawn_rows(rows: ArmRows, stream: np.random.Generator, draws: int) -> Floats
 def drawn_clients(rows: ArmRows, clients: Ints, stream: np.random.Generator, draws: int) -> Floats:
     """Return (B, J) deviations of the means over the rows of clients drawn with replacement."""
     place = np.searchsorted(clients, rows.client)
-    sums = np.stack([np.bincount(place, one * rows.weight) for one in rows.score], axis=1)  # (K, J)
+    sums = np.stack([np.bincount(place, one * rows.weight) for one in rows.score], axis=1).astype(float)  # (K, J)
     often = stream.multinomial(len(clients), np.full(len(clients), 1 / len(clients)), size=draws)
-    return _moved(often, sums, np.bincount(place, rows.weight), rows.means(), len(clients), stream)
+    weights = np.bincount(place, rows.weight).astype(float)
+    return _moved(often, sums, weights, rows.means(), len(clients), stream)
 
 
 def _moved(

@@ -21,7 +21,7 @@ from fedatlas.recommender.race_limits import chance_kept, changes, measured_here
 from fedatlas.recommender.race_page import PAGE, write_page
 from fedatlas.recommender.ranking import utility_of
 from fedatlas.recommender.twins import twin_notes
-from fedatlas.recommender.user_experiment import UserExperiment
+from fedatlas.recommender.user_experiment import Examined, UserExperiment
 from fedatlas.study.execute import PARALLEL
 from fedatlas.study.front import not_dominated
 from fedatlas.study.levels import overridden
@@ -51,11 +51,10 @@ class Raced(NamedTuple):
         return self.runs.files[name].points[self.end.picked[name]]
 
 
-def raced(
-    user: UserExperiment, previews: Mapping[str, Row], barred: Mapping[str, str], out: Path, say: Say
-) -> tuple[Raced, dict[str, str]]:
+def raced(examined: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str]]:
     """Race the choices that the requirements allow; return the race, and choice -> why it was left out."""
-    found, refused = contenders(user, previews, barred)
+    user = examined.user
+    found, refused = contenders(examined)
     points = points_of(user)
     files = {one.name: arm_file(user, one, points) for one in found}
     asked, seed = user.asked, int(user.base["seed"])
@@ -77,15 +76,14 @@ def raced(
     return Raced(user, {one.name: one for one in found}, runs, points, work, end), refused
 
 
-def race_answer(
-    user: UserExperiment, prior: Plain, previews: Mapping[str, Row], barred: Mapping[str, str], out: Path, say: Say
-) -> Plain:
-    """Return the answer of a race. ``prior``: that without any; it is kept beside, and answers where there is no work for a race."""
-    one, refused = raced(user, previews, barred, out, say)
+def race_answer(examined: Examined, prior: Plain, out: Path, say: Say) -> Plain:
+    """Return the answer of a race. ``prior``: what is foreseen from other federations, which it keeps beside."""
+    user = examined.user
+    one, refused = raced(examined, out, say)
     entries = [entry_of(one, j, name) for j, name in enumerate(one.end.left)] if one.end.told is not None else []
-    kept = [entry for entry in entries if entry["chance"] >= user.asked.confidence - 1e-12]
-    top = ordered(one, kept)[:TOP]
     mark_front(entries)
+    kept = [entry for entry in entries if entry["chance"] >= user.asked.confidence - 1e-12]
+    top = [dict(entry) for entry in ordered(one, kept)[:TOP]]
     if user.asked.own_rows:
         top = top[:PILOT]
     for i, entry in enumerate(top):
@@ -121,6 +119,7 @@ def entry_of(one: Raced, j: int, name: str) -> Plain:
     end, asked = one.end, one.user.asked
     assert end.found is not None
     assert end.told is not None
+    assert end.told_here is not None
     rounds = end.rounds[name]
     told_by = [one.runs.responses(AskedRun(name, end.picked[name], fold, rounds)) for fold in TOLD_ON]
     measured = measured_here(end, j, told_by, one.runs.seed)
@@ -149,6 +148,8 @@ def entry_of(one: Raced, j: int, name: str) -> Plain:
         "not_measured": unknown,
         "among_best": bool(end.told.among[j]),
         "behind_best": float(end.told.margin[j]),
+        "among_best_here": bool(end.told_here.among[j]),
+        "behind_best_here": float(end.told_here.margin[j]),
         "chance_best": float(end.told.chance[j]),
         "failed_runs": end.failed.get(name, 0),
         "binding": [f"{limit.table}.{limit.response}" for limit in one.found[name].binding],
@@ -166,7 +167,7 @@ def at_edge(one: Raced, name: str) -> list[str]:
     return out
 
 
-def ordered(one: Raced, entries: Sequence[Plain]) -> list[Plain]:
+def ordered(one: Raced, entries: Sequence[Row]) -> list[Row]:
     """Return entries, the first the one to take: the most accurate; with other weights, of those not told apart the most useful."""
     weights, fitted = one.user.asked.weights, one.user.basis.fitted
 
@@ -199,9 +200,9 @@ def mark_front(entries: Sequence[Plain]) -> None:
         ]
         return [value["accuracy"]["value"], *(-x for x in costs)]
 
-    on = not_dominated(np.array([point(entry) for entry in entries])) if entries else []
-    for entry, front in zip(entries, on, strict=True):
-        entry["front"] = bool(front)
+    if entries:
+        for entry, front in zip(entries, not_dominated(np.array([point(one) for one in entries])), strict=True):
+            entry["front"] = bool(front)
 
 
 def write_file(one: Raced, out: Path, i: int, entry: Plain) -> None:
@@ -235,6 +236,7 @@ def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: P
     """Return the race in plain values."""
     end, asked = one.end, one.user.asked
     per_minute = None if asked.work is not None else 60.0 * PARALLEL
+    named = names_of(top[:1] or [entry for entry in entries if entry["among_best"]])
     everything = one.work.timing + sum(
         tuning_cost(ArmWork(arm.most, one.work.costs[name]), max(len(one.points), 1)) for name, arm in one.found.items()
     )
@@ -254,11 +256,12 @@ def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: P
         "cut": [cut._asdict() for cut in end.cut],
         "left": end.left,
         "rounds": end.rounds,
+        "rates": {name: dict(one.rates(name)) for name in end.picked},
         "statement": statement(one, entries, top),
         "final": tested,
         "epsilon": epsilon_twice(one, top),
         "changes": [
-            line for name in end.started for line in changes(one.found[name], one.user.basis.fitted, one.user.data_set)
+            line for name in named for line in changes(one.found[name], one.user.basis.fitted, one.user.data_set)
         ],
     }
 
@@ -266,20 +269,22 @@ def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: P
 def statement(one: Raced, entries: Sequence[Row], top: Sequence[Row]) -> Plain | None:
     """Return the end statement; None where the work was up before it."""
     end = one.end
-    if end.told is None or end.found is None or end.rows is None:
+    if end.told is None or end.found is None or end.rows is None or end.found_here is None or end.told_here is None:
         return None
     best = [entry for entry in entries if entry["among_best"]]
     first = (top or ordered(one, best))[0]
-    open_to = [entry for entry in best if entry in top] or best
+    open_to = [entry for entry in best if entry["choice"] in names_of(top)] or best
     times = None
-    if first["behind_best"] > WISHED and first["among_best"]:
-        times = needed_for(end.found, end.told, end.left.index(first["choice"]), WISHED)
+    if first["behind_best_here"] > WISHED and first["among_best_here"]:
+        times = needed_for(end.found_here, end.told_here, end.left.index(first["choice"]), WISHED)
     return {
         "confidence": CONFIDENCE,
         "first": first["choice"],
         "margin": first["behind_best"],
         "among": [entry["choice"] for entry in ordered(one, best)],
         "margin_of_all": max(entry["behind_best"] for entry in best),
+        "margin_here": first["behind_best_here"],
+        "among_here": [entry["choice"] for entry in ordered(one, entries) if entry["among_best_here"]],
         "judged_rows": len(end.rows.weight),
         "drawn_by": end.found.unit,
         "clients": len(np.unique(end.rows.client)),

@@ -16,19 +16,16 @@ from fedatlas.race.course import RaceArm
 from fedatlas.race.cuts import later_gain
 from fedatlas.race.runs import ArmFile
 from fedatlas.race.work import FURTHEST
+from fedatlas.recommender.allowed import AllowedChoice, allowed_choices, computed_limits
 from fedatlas.recommender.answer import forecast_at
 from fedatlas.recommender.contest import from_logit
-from fedatlas.recommender.epsilon import epsilons
-from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.requirements import Limit
-from fedatlas.recommender.user_experiment import UserExperiment, costs_after
+from fedatlas.recommender.user_experiment import Examined, UserExperiment
 from fedatlas.study.measurements import Floats
 from fedatlas.study.plain import Plain, Row
-from fedatlas.study.responses import RESPONSES, told
 
 NOT_RACED = ("stop", "tracking", "observe")  # tables of the experiment that runs of a race leave out
 COMPUTED = ("bytes", "flops", "seconds", "cpu_seconds", "epsilon")  # responses whose limits are computed, not measured
-EVERY = np.arange(1, FURTHEST + 1, dtype=float)
 
 
 class Contender(NamedTuple):
@@ -41,57 +38,24 @@ class Contender(NamedTuple):
     costs: Mapping[str, Floats]  # response -> (FURTHEST,) after each round
 
 
-def contenders(
-    user: UserExperiment, previews: Mapping[str, Row], barred: Mapping[str, str]
-) -> tuple[list[Contender], dict[str, str]]:
-    """Return the choices that may be raced, and choice -> why it may not. ``previews``: choice -> its dry run."""
-    out = {**barred, **excluded(user.basis.fitted, user.asked)}
-    found: dict[str, Contender] = {}
-    for name in (name for name in previews if name not in out):
-        one = contender(user, name, previews[name])
-        if one.most < 1:
-            out[name] = _beyond(one)
-            continue
-        other = found.get(one.plain)
-        first, *rest = sorted(filter(None, [one, other]), key=lambda x: (-x.most, float(x.costs["bytes"][0]), x.name))
-        found[one.plain] = first
+def contenders(found: Examined) -> tuple[list[Contender], dict[str, str]]:
+    """Return the choices that may be raced, and choice -> why it may not."""
+    allowed, out = allowed_choices(found, range(1, FURTHEST + 1))
+    best: dict[str, Contender] = {}
+    for one in (contender(found.user, choice) for choice in allowed):
+        both = [x for x in (one, best.get(one.plain)) if x is not None]
+        first, *rest = sorted(both, key=lambda x: (-x.most, float(x.costs["bytes"][0]), x.name))
+        best[one.plain] = first
         out |= {x.name: f"{first.name} has the same accuracy, and costs no more." for x in rest}
-    return [found[plain] for plain in sorted(found)], out
+    return [best[plain] for plain in sorted(best)], out
 
 
-def contender(user: UserExperiment, name: str, preview: Row) -> Contender:
-    """Return a choice with its costs after every round, and as many rounds as its limits allow."""
-    costs: dict[str, Floats] = costs_after(preview, EVERY)
-    costs["epsilon"] = epsilon_after(user.values(name, FURTHEST), round(user.asked.nodes or 1), user.asked.delta)
+def contender(user: UserExperiment, one: AllowedChoice) -> Contender:
+    """Return a choice with as many rounds as its limits and the experiment's own number of rounds allow."""
     cap = min(int(user.base.get("rounds", FURTHEST)), FURTHEST)
-    limits = [limit for limit in user.asked.limits() if limit.response in COMPUTED]
-    kept = {limit: limit.sign * costs[limit.response] >= limit.sign * limit.value for limit in limits}
-    allowed = {limit: int(np.flatnonzero(holds)[-1]) + 1 if holds.any() else 0 for limit, holds in kept.items()}
-    most = min([cap, *allowed.values()])
-    binding = tuple(limit for limit, rounds in allowed.items() if rounds == most < cap)
-    return Contender(name, user.basis.twins.get(name, name), most, binding, costs)
-
-
-def epsilon_after(plain: Row, nodes: int, delta: float | None) -> Floats:
-    """Return (FURTHEST,) epsilon after each round; nan where only a run can tell."""
-    ends = epsilons(plain, nodes, [1, FURTHEST], delta)
-    if ends is None:
-        return np.full(FURTHEST, np.nan)
-    if ends[0] == ends[-1]:
-        return np.full(FURTHEST, ends[0])
-    return np.array(epsilons(plain, nodes, [int(r) for r in EVERY], delta))
-
-
-def _beyond(one: Contender) -> str:
-    """Return why a choice cannot run for a single round."""
-    limit = one.binding[0]
-    value = float(one.costs[limit.response][0])
-    name = f"{limit.table}.{limit.response}"
-    if np.isnan(value):
-        return f"{name}: only a run can tell its {RESPONSES[limit.response].name}."
-    if np.isinf(value):
-        return f"{name}: it adds no noise, so its epsilon is infinite."
-    return f"{name} = {limit.value:g}: one round takes {told(limit.response, value)}."
+    limits = computed_limits(user.asked, one.costs).limits()
+    beyond = [x for x in limits if one.most < FURTHEST and x.sign * one.costs[x.response][one.most] < x.sign * x.value]
+    return Contender(one.name, one.plain, min(cap, one.most), tuple(beyond) if one.most < cap else (), one.costs)
 
 
 def points_of(user: UserExperiment) -> list[Row]:

@@ -17,6 +17,7 @@ from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats
 from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES, told
+from fedatlas.wording import listed
 
 TENTH = 0.1  # `client_accuracy_p10`
 
@@ -43,9 +44,9 @@ def measured_here(end: RaceEnd, j: int, told_by: Sequence[Row], seed: int) -> di
         drawn = shares[stream.integers(len(shares), size=(len(draws), len(shares)))]
         out["client_accuracy_p10"] = (float(np.quantile(shares, TENTH)), np.quantile(drawn, TENTH, axis=1))
     for name in ("memory", "messages"):
-        value = [_exact(one, name) for one in told_by]
-        if all(x is not None for x in value):
-            out[name] = (max(value), np.full(len(draws), max(value)))  # type: ignore[type-var,arg-type]
+        known = [value for one in told_by if (value := _exact(one, name)) is not None]
+        if known and len(known) == len(told_by):
+            out[name] = (max(known), np.full(len(draws), max(known)))
     return out
 
 
@@ -69,8 +70,10 @@ def changes(one: Contender, fitted: Fitted, data_set: str) -> list[str]:
     """Return what a binding limit costs a choice: what more rounds gained elsewhere, with an interval; nothing beyond 200 rounds."""
     if not one.binding or one.most >= FURTHEST:
         return []
-    limits = " and ".join(f"{limit.table}.{limit.response} = {limit.value:g}" for limit in one.binding)
-    first = f"{limits} ends {one.name} after {one.most} rounds"
+    limits = listed(
+        [f"{limit.table}.{limit.response} ({RESPONSES[limit.response].text(limit.value)})" for limit in one.binding]
+    )
+    first = f"The limit {limits} ends {one.name} after {one.most} rounds"
     rounds, j = list(fitted.rounds), fitted.choices.index(one.plain)
     before = [i for i, r in enumerate(rounds) if r <= one.most]
     after = [i for i, r in enumerate(rounds) if r > one.most]

@@ -9,6 +9,7 @@ from fedatlas.study.plain import Row
 from fedatlas.study.responses import RESPONSES
 from fedatlas.wording import bytes_text, count, listed, number, share
 
+LESS = 0.9  # of the bytes of the choice to take: what is cheaper than that is named
 HEAD = ["choice", "rounds", "accuracy", "below the best by", "chance of best", "sent", "time", "epsilon"]
 
 
@@ -54,26 +55,39 @@ def said_lines(answer: Row) -> list[str]:
         return [*undecided(answer), *mine]
     first, others = said["first"], [name for name in said["among"] if name != said["first"]]
     many, sure = count(len(about["started"]), "choice"), share(said["confidence"])
-    rows = f"{count(said['judged_rows'], 'training row')} that no rate and no cut has seen ({said['drawn_by']}s drawn)"
+    rows = f"{count(said['judged_rows'], 'training row')} that no rate and no cut has seen"
     entry = {one["choice"]: one for one in answer["entries"]}
+    whom = " for other clients like yours" if said["drawn_by"] == "client" else ""
     if not others and first in said["among"]:
         out = [
-            f"{first} is the best of the {many} raced, with {sure} confidence: accuracy {accuracy_text(entry[first])} on {rows}."
+            f"{first} is the best of the {many} raced{whom}, with {sure} confidence: accuracy {accuracy_text(entry[first])} on {rows}."
         ]
     else:
+        apart = "it" if first in said["among"] else "the best"
         out = [
             (
-                f"{first} is within {points(said['margin'])} of the best of the {many} raced, with {sure} confidence: accuracy "
+                f"{first} is within {points(said['margin'])} of the best of the {many} raced{whom}, with {sure} confidence: accuracy "
                 f"{accuracy_text(entry[first])} on {rows}."
             ),
-            (
-                f"These rows cannot tell {'it' if first in said['among'] else 'the best'} from {listed(others)}; each is within "
-                f"{points(said['margin_of_all'])} of the best."
-            ),
-            needed_line(answer),
-            cheapest_line(entry[said["cheapest"]]),
+            f"These rows cannot tell {apart} from {listed(others)}; each is within {points(said['margin_of_all'])} of the best.",
         ]
+    if whom:
+        out.append(here_line(said))
+    out += [needed_line(answer), cheapest_line(entry[said["cheapest"]], entry[first]) if others else ""]
     return [*filter(None, out), *mine]
+
+
+def here_line(said: Row) -> str:
+    """Return the end statement for the same clients, on other rows of theirs."""
+    mine, first = f"For your own {said['clients']} clients", said["first"]
+    others = [name for name in said["among_here"] if name != first]
+    if not others:
+        return (
+            f"{mine} it is the best."
+            if first in said["among_here"]
+            else f"{mine} {listed(said['among_here'])} is better."
+        )
+    return f"{mine} it is within {points(said['margin_here'])} of the best, and not told apart from {listed(others)}."
 
 
 def own_rows_lines(answer: Row) -> list[str]:
@@ -93,13 +107,16 @@ def needed_line(answer: Row) -> str:
     seeds = f" and {said['seeds_for_wished']} seeds instead of 3" if said["seeds_for_wished"] > 3 else ""
     needed = float(f"{said['rows_for_wished']:.2g}")
     rows = f"{needed:,.0f} training rows in all (you have {have:,.0f})"
-    return f"A margin of {points(said['wished'])} would need about {rows}{seeds}."
+    mine = " for your own clients" if said["drawn_by"] == "client" else ""
+    return f"A margin of {points(said['wished'])}{mine} would need about {rows}{seeds}."
 
 
-def cheapest_line(entry: Row) -> str:
-    """Return the choice that sends least of those that are not told apart."""
-    sent = bytes_text(entry["predicted"]["bytes"]["value"])
-    return f"The cheapest of them is {entry['choice']}: {sent}, within {points(entry['behind_best'])} of the best."
+def cheapest_line(entry: Row, first: Row) -> str:
+    """Return the choice that sends least of those that are not told apart; "" if it saves less than a tenth."""
+    least, sent = (one["predicted"]["bytes"]["value"] for one in (entry, first))
+    if least > LESS * sent:
+        return ""
+    return f"The cheapest of them is {entry['choice']}: {bytes_text(least)}, within {points(entry['behind_best'])} of the best."
 
 
 def undecided(answer: Row) -> list[str]:

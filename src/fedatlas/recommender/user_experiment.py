@@ -15,10 +15,9 @@ import numpy as np
 
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.config.parties import VERTICAL
-from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.privacy.mechanisms import of_table
-from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
+from fedatlas.recommender.answer import features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, epsilon_for, write_experiment
 from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.exclusions import excluded
@@ -80,23 +79,6 @@ class UserExperiment(NamedTuple):
         return self._replace(basis=self.basis._replace(sets={**self.basis.sets, twin: sets}))
 
 
-def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say) -> Plain:
-    """Return the answer for an experiment: that of a race on its rows, or of the study only; the files are written into ``out``."""
-    with read_once():
-        found = examined(read_experiment(basis, asked, path), say)
-        user, raced = found.user, asked.raced
-        if not raced:
-            user = user._replace(asked=with_baseline(user, out, say))
-    answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, track=not raced, barred=found.barred)
-    if not raced:
-        answer["notes"] += found.notes
-        return completed(user, answer, out)
-    from fedatlas.recommender.race_answer import race_answer
-
-    answer["notes"] = found.notes  # those of a forecast do not speak of a race
-    return race_answer(user, answer, found.previews, found.barred, out, say)
-
-
 def completed(user: UserExperiment, answer: Plain, out: Path) -> Plain:
     """Return the answer with its experiment files."""
     for i, entry in enumerate(answer["top"]):
@@ -152,7 +134,9 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
     )
     at = features_asked(basis.fitted, known)
     fitted = basis.fitted._replace(new_data=held.dataset.name not in basis.fitted.data)
-    return UserExperiment(basis._replace(fitted=fitted), base, known, at, dict(enumerate(sizes.tolist())), held.dataset.name)
+    return UserExperiment(
+        basis._replace(fitted=fitted), base, known, at, dict(enumerate(sizes.tolist())), held.dataset.name
+    )
 
 
 class Examined(NamedTuple):

@@ -34,7 +34,7 @@ from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_o
 from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
-from fedatlas.setup.folds import with_fold
+from fedatlas.setup.folds import course_seed, with_fold
 from fedatlas.setup.mechanism_choice import protection_of
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, forgotten_owners, network_notices, profile_notices, unused_notices
@@ -86,7 +86,7 @@ class Setup(NamedTuple):
     @property
     def seed(self) -> int:
         """The seed of every draw after the rows are dealt."""
-        return self.config.course_seed
+        return course_seed(self.config)
 
     @property
     def dataset(self) -> Dataset:
@@ -275,7 +275,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     ``alone``: these are the rows of only one client among several, so checks of the whole federation are skipped.
     """
     whole, partition, dataset = shared.checked, shared.partition, shared.dataset
-    config, algorithm, seed, module = whole.config, whole.algorithm, whole.config.course_seed, whole.module
+    config, algorithm, seed, module = whole.config, whole.algorithm, course_seed(whole.config), whole.module
     notices, dtype = list(whole.notices), DTYPES[config.engine.precision]
     if not alone:
         check_asked(config, algorithm, dataset, partition)

@@ -9,7 +9,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.config.experiment import FOLDS
 from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.errors import ConfigError
-from fedatlas.rng import numpy_stream
+from fedatlas.rng import derive, numpy_stream
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION
 
 FEWEST = 10  # rows; a client with fewer trains on all of them
@@ -37,6 +37,12 @@ def with_fold(config: ExperimentConfig, dataset: Dataset, partition: Partition) 
         )
     kept = {name: rows for name, rows in partition.kept.items() if name != HELD_OUT}
     return partition._replace(clients=tuple(train), kept={**kept, VALIDATION: judged})
+
+
+def course_seed(config: ExperimentConfig) -> int:
+    """Return the seed of all draws after the rows are dealt; each fold has its own, so that runs on two folds are like two seeds."""
+    fold = config.evaluation.fold
+    return config.seed if fold is None else derive(config.seed, "fold", fold)
 
 
 def folds_of(labels: NDArray[np.int64], seed: int, client: int) -> NDArray[np.int64]:
