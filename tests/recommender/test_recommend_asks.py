@@ -242,6 +242,7 @@ def test_outside_the_measured_range_nothing_is_foreseen(
     assert (answer["answer"], answer["quality"]) == ("not known", "not known")
     assert words in said
     assert "Not known: nothing like your federation was measured" in said
+    assert "Whether it keeps your limits on quality is not known; it keeps the others." in said
     assert "name your experiment in [federation] experiment and run the command again: it races the choices on your rows" in said
     assert "%" not in said
     assert "accuracy 0" not in said
@@ -281,6 +282,23 @@ def test_limits_on_costs_need_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "It keeps all limits, which are computed for your federation; without" in said
     assert answer["top"][0]["predicted"]["bytes"]["value"] <= 1e6
     assert answer["top"][0]["chance"] is None
+
+
+def test_outside_the_range_an_experiment_is_not_run_before_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(user_experiment, "ensure", lambda *_: pytest.fail("a run"))
+    (tmp_path / "mine.toml").write_text(
+        "data = { name = 'digits', limit = 400 }\npartition = { name = 'iid', clients = 2 }\n"
+    )
+    tables = {"minutes": 0, "federation": {"experiment": "mine.toml"}, "at_least": {"accuracy": 0.5}}
+    answer = fedatlas.recommend(file(tmp_path, tables), out=tmp_path / "out")
+    said = "\n".join(lines(answer, 0.9))
+    assert answer["answer"] == "not known"
+    again = "run the command again with minutes above 0: it races the choices on your rows"
+    assert f"Measure the choices below: {again}." in said
+    assert "Whether it keeps your limits on quality is not known.\n" in said
+    assert not any("pooled training" in note or "intervals" in note for note in answer["notes"])
 
 
 def test_the_prior_is_called_one(tmp_path: Path):

@@ -14,6 +14,7 @@ from fedatlas.config import parse
 from fedatlas.privacy.mechanisms import MECHANISMS, made, server_sees
 from fedatlas.privacy.secagg.fixed import fixed
 from fedatlas.privacy.steps import step_of
+from fedatlas.recommender import remeasure
 from fedatlas.recommender.allowed import allowed_choices
 from fedatlas.recommender.contest import Fitted
 from fedatlas.recommender.masks import admitted, mask_table, under_masks
@@ -284,6 +285,21 @@ def test_the_baseline_is_trained_at_the_rate_of_the_studys_baseline_and_not_at_a
     found = own(basis, tmp_path)
     assert found.user.local("fedavg")["lr"] in (0.02, 0.1)
     assert baseline(found.user).local.lr == 0.03
+
+
+def test_measured_twins_run_under_their_masks(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remeasure, "SEEDS", (1, 2))
+    (tmp_path / "mine.toml").write_text(MINE)
+    federation = {"experiment": str(tmp_path / "mine.toml"), "centralised": 0.9}
+    answer = fedatlas.recommend(
+        {"study": str(known), "federation": federation, **SUMS}, measure=True, out=tmp_path / "out"
+    )
+    assert "yogi_secagg" in answer["measured"]["choices"]
+    assert "differ by 8.0 points" in {one["choice"]: one["reason"] for one in answer["refused"]}["shaky_secagg"]
+    runs = Table.open(tmp_path / "out" / "measured" / "table.sqlite").frame()
+    cells = runs[(runs.kind == "cell") & (runs.choice == "yogi_secagg")]
+    assert set(cells.status) == {"done"}
+    assert set(cells.server_sees) == {"sums"}
 
 
 # ---------------------------------------------------------------------- the study that comes with fedatlas

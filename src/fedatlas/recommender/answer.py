@@ -77,7 +77,7 @@ def answer_for(
         "setting": _setting(fitted, asked, at),
         "has_experiment": asked.experiment is not None,
         "predicted_by": fitted.way,
-        "notes": _notes(fitted, asked, computed) if measured is None else [],
+        "notes": _notes(fitted, asked, computed, quality) if measured is None else [],
         "track_record": _record(fitted, asked, at, quality) if track else None,
     }
 
@@ -100,7 +100,7 @@ def _without_quality(entry: Plain) -> Plain:
     """Return a candidate without any figure that rests on a forecast of quality."""
     known = {name: one for name, one in entry["predicted"].items() if not RESPONSES[name].quality}
     hidden = {name: dict.fromkeys(("value", "low", "high")) for name in entry["predicted"].keys() - known}
-    rests = {"utility": None, "chance": None, "finishes": None, "front": None, "evidence": []}
+    rests: Plain = {"utility": None, "chance": None, "finishes": None, "front": None, "evidence": []}
     return {**entry, "predicted": {**known, **hidden}, **{key: x for key, x in rests.items() if key in entry}}
 
 
@@ -267,10 +267,10 @@ def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
     }
 
 
-def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] | None) -> list[str]:
+def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] | None, quality: str) -> list[str]:
     """Return notes that the reader needs for this answer, one sentence each."""
     notes = []
-    if asked.centralised is None and not asked.only_computed:
+    if asked.centralised is None and quality not in HIDDEN:
         notes.append(
             "The accuracy of pooled training is not known, so the study's own spread sets the level; give federation.centralised."
         )
@@ -278,7 +278,7 @@ def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] |
         notes.append("The number of classes is not known: the study's median was used.")
     if "bytes" not in (computed or {}):
         notes.append("Costs are those of the nearest measured setting's model, in proportion to nodes and rows.")
-    if fitted.new_data and not fitted.by_data:
+    if fitted.new_data and not fitted.by_data and quality not in HIDDEN:
         notes.append(
             "The study has only one data set: how much worse predictions are for new data is unknown, and intervals are too narrow."
         )

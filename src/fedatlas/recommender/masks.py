@@ -18,7 +18,10 @@ from fedatlas.study.measurements import Ints
 from fedatlas.study.plain import Plain, Row
 
 MASKS = "secagg"
-WIDE = {"bits": 26, "range": 64.0}  # the steps of the defaults across four times their range: a value outside ends a run
+WIDE = {
+    "bits": 26,
+    "range": 64.0,
+}  # the steps of the defaults across four times their range: a value outside ends a run
 FEWEST = 8  # nodes up to which the smallest federation is looked for
 MOST = 1 << 14  # nodes up to which the largest one is looked for
 NO_MATTER = ("seed", "rounds", "partition", "local")  # tables and keys that no refusal of masks depends on

@@ -17,7 +17,7 @@ from fedatlas.config import ExperimentConfig, parse
 from fedatlas.config.parties import VERTICAL
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.privacy.mechanisms import of_table
-from fedatlas.recommender.answer import features_asked, forecast_at
+from fedatlas.recommender.answer import features_asked, forecast_at, outside
 from fedatlas.recommender.answer_files import Say, epsilon_for, write_experiment
 from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.exclusions import excluded
@@ -223,8 +223,8 @@ def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
 
 
 def with_baseline(user: UserExperiment, out: Path, say: Say) -> Requirements:
-    """Return the requirements with the accuracy of pooled training, trained here if it is not given and a requirement needs it."""
-    if user.asked.centralised is not None or user.asked.only_computed:
+    """Return the requirements with the accuracy of pooled training, trained here if it is not given and the answer uses it."""
+    if user.asked.centralised is not None or user.asked.only_computed or outside(user.basis.fitted, user.at):
         return user.asked
     say("Training on all rows together: the baseline that every prediction starts from.")
     reached = ensure(checked(baseline(user)), out / "baseline", More(report=False)).summary["final"]["accuracy"]
