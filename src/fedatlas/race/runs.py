@@ -55,7 +55,7 @@ class RaceRuns:
         """``seed``: that of the user's experiment; ``seconds``: the most that one run may take."""
         self.files, self.seed, self.out, self.say = files, seed, out, say
         self.known, self.cells = Configurations(), dict[str, CellRuns]()
-        self.study = study_file(sorted(files), parallel, seconds)
+        self.parallel, self.seconds = parallel, seconds
 
     def measure(self, asked: Sequence[AskedRun]) -> dict[AskedRun, FoldRows | None]:
         """Make runs on folds; DataError if none of a fold has a model."""
@@ -137,7 +137,8 @@ class RaceRuns:
         for run in runs:
             cell = Cell(run.levels, (), holdout=False)
             self.cells.setdefault(run.keys.run_key, CellRuns(cell, (), (run,)))
-        plan = StudyPlan(self.study, (), (), self.known, (), tuple(self.cells.values()))
+        study = study_file(sorted(self.files), self.parallel, self.seconds)
+        plan = StudyPlan(study, (), (), self.known, (), tuple(self.cells.values()))
         with closing(Table.open(self.out / TABLE, write=True)) as table:
             begin(plan, table)
             missing = [one for key, one in self.cells.items() if table.status(key) not in ENDED]

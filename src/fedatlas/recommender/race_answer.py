@@ -61,7 +61,7 @@ def raced(examined: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str
     limit = None if asked.work is not None else 60 * asked.minutes
     runs = RaceRuns(files, seed, out / TABLE, say, seconds=limit)
     with read_once():
-        if limit is None:
+        if limit is None or not found:
             work = RaceWork(float(asked.work or 0), {one.name: ArmCost() for one in found})
         else:
             say(f"Timing one round of {len(found)} choices.")
@@ -70,7 +70,8 @@ def raced(examined: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str
             found = [one for one in found if one.name in costs]
             timing = sum(cost.run(0, TIMED) for cost in costs.values())
             work = RaceWork(PARALLEL * limit, costs, timing)
-        say(f"Racing {len(found)} choices on your training rows; the test rows are not read.")
+        if found:
+            say(f"Racing {len(found)} choices on your training rows; the test rows are not read.")
         many = max(len(one.points) for one in files.values()) if files else 1
         end = race(race_arms(user, found), many, work, runs.measure, seed)
     return Raced(user, {one.name: one for one in found}, runs, points, work, end), refused
