@@ -134,6 +134,19 @@ def test_the_text_says_who_is_best_by_which_margin_and_the_page_shows_it(first: 
     assert "fedyogi" in page
 
 
+def test_runs_without_a_model_are_told(first: tuple[Path, dict[str, Any]]):
+    answer = {**first[1], "race": {**first[1]["race"], "failed": {"fedavg": 2}}}
+    text = "\n".join(lines_of(answer, 0.9))
+    assert "counted as always naming the most frequent class: fedavg (2 runs)." in text
+    assert "most frequent class" not in "\n".join(lines_of(first[1], 0.9))
+
+
+def test_other_figures_are_measured_on_the_judged_rows(first: tuple[Path, dict[str, Any]]):
+    one = first[1]["top"][0]["predicted"]
+    assert one["client_accuracy_p10"]["value"] <= one["accuracy"]["value"]
+    assert one["macro_f1"]["low"] < one["macro_f1"]["value"] < one["macro_f1"]["high"]
+
+
 def test_stopped_again_and_again_a_race_goes_on_to_the_same_answer(
     known: Path, first: tuple[Path, dict[str, Any]], tmp_path: Path
 ):
@@ -176,7 +189,8 @@ def test_limits_end_an_arm_and_what_they_cost_is_foreseen_by_the_study(
     assert answer["top"][0]["binding"] == ["at_most.bytes"]
     (line, *_) = answer["race"]["changes"]
     assert re.search(
-        r"ends fed\w+ after 12 rounds[.;] (In the study's other data sets it gained|the study has no runs that long)", line
+        r"ends fed\w+ after 12 rounds[.;] (In the study's other data sets it gained|the study has no runs that long)",
+        line,
     )
 
 

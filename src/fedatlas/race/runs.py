@@ -96,12 +96,6 @@ class RaceRuns:
         with closing(Table.open(self.out / TABLE)) as table:
             return table.responses(self.planned(asked).keys.run_key)
 
-    def end_of(self, asked: AskedRun) -> tuple[str, str]:
-        """Return how a run ended, and why."""
-        with closing(Table.open(self.out / TABLE)) as table:
-            key = self.planned(asked).keys.run_key
-            return table.status(key), table.reason(key)
-
     def final(self, name: str, point: int, rounds: int) -> Plain:
         """Run the file of an answer on all training rows, and judge it on the test rows; return its responses and summary."""
         values = overridden(self.files[name].file, [self.files[name].points[point], {"rounds": rounds}])

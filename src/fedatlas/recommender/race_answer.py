@@ -256,6 +256,7 @@ def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: P
         "looks": [look._asdict() for look in end.looks],
         "cut": [cut._asdict() for cut in end.cut],
         "left": end.left,
+        "failed": {name: many for name, many in end.failed.items() if many},
         "rounds": end.rounds,
         "rates": {name: dict(one.rates(name)) for name in end.picked},
         "statement": statement(one, entries, top),

@@ -196,6 +196,9 @@ def work_lines(answer: Row) -> list[str]:
         out.append(
             f"Cut after {cut['rounds']} rounds: {cut['arm']}, at least {points(cut['at_least'])} below {cut['leader']}{gain}."
         )
+    if about["failed"]:
+        names = [f"{name} ({count(many, 'run')})" for name, many in about["failed"].items()]
+        out.append(f"Without a model, and counted as always naming the most frequent class: {listed(names)}.")
     if about["not_tried"]:
         out.append(
             f"Not tried: {listed(about['not_tried'])}. All would be in {amount(about['all_tried'], about['unit'])}."
