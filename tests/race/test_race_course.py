@@ -171,15 +171,15 @@ def test_the_end_statement_by_hand():
     stream = np.random.default_rng(0)
     draws = 0.02 / np.sqrt(2) * stream.standard_normal((200_000, 2))
     told = end_statement(fixed([0.9, 0.89], draws), started=2)
-    assert told.critical == pytest.approx([1.96, 1.96], abs=0.02)
+    assert told.critical == pytest.approx([2.054, 2.054], abs=0.02)
     assert told.among.all()
-    assert told.margin == pytest.approx([-0.01 + 1.96 * 0.02, 0.01 + 1.96 * 0.02], abs=5e-4)
+    assert told.margin == pytest.approx([-0.01 + 2.054 * 0.02, 0.01 + 2.054 * 0.02], abs=5e-4)
     assert told.chance == pytest.approx([0.6915, 0.3085], abs=5e-3)  # the normal distribution at 0.01 / 0.02
     apart = end_statement(fixed([0.9, 0.8], draws), started=2)
     assert apart.among.tolist() == [True, False]
     assert apart.margin[0] == 0.0
     family = end_statement(fixed([0.9, 0.89], draws), started=5)
-    assert family.critical[0] == pytest.approx(2.498, abs=0.03)  # at a quarter of the error
+    assert family.critical[0] == pytest.approx(2.576, abs=0.03)  # at a quarter of the error
 
 
 def test_the_rows_for_a_margin_by_hand():
@@ -187,10 +187,10 @@ def test_the_rows_for_a_margin_by_hand():
     rows = 0.02 / np.sqrt(2) * stream.standard_normal((200_000, 2))
     found = fixed([0.9, 0.9], rows)
     told = end_statement(found, 2)
-    assert needed_for(found, told, 0, 0.02) == pytest.approx((1.96**2, 1), rel=0.02)
+    assert needed_for(found, told, 0, 0.02) == pytest.approx((2.054**2, 1), rel=0.02)
     seeds = 0.02 / np.sqrt(2) * stream.standard_normal((200_000, 2))
     both = fixed([0.9, 0.9], rows, seeds)  # the seeds by themselves leave more than 0.02: half of its square each
-    assert needed_for(both, end_statement(both, 2), 0, 0.02) == pytest.approx((2 * 1.96**2, 2 * 1.96**2), rel=0.02)
+    assert needed_for(both, end_statement(both, 2), 0, 0.02) == pytest.approx((2 * 2.054**2, 2 * 2.054**2), rel=0.02)
 
 
 def test_equal_arms_are_told_as_equal():

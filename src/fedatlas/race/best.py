@@ -16,8 +16,8 @@ from fedatlas.race.estimates import RaceEstimates, deviations
 from fedatlas.study.measurements import Bools, Floats
 
 CONFIDENCE = 0.95  # of the end statement, over all arms that started
-LEVEL = 0.025
-"""Chance of an error by the draws; half of the one that is stated, since three seeds hardly tell how much seeds differ.
+LEVEL = 0.02
+"""Chance of an error by the draws; less than the one that is stated, since three seeds hardly tell how much seeds differ.
 
 Of 300 simulated races of each kind 95% or more are then right (tests/race/test_simulated_races.py).
 """
