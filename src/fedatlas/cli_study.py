@@ -102,9 +102,6 @@ def recommend(
     file: Annotated[
         Path, Argument(metavar="REQUIREMENTS.toml", help="What you need: limits, weights, your federation.")
     ],
-    measure: Annotated[
-        bool, Option("--measure", help="Also run the best three, FedAvg and the baseline on your own data.")
-    ] = False,
     out: Annotated[Path | None, Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -112,10 +109,12 @@ def recommend(
 ) -> None:
     """Recommend a configuration for your requirements, with the evidence and experiment files that run.
 
+    With an experiment file, the allowed configurations are raced on its training rows. Stop and start it as you like.
+
     Exit code 1 if none is known to fit: the nearest miss is named, or what to measure.
     """
-    from fedatlas.recommender.answer_text import lines
     from fedatlas.recommender.command import recommend as answer_to
+    from fedatlas.recommender.race_text import lines_of
     from fedatlas.recommender.requirements import read_requirements
 
     plug(plugin)
@@ -123,7 +122,7 @@ def recommend(
     if asked.experiment is not None:
         without_gpus("cpu")
     with stoppable(), noticing():
-        answer = answer_to(file, measure=measure, out=out, say=None if quiet or as_json else _tell)
-    emit(answer) if as_json else typer.echo("\n".join(lines(answer, asked.confidence)))
+        answer = answer_to(file, out=out, say=None if quiet or as_json else _tell)
+    emit(answer) if as_json else typer.echo("\n".join(lines_of(answer, asked.confidence)))
     if answer["answer"] != "found":
         raise typer.Exit(1)

@@ -243,7 +243,10 @@ def test_outside_the_measured_range_nothing_is_foreseen(
     assert words in said
     assert "Not known: nothing like your federation was measured" in said
     assert "Whether it keeps your limits on quality is not known; it keeps the others." in said
-    assert "name your experiment in [federation] experiment and run the command again with --measure" in said
+    assert (
+        "name your experiment in [federation] experiment and run the command again: it races the choices on your rows"
+        in said
+    )
     assert "%" not in said
     assert "accuracy 0" not in said
     assert answer["top"][0]["choice"] == "fedavg", "first to be measured"
@@ -274,7 +277,7 @@ def test_limits_on_costs_need_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(user_experiment, "ensure", lambda *_: pytest.fail("a run"))
     text = "rounds = 2\ndata = { name = 'digits', limit = 400 }\npartition = { name = 'dirichlet', clients = 5 }\n"
     (tmp_path / "mine.toml").write_text(text)
-    path = file(tmp_path, {"federation": {"experiment": "mine.toml"}, "at_most": {"bytes": 1e6}})
+    path = file(tmp_path, {"minutes": 0, "federation": {"experiment": "mine.toml"}, "at_most": {"bytes": 1e6}})
     answer = fedatlas.recommend(path, out=tmp_path / "out")
     said = "\n".join(lines(answer, 0.9))
     assert answer["quality"] == "not asked"
@@ -291,11 +294,12 @@ def test_outside_the_range_an_experiment_is_not_run_before_it_is_measured(
     (tmp_path / "mine.toml").write_text(
         "data = { name = 'digits', limit = 400 }\npartition = { name = 'iid', clients = 2 }\n"
     )
-    path = file(tmp_path, {"federation": {"experiment": "mine.toml"}, "at_least": {"accuracy": 0.5}})
-    answer = fedatlas.recommend(path, out=tmp_path / "out")
+    tables = {"minutes": 0, "federation": {"experiment": "mine.toml"}, "at_least": {"accuracy": 0.5}}
+    answer = fedatlas.recommend(file(tmp_path, tables), out=tmp_path / "out")
     said = "\n".join(lines(answer, 0.9))
     assert answer["answer"] == "not known"
-    assert "Measure the choices below: run the command again with --measure." in said
+    again = "run the command again with minutes above 0: it races the choices on your rows"
+    assert f"Measure the choices below: {again}." in said
     assert "Whether it keeps your limits on quality is not known.\n" in said
     assert not any("pooled training" in note or "intervals" in note for note in answer["notes"])
 
@@ -315,8 +319,9 @@ def test_nothing_is_measured_where_nothing_is_allowed(tmp_path: Path):
     tables = {
         "federation": {"experiment": "mine.toml", "centralised": 0.9}, "privacy": {"server_sees": "noisy_sums"},
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="allow none of the study's choices"):
-        fedatlas.recommend(file(tmp_path, tables), measure=True, out=tmp_path / "out")
+    answer = fedatlas.recommend(file(tmp_path, tables), out=tmp_path / "out")
+    assert answer["answer"] == "none"
+    assert not (tmp_path / "out" / "race" / "runs").exists()
 
 
 def test_the_measured_range_in_the_docs_is_that_of_the_study():

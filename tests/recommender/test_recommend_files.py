@@ -17,7 +17,7 @@ from fedatlas.cli import main
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.privacy.gaussian import epsilon_of
-from fedatlas.recommender import remeasure, shipped
+from fedatlas.recommender import shipped
 from fedatlas.recommender.epsilon import epsilons
 from fedatlas.recommender.shipped import ARRAYS, NAMES, load_study, save
 from fedatlas.study.plan import PlannedRun
@@ -222,11 +222,6 @@ def test_a_study_of_numbers_says_so(tmp_path: Path):
         measured(Table.open(path))
 
 
-def test_to_measure_needs_an_experiment(known: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="name an experiment file"):
-        fedatlas.recommend(asked(known), measure=True, out=tmp_path)
-
-
 def test_a_study_is_kept_as_arrays_and_answers_the_same(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save(Table.open(known / "table.sqlite"), None, tmp_path / "kept")
     one, other = (fedatlas.recommend(asked(place), out=tmp_path / "out") for place in (known, tmp_path / "kept"))
@@ -280,11 +275,11 @@ def test_numbers_alone_need_no_torch(known: Path, tmp_path: Path):
     assert not {"torch", "pandas", "sklearn", "scipy"} & set(loaded)
 
 
-def test_by_experiment_and_measured(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remeasure, "SEEDS", (1, 2))
+def test_by_experiment_without_a_race(known: Path, tmp_path: Path):
     (tmp_path / "mine.toml").write_text(MINE)
     tables = {
         "study": str(known),
+        "minutes": 0,
         "federation": {"experiment": "mine.toml"},
         "at_most": {"seconds": 3600},
         "at_least": {"accuracy": 0.01},
@@ -304,24 +299,6 @@ def test_by_experiment_and_measured(known: Path, tmp_path: Path, monkeypatch: py
     config = fedatlas.Experiment.read(before["top"][0]["experiment"]).config
     assert config.algorithm.name == "fedavg"
     assert config.local.epochs == 1  # the study's
-
-    done = fedatlas.recommend(file, out=tmp_path / "out", measure=True)
-    table = Table.open(tmp_path / "out" / "measured" / "table.sqlite").frame()
-    assert set(table.status) == {"done"}
-    for line in done["measured"]["obtained"]:
-        runs = table[(table.kind == "cell") & (table.choice == line["choice"])]
-        if line["rounds"] == done["measured"]["rounds"]:
-            assert line["obtained"] == pytest.approx(runs.accuracy.mean())
-    assert done["before"]["top"][0]["choice"] == before["top"][0]["choice"]
-    entry = done["top"][0]
-    assert entry["predicted"]["accuracy"]["value"] == pytest.approx(
-        next(line["obtained"] for line in done["measured"]["obtained"] if line["choice"] == entry["choice"]), abs=0.2
-    )
-    record = (known / "obtained.jsonl").read_text().splitlines()
-    assert len(record) == len(done["measured"]["obtained"])
-    assert fedatlas.recommend(asked(known), out=tmp_path / "again")["track_record"]["obtained"]["predictions"] == len(
-        record
-    )
 
 
 def test_reference_and_twin_are_read_from_what_was_run():

@@ -14,10 +14,10 @@ from fedatlas.config import parse
 from fedatlas.privacy.mechanisms import MECHANISMS, made, server_sees
 from fedatlas.privacy.secagg.fixed import fixed
 from fedatlas.privacy.steps import step_of
-from fedatlas.recommender import remeasure
 from fedatlas.recommender.allowed import allowed_choices
 from fedatlas.recommender.contest import Fitted
 from fedatlas.recommender.masks import admitted, mask_table, under_masks
+from fedatlas.recommender.race_arms import arm_file, contenders, points_of
 from fedatlas.recommender.requirements import Requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study, save
 from fedatlas.recommender.track_record import trial
@@ -287,19 +287,17 @@ def test_the_baseline_is_trained_at_the_rate_of_the_studys_baseline_and_not_at_a
     assert baseline(found.user).local.lr == 0.03
 
 
-def test_measured_twins_run_under_their_masks(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remeasure, "SEEDS", (1, 2))
-    (tmp_path / "mine.toml").write_text(MINE)
-    federation = {"experiment": str(tmp_path / "mine.toml"), "centralised": 0.9}
-    answer = fedatlas.recommend(
-        {"study": str(known), "federation": federation, **SUMS}, measure=True, out=tmp_path / "out"
-    )
-    assert "yogi_secagg" in answer["measured"]["choices"]
-    assert "differ by 8.0 points" in {one["choice"]: one["reason"] for one in answer["refused"]}["shaky_secagg"]
-    runs = Table.open(tmp_path / "out" / "measured" / "table.sqlite").frame()
-    cells = runs[(runs.kind == "cell") & (runs.choice == "yogi_secagg")]
-    assert set(cells.status) == {"done"}
-    assert set(cells.server_sees) == {"sums"}
+def test_twins_are_raced_without_masks_and_written_with_them(basis: Basis, tmp_path: Path):
+    found = own(basis, tmp_path)
+    arms, why = contenders(found)
+    assert "differ by 8.0 points" in why["shaky_secagg"]
+    (one,) = [arm for arm in arms if arm.name == "yogi_secagg"]
+    assert one.plain == "yogi"
+    files = arm_file(found.user, one, points_of(found.user))
+    assert not files.run.get("privacy")
+    assert [table["name"] for table in files.file["privacy"]] == ["secagg"]
+    assert files.run["algorithm"] == files.file["algorithm"]
+    assert len({arm.plain for arm in arms}) == len(arms)  # one arm for the runs of each choice
 
 
 # ---------------------------------------------------------------------- the study that comes with fedatlas

@@ -73,7 +73,8 @@ ROOMS: dict[str, set[str]] = {
     "leakage": COURSE,
     "deployment": RUNS | {"spelling", "runs", "wire"},
     "study": RUNS | {"runs"},
-    "recommender": RUNS | {"runs", "study"},
+    "race": RUNS | {"runs", "study"},
+    "recommender": RUNS | {"runs", "study", "race"},
     "comparison": RUNS | {"runs", "study"},
     "comparison.calls": RUNS | {"runs", "study", "comparison", "api", "notebook"},
     "published": WRITTEN

@@ -41,6 +41,7 @@ from fedatlas.registry import (
 from fedatlas.vertical import SCHEMES
 
 Share = Annotated[float, Field(ge=0, le=1)]
+FOLDS = 5  # parts of each client's rows, one of which `evaluation.fold` names
 
 
 class PartitionConfig(Component):
@@ -174,6 +175,13 @@ class EvaluationConfig(ConfigTable):
     metric: MetricName | None = None  # by which models are compared; None: the one that suits the data
     positive: str | None = None  # of two classes, the one that pr_auc is about; None: the rarer one
     margin: Rate | None = None  # a difference up to this does not count for the answer; None: 0
+    fold: Annotated[int, Field(ge=1, le=FOLDS)] | None = None  # of each client's rows; None keeps hashes unchanged
+
+    @model_validator(mode="after")
+    def _fold_of_validation(self) -> EvaluationConfig:
+        if self.fold is not None and self.on != "validation":
+            raise ValueError("evaluation.fold names validation rows: set evaluation.on = 'validation', or remove fold")
+        return self
 
     @model_validator(mode="after")
     def _one_of_both(self) -> EvaluationConfig:

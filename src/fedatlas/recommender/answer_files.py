@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import tomli_w
 
 from fedatlas.files import write_text
 from fedatlas.recommender.epsilon import epsilons
 from fedatlas.recommender.requirements import Requirements
-from fedatlas.recommender.shipped import HERE, Basis
+from fedatlas.recommender.shipped import Basis
 from fedatlas.study.measurements import Floats
 from fedatlas.study.plain import Plain, Row
 
@@ -55,25 +53,3 @@ def write_experiment(out: Path, i: int, entry: Plain, plain: Row, *head: str) ->
     path = out / f"{i + 1}-{name}.toml"
     write_text(path, "".join(f"# {line}\n" for line in head) + "\n" + tomli_w.dumps(plain))
     entry["experiment"] = str(path)
-
-
-def record_of(basis: Basis) -> Path:
-    """Return the file of predicted and obtained values: in the study's own folder, or for a shipped one in the user's cache."""
-    if basis.folder.parent != HERE:
-        return basis.folder / "obtained.jsonl"
-    return Path(platformdirs.user_cache_dir("fedatlas")) / "study" / f"{basis.name}-obtained.jsonl"
-
-
-def obtained(basis: Basis) -> Plain | None:
-    """Return the findings of `--measure` so far: number of predictions, of those within bounds, and mean error; None without any."""
-    path = record_of(basis)
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-    if not lines:
-        return None
-    return {
-        "predictions": len(lines),
-        "at_or_above_low": sum(line["obtained"] >= line["predicted"]["low"] for line in lines),
-        "at_or_below_high": sum(line["obtained"] <= line["predicted"]["high"] for line in lines),
-        "mean_error": sum(abs(line["obtained"] - line["predicted"]["value"]) for line in lines) / len(lines),
-    }

@@ -14,7 +14,6 @@ def lines(answer: Row, confidence: float) -> list[str]:
     out += first_lines(answer) if answer["top"] else miss_lines(answer, confidence)
     out += [f"Excluded: {one['choice']}: {one['reason']}" for one in answer["refused"]]
     out += record_lines(answer)
-    out += [measured_line(line) for line in answer.get("measured", {}).get("obtained", ())]
     return [*out, *(f"Note: {note}" for note in answer["notes"])]
 
 
@@ -27,9 +26,11 @@ def basis_lines(answer: Row) -> list[str]:
             else ("which choice is best is not known")
         )
         do = (
-            "run the command again with --measure"
+            "run the command again with minutes above 0: it races the choices on your rows"
             if answer["has_experiment"]
-            else ("name your experiment in [federation] experiment and run the command again with --measure")
+            else (
+                "name your experiment in [federation] experiment and run the command again: it races the choices on your rows"
+            )
         )
         return [f"Not known: nothing like your federation was measured, so {what}. Measure the choices below: {do}."]
     if answer["quality"] == "not asked":
@@ -145,16 +146,9 @@ def miss_text(missed: Row) -> str:
 
 
 def record_lines(answer: Row) -> list[str]:
-    """Return the track record, and the results obtained with --measure."""
+    """Return the track record."""
     record = answer["track_record"]
-    if not record:
-        return []
-    out = left_out_lines(record, answer) if record["federations"] else []
-    if known := record.get("obtained"):
-        kept = f"{known['at_or_above_low']} at or above low, {known['at_or_below_high']} at or below high"
-        error = f"mean error {100 * known['mean_error']:.1f} points"
-        out.append(f"Measured afterwards: {count(known['predictions'], 'prediction')}, {kept}; {error}.")
-    return out
+    return left_out_lines(record, answer) if record and record["federations"] else []
 
 
 def left_out_lines(record: Row, answer: Row) -> list[str]:
@@ -179,11 +173,3 @@ def left_out_lines(record: Row, answer: Row) -> list[str]:
     if record["wrong_none"]:
         out.append(f"In {record['wrong_none']} of them the answer was none although a measured choice kept the limits.")
     return out
-
-
-def measured_line(line: Row) -> str:
-    """Return the predicted and obtained value of one choice."""
-    value, low, high = (number(line["predicted"][key]) for key in ("value", "low", "high"))
-    return (
-        f"Measured here: {for_rounds(line)} reached {number(line['obtained'])}; predicted: {value} ({low} to {high})."
-    )

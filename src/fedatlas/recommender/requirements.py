@@ -16,9 +16,10 @@ SEES = ("anything", "models", "sums", "noisy_sums")  # what the server may see o
 LATER = ("joules", "leak", "profile", "server")  # known names not supported by this version
 FACTS = ("nodes", "rows", "classes", "heterogeneity")
 WHOLE = FACTS[:3]  # facts that count
-TOP = ("study", "confidence")
+ROWS_OF = ("all", "own")  # whose rows the experiment holds: those of all nodes, or one party's own
+TOP = ("study", "confidence", "minutes", "work")
 TABLES: dict[str, tuple[str, ...]] = {
-    "federation": ("experiment", "counts", "centralised", *FACTS),
+    "federation": ("experiment", "counts", "centralised", "rows_of", *FACTS),
     "at_least": (),
     "at_most": (),
     "privacy": ("server_sees", "delta"),
@@ -57,6 +58,15 @@ class Requirements(NamedTuple):
     only_computed: bool = (
         False  # every limit, and every weight that is given, is on a computed response: no run is needed
     )
+    minutes: float = 10.0  # of a race, with an experiment; 0: no race, only what is known from other federations
+    work: int | None = None  # of a race in rounds of runs, in place of minutes
+    own_rows: bool = False  # whether the experiment holds one party's rows, dealt out, not those of all nodes
+
+    @property
+    def raced(self) -> bool:
+        """Whether the choices are raced: they are to be compared by quality, and there is work for it."""
+        quality = any(RESPONSES[name].quality for name in (*self.at_least, *self.at_most))
+        return (self.minutes > 0 or self.work is not None) and (quality or not self.by_cost)
 
     @property
     def noise_asked(self) -> bool:
@@ -123,9 +133,28 @@ def requirements(raw: Row, folder: Path = Path()) -> Requirements:
     used = {*least, *most, *(name for name, weight in weights.items() if weight)}
     only_computed = bool(used) and not any(RESPONSES[name].quality for name in used)
     weights = weights or {"accuracy": 1.0}
+    race = _race_asked(raw, federation, experiment)
     return Requirements(
-        name, confidence, *known, centralised, experiment, least, most, sees, weights, delta, only_computed
+        name, confidence, *known, centralised, experiment, least, most, sees, weights, delta, only_computed, *race
     )
+
+
+def _race_asked(raw: Row, federation: Row, experiment: str | None) -> tuple[float, int | None, bool]:
+    """Return minutes, work, and whether the rows are one party's own."""
+    given = [key for key in ("minutes", "work") if key in raw]
+    given += ["federation.rows_of"] if "rows_of" in federation else []
+    if experiment is None and given:
+        raise ConfigError(f"{given[0]} is about a race on your rows: name an experiment in [federation] experiment.")
+    if "minutes" in raw and "work" in raw:
+        raise ConfigError("work replaces minutes: give one of them.")
+    minutes, work, rows_of = _number("minutes", raw.get("minutes", 10.0)), raw.get("work"), federation.get("rows_of")
+    if minutes < 0:
+        raise ConfigError(f"minutes is {minutes:g}: give 0 for no race, or how long it may take.")
+    if work is not None and (isinstance(work, bool) or not isinstance(work, int) or work < 1):
+        raise ConfigError(f"work is {shown(work)}: give a whole number of rounds of runs, at least 1.")
+    if rows_of not in (None, *ROWS_OF):
+        raise unknown_name("value of federation.rows_of", shown(rows_of).strip("'"), ROWS_OF)
+    return minutes, work, rows_of == ROWS_OF[1]
 
 
 def _known_keys(raw: Row) -> None:

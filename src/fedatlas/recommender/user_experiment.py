@@ -15,11 +15,10 @@ import numpy as np
 
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.config.parties import VERTICAL
-from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.privacy.mechanisms import of_table
-from fedatlas.recommender.answer import answer_for, features_asked, forecast_at, outside
-from fedatlas.recommender.answer_files import Say, epsilon_for, obtained, write_experiment
+from fedatlas.recommender.answer import features_asked, forecast_at, outside
+from fedatlas.recommender.answer_files import Say, epsilon_for, write_experiment
 from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.masks import MASKS, mask_table
@@ -51,6 +50,7 @@ class UserExperiment(NamedTuple):
     asked: Requirements  # with nodes, rows, classes, h and the baseline's accuracy
     at: Floats  # the features of its federation
     sizes: Mapping[int, int]  # client -> its training rows
+    data_set: str  # its name
 
     def local(self, choice: str) -> Plain:
         """Return the local work of the study under a choice, in the nearest setting."""
@@ -79,22 +79,10 @@ class UserExperiment(NamedTuple):
         return self._replace(basis=self.basis._replace(sets={**self.basis.sets, twin: sets}))
 
 
-def predicted(
-    basis: Basis, asked: Requirements, path: Path, out: Path, say: Say
-) -> tuple[UserExperiment, Plain, dict[str, str]]:
-    """Return (the experiment, the answer, choice -> why it cannot run there); train the baseline in ``out``."""
-    with read_once():
-        found = examined(read_experiment(basis, asked, path), say)
-        user = found.user._replace(asked=with_baseline(found.user, out, say))
-    answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, barred=found.barred)
-    answer["notes"] += found.notes
-    return user, answer, found.barred
-
-
-def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str, Row]) -> Plain:
-    """Return the answer with its experiment files, and results obtained so far; ``rates``: those picked on the user's own rows."""
+def completed(user: UserExperiment, answer: Plain, out: Path) -> Plain:
+    """Return the answer with its experiment files."""
     for i, entry in enumerate(answer["top"]):
-        values = user.values(entry["choice"], entry["rounds"], rates.get(entry["choice"]))
+        values = user.values(entry["choice"], entry["rounds"])
         head = f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {user.basis.name}."
         write_experiment(out, i, entry, stated_at(values, user.asked.delta), head)
     local = user.local(user.basis.fitted.choices[0])
@@ -109,7 +97,6 @@ def completed(user: UserExperiment, answer: Plain, out: Path, rates: Mapping[str
         )
     if user.asked.centralised is not None:
         answer["setting"]["centralised"] = user.asked.centralised
-    answer["track_record"]["obtained"] = obtained(user.basis)
     return answer
 
 
@@ -147,7 +134,9 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
     )
     at = features_asked(basis.fitted, known)
     fitted = basis.fitted._replace(new_data=held.dataset.name not in basis.fitted.data)
-    return UserExperiment(basis._replace(fitted=fitted), base, known, at, dict(enumerate(sizes.tolist())))
+    return UserExperiment(
+        basis._replace(fitted=fitted), base, known, at, dict(enumerate(sizes.tolist())), held.dataset.name
+    )
 
 
 class Examined(NamedTuple):

@@ -35,6 +35,7 @@ from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_o
 from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
+from fedatlas.setup.folds import course_seed, with_fold
 from fedatlas.setup.mechanism_choice import protection_of
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, forgotten_owners, network_notices, profile_notices, unused_notices
@@ -85,8 +86,8 @@ class Setup(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """The seed of every draw."""
-        return self.config.seed
+        """The seed of every draw after the rows are dealt."""
+        return course_seed(self.config)
 
     @property
     def dataset(self) -> Dataset:
@@ -195,12 +196,22 @@ class Setup(NamedTuple):
             "feature_skew": [dict(spec) for spec in self.partition.feature_skew],
             "info": dict(self.partition.info),
             **({"models": dict(enumerate(self.bench.owners))} if self.mixed else {}),
+            **({} if self.config.evaluation.fold is None else {"fold_owners": fold_owners(self).tolist()}),
         }
 
 
 def pooled(held: Mapping[int, np.ndarray]) -> np.ndarray:
     """Return the row numbers of all clients, ascending."""
     return np.sort(np.concatenate([np.empty(0, np.int64), *held.values()]))
+
+
+def fold_owners(setup: Setup) -> np.ndarray:
+    """Return (n,) the client of each row that a run with ``evaluation.fold`` is judged on, in the order of `judged_rows`."""
+    held = setup.validation
+    owners = np.concatenate([np.full(len(rows), k) for k, rows in held.items()])
+    if setup.partition.feature_skew:
+        return owners
+    return np.asarray(owners[np.argsort(np.concatenate([*held.values()]), kind="stable")])
 
 
 def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
@@ -231,8 +242,9 @@ def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, seed, part.min_size)
     if len(partition.clients) != part.clients:
         facts = described(algorithm, len(partition.clients), seed)
-    validation = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
-    partition = split_clients(partition, seed, validation, config.evaluation.clients)
+    by_share = config.evaluation.on == "validation" and config.evaluation.fold is None
+    validation = config.evaluation.validation if by_share else 0.0
+    partition = with_fold(config, dataset, split_clients(partition, seed, validation, config.evaluation.clients))
     check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
     poisonings = with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
@@ -264,7 +276,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     ``alone``: these are the rows of only one client among several, so checks of the whole federation are skipped.
     """
     whole, partition, dataset = shared.checked, shared.partition, shared.dataset
-    config, algorithm, seed, module = whole.config, whole.algorithm, whole.config.seed, whole.module
+    config, algorithm, seed, module = whole.config, whole.algorithm, course_seed(whole.config), whole.module
     notices, dtype = list(whole.notices), DTYPES[config.engine.precision]
     if not alone:
         check_asked(config, algorithm, dataset, partition)
@@ -284,7 +296,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     sizes = () if alone else partition.sizes
     notices += [*protection_notices(config, whole.mechanisms, algorithm, sizes), *rule_notices(whole.rule)]
-    rows = PartyRows(dataset, partition, seed, dtype)
+    rows = PartyRows(dataset, partition, config.seed, dtype)
     network = next(iter(networks.values())).network
     protection = protection_of(config, whole.mechanisms, partition.sizes, network)
     masks = protection is not None and protection.masks

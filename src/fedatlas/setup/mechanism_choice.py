@@ -18,6 +18,7 @@ from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanism import Mechanism, Protection
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS
 from fedatlas.registry import arguments, find, keywords
+from fedatlas.setup.folds import course_seed
 
 REMEDIES: tuple[Mapping[str, Any], ...] = ({"weights": "uniform"}, {"phi": "random"})
 """Parameters under which an algorithm may be protected that cannot be with its defaults."""
@@ -55,7 +56,7 @@ def protection_of(
     fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
-    return Protection(ours, len(held), config.rounds, fraction, config.seed, min(held))
+    return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
 
 
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:

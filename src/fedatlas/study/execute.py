@@ -122,16 +122,26 @@ class StudyRunner:
                 self.later[key] = now + BUSY_PAUSE  # another process has it: wait
                 continue
             self.waiting.remove(run)
-            # Epsilon of a run that releases noise covers all its rounds, so a longer run cannot answer for it.
-            known = None if run.checked.config.privacy else outcome_of_longer(self.table, key)
+            # Epsilon of a run that releases noise covers all its rounds, and the rows that a run on a fold is judged on are
+            # kept of its end, so a longer run cannot answer for these.
+            on_fold = run.checked.config.evaluation.fold is not None
+            known = None if on_fold or run.checked.config.privacy else outcome_of_longer(self.table, key)
             if known is not None:
                 self.table.finish(key, known)
                 self.due += self.tried.get(key, ())
                 continue
             preload(run.checked.config, run.seed)
+            if on_fold:
+                self.take_over(key)
             self.working[key] = Working(children.begin(run.checked, self.folder(key), tested=run.kind != "trial"), run)
             return True
         return False
+
+    def take_over(self, key: str) -> None:
+        """Let a run go on from the folder of a shorter one, if it is kept."""
+        kept = (self.folder(one) for one in self.table.shorter(key))
+        if not self.folder(key).exists() and (found := next((one for one in kept if one.exists()), None)):
+            found.rename(self.folder(key))
 
     def folder(self, key: str) -> Path:
         """Return the folder of a run, next to the table, so that studies with a common table also share unfinished runs."""
@@ -255,10 +265,15 @@ def begin(plan: StudyPlan, table: Table) -> None:
     table.enter(study.name, map(new_run, plan.known()))
 
 
-@one_thread_an_operator()
 def execute(plan: StudyPlan, table: Table, say: Say) -> bool:
     """Make all remaining runs of a plan; return whether none failed: refused and diverged runs are valid outcomes."""
     begin(plan, table)
+    return carry_out(plan, table, say)
+
+
+@one_thread_an_operator()
+def carry_out(plan: StudyPlan, table: Table, say: Say) -> bool:
+    """Make the runs of a plan whose members the table has; return whether none of its study failed."""
     with read_once():
         gc.collect()
         gc.freeze()  # otherwise every child would copy these objects page by page

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from fedatlas.config import ExperimentConfig
 from fedatlas.privacy import mechanisms
+from fedatlas.record.judged_rows import TRIVIAL
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.study.children import Ended
 from fedatlas.study.heterogeneity import heterogeneity
@@ -17,6 +20,7 @@ from fedatlas.study.table import Outcome, Table
 from fedatlas.study.test_rows import RIGHT, kept
 
 DONE = "It finished."
+JUDGED_ROWS = "judged_rows"  # key of the table's summaries: the rows of ``evaluation.fold``, for comparisons row by row
 
 
 def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
@@ -37,7 +41,23 @@ def outcome_of(folder: Path, ended: Ended, peak: int) -> Outcome:
         summary[RIGHT] = right
     if ended.status == "done" and (judged := judged_figures(run, summary)):
         summary["judged"] = judged
+    if ended.status == "done" and run.config().evaluation.fold is not None:
+        summary[JUDGED_ROWS] = judged_rows(run)
     return Outcome(ended.status, ended.reason or DONE, rows, summary, found)
+
+
+def judged_rows(run: RunFolder) -> Plain | None:
+    """Return the score, client and weight of each row of the fold that a run is judged on, and the constant model's score.
+
+    Where clients use their own models, a row's score is the mean over these. None where the rows were too many to be kept.
+    """
+    arrays = run.arrays(JUDGED)
+    scores = [x for name, x in arrays.items() if name == "score" or name.startswith("score-")]
+    if not scores or f"{TRIVIAL}score" not in arrays:
+        return None
+    found = {"score": np.mean(scores, axis=0), "constant": arrays[f"{TRIVIAL}score"], "weight": arrays["weight"]}
+    owners = run.read_json("partition.json", "fold_owners")["fold_owners"]
+    return {name: [float(x) if x % 1 else int(x) for x in each] for name, each in found.items()} | {"client": owners}
 
 
 def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:

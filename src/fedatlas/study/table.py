@@ -204,6 +204,19 @@ class Table:
         """Return the status of a run; "" if it is absent."""
         return str(self._get("status", run_key) or "")
 
+    def reason(self, run_key: str) -> str:
+        """Return why a run has its status; "" if it is absent."""
+        return str(self._get("reason", run_key) or "")
+
+    def shorter(self, run_key: str) -> list[str]:
+        """Return the finished runs that this one continues beyond their end, the longest first."""
+        found = self.db.execute(
+            "SELECT other.run_key FROM runs AS mine JOIN runs AS other USING (curve_key)"
+            " WHERE mine.run_key = ? AND other.rounds < mine.rounds AND other.status = 'done' ORDER BY other.rounds DESC",
+            (run_key,),
+        )
+        return [str(key) for (key,) in found.fetchall()]
+
     def claim(self, run_key: str) -> bool:
         """Claim a run for this process, if it was planned or its owner is dead; return whether the claim succeeded."""
         pid, host = os.getpid(), socket.gethostname()

@@ -1,0 +1,65 @@
+"""Races with known truth: what is said of the best arm is right as often as it claims, and cuts lose it rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from drawn_races import Curve, DrawnRace, arms, enough, flat, known_gain
+from fedatlas.race import estimates
+from fedatlas.race.course import RaceEnd, race
+
+RACES = 300
+
+
+def simulated(curves: Mapping[str, Curve], monkeypatch: pytest.MonkeyPatch, **how: Any) -> list[RaceEnd]:
+    """Return the ends of so many races, with fewer draws and one tuning point, for speed."""
+    monkeypatch.setattr(estimates.estimated, "__defaults__", (600,))
+    names, most = sorted(curves), how.pop("most", 20)
+    each = [DrawnRace(curves, seed=seed, points=(0.0,), **how) for seed in range(RACES)]
+    return [race(arms(names, known_gain(0.0), most), 1, enough(names), one.measure, one.seed) for one in each]
+
+
+def share(ends: list[RaceEnd], truth: Mapping[str, float]) -> tuple[float, float]:
+    """Return how often the best arm is among those named, and how often all margins hold."""
+    best = max(truth, key=lambda name: truth[name])
+    named = sum(best in [x for x, among in zip(end.left, end.told.among, strict=True) if among] for end in ends)
+    held = sum(
+        all(truth[best] - truth[x] <= m + 1e-12 for x, m in zip(end.left, end.told.margin, strict=True)) for end in ends
+    )
+    return named / len(ends), held / len(ends)
+
+
+@pytest.mark.parametrize(
+    ("truth", "how"),
+    [
+        ((0.9, 0.9, 0.9, 0.9, 0.9), {"rows": 300}),
+        ((0.9, 0.89, 0.88, 0.86, 0.8), {"rows": 400}),
+        ((0.9, 0.895, 0.89), {"rows": 600, "sd_seed": 0.015}),
+        ((0.85, 0.85, 0.84, 0.8), {"rows": 240, "clients": 12, "sd_client": 0.03}),
+    ],
+)
+def test_the_end_statement_holds_in_95_of_100_races(
+    truth: tuple[float, ...], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """Margins hold, and the best arm is named; of equal arms any one of them, fixed beforehand, must be."""
+    by_name = {f"arm-{i}": value for i, value in enumerate(truth)}
+    ends = simulated({name: flat(value) for name, value in by_name.items()}, monkeypatch, **how)
+    named, held = share(ends, by_name)
+    assert named >= 0.95
+    assert held >= 0.95
+
+
+def test_of_equal_arms_one_is_rarely_cut(monkeypatch: pytest.MonkeyPatch):
+    names = [f"arm-{i}" for i in range(5)]
+    ends = simulated({name: flat(0.9) for name in names}, monkeypatch, rows=200, most=30)
+    assert sum("arm-0" in [one.arm for one in end.cut] for end in ends) <= 0.05 * RACES
+    assert sum(bool(end.cut) for end in ends) <= 0.15 * RACES  # any of them
+
+
+def test_clearly_worse_arms_are_cut_and_the_best_is_not(monkeypatch: pytest.MonkeyPatch):
+    curves = {"best": flat(0.9), "near": flat(0.89), "poor": flat(0.6)}
+    ends = simulated(curves, monkeypatch, rows=300)
+    assert sum([one.arm for one in end.cut] == ["poor"] for end in ends) >= 0.95 * RACES

@@ -1,0 +1,294 @@
+"""`fedatlas recommend` with an experiment: a race on its rows, killed and resumed, its files, limits, and what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+import fedatlas
+from fedatlas.cli import main
+from fedatlas.errors import ConfigError
+from fedatlas.race.course import AskedRun
+from fedatlas.race.runs import ArmFile, RaceRuns
+from fedatlas.race.work import ArmCost
+from fedatlas.recommender.race_text import lines_of
+from fedatlas.setup.party_rows import VALIDATION, PartyRows
+from fedatlas.study.plan import PlannedRun
+from fedatlas.study.study import Study
+from fedatlas.study.table import Table
+from study_tables import filled
+
+BASE: dict[str, Any] = {
+    "rounds": 30,
+    "data": {"name": "digits", "limit": 500},
+    "partition": {"name": "dirichlet", "clients": 4},
+    "evaluation": {"clients": 0.2, "rounds": [10, 20, 30]},
+}
+NOISE = [{"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.5, "delta": 0.001}]
+LEVELS = [
+    {"name": "fedavg", "set": {"algorithm.name": "fedavg"}},
+    {"name": "fedyogi", "set": {"algorithm.name": "fedyogi"}},
+    {
+        "name": "noised",
+        "set": {"algorithm.name": "fedavg", "algorithm.weights": "uniform", "data.scale": "none", "privacy": NOISE},
+    },
+]
+MINE = {
+    "rounds": 20,
+    "data": {"name": "digits", "limit": 240},
+    "partition": {"name": "dirichlet", "clients": 4, "alpha": 5.0},
+}
+WORK = 2 * 40 * 3 + 60  # two choices with two rates reach 20 rounds in a third, and all the rest fits
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study in which both choices are alike, and noise costs."""
+    out = tmp_path_factory.mktemp("known")
+    factors = [
+        {"name": "skew", "role": "setting", "key": "partition.alpha", "levels": [0.3, 30.0]},
+        {"name": "scheme", "role": "choice", "level": LEVELS},
+    ]
+
+    def accuracy(job: PlannedRun) -> float:
+        if job.kind == "baseline":
+            return 0.93
+        return (0.7 if dict(job.levels)["scheme"] == "noised" else 0.85) + 0.005 * (job.seed % 3)
+
+    given = Study.of("known", base=BASE, seeds=[1, 2], factor=factors, tuning={"keys": {"local.lr": [0.02, 0.1]}})
+    filled(given, out / "table.sqlite", accuracy)
+    return out
+
+
+def asked(known: Path, folder: Path, mine: dict[str, Any] | None = None, **more: Any) -> Path:
+    """Write requirements and their experiment into a folder; return the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.toml").write_text(tomli_w.dumps({**MINE, **(mine or {})}))
+    federation = {"experiment": "mine.toml", **more.pop("federation", {})}
+    tables = {"study": str(known), "work": WORK, **more, "federation": federation}
+    path = folder / "requirements.toml"
+    path.write_text(tomli_w.dumps({key: x for key, x in tables.items() if x is not None}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def first(known: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with a race that has ended, and its answer; no run on a fold may read test rows."""
+    folder, plain = tmp_path_factory.mktemp("first"), PartyRows.common
+
+    def common(self: PartyRows, name: str) -> Any:
+        if name == "test" and VALIDATION in self.partition.kept:
+            raise AssertionError("A race read the test rows.")
+        return plain(self, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartyRows, "common", common)
+        return folder, fedatlas.recommend(asked(known, folder), out=folder / "out")
+
+
+def comparable(answer: dict[str, Any], out: Path) -> Any:
+    """Return an answer without paths, and without seconds and memory, of which another table has others."""
+    text = json.dumps(answer, sort_keys=True).replace(str(out), "OUT")
+    return json.loads(re.sub(r'"(cpu_seconds|seconds|memory)": \{[^}]*\}', '"\\1": 0', text))
+
+
+def test_a_race_answers_on_training_rows_and_tests_the_file_once(first: tuple[Path, dict[str, Any]]):
+    folder, answer = first
+    race, top = answer["race"], answer["top"][0]
+    assert answer["answer"] == "found"
+    assert race["started"] == ["fedavg", "fedyogi"]
+    assert race["statement"]["judged_rows"] == pytest.approx(0.6 * 240, abs=8)
+    assert {one["choice"]: one["reason"][:13] for one in answer["refused"]} == {"noised": "it adds noise"}
+    done = fedatlas.run(fedatlas.Experiment.read(top["experiment"]), out=folder / "again", baselines=False)
+    assert done.summary["final"]["accuracy"] == pytest.approx(race["final"]["accuracy"], abs=1e-9)
+    assert sum(done.summary["partition_facts"]["sizes"]) == 240  # the file trains on all training rows
+
+
+def test_every_run_is_in_the_table_and_only_the_last_is_tested(first: tuple[Path, dict[str, Any]]):
+    folder, answer = first
+    frame = Table.open(folder / "out" / "race" / "table.sqlite").frame()
+    assert set(frame.status) == {"done"}
+    assert (frame.kind == "cell").sum() == 1
+    assert len(frame) == 2 * 2 + 2 + 2 * 3 + 1  # rates on the first fold, the second fold, the end, the file
+    assert answer["race"]["spent"] == 20 * len(frame)
+
+
+def test_the_text_says_who_is_best_by_which_margin_and_the_page_shows_it(first: tuple[Path, dict[str, Any]]):
+    folder, answer = first
+    said = answer["race"]["statement"]
+    text = "\n".join(lines_of(answer, 0.9))
+    if len(said["among"]) > 1:
+        assert f"{said['first']} is within {100 * said['margin']:.1f} points of the best of the 2 choices raced" in text
+        assert "These rows cannot tell it from" in text
+        assert "The cheapest of them is" not in text  # both send the same
+    assert f"on {answer['race']['final']['test_rows']} test rows, which nothing before has read" in text
+    assert "so the choice itself is not private" in text
+    assert "it read the training rows of all nodes on this machine" in text
+    page = (folder / "out" / "front.html").read_text()
+    assert "<svg" in page
+    assert "fedyogi" in page
+
+
+def test_runs_without_a_model_are_told(first: tuple[Path, dict[str, Any]]):
+    answer = {**first[1], "race": {**first[1]["race"], "failed": {"fedavg": 2}}}
+    text = "\n".join(lines_of(answer, 0.9))
+    assert "counted as always naming the most frequent class: fedavg (2 runs)." in text
+    assert "most frequent class" not in "\n".join(lines_of(first[1], 0.9))
+
+
+def test_other_figures_are_measured_on_the_judged_rows(first: tuple[Path, dict[str, Any]]):
+    one = first[1]["top"][0]["predicted"]
+    assert one["client_accuracy_p10"]["value"] <= one["accuracy"]["value"]
+    assert one["macro_f1"]["low"] < one["macro_f1"]["value"] < one["macro_f1"]["high"]
+
+
+def test_stopped_again_and_again_a_race_goes_on_to_the_same_answer(
+    known: Path, first: tuple[Path, dict[str, Any]], tmp_path: Path
+):
+    heard, file = list[str](), asked(known, tmp_path)
+
+    def runs() -> int:
+        return sum(line.startswith(("trial", "cell")) for line in heard)
+
+    for stopped_at in (1, 5, 9):
+
+        def stop(line: str, at: int = stopped_at) -> None:
+            heard.append(line)
+            if runs() == at:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fedatlas.recommend(file, out=tmp_path / "out", say=stop)
+    again = fedatlas.recommend(file, out=tmp_path / "out", say=heard.append)
+    assert comparable(again, tmp_path / "out") == comparable(first[1], first[0] / "out")
+    assert runs() == 13  # none is made twice
+
+
+def test_asked_again_nothing_is_run(known: Path, first: tuple[Path, dict[str, Any]]):
+    folder, answer = first
+    said = list[str]()
+    again = fedatlas.recommend(asked(known, folder), out=folder / "out", say=said.append)
+    assert again == answer
+    assert not [line for line in said if line.startswith(("trial", "cell"))]
+
+
+def test_limits_end_an_arm_and_what_they_cost_is_foreseen_by_the_study(
+    known: Path, first: tuple[Path, dict[str, Any]], tmp_path: Path
+):
+    sent = first[1]["top"][0]["predicted"]["bytes"]["value"] / 20
+    answer = fedatlas.recommend(
+        asked(known, tmp_path, {"rounds": 30}, at_most={"bytes": 12.5 * sent}), out=tmp_path / "out"
+    )
+    assert set(answer["race"]["rounds"].values()) == {12}
+    assert all(entry["predicted"]["bytes"]["value"] <= 12.5 * sent for entry in answer["top"])
+    assert answer["top"][0]["binding"] == ["at_most.bytes"]
+    (line, *_) = answer["race"]["changes"]
+    assert re.search(
+        r"ends fed\w+ after 12 rounds[.;] (In the study's other data sets it gained|the study has no runs that long)",
+        line,
+    )
+
+
+def test_where_no_choice_keeps_a_limit_the_nearest_miss_is_measured(
+    known: Path, first: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+):
+    folder, _ = first  # its runs answer again
+    file = asked(known, folder, at_least={"accuracy": 0.999})
+    assert main_code(["recommend", str(file), "--out", str(folder / "out"), "--quiet"]) == 1
+    text = capsys.readouterr().out
+    assert "None fits. The nearest miss is" in text
+    assert "measured on your rows" in text
+    answer = json.loads((folder / "out" / "answer.json").read_text())
+    assert answer["race"]["final"] is None  # nothing is to be taken, so the test rows stay unread
+
+
+def main_code(words: list[str]) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["fedatlas", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+    return int(end.value.code or 0)
+
+
+def test_own_rows_get_the_prior_two_files_for_a_pilot_and_no_test(known: Path, first: tuple[Path, dict[str, Any]]):
+    folder, _ = first
+    answer = fedatlas.recommend(asked(known, folder, federation={"rows_of": "own"}), out=folder / "out")
+    assert answer["race"]["final"] is None
+    assert len(answer["top"]) == 2
+    assert all("for a pilot with your partners" in Path(one["experiment"]).read_text() for one in answer["top"])
+    text = "\n".join(lines_of(answer, 0.9))
+    assert "This race had your rows dealt out, not your partners'" in text
+    assert "Measured in other federations" in text
+    assert "of all nodes on this machine" not in text
+
+
+def test_too_little_work_names_what_would_do(known: Path, tmp_path: Path):
+    answer = fedatlas.recommend(asked(known, tmp_path, work=100), out=tmp_path / "out")
+    assert answer["answer"] == "undecided"
+    assert not (tmp_path / "out" / "race" / "runs").exists()
+    text = "\n".join(lines_of(answer, 0.9))
+    assert "No race: none of 2 choices reaches 20 rounds in a third of the rounds given" in text
+    assert "240 rounds of runs" in text  # 2 choices, 2 rates, 20 rounds, in a third
+
+
+def test_in_minutes_the_clock_decides_on_the_work_and_is_named(
+    known: Path, first: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    folder, plain = first
+    costs = {"fedavg": ArmCost(1.0, 0.5), "fedyogi": ArmCost(1.0, 0.5)}
+    monkeypatch.setattr(RaceRuns, "costs", lambda self: (costs, {}))
+    answer = fedatlas.recommend(asked(known, folder, work=None, minutes=30), out=folder / "out")
+    race = answer["race"]
+    assert race["costs"] == {"fedavg": [1.0, 0.5], "fedyogi": [1.0, 0.5]}
+    # two timed runs of 2 rounds, and 13 of 20 rounds, by two processes
+    assert race["spent"] == pytest.approx((2 * 2 + 13 * 11) / 120)
+    assert race["statement"] == plain["race"]["statement"]
+    assert "The clock decided how much was run" in "\n".join(lines_of(answer, 0.9))
+    short = fedatlas.recommend(asked(known, folder, work=None, minutes=0.6), out=folder / "out")
+    assert short["race"]["started"] == []  # 24 s in a third, less 4 s of timing; one choice takes 22
+    assert "All of them would take 1.2 minutes" in "\n".join(lines_of(short, 0.9))
+
+
+def test_a_choice_is_timed_by_its_second_round(tmp_path: Path):
+    one = ArmFile({**MINE, "algorithm": {"name": "fedavg"}}, {}, [{"local.lr": 0.1}])
+    wrong = ArmFile(
+        {**MINE, "algorithm": {"name": "fedavg"}, "local": {"lr": 0.1, "batch_size": 0, "clip": 1.0}}, {}, [{}]
+    )
+    runs = RaceRuns({"one": one, "wrong": wrong}, 1, tmp_path, lambda _: None)
+    costs, refused = runs.costs()
+    rows = Table.open(tmp_path / "table.sqlite")
+    key = runs.planned(AskedRun("one", 0, 1, 2)).keys.run_key
+    assert costs["one"].round == rows.rows(key)[2]["seconds"]
+    assert costs["one"].start > 0
+    assert {*costs, *refused} == {"one", "wrong"}
+
+
+def test_without_minutes_the_study_answers_and_says_so(known: Path, tmp_path: Path):
+    answer = fedatlas.recommend(asked(known, tmp_path, work=None, minutes=0), out=tmp_path / "out")
+    assert "race" not in answer
+    assert not (tmp_path / "out" / "race").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"work": 0}, "work is 0: give a whole number of rounds of runs"),
+        ({"work": 10, "minutes": 1}, "work replaces minutes"),
+        ({"work": None, "minutes": -1}, "minutes is -1: give 0 for no race"),
+        ({"federation": {"rows_of": "mine"}}, "unknown value of federation.rows_of 'mine'"),
+    ],
+)
+def test_a_wrong_race_is_refused(known: Path, tmp_path: Path, more: dict[str, Any], sentence: str):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        fedatlas.recommend(asked(known, tmp_path, **more), out=tmp_path / "out")
+
+
+def test_minutes_without_an_experiment_are_refused(known: Path):
+    facts = {"nodes": 5, "rows": 450, "heterogeneity": 0.4}
+    with pytest.raises(ConfigError, match=r"minutes is about a race on your rows: name an experiment"):
+        fedatlas.recommend({"study": str(known), "minutes": 5, "federation": facts})
