@@ -228,6 +228,15 @@ def test_the_answer_of_a_run():
     assert of_plain(json.loads(json.dumps(found.plain()))) == found
 
 
+def test_one_test_row_of_a_party_leaves_the_interval_of_the_mean_as_it_is():
+    """The mean over parties has as many draws as the party with the fewest: without any it would look certain."""
+    many = [rows(0, 300, 0.7, 0.68), rows(1, 200, 0.7, 0.68)]
+    known, found = (answer(SHARES, parties, 1, "rows", 2000).gain for parties in (many, [*many, rows(2, 1, 0.9, 0.1)]))
+    assert known is not None
+    assert found is not None
+    assert found.high - found.low == pytest.approx(known.high - known.low, rel=0.05)
+
+
 def test_a_party_is_named_only_on_test_rows_of_its_own():
     everybody = [rows(k, 300, 0.95, 0.5, own=False) for k in range(3)]
     found = answer(SHARES, everybody, 1, "rows", 2000)
