@@ -260,6 +260,17 @@ def test_several_seeds_need_three_and_name_parties_that_stay_the_same():
     assert of_plain(json.loads(json.dumps(whole.plain()))) == whole
 
 
+def test_a_party_that_is_another_client_in_some_seeds_is_found_by_its_name():
+    """An owner whose only row is a test row is no client, and those behind it move up by one."""
+    few = [rows(1, 300, 0.95, 0.5, seed=s)._replace(client=k) for s, k in enumerate((1, 0, 1))]
+    worse = [rows(2, 300, 0.5, 0.95, seed=s)._replace(client=k) for s, k in enumerate((2, 1, 2))]
+    each = [answer(SHARES, [a, b], s, f"rows {s}", 1200) for s, (a, b) in enumerate(zip(few, worse, strict=True))]
+    found = over(each, 100.0, same_parties=True)
+    assert [(p.name, p.fate) for p in found.parties] == [("Tirol", "gains"), ("Lienz", "loses")]
+    once = each[0]._replace(parties=[*each[0].parties, each[0].parties[0]._replace(client=7, name="Wien")])
+    assert over([once, *each[1:]], 100.0, same_parties=True).parties == found.parties, "one seed names nobody"
+
+
 def whole(**changed) -> Answer:
     names = {"Wien": "gains", "Tirol": "gains", "Kärnten": "not told apart", "Lienz": "too few to say"}
     sizes = {"Wien": 500, "Tirol": 230, "Kärnten": 92, "Lienz": 12}
