@@ -228,6 +228,14 @@ def test_the_answer_of_a_run():
     assert of_plain(json.loads(json.dumps(found.plain()))) == found
 
 
+def test_rows_of_a_party_that_the_mean_leaves_out_do_not_make_an_interval():
+    """20 rows are too few, however many rows there are on which the figure is undefined."""
+    undefined = Evidence(300, dict.fromkeys(("together", "alone"), lambda drawn: {"accuracy": np.full(len(drawn), np.nan)}))
+    parties = [rows(0, 20, 0.95, 0.05), PartyEvidence(1, "Tirol", undefined, True)]
+    found = answer(SHARES, parties, 1, "rows", 2000)
+    assert (found.left_out, found.mean_rows, found.gain, found.verdict) == (1, 20, None, "cannot tell")
+
+
 def test_one_test_row_of_a_party_leaves_the_interval_of_the_mean_as_it_is():
     """The mean over parties has as many draws as the party with the fewest: without any it would look certain."""
     many = [rows(0, 300, 0.7, 0.68), rows(1, 200, 0.7, 0.68)]

@@ -182,7 +182,7 @@ def of_figures(
         (c.known for c in (gained, beyond) if c is not None), [bool(np.isfinite(f["together"][0])) for f in figures]
     )
     rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
-    sure = _enough(judged, own)
+    sure = _enough([j for j, one in zip(judged, there, strict=True) if one], own)
     named = _parties(asked, counted, gained, figures) if own else []
     bare = _compared(asked, judged, figures, "unprotected", own) if efforts else None
     without, lost = _mean(judged, figures, there, "unprotected"), _turned(_sure(bare, sure))
