@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -86,6 +87,7 @@ class Answer(NamedTuple):
     swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # what calms it
     price: Price | None = None  # of protection, where it was measured
+    unlike: Sequence[str] = ()  # names of the figures, of seeds that are judged by different ones
     interval: Sequence[float] | None = None  # low and high of `together` on these test rows, of a deployed run
 
     def plain(self) -> dict[str, Any]:
@@ -95,6 +97,7 @@ class Answer(NamedTuple):
             "asked": self.asked._asdict(),
             "parties": [{**p._asdict(), "gain": _plain(p.gain)} for p in self.parties],
             "cures": list(self.cures),
+            "unlike": list(self.unlike),
             **{key: _plain(getattr(self, key)) for key in DIFFERENCES},
             "price": None if self.price is None else self.price.plain(),
         }
@@ -111,6 +114,7 @@ def of_plain(found: Mapping[str, Any]) -> Answer:
         **{key: _ends(found.get(key)) for key in DIFFERENCES},
         "parties": parties,
         "cures": tuple(known.get("cures", ())),
+        "unlike": tuple(known.get("unlike", ())),
         "price": price_of_plain(known.get("price")),
     }
     return Answer(**{**known, **read, "asked": Asked(**found["asked"])})
@@ -181,7 +185,7 @@ def of_figures(
         (c.known for c in (gained, beyond) if c is not None), [bool(np.isfinite(f["together"][0])) for f in figures]
     )
     rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
-    sure = _enough(judged, own)
+    sure = _enough([j for j, one in zip(judged, there, strict=True) if one], own)
     named = _parties(asked, counted, gained, figures) if own else []
     bare = _compared(asked, judged, figures, "unprotected", own) if efforts else None
     without, lost = _mean(judged, figures, there, "unprotected"), _turned(_sure(bare, sure))
@@ -334,13 +338,15 @@ def decided(found: Answer) -> Answer:
 def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> Answer:
     """Return the answer of several seeds: the unit is the seed, so fewer than three give no verdict.
 
-    ``cost``: bytes of one seed, on average. ``same_parties``: whether client k is the same party in every seed; else no party
-    is named.
+    ``cost``: bytes of one seed, on average. ``same_parties``: whether a party's name is that of the same one in every seed; else
+    no party is named.
     """
     first = answers[0]
     if len(answers) == 1:
         return first
     judged_on = [one for a in answers for one in a.judged_on]
+    if len({a.asked.figure for a in answers}) > 1:
+        return _unlike(answers, judged_on, first.asked._replace(cost=cost))
     drawn = first.test_rows / first.train_rows if len(set(judged_on)) > 1 and first.train_rows else 0.0
     asked = first.asked._replace(cost=cost)
 
@@ -373,6 +379,23 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
     return decided(found)
 
 
+def _unlike(answers: Sequence[Answer], judged_on: Sequence[str], asked: Asked) -> Answer:
+    """Return that seeds judged by different figures have no mean: as where only some have the classes skewed enough for AUC."""
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("together", "alone", "trivial", "pooled", "mean_rows", "swing", "price", *DIFFERENCES)
+    )
+    return answers[0]._replace(
+        **nothing,
+        asked=asked,
+        verdict="cannot tell",
+        seeds=[s for a in answers for s in a.seeds],
+        judged_on=judged_on,
+        parties=[],
+        left_out=0,
+        unlike=tuple(dict.fromkeys(a.asked.words for a in answers)),
+    )
+
+
 def _price_over(found: Sequence[Price], drawn: float) -> Price | None:
     return mean_price(found, ends(_over([one.lost for one in found], drawn))) if found else None
 
@@ -391,8 +414,15 @@ def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
 
 
 def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list[PartyVerdict]:
-    each = [{p.client: p for p in a.parties} for a in answers]
-    found = {k: _over([one[k].gain for one in each if k in one], drawn) for k in each[0]}
+    each = [
+        {p.name: p for p in a.parties} for a in answers
+    ]  # a seed without an owner's rows numbers the others otherwise
+    often = Counter(name for one in each for name in one)
+    found = {
+        name: _over([one[name].gain for one in each if name in one], drawn)
+        for name, seeds in often.items()
+        if seeds >= min(SEEDS, len(each))
+    }
     level = bonferroni(sum(d is not None for d in found.values()))
     out = []
     for k, d in found.items():
@@ -403,6 +433,7 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
             key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
         }
         rows = _typical([one[k].test_rows for one in each if k in one])
-        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
+        first = next(one[k] for one in each if k in one)
+        fated = first._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
         out.append(fated._replace(together=means["together"], alone=means["alone"]))
     return out
