@@ -50,15 +50,20 @@ def plain_values(path: Path | None, overrides: Sequence[str], tables: Mapping[st
     return values
 
 
+def no_file(path: Path, overrides: Sequence[str]) -> ConfigError:
+    """Return the error for an experiment file that is not there."""
+    if overrides and overrides[0].startswith("="):
+        return ConfigError(
+            f"'{path} {overrides[0]}': write key=value without spaces, and quote a value that contains some."
+        )
+    return ConfigError(f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template.")
+
+
 def _read(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if overrides and overrides[0].startswith("="):
-            raise ConfigError(
-                f"'{path} {overrides[0]}': write key=value without spaces, and quote a value that contains some."
-            ) from None
-        raise ConfigError(f"there is no experiment file '{path}': 'fedatlas new {path}' writes a template.") from None
+        raise no_file(path, overrides) from None
     except IsADirectoryError:
         raise ConfigError(f"'{path}' is a folder: name an experiment file (.toml) in it.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fedatlas.errors import ConfigError, ValueMistake, first_line, nearest, unknown_name
-from fedatlas.spelling import unknown_argument, unknown_key
+from fedatlas.errors import ConfigError, ValueMistake, first_line, unknown_name
+from fedatlas.spelling import one_of, unknown_argument, unknown_key
 
 Builder = Callable[..., Any]
 
@@ -270,8 +270,7 @@ def expected(error: Mapping[str, Any]) -> str:
     if kind in LENGTHS:
         return f"a list of {context[LENGTHS[kind]]} values"
     if kind == "literal_error":
-        near = nearest(str(error.get("input")), re.findall("'(.*?)'", context["expected"]))
-        return str(context["expected"]) + (f" (did you mean '{near}'?)" if near else "")
+        return one_of(str(error.get("input")), re.findall("'(.*?)'", context["expected"]))
     if kind == "int_from_float":
         return EXPECTED["int"]
     if kind == "is_instance_of" and context["class"] == "Sequence":

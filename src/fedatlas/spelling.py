@@ -12,8 +12,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedatlas.errors import ConfigError, FedatlasError, nearest, unknown_name
-from fedatlas.overrides import OwnKeys, plain_values
+from fedatlas.errors import ConfigError, FedatlasError, ValueMistake, nearest, unknown_name
+from fedatlas.overrides import OwnKeys, no_file, plain_values
 
 LIST = Path(__file__).with_name("names.json")
 LISTS = ("parties",)  # tables of fixed keys that occur several times
@@ -39,11 +39,20 @@ def names(table: str | None = None) -> list[str]:
 
 
 def check(path: Path | None, overrides: Sequence[str]) -> None:
-    """Raise the ConfigError of the full check for a name or a key that it would not know. A file that cannot be read is left to it."""
+    """Raise the ConfigError of the full check for a file that is not there, and for a name, a key or a choice that it would not know.
+
+    A file that cannot be read is left to it.
+    """
+    if path is not None and not path.exists():
+        raise no_file(path, overrides)
     values, held = values_of(path, overrides), known()
     if values is None:
         return
     check_tables(values, held["tables"])
+    for where, choices in held["values"].items():
+        value = at(values, where)
+        if isinstance(value, str) and value not in choices:
+            raise ValueMistake(f"{where} = {value!r}: expected {one_of(value, choices)}.")
     _Components(values, held).check()
 
 
@@ -61,6 +70,14 @@ def values_of(path: Path | None, overrides: Sequence[str]) -> dict[str, Any] | N
         return plain_values(path, overrides, {table: own for table, own in tables.items() if table != "data"})
     except FedatlasError:
         return None
+
+
+def at(values: Mapping[str, Any], where: str) -> Any:
+    """Return the value of a key such as "evaluation.metric"; None where there is none."""
+    found: Any = values
+    for key in where.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def check_tables(values: Mapping[str, Any], known: Mapping[str, Collection[str]], table: str = "") -> None:
@@ -176,6 +193,13 @@ def tables_with(key: str) -> list[str]:
         if table not in SEVERAL and any(key in k for k in kinds.values())
     )
     return found or [*further][:1]
+
+
+def one_of(value: str, known: Sequence[str]) -> str:
+    """Return the texts that a key can have, with the one that is near."""
+    near, parts = nearest(value, known), [repr(one) for one in known]
+    listed = " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    return listed + (f" (did you mean '{near}'?)" if near else "")
 
 
 def unknown_argument(table: str, key: str, known: Collection[str]) -> ConfigError:

@@ -88,6 +88,27 @@ def test_wrong_keys_of_tables_have_the_sentence_of_the_full_check(tmp_path: Path
         assert quick(values, tmp_path) == full(values), values
 
 
+def test_wrong_choices_have_the_sentence_of_the_full_check(tmp_path: Path) -> None:
+    assert {"evaluation.metric", "tracking.name", "local.optimizer"} <= KNOWN["values"].keys()
+    for where, known in KNOWN["values"].items():
+        for value in wrong(known[0]):
+            table, _, key = where.rpartition(".")
+            values: dict[str, Any] = {**NEEDED.get(table, {}), key: value}
+            for part in reversed(table.split(".") if table else ()):
+                values = {part: values}
+            assert quick(values, tmp_path) == full(values) != "", where
+
+
+def test_a_file_that_is_not_there_has_the_sentence_of_the_full_check(tmp_path: Path) -> None:
+    for overrides in ([], ["=x"]):
+        said = []
+        for check in (spelling.check, read):
+            with pytest.raises(ConfigError) as error:
+                check(tmp_path / "none.toml", overrides)
+            said.append(str(error.value))
+        assert said[0] == said[1]
+
+
 def test_wrong_names_and_keys_of_components_have_the_sentence_of_the_full_check(tmp_path: Path) -> None:
     """Where the full check comes to it: some components ask for a key, or for another table, before they look at the rest."""
     every, same = [*names()], 0
@@ -131,7 +152,6 @@ def test_what_is_right_or_cannot_be_judged_passes(tmp_path: Path) -> None:
         {"models": [{"name": "mlp", "share": 0.5}]},
     ):
         assert quick(values, tmp_path) == "", values
-    spelling.check(tmp_path / "there is none.toml", [])
     spelling.check(None, ["algorithm.name=fedprox", "algorithm.mu=0.1"])
     (tmp_path / "e.toml").write_text("[algorithm]\nname = 'fedprox'\nmu = 0.1\n")
     spelling.check(tmp_path / "e.toml", ["algorithm.name=fedavg"])

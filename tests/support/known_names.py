@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -50,6 +51,24 @@ def tables(model: type[BaseModel], at: str = "") -> Iterator[tuple[str, list[str
             yield from tables(inner, f"{at}.{key}" if at else key)
 
 
+def choices(hint: Any) -> list[str]:
+    """Return the texts that a field can have; none where it can have others, too."""
+    if get_origin(hint) is Literal:
+        return [one for one in get_args(hint) if isinstance(one, str)]
+    parts = [one for one in get_args(hint) if one is not type(None)] if get_origin(hint) in {Union, UnionType} else []
+    return choices(parts[0]) if len(parts) == 1 else []
+
+
+def values(model: type[BaseModel], at: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the keys of single tables that have one of a few texts, with these."""
+    for key, field in model.model_fields.items():
+        inner, where = field_model(model, key), f"{at}.{key}" if at else key
+        if found := choices(field.annotation):
+            yield where, found
+        if inner is not None and where not in (*spelling.LISTS, *spelling.SEVERAL, "models"):
+            yield from values(inner, where)
+
+
 def known_names() -> dict[str, Any]:
     """Return the list."""
     components = {table: field_model(ExperimentConfig, table) for table in REGISTRIES}
@@ -61,6 +80,7 @@ def known_names() -> dict[str, Any]:
     }
     return {
         "tables": dict(tables(ExperimentConfig)),
+        "values": dict(values(ExperimentConfig)),
         "own": own,
         "defaults": defaults,
         "kinds": {
