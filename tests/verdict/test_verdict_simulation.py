@@ -207,6 +207,32 @@ def test_by_the_other_figures_too_at_most_one_in_twenty_says_yes(name: str):
     assert yes(verdicts) <= MOST, verdicts
 
 
+def rare_classes(rng: np.random.Generator, rarity: bool) -> str:
+    """The verdict by balanced accuracy of two parties with 60 rows, of which three classes hold 3% each, without a difference."""
+    metric, parties = METRICS["balanced_accuracy"], []
+    for k in range(2):
+        true = rng.choice(4, 60, p=[0.91, 0.03, 0.03, 0.03])
+        right = {model: rng.random(60) < 0.7 for model in ("together", "alone")}
+        each = {
+            model: Said(hit.astype(float), np.ones(60), true, np.where(hit, true, (true + 1) % 4))
+            for model, hit in right.items()
+        }
+        held = np.bincount(true)
+        rarer = int(held[held > 0].min()) if rarity else None
+        judged = Evidence(60, {model: metric.weighted(one) for model, one in each.items()}, rarer)
+        parties.append(PartyEvidence(k, f"office {k}", judged, True))
+    asked = Asked("FedAvg", "balanced_accuracy", "balanced accuracy", lower_is_better=False)
+    return answer(asked, parties, 1, "the rows", TRAIN, 60).verdict
+
+
+def test_few_rows_of_a_class_tell_nothing_by_balanced_accuracy():
+    rng = np.random.default_rng(8)
+    found = Counter(rare_classes(rng, "balanced_accuracy" in RARITY) for _ in range(60))
+    assert yes(found) + found["no"] == 0
+    bare = Counter(rare_classes(rng, rarity=False) for _ in range(300))
+    assert yes(bare) + bare["no"] > most(300), "so it can fail: without the rule too many say yes or no"
+
+
 @pytest.mark.parametrize("asked", [ACCURACY, AUC], ids=["accuracy", "auc"])
 def test_a_planted_loss_of_one_party_is_named(asked: Asked):
     """The largest party loses, the others gain much: the mean gains, and the loser is named."""

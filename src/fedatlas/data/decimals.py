@@ -62,7 +62,7 @@ def with_points(table: pd.DataFrame, columns: Iterable[str], source: str, keys: 
         )
         raise DataError(
             f"{source}: column '{other.column}' holds numbers with a decimal point, such as '{other.first('.')}', {why}: "
-            "write all numbers of a file with one mark."
+            "write all numbers of a file with one mark (data.decimal names it), or leave a column out with data.drop."
         )
     changed = {
         one.column: _written(table[one.column]) for one in found if one.comma is not None and one.comma != one.point

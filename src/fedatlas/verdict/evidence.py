@@ -19,7 +19,9 @@ from fedatlas.metrics.resampling import Weighted
 LEVEL = 0.95
 ROWS, RARE = 30, 10  # fewest test rows, and fewest of the rarer class, for an interval
 SEEDS = 3  # fewest seeds for a verdict over seeds
-RARITY = frozenset({"auc", "pr_auc", "macro_f1", "weighted_f1"})  # figures that hang on the rarer class
+RARITY = frozenset(
+    {"auc", "pr_auc", "balanced_accuracy", "macro_f1", "weighted_f1"}
+)  # figures that hang on the rarer class
 
 
 class Shares(NamedTuple):
