@@ -138,7 +138,7 @@ def test_a_factor_that_names_the_settings_leaves_the_others_their_effects():
     page = render(found)
     assert "0.1 more heterogeneity (h)" in page
     assert "scaffold, beyond that mean" in page
-    assert "effects over data sets" in page
+    assert "for all effects on a response at once, over data sets" in page
     about["effects"] = [e for e in about["effects"] if e["factors"] != ["clients"]]
     assert "effect-clients-scheme" not in render(found)
 
