@@ -62,6 +62,7 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
         "twins": dict(study.twins),
         "reference": study.reference(),
         "seeds": len(study.seeds()),
+        "tuned": any(run.get("rates") for run in study.cells()),
         "settings": [setting(study, one, where.get(name), front.get(name, [])) for name, one in answered.items()],
         "record": [record(study, [*answered.values()], choice) for choice in study.choice_names()],
         "effects": {response: effects_of(study, response, seed) for response in told},
