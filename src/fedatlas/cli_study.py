@@ -64,9 +64,16 @@ def study(
     if not status:
         fine = _run_study(given, out, place, retry, quiet or as_json)
     found = given.status(out, table)
-    emit(found) if as_json else typer.echo("\n".join(show_status(found)))
+    hint = [_analysis_hint(file, out, table)] if found["runs"].get("done") else []
+    emit(found) if as_json else typer.echo("\n".join([*show_status(found), *hint]))
     if not fine:
         raise typer.Exit(1)
+
+
+def _analysis_hint(file: Path, out: Path | None, table: Path | None) -> str:
+    """Return the command that answers from the runs that are there."""
+    options = [f" {name} {path}" for name, path in (("--out", out), ("--table", table)) if path is not None]
+    return f"The answer from these runs: fedatlas study {file}{''.join(options)} --analyse"
 
 
 def _show_found(found: Any, as_json: bool, page: Path | None) -> None:

@@ -172,8 +172,8 @@ def test_schemes_with_other_local_work_have_baselines_of_their_own(file: Path, t
     assert len(list((tmp_path / "out" / SHARED).iterdir())) == 4
 
 
-def test_what_is_there_is_not_run_again_and_more_may_be_asked(file: Path, copy: Path, monkeypatch: Any) -> None:
-    out, begun = copy, list[str]()
+def test_what_is_there_is_not_run_again_and_more_may_be_asked(made: Path, copy: Path, monkeypatch: Any) -> None:
+    file, out, begun = made / "small.toml", copy, list[str]()
 
     def forked(work: Callable[[], dict[str, Any]], folder: Path) -> children.Child:
         begun.append(folder.name)

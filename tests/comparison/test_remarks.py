@@ -31,10 +31,10 @@ def test_schemes_that_still_gain_in_most_seeds_are_named() -> None:
 
 
 def test_one_rate_for_all_algorithms_is_said_with_the_command_that_tunes_it() -> None:
-    (said,) = rate_remark(["algorithm.name"], [0.1, 0.1])
-    assert "fedatlas tune FILE.toml algorithm.name=SCHEME local.lr=0.01..0.3" in said
-    assert rate_remark(["algorithm.name", "local.lr"], [0.1, 0.2]) == []
-    assert rate_remark(["local.momentum"], [0.1, 0.1]) == []
+    (said,) = rate_remark(["algorithm.name"], [0.1, 0.1], "plants.toml")
+    assert "fedatlas tune plants.toml algorithm.name=SCHEME local.lr=0.01..0.3" in said
+    assert rate_remark(["algorithm.name", "local.lr"], [0.1, 0.2], "plants.toml") == []
+    assert rate_remark(["local.momentum"], [0.1, 0.1], "plants.toml") == []
 
 
 def test_pooled_rows_that_do_worse_than_the_scheme_are_no_upper_bound() -> None:

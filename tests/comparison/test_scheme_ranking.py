@@ -166,14 +166,15 @@ def test_the_page_says_for_whom_of_the_scheme_to_take_alone(tmp_path: Path) -> N
             SimpleNamespace(
                 label=name,
                 key=name,
-                summary={"answer": {"text": name, **answer.plain()}, "cost": cost, "cpu": {"cores": 2}},
+                summary={"answer": {"text": name, **answer.plain()}, "cost": {"seconds": 1.0}, "cpu": {"cores": 2}},
                 subjects=subjects,
             )
         )
     blocks: Any = answer_blocks(entries)  # type: ignore[arg-type]
     tables = {block.id: block for block in blocks if block.kind == "table"}
     assert list(tables) == ["ranking", "pairs", "fedavg-answer"]
-    assert "Take fedavg, which cannot be told apart from scaffold" in blocks[0].body
+    assert "fedavg</b>, the one to take. fedavg" in blocks[0].body
+    assert "Take fedavg, which cannot be told apart from scaffold" in blocks[1].body
     rows = [[as_cell(cell).body for cell in row] for row in tables["fedavg-answer"].rows]
     assert [(row[0], row[-1]) for row in rows] == [("north", "gains"), ("south", "too few to say")]
     assert as_cell(tables["fedavg-answer"].rows[0][4]).note == "+0.050 to +0.150"

@@ -13,8 +13,11 @@ from fedatlas.study.analyse import analysis
 from fedatlas.study.front import fronts
 from fedatlas.study.measurements import Measurements, measurements_of
 from fedatlas.study.page import render
+from fedatlas.study.page_effects import difference_text
+from fedatlas.study.page_parts import heat_figure, shaded
 from fedatlas.study.study import Study
 from fedatlas.study.winners import standings
+from fedatlas.wording import bytes_text
 from study_tables import federations, filled, runs
 
 if TYPE_CHECKING:
@@ -124,6 +127,20 @@ def test_many_settings_are_told_together():
     assert page.count("<svg") > 20
 
 
+def test_shades_say_of_which_range_they_are_and_close_values_have_a_third_digit():
+    close, far = ([[(0.6612, ""), (v, "")]] for v in (0.6741, 0.9))
+    assert [[cell.text for cell in row] for row in shaded(close)] == [[".661", ".674"]]
+    assert [[cell.text for cell in row] for row in shaded(far)] == [[".66", ".90"]]
+    assert [cell.text for cell in shaded([[(0.66, "")] * 13])[0]] == [".66"] * 13, "narrow cells"
+    found = heat_figure("id", "label", "Darker is more.", ("a", "b"), ["x"], ["y", "z"], close)
+    assert found.how == "Darker is more. The palest cell is 0.661, the darkest 0.674."
+
+
+def test_a_difference_that_is_written_as_nothing_has_no_sign():
+    said = [difference_text(v, bytes_text).replace("\xa0", " ") for v in (0.0, -0.2, 3.0, -3.0)]
+    assert said == ["0 B", "0 B", "+3 B", "−3 B"]
+
+
 def test_a_factor_that_names_the_settings_leaves_the_others_their_effects():
     """24 federations with names of their own, at three numbers of clients: a pair without a main effect has no picture."""
     settings = federations(24, data=4)
@@ -138,7 +155,7 @@ def test_a_factor_that_names_the_settings_leaves_the_others_their_effects():
     page = render(found)
     assert "0.1 more heterogeneity (h)" in page
     assert "scaffold, beyond that mean" in page
-    assert "effects over data sets" in page
+    assert "for all effects on a response at once, over data sets" in page
     about["effects"] = [e for e in about["effects"] if e["factors"] != ["clients"]]
     assert "effect-clients-scheme" not in render(found)
 

@@ -128,6 +128,42 @@ def test_a_known_gain_is_told_with_the_correction_for_drawn_rows():
     assert "Federate, with FedAvg: together accuracy 0.900, alone 0.800" in analysis(study)["answer"]["text"]
 
 
+def test_one_rate_for_all_algorithms_is_said_and_not_where_rates_were_picked():
+    """By the configurations of the runs: one algorithm alone has nothing to say, nor has a rate of each choice's own."""
+
+    def said(lr: dict[str, float], **more: Any) -> bool:
+        study = rows({name: [0.9, 0.91, 0.92] for name in lr}, **more)
+        for run in study.runs:
+            run["configuration"] = {"algorithm": {"name": run["scheme"]}, "local": {"lr": lr[run["scheme"]]}}  # type: ignore[index]
+        found = analysis(study)
+        note = "All choices ran with local.lr=0.05, which may suit one better than another"
+        assert (note in found["answer"]["text"]) is (note in unescape(render(found)))
+        return note in found["answer"]["text"]
+
+    assert said({"fedavg": 0.05, "fedprox": 0.05})
+    assert not said({"fedavg": 0.05, "fedprox": 0.1})
+    assert not said({"fedavg": 0.05})
+    assert not said({"fedavg": 0.05, "fedprox": 0.05}, rates={"local.lr": 0.05})
+
+
+def test_values_are_called_picked_only_where_they_were():
+    """Two settings, in which fedprox is 0.01 and 0.03 ahead: a range over settings reads like none of the intervals."""
+    for rates, words in (({}, ""), ({"local.lr": 0.1}, ", each with the values picked for it")):
+        both = [
+            {**run, "setting": at, "run_key": run["run_key"] + at, "accuracy": run["accuracy"] + more, "judged": {}}
+            for at, more in (("s", 0.0), ("t", 0.02))
+            for run in rows({"fedavg": [0.9, 0.9, 0.91], "fedprox": [0.91, 0.91, 0.92]}, rates=rates).runs
+            if (run["scheme"], at) != ("fedavg", "t")
+        ]
+        both += [
+            {**run, "setting": "t", "run_key": run["run_key"] + "t", "judged": {}}
+            for run in rows({"fedavg": [0.9, 0.9, 0.91]}, rates=rates).runs
+        ]
+        text = " ".join(analysis(measurements_of(both, ["setting"], ["scheme"]))["sentences"])
+        assert f"Compared with fedavg{words}, over the settings: fedprox is better in 2 and worse in 0 of 2" in text
+        assert "(from +0.010 to +0.030)" in text
+
+
 def test_two_seeds_give_no_verdict_and_a_constant_as_good_gives_no_yes():
     few = analysis(rows({"fedavg": [0.91, 0.90], "fedprox": [0.5, 0.5]}, alone=[0.8, 0.8]))["answer"]
     assert few["verdict"] == "cannot tell"

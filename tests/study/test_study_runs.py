@@ -357,6 +357,7 @@ def test_golden_curve(whole: Path):
 
 
 TEXT = """
+alone = true
 [base]
 rounds = 1
 data = { limit = 200 }
@@ -388,11 +389,17 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "1 cell would be refused (scheme secret)" in capsys.readouterr().out
     assert not out.exists()
     assert call(monkeypatch, str(file), "--out", str(out)) == 0  # a refused cell is an outcome
-    assert "2 done, 1 refused" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert f"The answer from these runs: fedatlas study {file} --out {out} --analyse" in said.out
+    assert {line.split(" (")[0] for line in said.err.splitlines() if line.startswith("baseline")} == {
+        "baseline alone",
+        "baseline pooled",
+    }
+    assert "3 done, 1 refused" in said.out
     assert (out / "study.toml").read_text() == TEXT
     assert call(monkeypatch, str(file), "--out", str(out), "--export", str(tmp_path / "runs.csv")) == 0
     lines = (tmp_path / "runs.csv").read_text().splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[0].startswith("run_key,study,role,status,reason,seed,rounds,scheme,")
     assert call(monkeypatch, str(file), "--out", str(out), "--status", "--dry-run") == 2
     assert call(monkeypatch, str(file), "--out", str(out), "--retry", "failing") == 2

@@ -109,9 +109,11 @@ def test_a_pair_without_the_best_scheme_that_is_told_apart_is_said():
 def test_seeds_that_all_agree_without_telling_apart_ask_for_more():
     found = rank({"a": scheme(0.91, 0.95, 0.99, 0.9001), "b": scheme(0.9, 0.9, 0.9, 0.9)})
     assert [(p.apart, p.ahead, p.may_tell) for p in found.pairs] == [(False, 4, True)]
-    assert "a ahead of b in 4 of 4 seeds; more seeds may tell." in ranking_text(found, "AUC")
+    assert "a ahead of b in 4 of 4 seeds. More seeds like these would tell: about 8 for a and b." in ranking_text(
+        found, "AUC"
+    )
     mixed = rank({"a": scheme(0.91, 0.95, 0.99, 0.89), "b": scheme(0.9, 0.9, 0.9, 0.9)})
-    assert "may tell" not in ranking_text(mixed, "AUC")
+    assert "would" not in ranking_text(mixed, "AUC")
 
 
 def test_test_rows_that_all_seeds_share_leave_their_error_in_a_pair():
@@ -128,7 +130,7 @@ def test_test_rows_that_all_seeds_share_leave_their_error_in_a_pair():
         assert (pair.apart, pair.shared) == (apart, True)
     assert pair.difference is not None
     assert pair.difference.error == pytest.approx(math.sqrt(0.0001 / 3 + 0.0009 * 2 / 3), rel=1e-3)
-    assert "more test rows or seeds may tell" in ranking_text(rank({"one": one, "other": other}), "AUC")
+    assert "More seeds like these would tell: about" in ranking_text(rank({"one": one, "other": other}), "AUC")
 
 
 def test_of_schemes_not_told_apart_the_cheapest_is_taken_and_fedavg_where_costs_are_equal():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedatlas.comparison.remarks import pooled_remark, rate_remark, rounds_remark
+from fedatlas.comparison.remarks import baselines_remark, pooled_remark, rate_remark, rounds_remark
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.metric import METRICS
 from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
@@ -23,10 +23,13 @@ UNLIKE = (
 )
 
 
-def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+def answer_of(
+    schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[str] = (), file: str = "FILE.toml"
+) -> dict[str, Any]:
     """Return the answer: the figure, one row per scheme from best to worst, the pairs, and the sentences.
 
-    ``schemes``: their entries of the record, each with the seeds that ended well; ``keys``: those with several values.
+    ``schemes``: their entries of the record, each with the seeds that ended well; ``keys``: those with several values;
+    ``file``: the experiment, for commands that a sentence names.
     """
     runs: dict[str, dict[int, Plain]] = {
         one["label"]: {seed: summary_of(out / one["label"], seed) for seed in one["seeds"]} for one in schemes
@@ -44,13 +47,15 @@ def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[st
             "pairs": [],
             "take": "",
             "sentences": [UNLIKE if any(runs.values()) else NOTHING, *ends],
+            "remarks": ends,
         }
     rows = [row(name, runs[name], found) for name in found.ranking.order]
     prices = [line for one in rows if one["scheme"] != found.chosen for line in price_lines(out, one, found)]
-    told = [found.text, *taken_text(out, found.chosen), *prices, *remarks(rows, found, out, keys), *ends]
+    remarked = [*baselines_remark(runs[found.chosen]), *remarks(rows, found, out, keys, file)] if rows else []
+    told = [found.text, *taken_text(out, found.chosen), *prices, *remarked, *ends]
     pairs = [one.plain() for one in found.ranking.pairs]
     head = {"figure": found.figure, "words": found.words, "rows": rows, "pairs": pairs}
-    return {**head, "take": found.chosen, "sentences": told}
+    return {**head, "take": found.chosen, "sentences": told, "remarks": [*remarked, *ends]}
 
 
 def taken_text(out: Path, name: str) -> list[str]:
@@ -72,7 +77,7 @@ def price_lines(out: Path, row: dict[str, Any], found: Ranked) -> list[str]:
     return [f"{row['scheme']}: {told}"]
 
 
-def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: Sequence[str]) -> list[str]:
+def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: Sequence[str], file: str) -> list[str]:
     """Return what the figures of a comparison may not be read to say."""
     lower = found.lower_is_better
     runs = {one["scheme"]: [RunFolder(out / one["scheme"] / f"seed-{seed}") for seed in one["seeds"]] for one in rows}
@@ -80,7 +85,7 @@ def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: S
     rates = [each[0].config().local.lr for each in runs.values() if each]
     taken = [one for one in rows if one["scheme"] == found.chosen]
     pooled = [line for one in taken for line in pooled_remark(one, lower_is_better=lower)]
-    return [*pooled, *rounds_remark(curves, lower_is_better=lower), *rate_remark(keys, rates)]
+    return [*pooled, *rounds_remark(curves, lower_is_better=lower), *rate_remark(keys, rates, file)]
 
 
 def curve_of(rows: Sequence[Mapping[str, Any]], figure: str) -> list[float | None]:

@@ -119,6 +119,8 @@ def compare(
     told = progress or watched()
     with _file(experiment) as path:
         given = comparison_of(path, words_of(keys), _seeds(seeds))
+        if isinstance(experiment, Experiment):  # its file is gone when the answer is read
+            given = given._replace(file="FILE.toml")
         place = Path(out) if out is not None else Path("runs") / "compare" / given.name
         record = comparing.compare(given, place, baselines=baselines, price=price, parallel=parallel, say=told.said)
     return ComparedSchemes(place, record)

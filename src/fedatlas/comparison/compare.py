@@ -67,13 +67,13 @@ def compare(
             reworded(job)
         ends = carry_out_all([job for job in jobs if not there(job, more)], out, more, parallel, say)
         record |= {"schemes": [ended(one, out / one.label, given.seeds, ends) for one in given.schemes]}
-        record |= {"answer": answer_of(record["schemes"], out, given.keys)}
+        record |= {"answer": answer_of(record["schemes"], out, given.keys, given.file)}
         order = [one["scheme"] for one in record["answer"]["rows"]]
         shown = [each["label"] for each in record["schemes"] if each["shown"]]
         if paths := [
             out / label for label in sorted(shown, key=lambda x: order.index(x) if x in order else len(order))
         ]:
-            record["page"] = str(write_report(paths, out / COMPARISON).name)
+            record["page"] = write_report(paths, out / COMPARISON, record["answer"]["remarks"]).name
         write_json(out / RECORD, record)
     return record
 

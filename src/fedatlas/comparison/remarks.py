@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedatlas.verdict.noise import FEWEST, SHARE, last_swing
-from fedatlas.wording import listed, number
+from fedatlas.wording import count, listed, number
 
 LEAST, NOTHING = 0.02, 1e-9  # of a curve's whole range, and at all: a rise below it is none
 RATE = "local.lr"
@@ -43,18 +43,17 @@ def rounds_remark(
     return [f"{listed(gaining)} still {verb} in the last rounds: with more rounds the order may be another."]
 
 
-def rate_remark(keys: Sequence[str], rates: Sequence[float]) -> list[str]:
+def rate_remark(keys: Sequence[str], rates: Sequence[float], file: str) -> list[str]:
     """Return that one rate was used for all schemes, and how to tune it; nothing where rates were compared, or differ.
 
-    ``keys``: those with several values; ``rates``: each scheme's `local.lr`.
+    ``keys``: those with several values; ``rates``: each scheme's `local.lr`; ``file``: the experiment.
     """
     if len(set(rates)) != 1 or not any(key.partition(".")[0] == "algorithm" for key in keys):
         return []
     rate = rates[0]
-    command = f"fedatlas tune FILE.toml algorithm.name=SCHEME {RATE}={rate / 10:g}..{3 * rate:g}"
-    return [
-        f"All schemes ran with {RATE}={rate:g}, which may suit one better than another: '{command}' picks a scheme's own."
-    ]
+    command = f"fedatlas tune {file} algorithm.name=SCHEME {RATE}={rate / 10:g}..{3 * rate:g}"
+    said = f"All schemes ran with {RATE}={rate:g}, which may suit one better than another: '{command}' picks a scheme's own"
+    return [f"{said}, and a study with [tuning] compares schemes each with its own."]
 
 
 def pooled_remark(row: Mapping[str, Any], *, lower_is_better: bool = False) -> list[str]:
@@ -64,3 +63,13 @@ def pooled_remark(row: Mapping[str, Any], *, lower_is_better: bool = False) -> l
         return []
     figures = f"Pooled training, {number(pooled)}, is worse than {row['scheme']}, {number(mean)}"
     return [f"{figures}: the same local settings suit it badly, so it is no upper bound here."]
+
+
+def baselines_remark(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return that only some seeds of a scheme have baselines, so that its answer is over these. ``runs``: seed -> summary."""
+    compared = [seed for seed, one in runs.items() if one.get("answer", {}).get("compared")]
+    if not compared or len(compared) == len(runs):
+        return []
+    some = f"{'seed' if len(compared) == 1 else 'seeds'} {listed([*map(str, compared)])}"
+    said = f"Only {some} of {count(len(runs), 'seed')} have baselines, and the answer whether to federate is over these"
+    return [f"{said}; the same command with --baselines trains those of the others."]

@@ -51,6 +51,7 @@ class Comparison(NamedTuple):
     keys: tuple[str, ...]  # with several values
     seeds: tuple[int, ...]
     schemes: tuple[ComparedScheme, ...]
+    file: str = "FILE.toml"  # the experiment, as commands name it
 
 
 def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = None) -> Comparison:
@@ -83,7 +84,8 @@ def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = N
     whole = [*sorted(f"{one.label} {one.key}" for one in made), *map(str, sorted(numbers))]
     key = hashlib.sha256("\0".join(whole).encode()).hexdigest()
     name = f"{path.stem if path else 'default'}-{key[:8]}"
-    return Comparison(name, key, tuple(one.key for one in several), numbers, tuple(made))
+    found = Comparison(name, key, tuple(one.key for one in several), numbers, tuple(made))
+    return found if path is None else found._replace(file=str(path))
 
 
 def seeds_of(text: str) -> tuple[int, ...]:

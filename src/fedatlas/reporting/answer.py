@@ -23,6 +23,10 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
     """Return the answer of each folder, as the terminal and summary.json give it; empty if none has one."""
     found = ranking_of(entries) if len(entries) > 1 else None
     several, out = len(entries) > 1, list[Block]()
+    taken = "" if found is None else found.chosen
+    first = next((entry for entry in entries if entry.label == taken and "answer" in entry.summary), None)
+    if first is not None:
+        out.append(lead(Markup("<b>{}</b>, the one to take. {}").format(taken, first.summary["answer"]["text"])))
     if found is not None:
         out += [lead(found.text), *ranking_tables(found)]
     for entry in entries:
@@ -31,7 +35,8 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
             continue
         took = took_text(entry.summary)
         if several:
-            out.append(Text(Markup("<b>{}</b>. {} {}").format(entry.label, told["text"], took)))
+            said = f"{took} Its answer is at the top." if entry is first else f"{told['text']} {took}"
+            out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, said)))
         else:
             out += [lead(told["text"]), Text(took)]
         answer, shown = of_plain(told), not several or (found is not None and found.chosen == entry.label)

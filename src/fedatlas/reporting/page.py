@@ -13,22 +13,24 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedatlas.errors import as_utf8
-from fedatlas.reporting.blocks import Block, Chapter, Choice, Figure, Section, as_cell
+from fedatlas.reporting.blocks import Block, Chapter, Choice, Figure, Section, Text, as_cell, notice
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, TITLES, ReportSection
 from fedatlas.reporting.words import in_words
 from fedatlas.wording import plural
 
 # The colours of a downloaded picture: chart.css refers to them by name, but a separate file has no such names.
+ANSWER = "answer"  # id of the section that remarks stand in
 LIGHT = re.compile(r"--([\w-]+):\s*([^;]+);")
 
 
-def render(entries: Sequence[Entry]) -> str:
-    """Return the page of these runs."""
+def render(entries: Sequence[Entry], remarks: Sequence[str] = ()) -> str:
+    """Return the page of these runs; ``remarks``: paragraphs below its answer."""
     subjects = [subject for entry in entries for subject in entry.subjects]
     first, single = subjects[0], len(subjects) == 1
     own = [section for section in SECTIONS if first.page in section.pages]
     top = [built(s, first, s.run(first) if single and s.run else s.page(entries) if s.page else ()) for s in own]
+    top = [x._replace(blocks=below_leads(x.blocks, remarks)) if x.id == ANSWER and remarks else x for x in top]
     chapters = [
         Chapter(x.key, x.label, shown([built(s, x, s.run(x), x.key, x.label) for s in own if s.run]), x is first)
         for x in subjects
@@ -50,6 +52,14 @@ def built(section: ReportSection, subject: Subject, blocks: Sequence[Block], key
     title = section.title.format(party=party, parties=plural(party), run=run if key else "this run")
     blocks = in_words(blocks, subject)
     return Section(f"{key}-{section.id}-section" if key else section.id, title, blocks, "" if key else section.nav)
+
+
+def below_leads(blocks: Sequence[Block], remarks: Sequence[str]) -> Sequence[Block]:
+    """Return blocks with remarks below the paragraphs that answer."""
+    at = next(
+        (i for i, block in enumerate(blocks) if not (isinstance(block, Text) and block.tone == "lead")), len(blocks)
+    )
+    return [*blocks[:at], *map(notice, remarks), *blocks[at:]]
 
 
 def shown(sections: Sequence[Section]) -> list[Section]:

@@ -42,10 +42,14 @@ def _run_seeds(whole: Checked, path: Path, more: More, progress: Progress, obser
 
 
 def summed_up(path: Path, summaries: Sequence[RunSummary]) -> Run:
-    """Write the summary over the seeds of a folder, and return it as a run."""
+    """Write the summary over the seeds of a folder, and return it as a run.
+
+    Where only some seeds have baselines, the answer is over these.
+    """
     top = RunFolder.open(path)
     summary = over(summaries, top.config().hash())
-    if (found := answer_over(summaries, top.config())) is not None:
+    compared = [one for one in summaries if one.get("answer", {}).get("compared")]
+    if (found := answer_over(compared or summaries, top.config())) is not None:
         summary["answer"] = told(found)
     write_summary(top, summary)
     return Run(path, summary)

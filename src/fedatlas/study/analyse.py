@@ -7,7 +7,7 @@ answer the question.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from fedatlas.files import write_json, write_text
 from fedatlas.study.answer_text import answer_of
-from fedatlas.study.answers import answers
+from fedatlas.study.answers import SettingAnswer, answers
 from fedatlas.study.effects import effects, grouped_levels
 from fedatlas.study.finished_part import show_finished
 from fedatlas.study.front import FrontChoice, fronts
-from fedatlas.study.measurements import FEATURES, Measurements, Setting, level, value_of
+from fedatlas.study.measurements import FEATURES, Measurements, level, value_of
 from fedatlas.study.page import render
 from fedatlas.study.plain import Plain, RunRow
 from fedatlas.study.read_measurements import measured
@@ -28,11 +28,10 @@ from fedatlas.study.slopes import slopes
 from fedatlas.study.study_status import reasons
 from fedatlas.study.table import ENDED, Table
 from fedatlas.study.verdict import sentences
-from fedatlas.study.winners import SettingStanding, better_and_worse, standings
+from fedatlas.study.winners import Lead, SettingStanding, standings
 
 LEVEL = 0.95
 ANALYSIS, PAGE = "analysis.json", "analysis.html"
-Standings = Mapping[Setting, SettingStanding]
 
 
 def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = (), done: Plain | None = None) -> Plain:
@@ -53,6 +52,7 @@ def analyse(table: Table, study: str, folder: Path, told: Sequence[str] = (), do
 def analysis(study: Measurements, *, seed: int = 0) -> Plain:
     """Return the whole analysis of the measurements. Without several seeds there are no intervals, and a sentence says so."""
     where, front = standings(study, seed=seed, level=LEVEL), fronts(study, seed=seed)
+    answered = {one.setting: one for one in answers(study)}
     told = [name for name in which(effects=True) if np.isfinite(study.by_cell(name)).any(axis=2).sum() > 1]
     found: Plain = {
         "study": study.name,
@@ -62,30 +62,30 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
         "twins": dict(study.twins),
         "reference": study.reference(),
         "seeds": len(study.seeds()),
-        "settings": [setting(study, name, where.get(name), front.get(name, [])) for name in study.setting_names()],
-        "record": [record(study, where, choice) for choice in study.choice_names()],
+        "tuned": any(run.get("rates") for run in study.cells()),
+        "settings": [setting(study, one, where.get(name), front.get(name, [])) for name, one in answered.items()],
+        "record": [record(study, [*answered.values()], choice) for choice in study.choice_names()],
         "effects": {response: effects_of(study, response, seed) for response in told},
         "outcomes": outcomes(study),
-        "answer": answer_of(study, answers(study)),
+        "answer": answer_of(study, [*answered.values()]),
     }
     return dict(as_json(found | {"sentences": [*found["answer"]["sentences"], *sentences(found)]}))
 
 
 def setting(
-    study: Measurements, name: Setting, standing: SettingStanding | None, front: Sequence[FrontChoice]
+    study: Measurements, answer: SettingAnswer, standing: SettingStanding | None, front: Sequence[FrontChoice]
 ) -> Plain:
-    """Return one setting: facts, baseline, choices on and off the front, and the best choices."""
+    """Return one setting: facts, baseline, choices on and off the front, and the best choices, by the rule of its answer."""
+    name, lead = answer.setting, lead_of(answer)
     cells = [run for run in study.cells() if study.setting_of(run) == name]
     pooled = [run for run in study.pooled() if study.setting_of(run) == name]
-    first = standing.first if standing else []
-    rest = [other for other in standing.means if other not in first] if standing else []
     return {
         "levels": dict(zip(study.settings, name, strict=True)),
         "facts": {fact: mean([run.get(fact) for run in cells]) for fact in FEATURES} | {"data": cells[0].get("data")},
         "baseline": {axis: mean_of(pooled, axis) for axis in which(front=True)},
         "choices": [on_front(one) for one in front],
-        "first": first,
-        "lead": standing.lead(first[0], rest[0])._asdict() if standing and rest else None,
+        "first": answer.first,
+        "lead": None if lead is None else lead._asdict(),
         "differences": [one._asdict() for one in standing.leads] if standing else [],
     }
 
@@ -107,23 +107,37 @@ def mean(values: Sequence[Any]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def record(study: Measurements, where: Standings, choice: str) -> Plain:
-    """Return where a choice is first, alone or among others, and its comparison with the reference."""
+def lead_of(answer: SettingAnswer) -> Lead | None:
+    """Return the lead of the best choice over the next one that is told apart from it; None without one."""
+    best = answer.ranking.order[:1]
+    for pair in answer.ranking.pairs:
+        if [pair.one] == best and pair.apart and pair.difference is not None:
+            return Lead(pair.one, pair.other, *pair.difference[:3])
+    return None
+
+
+def record(study: Measurements, told: Sequence[SettingAnswer], choice: str) -> Plain:
+    """Return where a choice is first, alone or among others, and its comparison with the reference, by the rule of the answers."""
     one, reference = study.twins.get(choice, choice), study.reference()
     compared = reference if reference is not None and reference != one else ""
-    better, worse, gains = better_and_worse(where, one, compared) if compared else (0, 0, [])
+    pairs = [
+        (answer, pair) for answer in told for pair in answer.ranking.pairs if {pair.one, pair.other} == {one, compared}
+    ]
+    apart = [pair.one for _, pair in pairs if pair.apart]
+    gains = [answer.better(one, compared) for answer, _ in pairs]
+    won = [answer for answer in told if answer.first == [one]]
     return {
         "choice": choice,
         "twin": study.twins.get(choice),
-        "settings": sum(one in standing.means for standing in where.values()),
-        "alone": sum(standing.first == [one] for standing in where.values()),
-        "among": sum(one in standing.first for standing in where.values()),
-        "better": better,
-        "worse": worse,
+        "settings": sum(one in answer.ranking.means for answer in told),
+        "alone": len(won),
+        "among": sum(one in answer.first for answer in told),
+        "better": apart.count(one),
+        "worse": apart.count(compared),
         "difference": float(np.median(gains)) if gains else None,
         "most": max(gains, default=None),
         "least": min(gains, default=None),
-        "where": [dict(zip(study.settings, name, strict=True)) for name, s in where.items() if s.first == [one]],
+        "where": [dict(zip(study.settings, answer.setting, strict=True)) for answer in won],
     }
 
 

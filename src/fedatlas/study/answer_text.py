@@ -10,18 +10,41 @@ import numpy as np
 from fedatlas.study.answers import SettingAnswer
 from fedatlas.study.measurements import Measurements, levels_text
 from fedatlas.study.plain import Plain
+from fedatlas.study.verdict import range_text
 from fedatlas.verdict.answer import Answer
 from fedatlas.verdict.evidence import SEEDS
 from fedatlas.verdict.rule import Verdict
 from fedatlas.verdict.schemes import choice_text, ranking_text
 from fedatlas.verdict.sentences import beyond_text, figures_text, reached_text, text
-from fedatlas.wording import bytes_text, count, interval_text, listed, number, signed
+from fedatlas.wording import bytes_text, count, listed, number, signed
 
 FEW = 6  # most settings answered one by one
+RATE = "local.lr"
 OFTEN = 0.15  # a level stands out where a choice wins so much more often than over all settings
 VERDICTS: tuple[Verdict, ...] = ("yes", "yes, but", "no", "cannot tell")
 NOTHING = "No run of any setting finished, so there is nothing to report."
 UNKNOWN = "For some runs the table does not keep how many test rows there were, so intervals leave out that seeds share training rows."
+
+
+def rate_note(study: Measurements) -> list[str]:
+    """Return that all choices of a setting ran with one rate, which was tuned for none of them; nothing with one algorithm."""
+    runs = [run for run in study.cells() if "configuration" in run]
+    algorithms = {str(run["configuration"].get("algorithm", {}).get("name")) for run in runs}
+    rates: dict[tuple[str, ...], set[float | None]] = {}
+    for run in runs:
+        rates.setdefault(study.setting_of(run), set()).add(run["configuration"].get("local", {}).get("lr"))
+    every = set().union(*rates.values()) - {None}
+    if (
+        len(algorithms) < 2
+        or not every
+        or any(RATE in (run.get("rates") or ()) for run in runs)
+        or any(len(x) > 1 for x in rates.values())
+    ):
+        return []
+    rate = f"{RATE}={every.pop():g}" if len(every) == 1 else f"one {RATE} in each setting"
+    return [
+        f"All choices ran with {rate}, which may suit one better than another: [tuning] in the study picks each choice's own."
+    ]
 
 
 def answer_of(study: Measurements, found: Sequence[SettingAnswer]) -> Plain:
@@ -31,7 +54,7 @@ def answer_of(study: Measurements, found: Sequence[SettingAnswer]) -> Plain:
         said = [NOTHING]
     else:
         said = [in_setting(study, one) for one in told] if len(told) <= FEW else over_settings(study, told)
-        said += notes(told)
+        said += [*notes(told), *rate_note(study)]
     verdicts = Counter(one.answer.verdict for one in told if one.answer is not None)
     return {
         "text": " ".join(said),
@@ -97,7 +120,7 @@ def verdicts_text(told: Sequence[SettingAnswer]) -> list[str]:
     spread = (
         f"; the gain over training alone is {signed(float(np.median(gains)))} in the median setting" if gains else ""
     )
-    ends = f" ({interval_text(min(gains), max(gains), signed)})" if gains else ""
+    ends = f" ({range_text(gains, signed)})" if gains else ""
     whole = (
         f"; of the other {len(told) - len(found)} nothing was trained to compare with" if len(found) < len(told) else ""
     )

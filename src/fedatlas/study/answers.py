@@ -18,6 +18,7 @@ from fedatlas.metrics.quality import Floats
 from fedatlas.study.judged import EVERYBODY, KINDS
 from fedatlas.study.measurements import Measurements, Setting, value_of
 from fedatlas.study.plain import Row, RunRow
+from fedatlas.study.test_rows import numbers_of_rows
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, decided, of_figures, over
 from fedatlas.verdict.evidence import ROWS, SEEDS, Evidence, mean_gap
 from fedatlas.verdict.schemes import SchemeCost, SchemeRanking, SeedDraws, SeedFigure, chosen, rank
@@ -71,6 +72,11 @@ class SettingAnswer(NamedTuple):
         """The best choice, and those that cannot be told apart from it."""
         best = self.ranking.order[:1]
         return [*best, *(self.ranking.unclear(best[0]) if best else ())]
+
+    def better(self, one: str, other: str) -> float:
+        """Return how much better a choice's mean is than another's."""
+        gap = self.ranking.means[one] - self.ranking.means[other]
+        return -gap if self.figure in METRICS and METRICS[self.figure].lower_is_better else gap
 
 
 def answers(study: Measurements) -> list[SettingAnswer]:
@@ -129,8 +135,7 @@ def judged_of(run: RunRow, figure: str) -> KeptFigures | None:
     told = run.get("judged", {})
     kept, name = told.get("judged"), told.get("metric", {}).get("name")
     if kept and name == figure:
-        rows = [one["rows"] for one in kept["parties"]]
-        own, whole = bool(kept["own"]), sum(rows) if kept["own"] else max(rows)
+        own, (whole, train) = bool(kept["own"]), numbers_of_rows(run)
         each = {one["client"]: _party(one, own) for one in kept["parties"]}
         drawn = {
             one["client"]: {kind: np.array(one[kind], dtype=np.float64) for kind in KINDS if kind in one}
@@ -138,14 +143,13 @@ def judged_of(run: RunRow, figure: str) -> KeptFigures | None:
         }
         if not any(math.isfinite(one["together"][0]) for one in drawn.values()):
             return None
-        return KeptFigures(str(told.get("judged_on") or ""), own, int(kept["train_rows"]), whole, each, drawn)
+        return KeptFigures(str(told.get("judged_on") or ""), own, train, whole, each, drawn)
     value, trivial = _values(run, told if name == figure else {}, figure)
     if value is None or not math.isfinite(value):
         return None
     figures = {"together": np.array([value])} | ({} if trivial is None else {"trivial": np.array([trivial])})
-    many = int((told.get("metric", {}) if name == figure else {}).get("test_rows") or 0)
+    many, train = numbers_of_rows(run if name == figure else _bare(run))
     party = _party({"client": EVERYBODY, "rows": many or ROWS}, False)
-    train = int(run.get("rows") or 0)
     return KeptFigures(str(told.get("judged_on") or ""), False, train, many, {EVERYBODY: party}, {EVERYBODY: figures})
 
 

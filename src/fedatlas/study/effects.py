@@ -23,7 +23,8 @@ import numpy as np
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Floats, Ints, Measurements
 from fedatlas.study.measurements import level as level_of
-from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
+from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of
+from fedatlas.study.test_rows import drawn_shares
 
 DRAWS = 4000
 MOST_LEVELS = 6  # of a numeric factor, before its levels are grouped in thirds
@@ -75,7 +76,7 @@ def grouped_levels(levels: Sequence[str]) -> list[str]:
 def effects(study: Measurements, response: str, *, seed: int = 0, level: float = 0.95, draws: int = DRAWS) -> Effects:
     """Return main and two-way effects on a response, with intervals that cover all at once in a share ``level`` of similar studies."""
     values = study.by_cell(response)
-    noise, there = noise_between(values), np.isfinite(values)
+    noise, there = noise_between(values, drawn_shares(study, response)), np.isfinite(values)
     cells = np.argwhere(there.any(axis=2))
     means = np.array([values[i, j][there[i, j]].mean() for i, j in cells])
     data = data_of(study)
@@ -195,7 +196,7 @@ def _margins(
     choices = len(noise.covariance)
     weights = np.zeros((len(rows), *there.shape[:2]))
     weights[:, cells[:, 0], cells[:, 1]] = rows
-    both = np.array([shared(here) for here in there])
+    both = np.array([noise.of_means(i, here) for i, here in enumerate(there)])
     forms = np.einsum("eij,eik,ijk->eijk", weights, weights, both, optimize=True).reshape(len(rows), len(there), -1)
     errors: Floats = np.sqrt(np.maximum(np.einsum("eic,i,c->e", forms, noise.scales, noise.covariance.ravel()), 0.0))
     told = errors > 0

@@ -22,7 +22,7 @@ from fedatlas.study.outcomes import outcome_of, outcome_of_longer
 from fedatlas.study.plan import CellRuns, PlannedRun, Rates, StudyPlan
 from fedatlas.study.responses import merit
 from fedatlas.study.table import ENDED, NewRun, Outcome, Table
-from fedatlas.wording import seconds_text
+from fedatlas.wording import PARTS, seconds_text
 
 PARALLEL = 2
 PAUSES = (0.005, 0.1)  # shortest and longest pause in seconds between checks of the children
@@ -217,8 +217,13 @@ class StudyRunner:
         rest = f"; {left} left, about {more}" if left else ""
         figure = outcome.responses.get("accuracy")
         came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
-        what = f"{run.kind} ({levels_text(run.levels)}), seed {run.seed}"
+        what = f"{kind_text(run)} ({levels_text(run.levels)}), seed {run.seed}"
         return f"{what}: {came}{rest}"
+
+
+def kind_text(run: PlannedRun) -> str:
+    """Return the kind of a run in words, with which baseline it is."""
+    return f"{run.kind} {PARTS[str(run.plain['algorithm']['name'])]}" if run.kind == "baseline" else run.kind
 
 
 def preload(config: ExperimentConfig, seed: int) -> None:

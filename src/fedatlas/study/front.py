@@ -15,7 +15,8 @@ import numpy as np
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Bools, Floats, Ints, Measurements, Setting
 from fedatlas.study.responses import RESPONSES, which
-from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
+from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of
+from fedatlas.study.test_rows import drawn_shares
 
 DRAWS = 10_000
 
@@ -64,9 +65,8 @@ def axes_of(study: Measurements) -> list[FrontAxis]:
         one, values = RESPONSES[name], study.by_cell(name)
         log = one.scale == "log" and not one.exact
         values = np.log(np.where(values > 0, values, np.nan)) if log else values
-        found.append(
-            FrontAxis(name, values, None if one.exact else noise_between(values), 1.0 if one.more else -1.0, log)
-        )
+        noise = None if one.exact else noise_between(values, drawn_shares(study, name))
+        found.append(FrontAxis(name, values, noise, 1.0 if one.more else -1.0, log))
     return found
 
 
@@ -109,6 +109,6 @@ def _draw(axis: FrontAxis, means: Floats, there: Ints, i: int, draws: int, strea
     """Return (draws, choices) means over the seeds of each choice, with the noise that choices share."""
     if axis.noise is None:
         return np.broadcast_to(means, (draws, len(means)))
-    covariance = axis.noise.of(i)[np.ix_(there, there)] * shared(np.isfinite(axis.values[i, there]))
+    covariance = axis.noise.of(i)[np.ix_(there, there)] * axis.noise.of_means(i, np.isfinite(axis.values[i, there]))
     drawn: Floats = means + stream.standard_normal((draws, len(means))) @ root_of(covariance).T
     return drawn

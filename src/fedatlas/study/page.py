@@ -15,7 +15,8 @@ from fedatlas.study.page_answer import answer_leads
 from fedatlas.study.page_effects import effects_blocks
 from fedatlas.study.page_fronts import front_blocks
 from fedatlas.study.page_parts import BASELINE, DRAWN, NAMED, Analysis, accuracy_of, heat_figure, setting_names
-from fedatlas.wording import count, csv_text, interval_note, number, share, signed
+from fedatlas.study.plain import Row
+from fedatlas.wording import DASH, count, csv_text, interval_note, number, share, signed
 
 
 def render(found: Analysis) -> str:
@@ -33,15 +34,15 @@ def render(found: Analysis) -> str:
 def answer(found: Analysis) -> list[Block]:
     """Return the paragraph that answers, and the facts behind it."""
     chosen, given = ([name for name, role in found["factors"].items() if role == x] for x in ("choice", "setting"))
-    every = f"{share(found['confidence'])} for all differences, or all effects on a response, at once"
     over = {of["over"] for of in found["effects"].values()}
-    noise = "differences by the noise between paired seeds, effects over data sets"
-    noise = noise if over == {"data sets"} else "noise between paired seeds"
+    noise = "over data sets" if over == {"data sets"} else "by the noise between paired seeds"
+    level = share(found["confidence"])
+    effects = f"; of effects: {level} for all effects on a response at once, {noise}" if over else ""
     facts = [
         ("Settings", f"{len(found['settings'])}, by {', '.join(given) or 'only the base'}"),
         ("Choices", f"{', '.join(found['choices'])} (by {', '.join(chosen)})"),
         ("Seeds in every cell", str(found["seeds"])),
-        ("Intervals", f"above: of each setting by itself, within its seeds; below: {every}; {noise}"),
+        ("Intervals", f"of choices: {level}, of each difference by itself, within the seeds of a setting{effects}"),
     ]
     return [*answer_leads(found), TermList(facts)]
 
@@ -65,29 +66,42 @@ def settings(found: Analysis) -> list[Block]:
 
 
 def winners(found: Analysis, names: Sequence[str]) -> TableBlock:
-    """Return the best choices in each setting, and their lead."""
+    """Return the best choices in each setting, and their lead, by the rule and the figure of the answer."""
     rows, table = [], []
     for i, (one, name) in enumerate(zip(found["settings"], names, strict=True)):
-        first, base, facts = one["first"], one["baseline"]["accuracy"], one["facts"]
+        told, first, facts = found["answer"]["settings"][i], one["first"], one["facts"]
         lead = one["lead"] or dict.fromkeys(("over", "value", "low", "high"))
-        best = accuracy_of(one, first[0]) if first else None
+        best = told["means"][first[0]] if first else None
+        base = told["answer"]["pooled"] if told["answer"] else None
         held = f"{count(facts['nodes'] or 0, 'node')}, {count(round(facts['rows'] or 0), 'row')}"
         rows.append(
             [
                 TableCell(f"{i + 1}. {name}", f"{held}, h {number(facts['heterogeneity'])}"),
                 TableCell(", ".join(first) or "–", "cannot be told apart" if len(first) > 1 else ""),
-                TableCell(number(best)),
-                TableCell(signed(lead["value"]), interval_note(lead["low"], lead["high"]), optional=True),
+                TableCell(number(best), told["words"]),
+                TableCell(ahead_text(lead), interval_note(lead["low"], lead["high"]), optional=True),
                 TableCell(number(base)),
             ]
         )
         ahead = [lead[key] for key in ("over", "value", "low", "high")]
-        table.append((name, *facts.values(), "; ".join(first), best, *ahead, base))
-    ahead_of = TableCell("Lead over the next clearly worse choice", optional=True)
-    head = [TableCell("Setting"), TableCell("First"), TableCell("Accuracy"), ahead_of, TableCell(BASELINE.capitalize())]
-    keys = "setting nodes rows h classes data first accuracy over ahead low high centralised".split()
+        table.append((name, *facts.values(), "; ".join(first), told["figure"], best, *ahead, base))
+    ahead_of = TableCell("Lead over the next that is told apart", optional=True)
+    head = [TableCell("Setting"), TableCell("First"), TableCell("Mean"), ahead_of, TableCell(BASELINE.capitalize())]
+    keys = "setting nodes rows h classes data first figure mean over ahead low high centralised".split()
     folded = f"All {len(names)} settings" if len(names) > DRAWN else ""
-    return TableBlock("winners", "The best choice in each setting", head, rows, csv_text(keys, table), folded=folded)
+    return TableBlock(
+        "winners",
+        "The best choice in each setting, by the rule of the answer",
+        head,
+        rows,
+        csv_text(keys, table),
+        folded=folded,
+    )
+
+
+def ahead_text(lead: Row) -> str:
+    """Return a lead as '+0.040 over scaffold'; a dash where none is told apart."""
+    return DASH if lead["over"] is None else f"{signed(lead['value'])} over {lead['over']}"
 
 
 def outcome_blocks(found: Analysis) -> list[Block]:

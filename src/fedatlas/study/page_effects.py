@@ -142,5 +142,6 @@ def effects_table(name: str, about: Row) -> TableBlock:
 
 
 def difference_text(v: float, text: Callable[[float], str]) -> str:
-    """Return a difference in the unit of its response."""
-    return f"{'−' if v < 0 else '+'}{text(abs(v))}"
+    """Return a difference in the unit of its response; without a sign where it is written as 0."""
+    size = text(abs(v))
+    return f"{'−' if v < 0 else '+'}{size}" if any(digit in size for digit in "123456789") else size

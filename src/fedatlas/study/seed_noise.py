@@ -4,7 +4,8 @@ The model: in setting i the noise of its choices has the covariance ``scales[i] 
 common one as a scaled inverse chi-square does, with d0 degrees of freedom, both estimated from the settings (limma's moments of the
 logarithms). A setting's variance is then the mean of its own and the common one, weighted by their degrees of freedom, and a
 difference of two choices over its standard error follows Student's t with the sum of both. Only differences between choices
-count: what all choices of a setting share in a seed is left out.
+count: what all choices of a setting share in a seed is left out. Where seeds draw their test rows, their training rows overlap, and a
+mean over seeds varies by more than its seeds show (Nadeau and Bengio 2003): by 1/n + test/train of their variance instead of 1/n.
 """
 
 from __future__ import annotations
@@ -28,15 +29,24 @@ class SeedNoise(NamedTuple):
     df: int  # degrees of freedom of the covariance
     scales: Floats  # (n,) shrunken variances, as multiples of the covariance
     freedom: Floats  # (n,) degrees of freedom of Student's t in each setting
+    drawn: Floats  # (n,) test rows per training row where seeds draw their test rows, else 0
 
     def of(self, setting: int) -> Floats:
         """Return (J, J) the covariance of one setting."""
         found: Floats = self.covariance * self.scales[setting]
         return found
 
+    def of_means(self, setting: int, there: Bools) -> Floats:
+        """Return (J, J) factors from a setting's covariance to that of means over the seeds that are ``there`` (J, seeds)."""
+        found: Floats = shared(there) + self.drawn[setting]
+        return found
 
-def noise_between(values: Floats) -> SeedNoise:
-    """Return the noise of ``values`` (settings, choices, seeds); for a pair of choices from the seeds that both have in a setting."""
+
+def noise_between(values: Floats, drawn: Floats | None = None) -> SeedNoise:
+    """Return the noise of ``values`` (settings, choices, seeds); for a pair of choices from the seeds that both have in a setting.
+
+    ``drawn`` (settings,): test rows per training row where seeds draw their test rows (`test_rows.drawn_shares`); left out: 0.
+    """
     products, freedom = _products(values)
     scales, df = np.ones(len(values)), np.ones(len(values))
     covariance = _covariance(products, freedom, scales)
@@ -48,7 +58,7 @@ def noise_between(values: Floats) -> SeedNoise:
         if not len(scales) or np.abs(np.log(scales / before)).max() < CLOSE:
             break
     total = int(freedom.sum(axis=0).diagonal().min(initial=np.inf)) if values.shape[1] else 0
-    return SeedNoise(covariance, total, scales, np.maximum(df, 1.0))
+    return SeedNoise(covariance, total, scales, np.maximum(df, 1.0), np.zeros(len(values)) if drawn is None else drawn)
 
 
 def shrunken(own: Floats, df: Floats) -> tuple[Floats, Floats]:

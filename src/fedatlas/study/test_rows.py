@@ -1,7 +1,8 @@
 """The error of the test rows: which rows each run predicted rightly, and what that leaves open of a difference between choices.
 
 More seeds make the noise between seeds smaller, but not the error of test rows that all seeds share. A table of runs therefore keeps
-one bit per test row. Where each seed draws its own test rows, their error is part of the variation between seeds.
+one bit per test row. Where each seed draws its own test rows, their error is part of the variation between seeds, which overlapping
+training rows make too small: there the table's numbers of rows correct it (`seed_noise`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedatlas.study.measurements import Bools, Measurements, Setting
+from fedatlas.study.measurements import Bools, Floats, Measurements, Setting
 from fedatlas.study.plain import Row, RunRow
+from fedatlas.study.responses import RESPONSES
 
 RIGHT, JUDGED_ON = "right", "judged_on"  # in a run's summary: `kept` rows, and the fingerprint of the test rows
 Errors = dict[tuple[Setting, str, str], float]
@@ -57,3 +59,28 @@ def rows_errors(study: Measurements, chosen: Sequence[str]) -> Errors:
             gap = shares[one] - shares[other]
             found[setting, one, other] = float(gap.std(ddof=1)) / math.sqrt(len(gap)) if len(gap) > 1 else 0.0
     return found
+
+
+def numbers_of_rows(run: RunRow) -> tuple[int, int]:
+    """Return how many test and training rows a run had; 0 test rows where the table does not keep it."""
+    told = run.get("judged", {})
+    if kept_of := told.get("judged"):
+        rows = [one["rows"] for one in kept_of["parties"]]
+        return sum(rows) if kept_of["own"] else max(rows), int(kept_of["train_rows"])
+    return int(told.get("metric", {}).get("test_rows") or 0), int(run.get("rows") or 0)
+
+
+def drawn_shares(study: Measurements, response: str) -> Floats:
+    """Return (settings,) test rows per training row where seeds draw their test rows, else 0; 0 for costs, which need no test rows."""
+    cells: dict[Setting, list[RunRow]] = {name: [] for name in study.setting_names()}
+    for run in study.cells() if RESPONSES[response].quality else ():
+        if run["status"] == "done":
+            cells[study.setting_of(run)].append(run)
+    return np.array([_drawn_share(runs) for runs in cells.values()])
+
+
+def _drawn_share(runs: Sequence[RunRow]) -> float:
+    if len({run.get(JUDGED_ON) or run.get("judged", {}).get(JUDGED_ON) for run in runs}) <= 1:
+        return 0.0
+    shares = [test / train for test, train in map(numbers_of_rows, runs) if train]
+    return sum(shares) / len(shares) if shares else 0.0

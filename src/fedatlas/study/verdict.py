@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from fedatlas.study.plain import Row
-from fedatlas.wording import count, interval_text, listed, number, signed
+from fedatlas.wording import count, listed, number, signed
 
 
 def sentences(found: Row) -> list[str]:
@@ -40,9 +42,10 @@ def against_reference(found: Row) -> list[str]:
         gaps = [sign * (s["means"][choice] - s["means"][one]) for sign, s in zip(signs, both, strict=True)]
         parts.append(
             f"{choice} is better in {apart.count((choice, one))} and worse in {apart.count((one, choice))} of {len(both)} "
-            f"({interval_text(min(gaps), max(gaps), signed)})"
+            f"({range_text(gaps, signed)})"
         )
-    return [f"Compared with {one}, each with the rate picked for it: {'; '.join(parts)}."] if parts else []
+    tuned = ", each with the values picked for it" if found["tuned"] else ""
+    return [f"Compared with {one}{tuned}, over the settings: {'; '.join(parts)}."] if parts else []
 
 
 def against_pooled(found: Row) -> list[str]:
@@ -54,7 +57,7 @@ def against_pooled(found: Row) -> list[str]:
         return []
     base, gaps = float(np.mean([p for p, _ in pairs])), [gap for _, gap in pairs]
     mean = number(float(np.mean(gaps)))
-    spread = f" ({interval_text(min(gaps), max(gaps))})" if len(gaps) > 1 else ""
+    spread = f" ({range_text(gaps)} over the settings)" if len(gaps) > 1 else ""
     return [
         f"Training on all rows in one place reaches {number(base)} on average; the choice to take is worse by {mean}{spread}."
     ]
@@ -94,6 +97,11 @@ def twins(found: Row) -> list[str]:
         f"{one} has the same quality as {other} by construction: masks change only costs and what the server sees."
         for one, other in sorted(found["twins"].items())
     ]
+
+
+def range_text(values: Sequence[float], text: Callable[[float], str] = number) -> str:
+    """Return the smallest and the largest value, in words that no interval has: 'from 0.008 to 0.013'."""
+    return f"from {text(min(values))} to {text(max(values))}"
 
 
 def points(value: float) -> str:

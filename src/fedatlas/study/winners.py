@@ -1,23 +1,23 @@
 """The best choice in each setting, its lead, and what cannot be told apart.
 
 Differences are between means over paired seeds. Their errors are those between the seeds of the setting, shrunken (`study.seed_noise`),
-and, where all seeds are judged on the same test rows, the error of these rows (`study.test_rows`). The intervals of a study hold
-simultaneously: in a share of the simulated tables, the largest |t| over all settings and pairs exceeds the factor by which each
-standard error is multiplied. A choice with another's quality by construction (masks) is left out, since both count as one here.
+where seeds draw their test rows with the correction of Nadeau and Bengio, and, where all seeds are judged on the same test rows, the
+error of these rows (`study.test_rows`). The intervals of a study hold simultaneously: in a share of the simulated tables, the largest
+|t| over all settings and pairs exceeds the factor by which each standard error is multiplied. A choice with another's quality by
+construction (masks) is left out, since both count as one here. The answer of a setting has a rule of its own (`study.answers`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Bools, Floats, Measurements, Setting
-from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
-from fedatlas.study.test_rows import rows_errors
+from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of
+from fedatlas.study.test_rows import drawn_shares, rows_errors
 
 DRAWS = 2000
 Pairs = list[list[tuple[int, int]]]
@@ -69,7 +69,7 @@ def standings(
     names = study.choice_names()
     kept = [j for j, name in enumerate(names) if study.twins.get(name) not in names]
     values, chosen = study.by_cell(response)[:, kept], [names[j] for j in kept]
-    noise = noise_between(values)
+    noise = noise_between(values, drawn_shares(study, response))
     rows = rows_errors(study, chosen) if response == "accuracy" else {}
     there = np.isfinite(values)
     each = [list(itertools.combinations(np.flatnonzero(here.any(axis=1)).tolist(), 2)) for here in there]
@@ -104,7 +104,7 @@ def _simulated(
         errors = np.zeros(len(pairs))
         if pairs and noise.df:
             contrast = one_of[[a for a, _ in pairs]] - one_of[[b for _, b in pairs]]
-            both, scale = shared(here), noise.scales[i]
+            both, scale = noise.of_means(i, here), noise.scales[i]
             own = scale * both * noise.covariance
             errors = np.hypot(np.sqrt(np.maximum(np.einsum("pj,jk,pk->p", contrast, own, contrast), 0.0)), of_rows[i])
             off = stream.standard_normal((draws, choices)) @ (contrast @ root_of(own)).T
@@ -121,12 +121,3 @@ def _lead(one: str, other: str, means: dict[str, float], margin: float | None) -
     value = means[one] - means[other]
     interval = (None, None) if margin is None else (value - margin, value + margin)
     return Lead(one, other, value, *interval)
-
-
-def better_and_worse(
-    found: Mapping[Setting, SettingStanding], choice: str, reference: str
-) -> tuple[int, int, list[float]]:
-    """Return in how many settings a choice is clearly above and clearly below a reference, and all its differences from it."""
-    pairs = [s.lead(choice, reference) for s in found.values() if choice in s.means and reference in s.means]
-    apart = [pair for pair in pairs if pair.told_apart]
-    return sum(p.value > 0 for p in apart), sum(p.value < 0 for p in apart), [p.value for p in pairs]

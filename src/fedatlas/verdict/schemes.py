@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from fedatlas.wording import bytes_text, count, listed, number, seconds_text
 
 SAME_BYTES, SAME_SECONDS = 1.01, 1.25  # times the least up to which costs count as equal; measured seconds vary
 FEW_SECONDS = 5.0  # more than the least, which matter to nobody
+MANY_SEEDS = 1000  # that nobody runs
 
 
 class SeedDraws(NamedTuple):
@@ -50,10 +52,18 @@ class Pair(NamedTuple):
     p: float | None  # after Holm's rule
     apart: bool
     ahead: int = 0  # seeds in which the first is the better one
-    shared: bool = False  # whether all seeds have the same test rows, so that more seeds alone may not tell
+    shared: bool = False  # whether all seeds have the same test rows
+    needed: int | None = (
+        None  # seeds that would tell them apart, if all were like these; None if so many do not, or these do
+    )
 
     @property
     def may_tell(self) -> bool:
+        """Whether more seeds may tell what these do not, though all of them agree that one is better."""
+        return self.agreed and self.needed is not None
+
+    @property
+    def agreed(self) -> bool:
         """Whether all seeds agree that one is better, and yet the two are not told apart."""
         return self.p is not None and not self.apart and self.ahead == self.seeds
 
@@ -102,17 +112,50 @@ def rank(
     known = {name: mean for name, mean in means.items() if mean is not None}
     order = sorted(known, key=lambda name: -sign * known[name])
     made = [_pair(schemes, one, other, sign, drawn) for one, other in combinations(order, 2)]
-    ps = iter(holm([chance(found) for _, found in made if found is not None]))
+    known_gaps = [found for _, found in made if found is not None]
+    ps = [chance(found.difference) for found in known_gaps]
+    told = iter(zip(holm(ps), _needed(known_gaps, ps), strict=True))
     pairs = []
     for pair, found in made:
-        p = None if found is None else next(ps)
-        pairs.append(pair._replace(difference=ends(found), p=p, apart=p is not None and p < 1 - LEVEL))
+        p, needed = (None, None) if found is None else next(told)
+        gap = None if found is None else ends(found.difference)
+        pairs.append(pair._replace(difference=gap, p=p, apart=p is not None and p < 1 - LEVEL, needed=needed))
     return SchemeRanking(order, known, pairs)
+
+
+class SeedGap(NamedTuple):
+    """A difference over seeds, and what it would be over more seeds like these."""
+
+    difference: Difference
+    sd: float  # between seeds
+    drawn: float
+    rows_error: float
+
+    def p_with(self, seeds: int) -> float:
+        """Return the p-value, if there were so many seeds with this mean and deviation."""
+        error = math.hypot(self.sd * math.sqrt(1 / seeds + self.drawn), self.rows_error)
+        return chance(Difference(self.difference.value, error, seeds - 1))
+
+
+def _needed(gaps: Sequence[SeedGap], ps: Sequence[float]) -> list[int | None]:
+    """Return how many seeds would tell each pair apart by Holm's rule, which stops at the first pair that it does not tell."""
+    out: list[int | None] = [None] * len(ps)
+    most: int | None = 0  # seeds that the pairs before need
+    for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        have, level = int(gaps[i].difference.freedom) + 1, (1 - LEVEL) / (len(ps) - rank)
+        if most == 0 and ps[i] < level:
+            continue
+        if most is None or gaps[i].p_with(MANY_SEEDS) >= level:
+            most = None
+            continue
+        enough = bisect_left(range(MANY_SEEDS), True, lo=have, key=lambda n: gaps[i].p_with(n) < level)
+        most = out[i] = max(most, enough)
+    return out
 
 
 def _pair(
     schemes: Mapping[str, Mapping[int, SeedFigure]], one: str, other: str, sign: float, drawn: float
-) -> tuple[Pair, Difference | None]:
+) -> tuple[Pair, SeedGap | None]:
     """Return a pair without its p-value, and its difference. Test rows that all seeds share leave their error in it."""
     mine, theirs = schemes[one], schemes[other]
     both = [s for s in sorted(mine.keys() & theirs.keys()) if mine[s].judged_on == theirs[s].judged_on]
@@ -120,7 +163,9 @@ def _pair(
     shared = len({mine[s].judged_on for s in both}) == 1
     error = _rows_error([(mine[s].resampled, theirs[s].resampled) for s in both]) if shared else 0.0
     pair = Pair(one, other, len(both), None, None, False, sum(gap > 0 for gap in gaps), shared)
-    return pair, of_seeds(gaps, 0.0 if shared else drawn, error)
+    drawn, sd = 0.0 if shared else drawn, over_seeds(gaps).sd
+    found = of_seeds(gaps, drawn, error)
+    return pair, None if found is None or sd is None else SeedGap(found, sd, drawn, error)
 
 
 def _rows_error(both: Sequence[tuple[SeedDraws | None, SeedDraws | None]]) -> float:
@@ -203,10 +248,19 @@ def _better(found: SchemeRanking) -> list[str]:
 
 
 def _more(found: SchemeRanking) -> list[str]:
-    """Return what may tell pairs apart of which all seeds say the same."""
-    pairs = [p for p in found.pairs if p.may_tell]
+    """Return what may tell pairs apart of which all seeds say the same: so many seeds, or only rows."""
+    pairs = [p for p in found.pairs if p.agreed]
     if not pairs:
         return []
     said = "; ".join(f"{p.one} ahead of {p.other} in {p.ahead} of {count(p.seeds, 'seed')}" for p in pairs)
-    needed = "more test rows or seeds" if any(p.shared for p in pairs) else "more seeds"
-    return [f"All seeds agree, which is not enough to tell these apart: {said}; {needed} may tell."]
+    out = [f"All seeds agree, which is not enough to tell these apart: {said}."]
+    if some := [p for p in pairs if p.needed is not None]:
+        each = listed([f"{p.needed} for {p.one} and {p.other}" for p in some])
+        out.append(f"More seeds like these would tell: about {each}.")
+    rest = [p for p in pairs if p.needed is None]
+    for shared, why in ((True, "all seeds share their test rows"), (False, "the training rows of all seeds overlap")):
+        if these := [f"{p.one} and {p.other}" for p in rest if p.shared is shared]:
+            whom = "them" if len(these) == len(pairs) else "; ".join(these)
+            cure = "more test rows may" if shared else "more rows may"
+            out.append(f"More seeds like these would not tell {whom} apart, since {why}; {cure}.")
+    return out
