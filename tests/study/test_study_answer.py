@@ -13,7 +13,7 @@ import pytest
 from fedatlas.comparison.compare import compare
 from fedatlas.comparison.schemes import comparison_of
 from fedatlas.study.analyse import analysis
-from fedatlas.study.answers import answers, of_setting
+from fedatlas.study.answers import answers, judged_of, of_setting
 from fedatlas.study.measurements import Measurements, measurements_of
 from fedatlas.study.page import render
 from fedatlas.study.read_measurements import measured
@@ -180,6 +180,19 @@ def test_the_table_keeps_figures_of_each_party_in_the_same_draws(tmp_path: Path)
         assert (one["rows"], one["trivial"]) == (other["rows"], other["trivial"])  # a model that is the same in both
         assert len(one["together"]) == 201
     assert measured(table, "kept").alone == []
+
+
+def test_a_party_without_the_figure_is_left_out_of_a_setting_s_means():
+    """One natural owner has test rows of one class only, so that the AUC is undefined there."""
+    one = {"client": 0, "rows": 90, "together": [0.8, 0.7, 0.9]}
+    other = {"client": 1, "rows": 30, "together": [None, None, None]}
+    kept = {"own": True, "train_rows": 300, "parties": [one, other]}
+    run = {"seed": 1, "judged": {"judged": kept, "metric": {"name": "auc"}, "judged_on": "rows"}}
+    found = judged_of(run, "auc")  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.mean.values.tolist(), found.mean.rows) == (pytest.approx([0.8, 0.7, 0.9]), 90)
+    nobody = {**run["judged"], "judged": {**kept, "parties": [other]}}  # type: ignore[dict-item]
+    assert judged_of({**run, "judged": nobody}, "auc") is None  # type: ignore[arg-type]
 
 
 def test_a_run_without_a_kept_metric_has_all_of_its_setting_judged_by_accuracy():

@@ -228,6 +228,23 @@ def test_the_answer_of_a_run():
     assert of_plain(json.loads(json.dumps(found.plain()))) == found
 
 
+def test_rows_of_a_party_that_the_mean_leaves_out_do_not_make_an_interval():
+    """20 rows are too few, however many rows there are on which the figure is undefined."""
+    undefined = Evidence(300, dict.fromkeys(("together", "alone"), lambda drawn: {"accuracy": np.full(len(drawn), np.nan)}))
+    parties = [rows(0, 20, 0.95, 0.05), PartyEvidence(1, "Tirol", undefined, True)]
+    found = answer(SHARES, parties, 1, "rows", 2000)
+    assert (found.left_out, found.mean_rows, found.gain, found.verdict) == (1, 20, None, "cannot tell")
+
+
+def test_one_test_row_of_a_party_leaves_the_interval_of_the_mean_as_it_is():
+    """The mean over parties has as many draws as the party with the fewest: without any it would look certain."""
+    many = [rows(0, 300, 0.7, 0.68), rows(1, 200, 0.7, 0.68)]
+    known, found = (answer(SHARES, parties, 1, "rows", 2000).gain for parties in (many, [*many, rows(2, 1, 0.9, 0.1)]))
+    assert known is not None
+    assert found is not None
+    assert found.high - found.low == pytest.approx(known.high - known.low, rel=0.05)
+
+
 def test_a_party_is_named_only_on_test_rows_of_its_own():
     everybody = [rows(k, 300, 0.95, 0.5, own=False) for k in range(3)]
     found = answer(SHARES, everybody, 1, "rows", 2000)
@@ -249,6 +266,17 @@ def test_several_seeds_need_three_and_name_parties_that_stay_the_same():
     assert (whole.verdict, [p.fate for p in whole.parties]) == ("yes", ["gains"])
     assert over(each, 100.0, same_parties=False).parties == []
     assert of_plain(json.loads(json.dumps(whole.plain()))) == whole
+
+
+def test_a_party_that_is_another_client_in_some_seeds_is_found_by_its_name():
+    """An owner whose only row is a test row is no client, and those behind it move up by one."""
+    few = [rows(1, 300, 0.95, 0.5, seed=s)._replace(client=k) for s, k in enumerate((1, 0, 1))]
+    worse = [rows(2, 300, 0.5, 0.95, seed=s)._replace(client=k) for s, k in enumerate((2, 1, 2))]
+    each = [answer(SHARES, [a, b], s, f"rows {s}", 1200) for s, (a, b) in enumerate(zip(few, worse, strict=True))]
+    found = over(each, 100.0, same_parties=True)
+    assert [(p.name, p.fate) for p in found.parties] == [("Tirol", "gains"), ("Lienz", "loses")]
+    once = each[0]._replace(parties=[*each[0].parties, each[0].parties[0]._replace(client=7, name="Wien")])
+    assert over([once, *each[1:]], 100.0, same_parties=True).parties == found.parties, "one seed names nobody"
 
 
 def whole(**changed) -> Answer:

@@ -19,7 +19,7 @@ from fedatlas.study.judged import EVERYBODY, KINDS
 from fedatlas.study.measurements import Measurements, Setting, value_of
 from fedatlas.study.plain import Row, RunRow
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, decided, of_figures, over
-from fedatlas.verdict.evidence import ROWS, SEEDS, Evidence
+from fedatlas.verdict.evidence import ROWS, SEEDS, Evidence, mean_gap
 from fedatlas.verdict.schemes import SchemeCost, SchemeRanking, SeedDraws, SeedFigure, chosen, rank
 from fedatlas.wording import NAMES
 
@@ -44,11 +44,10 @@ class KeptFigures(NamedTuple):
 
     @property
     def mean(self) -> SeedDraws:
-        """The mean over the parties by test rows, in each draw."""
-        rows = np.array([p.judged.rows for p in self.parties.values()], dtype=np.float64)
-        values = [self.figures[k]["together"] for k in self.parties]
-        fewest = min(len(one) for one in values)
-        return SeedDraws(np.stack([one[:fewest] for one in values], axis=1) @ rows / rows.sum(), int(rows.sum()))
+        """The mean over the parties that have the figure, by test rows, in each draw."""
+        known = [k for k in self.parties if math.isfinite(self.figures[k]["together"][0])]
+        rows = [self.parties[k].judged.rows for k in known]
+        return SeedDraws(mean_gap([self.figures[k]["together"] for k in known], rows), sum(rows))
 
 
 class SettingAnswer(NamedTuple):
@@ -137,6 +136,8 @@ def judged_of(run: RunRow, figure: str) -> KeptFigures | None:
             one["client"]: {kind: np.array(one[kind], dtype=np.float64) for kind in KINDS if kind in one}
             for one in kept["parties"]
         }
+        if not any(math.isfinite(one["together"][0]) for one in drawn.values()):
+            return None
         return KeptFigures(str(told.get("judged_on") or ""), own, int(kept["train_rows"]), whole, each, drawn)
     value, trivial = _values(run, told if name == figure else {}, figure)
     if value is None or not math.isfinite(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -181,7 +182,7 @@ def of_figures(
         (c.known for c in (gained, beyond) if c is not None), [bool(np.isfinite(f["together"][0])) for f in figures]
     )
     rows = sum(j.rows for j in judged) if own else max((j.rows for j in judged), default=0)
-    sure = _enough(judged, own)
+    sure = _enough([j for j, one in zip(judged, there, strict=True) if one], own)
     named = _parties(asked, counted, gained, figures) if own else []
     bare = _compared(asked, judged, figures, "unprotected", own) if efforts else None
     without, lost = _mean(judged, figures, there, "unprotected"), _turned(_sure(bare, sure))
@@ -334,8 +335,8 @@ def decided(found: Answer) -> Answer:
 def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> Answer:
     """Return the answer of several seeds: the unit is the seed, so fewer than three give no verdict.
 
-    ``cost``: bytes of one seed, on average. ``same_parties``: whether client k is the same party in every seed; else no party
-    is named.
+    ``cost``: bytes of one seed, on average. ``same_parties``: whether a party's name is that of the same one in every seed; else
+    no party is named.
     """
     first = answers[0]
     if len(answers) == 1:
@@ -391,8 +392,13 @@ def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
 
 
 def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list[PartyVerdict]:
-    each = [{p.client: p for p in a.parties} for a in answers]
-    found = {k: _over([one[k].gain for one in each if k in one], drawn) for k in each[0]}
+    each = [{p.name: p for p in a.parties} for a in answers]  # a seed without an owner's rows numbers the others otherwise
+    often = Counter(name for one in each for name in one)
+    found = {
+        name: _over([one[name].gain for one in each if name in one], drawn)
+        for name, seeds in often.items()
+        if seeds >= min(SEEDS, len(each))
+    }
     level = bonferroni(sum(d is not None for d in found.values()))
     out = []
     for k, d in found.items():
@@ -403,6 +409,7 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
             key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
         }
         rows = _typical([one[k].test_rows for one in each if k in one])
-        fated = each[0][k]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
+        first = next(one[k] for one in each if k in one)
+        fated = first._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
         out.append(fated._replace(together=means["together"], alone=means["alone"]))
     return out

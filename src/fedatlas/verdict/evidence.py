@@ -119,7 +119,8 @@ def drawn_figures(
     rows, names = judged[0].rows, sorted({name for party in judged for name in party.models})
     found: dict[str, list[Floats]] = {name: [] for name in names}
     many = usual_draws(rows * len(judged)) if draws is None else draws
-    for counts in (np.ones((1, rows)), *(drawings(rows, seed, "answer", *key, draws=many) if rows > 1 else ())):
+    # one row is drawn as often as the others, since a mean over parties has as many draws as the party with the fewest
+    for counts in (np.ones((1, rows)), *(drawings(rows, seed, "answer", *key, draws=many) if rows else ())):
         once: dict[int, Floats] = {}  # parties that share a model ask for its figures once
         for name in names:
             columns = [_figure_of(party.models.get(name), counts, figure, once) for party in judged]

@@ -118,7 +118,7 @@ def _reasons(found: Answer) -> list[str]:
 
 
 def _rarer(found: Answer) -> str:
-    return f", {RARE} of them of the rarer class" if enough(found.test_rows) else ""
+    return f", {RARE} of them of the rarer class" if enough(_rows(found)) else ""
 
 
 def _by(found: Answer) -> str:
