@@ -230,7 +230,9 @@ def test_the_answer_of_a_run():
 
 def test_rows_of_a_party_that_the_mean_leaves_out_do_not_make_an_interval():
     """20 rows are too few, however many rows there are on which the figure is undefined."""
-    undefined = Evidence(300, dict.fromkeys(("together", "alone"), lambda drawn: {"accuracy": np.full(len(drawn), np.nan)}))
+    undefined = Evidence(
+        300, dict.fromkeys(("together", "alone"), lambda drawn: {"accuracy": np.full(len(drawn), np.nan)})
+    )
     parties = [rows(0, 20, 0.95, 0.05), PartyEvidence(1, "Tirol", undefined, True)]
     found = answer(SHARES, parties, 1, "rows", 2000)
     assert (found.left_out, found.mean_rows, found.gain, found.verdict) == (1, 20, None, "cannot tell")
@@ -292,7 +294,7 @@ def test_the_sentence_of_a_yes():
     assert text(whole()) == (
         "Federate, with FedAvg: together AUC 0.930, alone 0.880 (+0.050, +0.020 to +0.080, 5 seeds), 28.8\xa0kB a training; "
         "certain for Wien and Tirol, not told apart from training alone for Kärnten, too few rows to say for Lienz. "
-        "The interval is one of 95%; its unit is the seed. An interval takes 30 test rows: Lienz has 12. "
+        "The interval is one of 95%; its unit is the seed. An interval takes 30 test rows in each seed: Lienz has 12. "
         "Always answering 'no' reaches 0.500, and the model is better by +0.050 (+0.020 to +0.080)."
     )
 
@@ -368,20 +370,23 @@ def test_a_no_is_one_on_average_where_a_party_gains_may_gain_or_cannot_be_judged
 
 
 def test_a_party_that_cannot_be_judged_is_told_why_and_which_share_of_test_rows_would_do():
-    lonely = PartyVerdict(0, "Lienz", 2, "too few to say", alone_always="nein", train_rows=10)
-    small = PartyVerdict(1, "Krems", 12, "too few to say", train_rows=60)
-    rare = PartyVerdict(2, "Graz", 40, "too few to say", train_rows=160, rarer=4)
+    lonely = PartyVerdict(0, "Lienz", 2, "too few to say", alone_always="nein", train_rows=10, divided=12)
+    small = PartyVerdict(1, "Krems", 12, "too few to say", train_rows=60, divided=72)
+    rare = PartyVerdict(2, "Graz", 40, "too few to say", train_rows=360, rarer=4, divided=400)
     asked = ASKED._replace(hold="evaluation.clients = 0.2")
     said = text(whole(asked=asked, parties=[lonely, small]))
     assert (
         "Lienz has 10 training rows, all 'nein': alone it always answers 'nein', and its 2 test rows cannot judge any model."
         in said
     )
-    assert "An interval takes 30 test rows: Lienz has 2 and Krems has 12." in said
-    assert "evaluation.clients = 0.45, or as large a data.test, would do for Krems; Lienz needs more rows" in said
+    assert "An interval takes 30 test rows in each seed: Lienz has 2 and Krems has 12." in said
+    assert "evaluation.clients = 0.45 would do for Krems; Lienz needs more rows." in said
     said = text(whole(asked=asked, parties=[rare]))
-    assert "30 test rows, 10 of them of the rarer class: Graz has 40 (4 of the rarer class)." in said
-    assert "evaluation.clients = 0.5, or as large a data.test, would do for Graz." in said
+    assert "30 test rows, 10 of them of the rarer class, in each seed: Graz has 40 (4 of the rarer class)." in said
+    assert (
+        "evaluation.clients = 0.45 would most likely do for Graz, if the rarer class is as frequent in all rows."
+        in said
+    )
     assert "evaluation.clients" not in text(whole(parties=[small])), "a node holds out no rows"
     everybody = text(whole(asked=asked, own_rows=False, parties=[]))
     assert "no office is named (evaluation.clients = 0.2 judges each on rows of its own)" in everybody

@@ -19,7 +19,7 @@ from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
 from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
 from fedatlas.runs.metric_gain import metric_of
 from fedatlas.runs.price import SENT, effort_of, unprotected
-from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
+from fedatlas.verdict.answer import Answer, Asked, OwnFrom, PartyEvidence, answer, of_plain, over
 from fedatlas.verdict.evidence import RARITY, Evidence
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.sentences import text
@@ -95,7 +95,15 @@ def asked_of(config: ExperimentConfig, summary: Summary, metric: Metric) -> Aske
         where(config).removesuffix("s"),
         _reference(summary),
         "" if config.data.options().get("path") == OWN_FILES else HOLD,
+        own_from(summary),
     )
+
+
+def own_from(summary: Summary) -> OwnFrom:
+    """Return the key that takes a share of each party's rows as its own test rows; "" where they are given, or it has none."""
+    if any(row["own_rows"] for row in summary.get("per_client", ())):
+        return "evaluation.clients"
+    return "data.test" if str(summary.get("data_facts", {}).get("test", "")).startswith("a share of") else ""
 
 
 def _of_class(summary: Summary, metric: Metric) -> str:
@@ -128,7 +136,10 @@ def parties_of(summary: Summary, models: Models) -> list[PartyEvidence]:
         if "together" not in said:
             continue
         judged, always = evidence_of(summary, said), _always(summary, k, said)
-        out.append(PartyEvidence(k, str(row.get("name", k)), judged, mine, always, row["train_rows"]))
+        rows = row["train_rows"]
+        drawn = mine and own_from(summary) == "data.test"
+        taken = row["test_rows"] if row["own_rows"] else judged.rows if drawn else 0
+        out.append(PartyEvidence(k, str(row.get("name", k)), judged, mine, always, rows, rows and rows + taken))
     return out
 
 

@@ -24,9 +24,10 @@ from fedatlas.verdict.evidence import (
 )
 from fedatlas.verdict.price import Price, RunEffort, mean_price
 from fedatlas.verdict.price import of_plain as price_of_plain
-from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
+from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate, possible
 
 Judge = Literal["", "server", "nodes", "holder"]  # the last is the party with the label, of those that hold columns
+OwnFrom = Literal["", "data.test", "evaluation.clients"]
 
 
 class Asked(NamedTuple):
@@ -42,6 +43,7 @@ class Asked(NamedTuple):
     rows: str = "test row"  # the rows judged on, one of them
     trivial: str = ""  # the reference: "always answering 'no'"
     hold: str = ""  # the key that judges each party on rows of its own; "" where there is none
+    own_from: OwnFrom = ""  # what takes a share of a party's rows as its test rows; "" where they are given
     judge: Judge = ""  # of a deployed run, in which nobody trains alone: who judged
 
     @property
@@ -59,6 +61,7 @@ class PartyEvidence(NamedTuple):
     own: bool  # whether the rows are its own; else they are everybody's, and it is not named
     alone_always: str | None = None
     train_rows: int | None = None
+    divided: int | None = None  # its rows of which a share becomes test rows: of `data.test` or `evaluation.clients`
 
 
 class Answer(NamedTuple):
@@ -224,7 +227,10 @@ def _sure(found: Compared | None, sure: bool) -> Ends | None:
 
 
 def _without_rows(p: PartyEvidence) -> PartyVerdict:
-    return PartyVerdict(p.client, p.name, 0, "too few to say", alone_always=p.alone_always, train_rows=p.train_rows)
+    always = p.alone_always
+    return PartyVerdict(
+        p.client, p.name, 0, "too few to say", alone_always=always, train_rows=p.train_rows, divided=p.divided
+    )
 
 
 def _figures(
@@ -301,6 +307,7 @@ def _parties(
             alone_always=p.alone_always,
             train_rows=p.train_rows,
             rarer=p.judged.rarer,
+            divided=p.divided,
         )
         for p, gain, f in zip(parties, found, figures, strict=True)
     ]
@@ -322,7 +329,10 @@ def _mean(
 
 
 def decided(found: Answer) -> Answer:
-    """Return the answer with its verdict, by the rule."""
+    """Return the answer with its verdict, by the rule, and no interval beyond what its figure can be."""
+    figure = found.asked.figure
+    parties = [p._replace(gain=possible(p.gain, figure)) for p in found.parties]
+    found = found._replace(parties=parties, **{key: possible(getattr(found, key), figure) for key in DIFFERENCES})
     if not found.compared:
         return found._replace(verdict="not compared")
     fates = [p.fate for p in found.parties]
@@ -392,7 +402,9 @@ def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
 
 
 def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list[PartyVerdict]:
-    each = [{p.name: p for p in a.parties} for a in answers]  # a seed without an owner's rows numbers the others otherwise
+    each = [
+        {p.name: p for p in a.parties} for a in answers
+    ]  # a seed without an owner's rows numbers the others otherwise
     often = Counter(name for one in each for name in one)
     found = {
         name: _over([one[name].gain for one in each if name in one], drawn)
@@ -408,8 +420,13 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
         means = {
             key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
         }
-        rows = _typical([one[k].test_rows for one in each if k in one])
-        first = next(one[k] for one in each if k in one)
-        fated = first._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
-        out.append(fated._replace(together=means["together"], alone=means["alone"]))
+        there = [one[k] for one in each if k in one]
+        rows = [p.test_rows for p in there]
+        fewest = {key: _fewest([getattr(p, key) for p in there]) for key in ("rarer", "divided")}
+        fated = there[0]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=_typical(rows))
+        out.append(fated._replace(**means, **fewest, fewest=min(rows)))
     return out
+
+
+def _fewest(rows: Sequence[int | None]) -> int | None:
+    return min((n for n in rows if n is not None), default=None)

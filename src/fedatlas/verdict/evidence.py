@@ -20,6 +20,7 @@ LEVEL = 0.95
 ROWS, RARE = 30, 10  # fewest test rows, and fewest of the rarer class, for an interval
 SEEDS = 3  # fewest seeds for a verdict over seeds
 RARITY = frozenset({"auc", "pr_auc", "macro_f1", "weighted_f1"})  # figures that hang on the rarer class
+FROM_0_TO_1 = RARITY | {"accuracy", "balanced_accuracy"}  # figures of which two differ by 1 at most
 
 
 class Shares(NamedTuple):
@@ -191,6 +192,13 @@ def most_of(hits: float, rows: int, level: float = LEVEL) -> float:
     from scipy.special import betaincinv
 
     return 1.0 if hits >= rows else float(betaincinv(hits + 1, rows - hits, (1 + level) / 2))
+
+
+def at_least(hits: int, rows: int, share: float) -> float:
+    """Return the chance that at least so many of some rows are of a class, which ``share`` of all rows are."""
+    from scipy.special import betainc
+
+    return 0.0 if hits > rows else float(betainc(hits, rows - hits + 1, share))
 
 
 def student(p: float, freedom: float) -> float:

@@ -167,8 +167,8 @@ def _priced(found: Answer) -> str:
 
 def _uncompared(found: Answer) -> str:
     return (
-        f"Whether to federate is not answered, since nothing was trained to compare with: run again with --baselines, which also "
-        f"trains each {found.asked.party} alone. {reached_text(found)}"
+        f"Whether to federate is not answered, since nothing was trained to compare with: run again with baselines (--baselines, in "
+        f"Python baselines=True), which also trains each {found.asked.party} alone. {reached_text(found)}"
     )
 
 
