@@ -71,12 +71,28 @@ def spelled(arguments: list[str] | None, plugin: list[Path] | None = None) -> tu
 
 
 def spelled_several(arguments: list[str] | None, plugin: list[Path] | None) -> tuple[Path | None, list[str]]:
-    """As `spelled`, of keys with several values; names of components with several values are left to the full check."""
+    """As `spelled`, of keys with several values. Whether a key belongs to each of several components is left to the full check."""
     path, words = split(arguments)
-    keys = [word.partition("=")[0].strip() for word in words if "," in word]
-    if not plugin and not any(key.endswith(".name") for key in keys):
+    named = [word for word in words if "," in word and word.partition("=")[0].strip().endswith(".name")]
+    if not plugin and named:
+        check_names(named)
+    elif not plugin:
         check(path, [word.partition(",")[0] for word in words])
     return path, words
+
+
+def check_names(words: list[str]) -> None:
+    """Raise one ConfigError for all names in ``table.name=a,b`` that nothing has; tables and quoted names are left to the full check."""
+    wrong = []
+    for word in words:
+        key, _, raw = word.partition("=")
+        for value in () if set(raw) & set("[{('\"") else raw.split(","):
+            try:
+                check(None, [f"{key}={value.strip()}"])
+            except ConfigError as error:
+                wrong.append(str(error))
+    if wrong:
+        raise ConfigError(" ".join(wrong))
 
 
 def plug(plugin: list[Path] | None) -> None:

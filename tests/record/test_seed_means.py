@@ -54,6 +54,16 @@ def test_single_clients_are_told_where_they_are_the_same_in_each_seed() -> None:
     assert dealt["gain"] == {"figure": "accuracy", "summary": {"local_only": {"mean": 0.5}}}
 
 
+def test_owners_that_are_other_clients_in_a_seed_have_no_mean() -> None:
+    """As where each seed draws the owners that take part, or has one without a training row."""
+    one, other = summary_of("natural", 0.25), summary_of("natural", 0.75)
+    for found, name in ((one, "Wien"), (other, "Tirol")):
+        found["per_client"][0]["name"] = name
+    assert "per_client" not in detail_over([one, other])
+    assert "clients" not in detail_over([one, other])["gain"]
+    assert detail_over([one, one])["per_client"][0]["name"] == "Wien"
+
+
 def test_figures_by_different_metrics_have_no_mean() -> None:
     one, other = summary_of("natural", 0.25), summary_of("natural", 0.75)
     for found, name in ((one, "auc"), (other, "accuracy")):

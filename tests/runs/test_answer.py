@@ -18,6 +18,7 @@ from fedatlas.algorithms.titles import TITLES, title_of
 from fedatlas.cli import app
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
+from fedatlas.record.run_folder import RunFolder
 from fedatlas.reporting.words import said as in_words_of
 from fedatlas.vertical import SCHEMES
 from reports import Page
@@ -118,6 +119,27 @@ def test_the_advice_on_test_rows_does_what_it_says(tmp_path: Path):
     after = run(Experiment.of(**common, test=float(said[1])), out=tmp_path / "after", baselines=True)
     assert all(p["fewest"] >= 30 and p["gain"] for p in after.summary["answer"]["parties"])
     assert "too few" not in after.answer
+
+
+def test_an_owner_that_is_no_client_in_some_seeds_mixes_up_nobody(tmp_path: Path):
+    """Whose only row is a test row in a seed has no training row there, and the owners behind it have other numbers."""
+    rng, path = np.random.default_rng(1), tmp_path / "offices.csv"
+    x = rng.normal(size=(801, 2))
+    offices = ["Asten", *["Bregenz"] * 400, *["Cilli"] * 400]
+    yes = [(a > 0) != (b > 0 and office == "Cilli") for (a, b), office in zip(x, offices, strict=True)]
+    lines = [f"{office},{a:.3f},{b:.3f},{y}" for office, (a, b), y in zip(offices, x, yes, strict=True)]
+    path.write_text("\n".join(["office,a,b,paid", *lines]))
+    data = {"name": "file", "path": str(path), "label": "paid", "client": "office", "test": 0.5}
+    done = run(experiment(path, data=data, rounds=1, seeds=[1, 2, 3, 4]), out=tmp_path / "run", baselines=True)
+    each = [RunFolder(done.path / f"seed-{seed}").summary() for seed in (1, 2, 3, 4)]
+    assert len({len(one["per_client"]) for one in each}) == 2, "so it can fail"
+    for name in ("Bregenz", "Cilli"):
+        gains = [p["gain"]["value"] for one in each for p in one["answer"]["parties"] if p["name"] == name]
+        told = next(p for p in done.summary["answer"]["parties"] if p["name"] == name)
+        assert told["gain"]["value"] == pytest.approx(sum(gains) / 4)
+    assert "per_client" not in done.summary
+    table = Page(done.path / "report.html").table("run-gain-parties")
+    assert [row["name"] for row in table] == ["Bregenz", "Cilli"]
 
 
 def test_without_baselines_it_compares_with_the_trivial_model_and_says_how_to_get_more(table: Path, tmp_path: Path):

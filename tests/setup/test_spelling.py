@@ -166,10 +166,21 @@ def test_a_typing_error_imports_nothing_heavy(command: str, tmp_path: Path) -> N
         ["local.lr=0.1,0.2", "local.schedule.gamma=0.5"],
         ["algorithm.name=fedprox", "algorithm.mu=0.01,0.1"],
         ["local.lr=0.01..0.3"],
+        ["algorithm.name=secureboost,split"],
+        ["model.name=cnn1,mlp", "data.name=digits,mnist"],
+        ['algorithm={name="fedavg"},{name="fedporx"}'],  # left to the full check, as a table is
     ],
 )
 def test_keys_with_several_values_pass(words: list[str]) -> None:
     assert spelled_several(words, None) == (None, words)
+
+
+def test_wrong_names_among_several_are_all_named() -> None:
+    with pytest.raises(ConfigError) as found:
+        spelled_several(["algorithm.name=fedavg,fedaavg,fedporx", "local.lr=0.1"], None)
+    said = "unknown algorithm 'fedaavg': did you mean 'fedavg'? unknown algorithm 'fedporx': did you mean 'fedprox'?"
+    assert str(found.value) == said
+    spelled_several(["algorithm.name=fedavg,mine"], [Path("own.py")])  # a plug-in may know the name
 
 
 def test_a_plug_in_may_know_the_name(tmp_path: Path) -> None:

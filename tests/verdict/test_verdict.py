@@ -7,9 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from support.judged_offices import ASKED, SHARES, office_rows
 
 from fedatlas.metrics.resampling import of_mean
-from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
+from fedatlas.verdict.answer import Answer, PartyEvidence, answer, of_plain
 from fedatlas.verdict.evidence import (
     Difference,
     Evidence,
@@ -25,7 +26,6 @@ from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, ends, fate, fe
 from fedatlas.verdict.schemes import SchemeCost, SeedDraws, SeedFigure, choice_text, chosen, holm, rank, ranking_text
 from fedatlas.verdict.sentences import text
 
-ASKED = Asked("FedAvg", "auc", "AUC", party="office", cost=28_800, trivial="always answering 'no'")
 UP, DOWN, ROUND = Ends(0.05, 0.02, 0.08, 0.01), Ends(-0.05, -0.08, -0.02, 0.01), Ends(0.01, -0.02, 0.04, 0.01)
 
 
@@ -207,18 +207,14 @@ def test_the_same_model_twice_is_not_told_apart():
     assert fate(ends(Difference(0.0, 0.0, 5))) == "not told apart"
 
 
-def rows(k: int, n: int, together: float, alone: float, own: bool = True, seed: int = 0) -> PartyEvidence:
-    rng = np.random.default_rng([seed, k])
-    hits = {"together": rng.random(n) < together, "alone": rng.random(n) < alone, "trivial": rng.random(n) < 0.3}
-    models = {name: of_mean("accuracy", x.astype(float), np.ones(n)) for name, x in hits.items()}
-    return PartyEvidence(k, ("Wien", "Tirol", "Lienz")[k], Evidence(n, models, None, hits), own)
-
-
-SHARES = ASKED._replace(figure="accuracy", words="accuracy")
-
-
 def test_the_answer_of_a_run():
-    found = answer(SHARES, [rows(0, 300, 0.95, 0.5), rows(1, 200, 0.5, 0.95), rows(2, 12, 0.9, 0.1)], 1, "rows", 2000)
+    found = answer(
+        SHARES,
+        [office_rows(0, 300, 0.95, 0.5), office_rows(1, 200, 0.5, 0.95), office_rows(2, 12, 0.9, 0.1)],
+        1,
+        "rows",
+        2000,
+    )
     assert [p.fate for p in found.parties] == ["gains", "loses", "too few to say"]
     assert found.test_rows == 512
     assert found.together is not None
@@ -233,52 +229,31 @@ def test_rows_of_a_party_that_the_mean_leaves_out_do_not_make_an_interval():
     undefined = Evidence(
         300, dict.fromkeys(("together", "alone"), lambda drawn: {"accuracy": np.full(len(drawn), np.nan)})
     )
-    parties = [rows(0, 20, 0.95, 0.05), PartyEvidence(1, "Tirol", undefined, True)]
+    parties = [office_rows(0, 20, 0.95, 0.05), PartyEvidence(1, "Tirol", undefined, True)]
     found = answer(SHARES, parties, 1, "rows", 2000)
     assert (found.left_out, found.mean_rows, found.gain, found.verdict) == (1, 20, None, "cannot tell")
 
 
 def test_one_test_row_of_a_party_leaves_the_interval_of_the_mean_as_it_is():
     """The mean over parties has as many draws as the party with the fewest: without any it would look certain."""
-    many = [rows(0, 300, 0.7, 0.68), rows(1, 200, 0.7, 0.68)]
-    known, found = (answer(SHARES, parties, 1, "rows", 2000).gain for parties in (many, [*many, rows(2, 1, 0.9, 0.1)]))
+    many = [office_rows(0, 300, 0.7, 0.68), office_rows(1, 200, 0.7, 0.68)]
+    known, found = (
+        answer(SHARES, parties, 1, "rows", 2000).gain for parties in (many, [*many, office_rows(2, 1, 0.9, 0.1)])
+    )
     assert known is not None
     assert found is not None
     assert found.high - found.low == pytest.approx(known.high - known.low, rel=0.05)
 
 
 def test_a_party_is_named_only_on_test_rows_of_its_own():
-    everybody = [rows(k, 300, 0.95, 0.5, own=False) for k in range(3)]
+    everybody = [office_rows(k, 300, 0.95, 0.5, own=False) for k in range(3)]
     found = answer(SHARES, everybody, 1, "rows", 2000)
     assert (found.verdict, found.parties, found.test_rows) == ("yes", [], 300)
     assert "judged on everybody's rows, so no office is named" in text(found)
     assert "Wien" not in text(found)
-    some = answer(SHARES, [rows(0, 300, 0.95, 0.5), rows(1, 300, 0.1, 0.9, own=False)], 1, "rows", 2000)
+    some = answer(SHARES, [office_rows(0, 300, 0.95, 0.5), office_rows(1, 300, 0.1, 0.9, own=False)], 1, "rows", 2000)
     assert [(p.name, p.fate) for p in some.parties] == [("Wien", "gains"), ("Tirol", "too few to say")]
     assert some.test_rows == 300, "the means do not count it"
-
-
-def test_several_seeds_need_three_and_name_parties_that_stay_the_same():
-    each = [answer(SHARES, [rows(0, 300, 0.95, 0.5, seed=s)], s, f"rows {s}", 1200) for s in (1, 2, 3)]
-    assert text(over(each[:2], 100.0, same_parties=True)).endswith(
-        "2 seeds are too few for a verdict over seeds: give 3 or more. Always answering 'no' reaches "
-        f"{(each[0].trivial + each[1].trivial) / 2:.3f}."  # type: ignore[operator]
-    )
-    whole = over(each, 100.0, same_parties=True)
-    assert (whole.verdict, [p.fate for p in whole.parties]) == ("yes", ["gains"])
-    assert over(each, 100.0, same_parties=False).parties == []
-    assert of_plain(json.loads(json.dumps(whole.plain()))) == whole
-
-
-def test_a_party_that_is_another_client_in_some_seeds_is_found_by_its_name():
-    """An owner whose only row is a test row is no client, and those behind it move up by one."""
-    few = [rows(1, 300, 0.95, 0.5, seed=s)._replace(client=k) for s, k in enumerate((1, 0, 1))]
-    worse = [rows(2, 300, 0.5, 0.95, seed=s)._replace(client=k) for s, k in enumerate((2, 1, 2))]
-    each = [answer(SHARES, [a, b], s, f"rows {s}", 1200) for s, (a, b) in enumerate(zip(few, worse, strict=True))]
-    found = over(each, 100.0, same_parties=True)
-    assert [(p.name, p.fate) for p in found.parties] == [("Tirol", "gains"), ("Lienz", "loses")]
-    once = each[0]._replace(parties=[*each[0].parties, each[0].parties[0]._replace(client=7, name="Wien")])
-    assert over([once, *each[1:]], 100.0, same_parties=True).parties == found.parties, "one seed names nobody"
 
 
 def whole(**changed) -> Answer:

@@ -18,6 +18,9 @@ from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 Plain = Mapping[str, Any]
 TOGETHER = ("federated", "local_only")
 NOTHING = "No runs came to their end that could be compared."
+UNLIKE = (
+    "The runs are judged by different figures, so they have no ranking: name one (evaluation.metric), and run again."
+)
 
 
 def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
@@ -34,7 +37,14 @@ def answer_of(schemes: Sequence[Mapping[str, Any]], out: Path, keys: Sequence[st
         lambda name, seed: resampled(RunFolder(out / name / f"seed-{seed}"), runs[name][seed]),
     )
     if found is None:
-        return {"figure": None, "words": "", "rows": [], "pairs": [], "take": "", "sentences": [NOTHING, *ends]}
+        return {
+            "figure": None,
+            "words": "",
+            "rows": [],
+            "pairs": [],
+            "take": "",
+            "sentences": [UNLIKE if any(runs.values()) else NOTHING, *ends],
+        }
     rows = [row(name, runs[name], found) for name in found.ranking.order]
     prices = [line for one in rows if one["scheme"] != found.chosen for line in price_lines(out, one, found)]
     told = [found.text, *taken_text(out, found.chosen), *prices, *remarks(rows, found, out, keys), *ends]

@@ -26,7 +26,7 @@ BY_METRIC = ("metric", "own")
 def detail_over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return ``final`` by class and client, ``gain`` and ``per_client`` as means over the seeds, as far as all have them.
 
-    Single clients are told where they are natural owners; otherwise client k is another one in each seed.
+    Single clients are told where they are the same natural owners; otherwise client k is another one in each seed.
     """
     finals = [one["final"] for one in summaries]
     out: dict[str, Any] = {
@@ -34,7 +34,8 @@ def detail_over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             key: mean_of([f[key] for f in finals]) for key in DETAIL if all(f.get(key) is not None for f in finals)
         }
     }
-    same = all(one.get("partition") == "natural" for one in summaries)
+    names = [[row.get("name") for row in one.get("per_client") or ()] for one in summaries]
+    same = all(one.get("partition") == "natural" for one in summaries) and all(each == names[0] for each in names)
     alike = len({(one.get("metric") or {}).get("name") for one in summaries}) == 1
     left = (*(() if same else ("clients",)), *(() if alike else BY_METRIC))
     if all(one.get("gain") for one in summaries):

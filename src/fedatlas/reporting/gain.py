@@ -155,10 +155,11 @@ def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
     same = entry.config.partition.name == "natural"  # otherwise client k differs between seeds
     if len(found) < 2 or len(found) < len(entry.subjects) or not same:
         return None
-    each = [{row["client"]: row for row in one.rows} for one in found]
+    each = [{s.name(row["client"]): row for row in g.rows} for s, g in zip(entry.subjects, found, strict=True)]
     parts = [p for p in PARTS if all(p in one.parts for one in found)]
     rows, table = list[Cells](), list[tuple[object, ...]]()
-    for k in (k for k in sorted(each[0]) if all(k in one for one in each)):
+    common = [k for k in each[0] if all(k in one for one in each)]  # names: client k may be another in the next seed
+    for k in sorted(common, key=lambda k: int(each[0][k]["client"])):
         values = [[one[k][part]["value"] for one in each] for part in parts]
         values.append([gained(s, one[k]) for s, one in zip(entry.subjects, each, strict=True)])
         if any(v is None for group in values for v in group):
@@ -166,8 +167,9 @@ def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
         spread = [over_seeds(group) for group in values]
         texts, judged = [*[number] * len(parts), signed], over_seeds([one[k]["test_rows"] for one in each]).mean
         cells = [TableCell(text(x.mean), f"sd {number(x.sd)}") for text, x in zip(texts, spread, strict=True)]
-        rows.append([_named(first, k), count(round(judged or 0)), *cells])
-        table.append((k, first.name(k), judged, *(v for x in spread for v in (x.mean, x.sd))))
+        client = each[0][k]["client"]
+        rows.append([_named(first, client), count(round(judged or 0)), *cells])
+        table.append((client, k, judged, *(v for x in spread for v in (x.mean, x.sd))))
     if not rows:
         return None
     columns = ("client", "name", "test_rows", *(f"{part}{end}" for part in (*parts, "gain") for end in ("", "_sd")))

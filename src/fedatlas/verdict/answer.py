@@ -90,6 +90,7 @@ class Answer(NamedTuple):
     swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # what calms it
     price: Price | None = None  # of protection, where it was measured
+    unlike: Sequence[str] = ()  # names of the figures, of seeds that are judged by different ones
     interval: Sequence[float] | None = None  # low and high of `together` on these test rows, of a deployed run
 
     def plain(self) -> dict[str, Any]:
@@ -99,6 +100,7 @@ class Answer(NamedTuple):
             "asked": self.asked._asdict(),
             "parties": [{**p._asdict(), "gain": _plain(p.gain)} for p in self.parties],
             "cures": list(self.cures),
+            "unlike": list(self.unlike),
             **{key: _plain(getattr(self, key)) for key in DIFFERENCES},
             "price": None if self.price is None else self.price.plain(),
         }
@@ -115,6 +117,7 @@ def of_plain(found: Mapping[str, Any]) -> Answer:
         **{key: _ends(found.get(key)) for key in DIFFERENCES},
         "parties": parties,
         "cures": tuple(known.get("cures", ())),
+        "unlike": tuple(known.get("unlike", ())),
         "price": price_of_plain(known.get("price")),
     }
     return Answer(**{**known, **read, "asked": Asked(**found["asked"])})
@@ -352,6 +355,8 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
     if len(answers) == 1:
         return first
     judged_on = [one for a in answers for one in a.judged_on]
+    if len({a.asked.figure for a in answers}) > 1:
+        return _unlike(answers, judged_on, first.asked._replace(cost=cost))
     drawn = first.test_rows / first.train_rows if len(set(judged_on)) > 1 and first.train_rows else 0.0
     asked = first.asked._replace(cost=cost)
 
@@ -382,6 +387,23 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
         price=_price_over([a.price for a in answers if a.price is not None], drawn),
     )
     return decided(found)
+
+
+def _unlike(answers: Sequence[Answer], judged_on: Sequence[str], asked: Asked) -> Answer:
+    """Return that seeds judged by different figures have no mean: as where only some have the classes skewed enough for AUC."""
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("together", "alone", "trivial", "pooled", "mean_rows", "swing", "price", *DIFFERENCES)
+    )
+    return answers[0]._replace(
+        **nothing,
+        asked=asked,
+        verdict="cannot tell",
+        seeds=[s for a in answers for s in a.seeds],
+        judged_on=judged_on,
+        parties=[],
+        left_out=0,
+        unlike=tuple(dict.fromkeys(a.asked.words for a in answers)),
+    )
 
 
 def _price_over(found: Sequence[Price], drawn: float) -> Price | None:

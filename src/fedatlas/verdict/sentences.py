@@ -9,11 +9,16 @@ from fedatlas.verdict.price import price_text
 from fedatlas.verdict.rule import Ends
 from fedatlas.verdict.sure import sure_text
 from fedatlas.verdict.whom import few_text, left_out_text, lonely_texts, nobody_else, several, whom_text
-from fedatlas.wording import bytes_text, capital, count, number, plural
+from fedatlas.wording import bytes_text, capital, count, listed, number, plural
 
 
 def text(found: Answer) -> str:
     """Return the paragraph: should we federate, with which scheme, at which cost, for whom, how sure."""
+    if found.unlike:
+        return (
+            f"These data cannot tell whether to federate with {found.asked.scheme}: the seeds are judged by different figures "
+            f"({listed(found.unlike)}), which have no mean. Name one (evaluation.metric), and run again."
+        )
     if found.asked.judge:
         return " ".join(
             filter(
