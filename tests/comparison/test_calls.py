@@ -122,3 +122,12 @@ def test_what_cannot_be_compared_is_refused_before_any_run(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="nothing to compare"):
         compare(None, {"local.lr": 0.1}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_progress_of_compare_and_tune_is_shown_on_request(file: Path, tmp_path: Path, capsys) -> None:
+    compare(
+        file, {"algorithm.name": ["fedavg", "fedprox"]}, seeds=1, out=tmp_path / "c", baselines=False, progress=True
+    )
+    assert "fedprox" in capsys.readouterr().err
+    tune(file, {"local.lr": [0.05, 0.1]}, budget=2, out=tmp_path / "t", progress=True)
+    assert "The winner" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fedatlas import ConfigError, Experiment, load, resume, run
-from fedatlas.notebook import InPlace, RunResult, SvgPicture, watched
+from fedatlas.notebook import InPlace, Lines, RunResult, SvgPicture, watched
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.verdict.answer import of_plain
 from fedatlas.wording import number, signed
@@ -199,13 +199,30 @@ def test_progress_in_a_notebook_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "IPython", shell)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     assert isinstance(watched(), InPlace)
-    monkeypatch.setattr("fedatlas.notebook.APART", 1e9)  # no clock decides: the first and the last round are shown
+    monkeypatch.setattr(InPlace, "apart", 1e9)  # no clock decides: the first and the last round are shown
     done = run(Experiment.of(**{**SMALL, "rounds": 30}, **LOOP), out=tmp_path / "run", baselines=True)
     assert [text.split(", accuracy")[0] for text in display.shown] == ["round 0 of 30"], "one line"
     *seen, last = display.updates
     assert last == repr(done)[len("<Run ") : -1]
     assert [text.split(", accuracy")[0] for text in seen if "baseline" not in text] == ["round 30 of 30"]
     assert seen[-1].startswith("baseline centralised, round 30 of 30")
+    assert isinstance(watched(True), InPlace)
+    assert type(watched(False)).__name__ == "Silent"
+
+
+def test_progress_outside_a_notebook_is_lines_for_whoever_asks(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(Lines, "apart", 1e9)  # no clock decides: the first and the last round are shown
+    done = run(Experiment.of(**SMALL, **LOOP, seeds=[1, 2]), out=tmp_path / "run", baselines=False, progress=True)
+    told = capsys.readouterr()
+    assert told.out == ""
+    lines = [line.split(", accuracy")[0] for line in told.err.splitlines()]
+    assert [lines.count(line) for line in ("Seed 1.", "Seed 2.", "round 0 of 3", "round 3 of 3")] == [1, 1, 2, 2]
+    resume(done.path, progress=True)
+    assert "Seed 2." in capsys.readouterr().err
+    run(Experiment.of(**SMALL, **LOOP), out=tmp_path / "quiet", baselines=False, progress=False)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match="progress = 'yes': give True to see each step, or False to see nothing"):
+        run(Experiment.of(**SMALL, **LOOP), out=tmp_path / "none", progress="yes")  # type: ignore[arg-type]
 
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.ipynb"

@@ -64,3 +64,33 @@ def test_the_widths_that_the_documentation_gives():
     for level, ratio in ((0.95, 0.6), (bonferroni(8), 0.4)):
         three, five = (student((1 + level) / 2, n - 1) * math.sqrt(1 / n + 1 / 3) for n in (3, 5))
         assert five / three == pytest.approx(ratio, abs=0.05)
+
+
+def test_an_end_that_decides_is_not_written_like_what_it_is_beyond():
+    """+0.00042 lies above 0, so that the verdict is yes: with three decimals it would be 0.000."""
+    found = seed(1, [0.05])._replace(gain=Ends(0.007, 0.00042, 0.0137, 0.003))
+    assert "(+0.0070, +0.0004 to +0.0137, one seed" in text(found)
+    beside = found._replace(asked=ASKED._replace(margin=0.01), gain=Ends(0.02, 0.01004, 0.03, 0.005), verdict="yes")
+    assert "+0.01004 to +0.03000" in text(beside)
+    assert "(+0.020, +0.010 to +0.030" in text(beside._replace(asked=ASKED))
+
+
+def test_a_yes_about_the_mean_says_so_with_the_least_and_the_largest_estimate():
+    found = seed(1, [0.01, 0.07, 0.03])
+    told = "; this is about the mean of the hospitals (estimates from +0.010 for Hospital 0 to +0.070 for Hospital 1), not told apart"
+    assert told in text(found)
+    gains = [found.parties[0]._replace(fate="gains"), *found.parties[1:]]
+    assert "about the mean" not in text(found._replace(parties=gains))
+
+
+def test_rows_of_several_seeds_are_those_of_the_same_seeds():
+    """Twelve rows, of which 1, 6 and 4 are test rows: 3.67 on average, and 8.33 to train on; 4 and 8 are 12, not 11 and 4."""
+    each = []
+    for s, test in enumerate((1, 6, 4)):
+        one = seed(s, [0.05])
+        small = PartyVerdict(0, "Lienz", test, "too few to say", alone_always="nein", train_rows=12 - test)
+        each.append(one._replace(parties=[small]))
+    found = over(each, None, same_parties=True)
+    assert [(p.train_rows, p.test_rows, p.fewest) for p in found.parties] == [(8, 4, 1)]
+    assert "Lienz has on average 8 training rows, all 'nein'" in text(found)
+    assert "Lienz has 11 training rows" in text(each[0])

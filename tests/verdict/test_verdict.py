@@ -351,7 +351,7 @@ def test_a_party_that_cannot_be_judged_is_told_why_and_which_share_of_test_rows_
     asked = ASKED._replace(hold="evaluation.clients = 0.2")
     said = text(whole(asked=asked, parties=[lonely, small]))
     assert (
-        "Lienz has 10 training rows, all 'nein': alone it always answers 'nein', and its 2 test rows cannot judge any model."
+        "Lienz has on average 10 training rows, all 'nein': alone it always answers 'nein', and its 2 test rows cannot judge any model."
         in said
     )
     assert "An interval takes 30 test rows in each seed: Lienz has 2 and Krems has 12." in said

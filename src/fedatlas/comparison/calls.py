@@ -107,16 +107,16 @@ def compare(
     baselines: bool | None = None,
     price: bool = False,
     parallel: int = PARALLEL,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> ComparedSchemes:
     """Run an experiment with every value of its keys and every seed, as ``fedatlas compare`` does; what is there is not run again.
 
     ``experiment``: a file, an `Experiment`, or None for the embedded default. ``keys``: key -> its values, such as
     ``{"algorithm.name": ["fedavg", "fedprox"]}``; a single value is an override. ``seeds``: how many (5: from 1 to 5), or
     which. ``out``: by default a folder in ``runs/compare``. ``price``: also run each scheme without its ``[[privacy]]``.
-    ConfigError for anything that is wrong, before any run.
+    ``progress``: as in `run`. ConfigError for anything that is wrong, before any run.
     """
-    told = progress or watched()
+    told = watched(progress)
     with _file(experiment) as path:
         given = comparison_of(path, words_of(keys), _seeds(seeds))
         place = Path(out) if out is not None else Path("runs") / "compare" / given.name
@@ -131,13 +131,13 @@ def tune(
     budget: int = 20,
     out: str | Path | None = None,
     parallel: int = PARALLEL,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> TuningResult:
     """Try values of keys on validation rows, then train the best and judge it once on test rows, as ``fedatlas tune`` does.
 
     ``keys``: key -> a range ``"0.01..0.3"``, drawn on a log scale, or a list of values. The rest as in `compare`.
     """
-    told = progress or watched()
+    told = watched(progress)
     with _file(experiment) as path:
         given = tuning.tuning_of(path, words_of(keys))
         place = Path(out) if out is not None else Path("runs") / "tune" / given.name

@@ -15,12 +15,12 @@ from fedatlas.verdict.evidence import (
     SEEDS,
     Difference,
     Evidence,
-    Shares,
     drawn_figures,
     enough,
     mean_gap,
     of_draws,
     of_seeds,
+    shares_of_mean,
 )
 from fedatlas.verdict.price import Price, RunEffort, mean_price
 from fedatlas.verdict.price import of_plain as price_of_plain
@@ -268,19 +268,8 @@ def _compared(
         return Compared(each, None, known)
     there = [gap for gap, there in zip(gaps, known, strict=True) if there]
     mean = mean_gap(there, [j.rows for j, there in zip(judged, known, strict=True) if there])
-    whole = _whole([s for s, there in zip(shares, known, strict=True) if there], own)
+    whole = shares_of_mean([s for s, there in zip(shares, known, strict=True) if there], own)
     return Compared(each, of_draws(mean, sum(many) if own else max(many), whole), known)
-
-
-def _whole(each: Sequence[Shares | None], own: bool) -> Shares | None:
-    """Return the shares of a mean over parties: on rows of their own, or on common rows, of which each counts in part."""
-    there = [one for one in each if one is not None]
-    if len(there) < len(each):
-        return None
-    won, lost = math.fsum(one.won for one in there), math.fsum(one.lost for one in there)
-    if own:
-        return Shares(sum(one.rows for one in there), won, lost)
-    return Shares(there[0].rows, won / len(there), lost / len(there))
 
 
 def _enough(judged: Sequence[Evidence], own: bool) -> bool:
@@ -443,10 +432,15 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
             key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
         }
         there = [one[k] for one in each if k in one]
-        rows = [p.test_rows for p in there]
+        rows, whole = [p.test_rows for p in there], {(p.train_rows or 0) + p.test_rows for p in there}
+        train = whole.pop() - _typical(rows) if len(whole) == 1 else _typical([p.train_rows for p in there])
         fewest = {key: _fewest([getattr(p, key) for p in there]) for key in ("rarer", "divided")}
         fated = there[0]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=_typical(rows))
-        out.append(fated._replace(**means, **fewest, fewest=min(rows)))
+        out.append(
+            fated._replace(
+                **means, **fewest, fewest=min(rows), train_rows=None if there[0].train_rows is None else train
+            )
+        )
     return out
 
 

@@ -81,8 +81,12 @@ def nothing_text(found: Answer) -> str:
 
 def digits(found: Answer) -> Digits:
     """Return how many decimals the answer's figures have."""
-    gain = () if found.gain is None else (found.gain.value, found.gain.low, found.gain.high)
-    return digits_of([found.together, found.alone], gain)
+    levels, gain = [found.together, found.alone], found.gain
+    if gain is None:
+        return digits_of(levels, ())
+    shown = digits_of(levels, (gain.value, gain.low, gain.high))
+    margin = found.asked.margin  # an end beyond it decides, so it may not look like it
+    return shown.telling([(gain.low, margin), (gain.high, margin), (gain.high, -margin)])
 
 
 def figures_text(found: Answer) -> str:

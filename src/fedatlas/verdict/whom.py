@@ -8,7 +8,7 @@ from fedatlas.verdict.answer import Answer
 from fedatlas.verdict.evidence import RARE, ROWS, SEEDS, enough
 from fedatlas.verdict.hold_out import hold_out
 from fedatlas.verdict.rule import PartyVerdict
-from fedatlas.wording import capital, count, listed, plural
+from fedatlas.wording import capital, count, listed, plural, signed
 
 NAMED = 8  # most parties that a sentence names
 LISTED = 3  # most parties whose test rows are given one by one
@@ -39,7 +39,21 @@ def whom_text(found: Answer) -> str:
             every = "any of the" if fate in ("not told apart", "too few to say") else "all"
             out.append(words.format(several(names, party, len(found.parties), every)))
     mean = found.verdict == "yes" and len(fates) > 1 and "gains" not in fates.values()
-    return ", ".join([*([f"this is about the mean of the {plural(party)}"] if mean else []), *out])
+    return ", ".join([*([f"this is about the mean of the {plural(party)}{_estimates(found)}"] if mean else []), *out])
+
+
+def _estimates(found: Answer) -> str:
+    """Return the least and the largest gain of the parties that have one, whether or not it is sure."""
+    asked = found.asked
+    gains = {
+        p.name: asked.better * (p.together - p.alone)
+        for p in found.parties
+        if p.together is not None and p.alone is not None
+    }
+    if len(gains) < 2:
+        return ""
+    low, high = min(gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)
+    return f" (estimates from {signed(gains[low])} for {low} to {signed(gains[high])} for {high})"
 
 
 def _fate(found: Answer, p: PartyVerdict) -> str:
@@ -62,16 +76,17 @@ def nobody_else(found: Answer) -> bool:
 
 def lonely_texts(found: Answer) -> list[str]:
     """Return what becomes of each party whose own rows hold one class."""
-    return [always_text(p) for p in found.parties if p.alone_always is not None][:NAMED]
+    several = len(found.seeds) > 1
+    return [always_text(p, several=several) for p in found.parties if p.alone_always is not None][:NAMED]
 
 
-def always_text(p: PartyVerdict) -> str:
-    """Return that a party's model alone knows one class, and whether its test rows can judge a model."""
+def always_text(p: PartyVerdict, *, several: bool = False) -> str:
+    """Return that a party's model alone knows one class, and whether its test rows can judge a model; of several seeds, on average."""
     always, few = f"alone it always answers '{p.alone_always}'", p.fate == "too few to say"
     judge = f", and its {count(p.test_rows, 'test row')} cannot judge any model" if few and p.test_rows else ""
     if p.train_rows is None:
         return f"{p.name} alone always answers '{p.alone_always}'{judge}."
-    return f"{p.name} has {count(p.train_rows, 'training row')}, all '{p.alone_always}': {always}{judge}."
+    return f"{p.name} has {'on average ' if several else ''}{count(p.train_rows, 'training row')}, all '{p.alone_always}': {always}{judge}."
 
 
 def left_out_text(found: Answer) -> str:
