@@ -164,7 +164,10 @@ def test_the_page_says_for_whom_of_the_scheme_to_take_alone(tmp_path: Path) -> N
             subjects.append(SimpleNamespace(summary=one, folder=RunFolder(tmp_path)))
         entries.append(
             SimpleNamespace(
-                label=name, key=name, summary={"answer": {"text": name, **answer.plain()}}, subjects=subjects
+                label=name,
+                key=name,
+                summary={"answer": {"text": name, **answer.plain()}, "cost": cost, "cpu": {"cores": 2}},
+                subjects=subjects,
             )
         )
     blocks: Any = answer_blocks(entries)  # type: ignore[arg-type]

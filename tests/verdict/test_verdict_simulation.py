@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from scipy.stats import binom, multinomial
 
 from fedatlas.metrics import intervals
+from fedatlas.metrics.metric import METRICS, Said
 from fedatlas.metrics.quality import Floats
 from fedatlas.metrics.resampling import Weighted, of_two_classes
 from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, over
-from fedatlas.verdict.evidence import Difference, Evidence, Shares, of_draws, of_seeds
+from fedatlas.verdict.evidence import RARITY, Difference, Evidence, Shares, of_draws, of_seeds
 
 FEDERATIONS = 200
 
@@ -178,6 +179,32 @@ def test_seeds_taken_for_new_test_rows_say_yes_too_often(drawn: bool, monkeypatc
     monkeypatch.setattr("fedatlas.verdict.answer.of_seeds", lambda values, *_: of_seeds(values))
     verdicts, _ = over_seeds(ACCURACY, drawn, many=12, federations=100)
     assert yes(verdicts) + verdicts["no"] > most(100)
+
+
+def said(rows: Rows, score: Floats, name: str, rng: np.random.Generator) -> Said:
+    """What a model says of a party's rows: their classes, or numbers with a tail to the right."""
+    weight = np.ones(len(rows.y))
+    if "numbers" in METRICS[name].tasks:
+        true = np.exp((rows.together + rows.alone) / 2)
+        guess = true + score * (0.2 + rng.random(len(score)))
+        return Said((guess - true) ** 2, weight, true, guess)
+    true, guess = rows.y.astype(int), (score > SIGNAL).astype(int)
+    return Said((guess == true).astype(float), weight, true, guess, 2 * (score - SIGNAL))
+
+
+@pytest.mark.parametrize("name", ["balanced_accuracy", "macro_f1", "pr_auc", "log_loss", "rmse", "mae", "r2"])
+def test_by_the_other_figures_too_at_most_one_in_twenty_says_yes(name: str):
+    rng, metric, verdicts = np.random.default_rng(6), METRICS[name], Counter[str]()
+    for seed in range(FEDERATIONS):
+        parties = []
+        for k, rows in enumerate(federation(rng)):
+            each = {"together": said(rows, rows.together, name, rng), "alone": said(rows, rows.alone, name, rng)}
+            rarer = int(min(rows.y.sum(), (~rows.y).sum())) if name in RARITY else None
+            judged = Evidence(len(rows.y), {model: metric.weighted(one) for model, one in each.items()}, rarer)
+            parties.append(PartyEvidence(k, f"office {k}", judged, True))
+        asked = Asked("FedAvg", name, name, metric.lower_is_better)
+        verdicts[answer(asked, parties, seed, "the rows", TRAIN, 60).verdict] += 1
+    assert yes(verdicts) <= MOST, verdicts
 
 
 @pytest.mark.parametrize("asked", [ACCURACY, AUC], ids=["accuracy", "auc"])
