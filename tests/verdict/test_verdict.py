@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fedatlas.verdict.evidence import (
     of_draws,
     of_figure,
     of_seeds,
+    student,
 )
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, ends, fate, federate
@@ -109,9 +111,20 @@ def test_a_pair_without_the_best_scheme_that_is_told_apart_is_said():
 def test_seeds_that_all_agree_without_telling_apart_ask_for_more():
     found = rank({"a": scheme(0.91, 0.95, 0.99, 0.9001), "b": scheme(0.9, 0.9, 0.9, 0.9)})
     assert [(p.apart, p.ahead, p.may_tell) for p in found.pairs] == [(False, 4, True)]
-    assert "a ahead of b in 4 of 4 seeds; more seeds may tell." in ranking_text(found, "AUC")
+    said = re.search(
+        r"a ahead of b in 4 of 4 seeds \(about (\d+) seeds would, were the difference the same\)",
+        ranking_text(found, "AUC"),
+    )
+    assert said
+    gaps, many = [0.01, 0.05, 0.09, 0.0001], int(said[1])
+    sd, t = float(np.std(gaps, ddof=1)), student(0.975, many - 1)
+    assert np.mean(gaps) > t * sd / math.sqrt(many), "so many would do"
+    assert np.mean(gaps) < student(0.975, many - 2) * sd / math.sqrt(many - 1), "and one less would not"
+    floor = rank({"a": scheme(0.91, 0.95, 0.99, 0.9001), "b": scheme(0.9, 0.9, 0.9, 0.9)}, drawn=1.0)
+    assert not any(p.may_tell for p in floor.pairs)
+    assert "(hardly any number of seeds would: it takes more test rows)." in ranking_text(floor, "AUC")
     mixed = rank({"a": scheme(0.91, 0.95, 0.99, 0.89), "b": scheme(0.9, 0.9, 0.9, 0.9)})
-    assert "may tell" not in ranking_text(mixed, "AUC")
+    assert "seeds would" not in ranking_text(mixed, "AUC")
 
 
 def test_test_rows_that_all_seeds_share_leave_their_error_in_a_pair():
@@ -128,7 +141,9 @@ def test_test_rows_that_all_seeds_share_leave_their_error_in_a_pair():
         assert (pair.apart, pair.shared) == (apart, True)
     assert pair.difference is not None
     assert pair.difference.error == pytest.approx(math.sqrt(0.0001 / 3 + 0.0009 * 2 / 3), rel=1e-3)
-    assert "more test rows or seeds may tell" in ranking_text(rank({"one": one, "other": other}), "AUC")
+    assert pair.would_tell is not None, "0.05 over the floor of 0.0245 is 2.04, above 1.96"
+    floor = rank({"one": shared(0.94, 0.95, 0.96, rows=True, moved=1.2), "other": other})
+    assert "it takes more test rows" in ranking_text(floor, "AUC"), "0.05 over 0.0294 is 1.70, for any number of seeds"
 
 
 def test_of_schemes_not_told_apart_the_cheapest_is_taken_and_fedavg_where_costs_are_equal():
@@ -149,7 +164,9 @@ def test_of_schemes_not_told_apart_the_cheapest_is_taken_and_fedavg_where_costs_
     short = {name: cost._replace(bytes=1.0, seconds=cost.seconds / 10) for name, cost in slow.items()}
     assert chosen(found, short) == "fedavg"  # 0.9 s are more than 0.1 s, and matter to nobody
     hidden = {name: SchemeCost(None, 1.0) for name in costs}
-    assert (chosen(found, hidden), choice_text(found, hidden)) == ("scaffold", "")
+    assert choice_text(found, hidden) == (
+        "Take scaffold: it has the best mean, and none that cannot be told apart from it costs less."
+    )
     two = {name: dict(list(each.items())[:2]) for name, each in close.items()}
     assert chosen(rank(two), costs) == "scaffold"  # without a verdict over seeds, nothing says that they are alike
 

@@ -14,6 +14,7 @@ from fedatlas.verdict.rule import Ends, ends
 from fedatlas.wording import bytes_text, count, listed, number, seconds_text
 
 SAME_BYTES, SAME_SECONDS = 1.01, 1.25  # times the least up to which costs count as equal; measured seconds vary
+MOST_SEEDS = 100  # that are worth a word
 FEW_SECONDS = 5.0  # more than the least, which matter to nobody
 
 
@@ -50,12 +51,18 @@ class Pair(NamedTuple):
     p: float | None  # after Holm's rule
     apart: bool
     ahead: int = 0  # seeds in which the first is the better one
-    shared: bool = False  # whether all seeds have the same test rows, so that more seeds alone may not tell
+    shared: bool = False  # whether all seeds have the same test rows
+    would_tell: int | None = None  # seeds that would tell, were mean and spread the same; None if so few never would
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all seeds agree that one is better, and yet the two are not told apart."""
+        return self.p is not None and not self.apart and self.ahead == self.seeds
 
     @property
     def may_tell(self) -> bool:
-        """Whether all seeds agree that one is better, and yet the two are not told apart."""
-        return self.p is not None and not self.apart and self.ahead == self.seeds
+        """Whether they agree, and more seeds may tell: the error of test rows has a floor below which no seeds bring it."""
+        return self.agreed and self.would_tell is not None
 
     def plain(self) -> dict[str, Any]:
         """Return the pair as plain values: the difference with its interval, p after Holm's rule, in how many seeds it is ahead."""
@@ -101,7 +108,8 @@ def rank(
     }
     known = {name: mean for name, mean in means.items() if mean is not None}
     order = sorted(known, key=lambda name: -sign * known[name])
-    made = [_pair(schemes, one, other, sign, drawn) for one, other in combinations(order, 2)]
+    tests = len(order) * (len(order) - 1) // 2
+    made = [_pair(schemes, one, other, sign, drawn, tests) for one, other in combinations(order, 2)]
     ps = iter(holm([chance(found) for _, found in made if found is not None]))
     pairs = []
     for pair, found in made:
@@ -111,7 +119,7 @@ def rank(
 
 
 def _pair(
-    schemes: Mapping[str, Mapping[int, SeedFigure]], one: str, other: str, sign: float, drawn: float
+    schemes: Mapping[str, Mapping[int, SeedFigure]], one: str, other: str, sign: float, drawn: float, tests: int
 ) -> tuple[Pair, Difference | None]:
     """Return a pair without its p-value, and its difference. Test rows that all seeds share leave their error in it."""
     mine, theirs = schemes[one], schemes[other]
@@ -119,8 +127,22 @@ def _pair(
     gaps = [sign * (mine[s].value - theirs[s].value) for s in both]
     shared = len({mine[s].judged_on for s in both}) == 1
     error = _rows_error([(mine[s].resampled, theirs[s].resampled) for s in both]) if shared else 0.0
-    pair = Pair(one, other, len(both), None, None, False, sum(gap > 0 for gap in gaps), shared)
-    return pair, of_seeds(gaps, 0.0 if shared else drawn, error)
+    drawn = 0.0 if shared else drawn
+    would = _would_tell(gaps, drawn, error, tests)
+    pair = Pair(one, other, len(both), None, None, False, sum(gap > 0 for gap in gaps), shared, would)
+    return pair, of_seeds(gaps, drawn, error)
+
+
+def _would_tell(gaps: Sequence[float], drawn: float, error: float, tests: int) -> int | None:
+    """Return how many seeds would tell a pair apart by the strictest of so many tests, were its mean and spread the same."""
+    spread = over_seeds(gaps)
+    if spread.mean is None or spread.sd is None:
+        return None
+    for n in range(max(len(gaps) + 1, SEEDS), MOST_SEEDS + 1):
+        found = Difference(spread.mean, math.hypot(spread.sd * math.sqrt(1 / n + drawn), error), n - 1)
+        if chance(found) * tests < 1 - LEVEL:
+            return n
+    return None
 
 
 def _rows_error(both: Sequence[tuple[SeedDraws | None, SeedDraws | None]]) -> float:
@@ -153,10 +175,13 @@ def _slower(seconds: float, least: float) -> bool:
 
 
 def choice_text(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> str:
-    """Return why not the scheme with the best mean is taken; "" if it is."""
+    """Return which scheme to take, and why if it is not the one with the best mean; "" without a verdict over seeds."""
     taken, best = chosen(found, costs), found.order[0] if found.order else ""
     if taken == best:
-        return ""
+        if not found.pairs or any(pair.p is None for pair in found.pairs):
+            return ""
+        cheaper = ", and none that cannot be told apart from it costs less" if len(found.alike()) > 1 else ""
+        return f"Take {taken}: it has the best mean{cheaper}."
     mine, first = costs[taken], costs[best]
     if mine.bytes is not None and first.bytes is not None and first.bytes > SAME_BYTES * mine.bytes:
         why = f"it sends less ({bytes_text(mine.bytes)} a seed against {bytes_text(first.bytes)})"
@@ -203,10 +228,16 @@ def _better(found: SchemeRanking) -> list[str]:
 
 
 def _more(found: SchemeRanking) -> list[str]:
-    """Return what may tell pairs apart of which all seeds say the same."""
-    pairs = [p for p in found.pairs if p.may_tell]
+    """Return what would tell pairs apart of which all seeds say the same."""
+    pairs = [p for p in found.pairs if p.agreed]
     if not pairs:
         return []
-    said = "; ".join(f"{p.one} ahead of {p.other} in {p.ahead} of {count(p.seeds, 'seed')}" for p in pairs)
-    needed = "more test rows or seeds" if any(p.shared for p in pairs) else "more seeds"
-    return [f"All seeds agree, which is not enough to tell these apart: {said}; {needed} may tell."]
+    said = "; ".join(f"{p.one} ahead of {p.other} in {p.ahead} of {count(p.seeds, 'seed')} ({_need(p)})" for p in pairs)
+    looked = " Decide on their number before you look." if any(p.may_tell for p in pairs) else ""
+    return [f"All seeds agree, which is not enough to tell these apart: {said}.{looked}"]
+
+
+def _need(pair: Pair) -> str:
+    if pair.would_tell is None:
+        return "hardly any number of seeds would: it takes more test rows"
+    return f"about {pair.would_tell} seeds would, were the difference the same"
