@@ -92,7 +92,7 @@ def run(
         ),
     ] = None,
     price: Annotated[
-        bool, Option("--price", help="Also run the same without [[privacy]], to measure what protection costs.")
+        bool, Option("--price", help="Also run the same without protection, to measure what that costs.")
     ] = False,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Print who holds what, how many bytes and how long; train nothing.")

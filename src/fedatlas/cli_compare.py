@@ -50,7 +50,7 @@ def compare(
     ] = None,
     price: Annotated[
         bool,
-        Option("--price", help="Also run each scheme without its [[privacy]], to measure what protection costs."),
+        Option("--price", help="Also run each scheme without its protection, to measure what that costs."),
     ] = False,
     parallel: Annotated[int, Option(help="Runs at once.", min=1)] = 2,
     dry_run: Annotated[

@@ -174,6 +174,12 @@ def test_the_page_says_for_whom_of_the_scheme_to_take_alone(tmp_path: Path) -> N
     tables = {block.id: block for block in blocks if block.kind == "table"}
     assert list(tables) == ["ranking", "pairs", "fedavg-answer"]
     assert "Take fedavg, which cannot be told apart from scaffold" in blocks[0].body
+    said = [(block.kind, getattr(block, "body", "")) for block in blocks]
+    first, second = (
+        next(i for i, (_, body) in enumerate(said) if f"<b>{name}" in body)
+        for name in ("fedavg, the one to take", "scaffold")
+    )
+    assert first == 1 < second, "the scheme to take stands first, above the tables"
     rows = [[as_cell(cell).body for cell in row] for row in tables["fedavg-answer"].rows]
     assert [(row[0], row[-1]) for row in rows] == [("north", "gains"), ("south", "too few to say")]
     assert as_cell(tables["fedavg-answer"].rows[0][4]).note == "+0.050 to +0.150"

@@ -22,21 +22,23 @@ LISTED, OPEN = 200, 12  # most parties in the table, and most without a fold
 def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
     """Return the answer of each folder, as the terminal and summary.json give it; empty if none has one."""
     found = ranking_of(entries) if len(entries) > 1 else None
-    several, out = len(entries) > 1, list[Block]()
-    if found is not None:
-        out += [lead(found.text), *ranking_tables(found)]
-    for entry in entries:
-        told = entry.summary.get("answer")
-        if not told:
-            continue
-        took = took_text(entry.summary)
+    several, out = len(entries) > 1, [] if found is None else [lead(found.text)]
+    taken = "" if found is None else found.chosen
+    answered = [entry for entry in entries if entry.summary.get("answer")]
+    for entry in sorted(
+        answered, key=lambda entry: entry.label != taken
+    ):  # the one to take first, the others as they come
+        told, took, mine = entry.summary["answer"], took_text(entry.summary), entry.label == taken
         if several:
-            out.append(Text(Markup("<b>{}</b>. {} {}").format(entry.label, told["text"], took)))
+            name = f"{entry.label}, the one to take" if mine else entry.label
+            out.append(Text(Markup("<b>{}</b>. {} {}").format(name, told["text"], took)))
         else:
             out += [lead(told["text"]), Text(took)]
-        answer, shown = of_plain(told), not several or (found is not None and found.chosen == entry.label)
+        answer, shown = of_plain(told), mine or not several
+        out += ranking_tables(found) if mine and found is not None else []
         out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and shown else []
-    return out
+    tables = [] if found is None or taken in [entry.label for entry in answered] else ranking_tables(found)
+    return [*out[:1], *tables, *out[1:]]
 
 
 def ranking_of(entries: Sequence[Entry]) -> Ranked | None:

@@ -40,9 +40,10 @@ def against_reference(found: Row) -> list[str]:
         gaps = [sign * (s["means"][choice] - s["means"][one]) for sign, s in zip(signs, both, strict=True)]
         parts.append(
             f"{choice} is better in {apart.count((choice, one))} and worse in {apart.count((one, choice))} of {len(both)} "
-            f"({interval_text(min(gaps), max(gaps), signed)})"
+            f"(from {interval_text(min(gaps), max(gaps), signed)} over the settings)"
         )
-    return [f"Compared with {one}, each with the rate picked for it: {'; '.join(parts)}."] if parts else []
+    rates = ", each with the rate picked for it" if found["tuned"] else ""
+    return [f"Compared with {one}{rates}: {'; '.join(parts)}."] if parts else []
 
 
 def against_pooled(found: Row) -> list[str]:
@@ -54,7 +55,7 @@ def against_pooled(found: Row) -> list[str]:
         return []
     base, gaps = float(np.mean([p for p, _ in pairs])), [gap for _, gap in pairs]
     mean = number(float(np.mean(gaps)))
-    spread = f" ({interval_text(min(gaps), max(gaps))})" if len(gaps) > 1 else ""
+    spread = f" (from {interval_text(min(gaps), max(gaps))} over the settings)" if len(gaps) > 1 else ""
     return [
         f"Training on all rows in one place reaches {number(base)} on average; the choice to take is worse by {mean}{spread}."
     ]
