@@ -57,3 +57,27 @@ def rows_errors(study: Measurements, chosen: Sequence[str]) -> Errors:
             gap = shares[one] - shares[other]
             found[setting, one, other] = float(gap.std(ddof=1)) / math.sqrt(len(gap)) if len(gap) > 1 else 0.0
     return found
+
+
+def drawn_shares(study: Measurements) -> dict[Setting, float]:
+    """Return setting -> test rows per training row, where seeds draw their own test rows; left out where they share them.
+
+    Training rows of the seeds then overlap, so that the variance of a mean over n seeds is longer by 1/n + test/train over 1/n
+    (Nadeau and Bengio 2003), as in a run's answer (`verdict.evidence.of_seeds`).
+    """
+    cells: dict[Setting, list[RunRow]] = {}
+    for run in study.cells():
+        if run["status"] == "done" and run.get(JUDGED_ON) is not None:
+            cells.setdefault(study.setting_of(run), []).append(run)
+    found = dict[Setting, float]()
+    for setting, runs in cells.items():
+        shares = [rows / run["rows"] for run in runs if run.get("rows") and (rows := _test_rows(run))]
+        if shares and len({run[JUDGED_ON] for run in runs}) > 1:
+            found[setting] = float(np.mean(shares))
+    return found
+
+
+def _test_rows(run: RunRow) -> int:
+    if run.get(RIGHT) is not None:
+        return len(run[RIGHT])
+    return int((run.get("judged") or {}).get("metric", {}).get("test_rows") or 0)

@@ -1,7 +1,8 @@
 """The best choice in each setting, its lead, and what cannot be told apart.
 
 Differences are between means over paired seeds. Their errors are those between the seeds of the setting, shrunken (`study.seed_noise`),
-and, where all seeds are judged on the same test rows, the error of these rows (`study.test_rows`). The intervals of a study hold
+and, where all seeds are judged on the same test rows, the error of these rows (`study.test_rows`). Where each seed draws its test rows, the
+variance of a mean over n seeds is 1/n + test/train times that of a seed, as in the answer of runs. The intervals of a study hold
 simultaneously: in a share of the simulated tables, the largest |t| over all settings and pairs exceeds the factor by which each
 standard error is multiplied. A choice with another's quality by construction (masks) is left out, since both count as one here.
 """
@@ -17,7 +18,7 @@ import numpy as np
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Bools, Floats, Measurements, Setting
 from fedatlas.study.seed_noise import SeedNoise, noise_between, root_of, shared
-from fedatlas.study.test_rows import rows_errors
+from fedatlas.study.test_rows import drawn_shares, rows_errors
 
 DRAWS = 2000
 Pairs = list[list[tuple[int, int]]]
@@ -77,7 +78,9 @@ def standings(
     of_rows = [
         np.array([rows.get((at, chosen[a], chosen[b]), 0.0) for a, b in x]) for at, x in zip(given, each, strict=True)
     ]
-    errors, largest = _simulated(there, each, noise, of_rows, numpy_stream(seed, "standings"), draws)
+    shares = drawn_shares(study) if response == "accuracy" else {}
+    drawn = [shares.get(at, 0.0) for at in given]
+    errors, largest = _simulated(there, each, noise, of_rows, drawn, numpy_stream(seed, "standings"), draws)
     factor, found = float(np.quantile(largest, level)), {}
     for i, (name, pairs) in enumerate(zip(given, each, strict=True)):
         means = {chosen[j]: float(np.nanmean(values[i, j])) for j in np.flatnonzero(there[i].any(axis=1))}
@@ -89,7 +92,13 @@ def standings(
 
 
 def _simulated(
-    there: Bools, each: Pairs, noise: SeedNoise, of_rows: list[Floats], stream: np.random.Generator, draws: int
+    there: Bools,
+    each: Pairs,
+    noise: SeedNoise,
+    of_rows: list[Floats],
+    drawn: list[float],
+    stream: np.random.Generator,
+    draws: int,
 ) -> tuple[list[Floats], Floats]:
     """Return the standard errors of each setting's pairs, and (draws,) the largest |t| of simulated tables without differences.
 
@@ -104,7 +113,7 @@ def _simulated(
         errors = np.zeros(len(pairs))
         if pairs and noise.df:
             contrast = one_of[[a for a, _ in pairs]] - one_of[[b for _, b in pairs]]
-            both, scale = shared(here), noise.scales[i]
+            both, scale = shared(here) + drawn[i], noise.scales[i]
             own = scale * both * noise.covariance
             errors = np.hypot(np.sqrt(np.maximum(np.einsum("pj,jk,pk->p", contrast, own, contrast), 0.0)), of_rows[i])
             off = stream.standard_normal((draws, choices)) @ (contrast @ root_of(own)).T
