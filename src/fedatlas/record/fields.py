@@ -105,6 +105,7 @@ class Final(Quality, total=False):
     word_accuracy: Annotated[Spread, "of texts: with and without sentence ends and unknown words"]
     by_target: Annotated[list[Facts], "predictions by the size of the target"]
     metric: Annotated[Facts, "of `test`: the run's metric on these rows"]
+    judged_on: Annotated[str, "of `test`: fingerprint of these rows"]
 
 
 class RunSummary(TypedDict, total=False):
