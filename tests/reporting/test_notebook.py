@@ -121,7 +121,10 @@ def test_a_finished_run_is_opened_again_with_all_that_it_had(done, skewed):
 
 def test_several_seeds_are_opened_again_without_training(tmp_path):
     made = run(Experiment.of(**{**SMALL, "rounds": 1}, **LOOP, seeds=[1, 2]), out=tmp_path / "two", baselines=False)
-    with pytest.raises(ConfigError, match=r"holds several seeds: name one of them.*, in Python load\('.*seed-1'\)\.$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"holds several seeds: name one of them.*, in Python load\('.*seed-1'\); resume\('.*two'\) opens all",
+    ):
         load(made.path)
     again = resume(made.path)
     assert (again.answer, again.summary["cost"]) == (made.answer, made.summary["cost"])

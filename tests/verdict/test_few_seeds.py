@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from fedatlas.verdict.answer import Answer, Asked, decided, over
+from fedatlas.config import parse
+from fedatlas.runs.answer import answer_over
+from fedatlas.verdict.answer import Answer, Asked, decided, of_plain, over
 from fedatlas.verdict.evidence import student
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, possible
 from fedatlas.verdict.sentences import text
@@ -94,3 +96,19 @@ def test_rows_of_several_seeds_are_those_of_the_same_seeds():
     assert [(p.train_rows, p.test_rows, p.fewest) for p in found.parties] == [(8, 4, 1)]
     assert "Lienz has on average 8 training rows, all 'nein'" in text(found)
     assert "Lienz has 11 training rows" in text(each[0])
+
+
+@pytest.mark.parametrize(("compared", "bare"), [(3, 2), (2, 0), (5, 0)])
+def test_seeds_with_baselines_answer_where_others_have_none(compared: int, bare: int):
+    config = parse({"seeds": [*range(5)], "partition": {"name": "natural"}})
+    each = []
+    for s in range(5):
+        one = seed(s, [0.05, 0.06])
+        each.append(one if s < compared else decided(one._replace(alone=None, gain=None, compared=False)))
+    cost = {"bytes_up": 1.0, "bytes_down": 1.0, "bytes_peer": 0.0}
+    summaries = [{"answer": {"text": "", **one.plain()}, "cost": cost} for one in each]
+    found = answer_over(summaries, config)
+    assert found is not None
+    assert (found.bare_seeds, found.compared) == (bare, compared >= 3)
+    assert ("2 more seeds without a model alone to compare with are left out." in text(found)) == bool(bare)
+    assert of_plain(found.plain()) == found

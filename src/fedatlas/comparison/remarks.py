@@ -52,9 +52,9 @@ def rate_remark(keys: Sequence[str], rates: Sequence[float]) -> list[str]:
         return []
     rate = rates[0]
     command = f"fedatlas tune FILE.toml algorithm.name=SCHEME {RATE}={rate / 10:g}..{3 * rate:g}"
-    return [
-        f"All schemes ran with {RATE}={rate:g}, which may suit one better than another: '{command}' picks a scheme's own."
-    ]
+    shared = f"All schemes ran with {RATE}={rate:g}, which may suit one better than another"
+    own = "(in Python tune()) picks one scheme's own; a study with [tuning] compares schemes that each have their own"
+    return [f"{shared}: '{command}' {own}."]
 
 
 def pooled_remark(row: Mapping[str, Any], *, lower_is_better: bool = False) -> list[str]:

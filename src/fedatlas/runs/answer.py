@@ -20,7 +20,7 @@ from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_pa
 from fedatlas.runs.metric_gain import metric_of
 from fedatlas.runs.price import SENT, effort_of, unprotected
 from fedatlas.verdict.answer import Answer, Asked, OwnFrom, PartyEvidence, answer, of_plain, over
-from fedatlas.verdict.evidence import RARITY, Evidence
+from fedatlas.verdict.evidence import RARITY, SEEDS, Evidence
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.sentences import text
 from fedatlas.wording import NAMES, number, total_of, where
@@ -70,10 +70,13 @@ def answer_over(summaries: Sequence[Summary], config: ExperimentConfig) -> Answe
     known = [of_plain(one["answer"]) for one in summaries if "answer" in one]
     if not known or len(known) < len(summaries):
         return None
+    both = [one for one in known if one.compared]
+    bare = len(known) - len(both) if len(both) >= SEEDS else 0
     sent = [total_of(one["cost"][key] for key in SENT) for one in summaries]
     total = total_of(sent)
     same = config.partition.name == "natural"  # otherwise client k is another in each seed
-    return over(known, None if total is None else total / len(sent), same)
+    found = over(both if bare else known, None if total is None else total / len(sent), same)
+    return found._replace(bare_seeds=bare)
 
 
 def told(found: Answer) -> dict[str, Any]:

@@ -89,6 +89,7 @@ class Answer(NamedTuple):
     swing: float | None = None  # how far the figure swings over the last rounds, where that matters
     swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # what calms it
+    bare_seeds: int = 0  # further seeds that nobody trained alone in, which are left out
     price: Price | None = None  # of protection, where it was measured
     unlike: Sequence[str] = ()  # names of the figures, of seeds that are judged by different ones
     interval: Sequence[float] | None = None  # low and high of `together` on these test rows, of a deployed run

@@ -29,7 +29,12 @@ def text(found: Answer) -> str:
         return " ".join(filter(None, (_uncompared(found), beyond_text(found), _priced(found), swing_text(found))))
     first = f"{_lead(found)}: {figures_text(found)}, {bytes_text(found.asked.cost)}{_cost_of(found)}"
     whom = whom_text(found)
-    said = (nothing_text(found), f"{first}{f'; {whom}' if whom else ''}.", *_reasons(found), *_more(found))
+    bare = (
+        f"{count(found.bare_seeds, 'more seed')} without a model alone to compare with {'is' if found.bare_seeds == 1 else 'are'} left out."
+        if found.bare_seeds
+        else ""
+    )
+    said = (nothing_text(found), f"{first}{f'; {whom}' if whom else ''}.", bare, *_reasons(found), *_more(found))
     return " ".join(filter(None, said))
 
 
