@@ -291,20 +291,64 @@ def watched(progress: Progress | bool | None = None) -> Progress:
     if progress is None or isinstance(progress, bool):
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if getattr(shell, "kernel", None) is not None and progress is not False:
-            return InPlace()
-        return Lines() if progress else Silent()
+            return OnScreen(NotebookLine())
+        return OnScreen(PlainLines()) if progress else Silent()
     if not all(hasattr(progress, name) for name in ("started", "said", "row", "finished", "beside")):
         raise ConfigError(f"progress = {progress!r}: give True to see each step, or False to see nothing.")
     return progress
 
 
-class Lines(Silent):
-    """Progress as lines on standard error. ``of``: a baseline whose rounds they show."""
+class Screen(Protocol):
+    """Where progress is written: a line that the next one may replace, or one that stays."""
 
-    apart = 5.0  # seconds between two rounds that are shown
+    apart: float  # seconds between two rounds that are shown
 
-    def __init__(self, of: str = "") -> None:
-        self.of = of
+    def show(self, text: str) -> None: ...
+    def keep(self, text: str) -> None: ...
+
+
+class PlainLines:
+    """Lines on standard error."""
+
+    apart = 5.0
+
+    def show(self, text: str) -> None:
+        """Write a line."""
+        self.keep(text)
+
+    def keep(self, text: str) -> None:
+        """Write a line."""
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+class NotebookLine:
+    """One line of a notebook's cell, rewritten twice a second at most; notices have lines of their own."""
+
+    apart = 0.5
+
+    def __init__(self) -> None:
+        self.module = importlib.import_module("IPython.display")
+        self.handle: Any = None
+
+    def show(self, text: str) -> None:
+        """Rewrite the line."""
+        content = {"text/plain": text}
+        if self.handle is None:
+            self.handle = self.module.display(content, raw=True, display_id=True)
+        else:
+            self.handle.update(content, raw=True)
+
+    def keep(self, text: str) -> None:
+        """Write a line of its own, which stays."""
+        self.module.display({"text/plain": text}, raw=True)
+
+
+class OnScreen(Silent):
+    """Progress on a screen. ``of``: a baseline whose rounds it shows."""
+
+    def __init__(self, screen: Screen, of: str = "") -> None:
+        self.screen, self.of = screen, of
         self.rounds, self.last = 0, -math.inf
         self.figures: tuple[str, ...] = HEADLINES
 
@@ -317,56 +361,24 @@ class Lines(Silent):
     def row(self, row: RoundRow) -> None:
         """Show the round, if it is the last one or if enough time has passed."""
         now = time.perf_counter()
-        if now - self.last < self.apart and row["round"] != self.rounds:
+        if now - self.last < self.screen.apart and row["round"] != self.rounds:
             return
         self.last = now
         known = cast(Mapping[str, Any], row)
         figure = next(
             (f", {METRICS[key].words} {number(known[key])}" for key in self.figures if known.get(key) is not None), ""
         )
-        self._show(f"{self.of}round {row['round']} of {self.rounds}{figure}")
+        self.screen.show(f"{self.of}round {row['round']} of {self.rounds}{figure}")
 
     def said(self, notice: str) -> None:
-        """Show a notice."""
-        self._keep(notice)
+        """Show a notice, which stays."""
+        self.screen.keep(notice)
 
     def finished(self, folder: Path, summary: RunSummary) -> None:
         """End with the figures of the run."""
         if not self.of:
-            self._show(f"{folder}: {', '.join(_words(summary))}")
+            self.screen.show(f"{folder}: {', '.join(_words(summary))}")
 
     def beside(self, name: str) -> AbstractContextManager[Progress]:
-        """Show a baseline in the same way."""
-        return contextlib.nullcontext(Lines(f"baseline {name}, "))
-
-    def _show(self, text: str) -> None:
-        self._keep(text)
-
-    def _keep(self, text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
-
-class InPlace(Lines):
-    """Progress as one line of a notebook's cell, rewritten twice a second at most; notices have lines of their own."""
-
-    apart = 0.5
-
-    def __init__(self, of: str = "", handle: Any = None) -> None:
-        super().__init__(of)
-        self.module = importlib.import_module("IPython.display")
-        self.handle = handle
-
-    def beside(self, name: str) -> AbstractContextManager[Progress]:
-        """Show a baseline in the same line."""
-        return contextlib.nullcontext(InPlace(f"baseline {name}, ", self.handle))
-
-    def _keep(self, text: str) -> None:
-        self.module.display({"text/plain": text}, raw=True)
-
-    def _show(self, text: str) -> None:
-        content = {"text/plain": text}
-        if self.handle is None:
-            self.handle = self.module.display(content, raw=True, display_id=True)
-        else:
-            self.handle.update(content, raw=True)
+        """Show a baseline on the same screen."""
+        return contextlib.nullcontext(OnScreen(self.screen, f"baseline {name}, "))

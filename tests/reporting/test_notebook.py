@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fedatlas import ConfigError, Experiment, load, resume, run
-from fedatlas.notebook import InPlace, Lines, RunResult, SvgPicture, watched
+from fedatlas.notebook import NotebookLine, PlainLines, RunResult, SvgPicture, watched
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.verdict.answer import of_plain
 from fedatlas.wording import number, signed
@@ -201,20 +201,20 @@ def test_progress_in_a_notebook_is_one_line(monkeypatch, tmp_path):
     shell.get_ipython = lambda: SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", shell)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    assert isinstance(watched(), InPlace)
-    monkeypatch.setattr(InPlace, "apart", 1e9)  # no clock decides: the first and the last round are shown
+    assert isinstance(vars(watched())["screen"], NotebookLine)
+    monkeypatch.setattr(NotebookLine, "apart", 1e9)  # no clock decides: the first and the last round are shown
     done = run(Experiment.of(**{**SMALL, "rounds": 30}, **LOOP), out=tmp_path / "run", baselines=True)
     assert [text.split(", accuracy")[0] for text in display.shown] == ["round 0 of 30"], "one line"
     *seen, last = display.updates
     assert last == repr(done)[len("<Run ") : -1]
     assert [text.split(", accuracy")[0] for text in seen if "baseline" not in text] == ["round 30 of 30"]
     assert seen[-1].startswith("baseline centralised, round 30 of 30")
-    assert isinstance(watched(True), InPlace)
+    assert isinstance(vars(watched(True))["screen"], NotebookLine)
     assert type(watched(False)).__name__ == "Silent"
 
 
 def test_progress_outside_a_notebook_is_lines_for_whoever_asks(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(Lines, "apart", 1e9)  # no clock decides: the first and the last round are shown
+    monkeypatch.setattr(PlainLines, "apart", 1e9)  # no clock decides: the first and the last round are shown
     done = run(Experiment.of(**SMALL, **LOOP, seeds=[1, 2]), out=tmp_path / "run", baselines=False, progress=True)
     told = capsys.readouterr()
     assert told.out == ""

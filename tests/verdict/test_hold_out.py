@@ -144,3 +144,10 @@ def test_a_party_short_in_one_seed_is_shown_with_the_rows_of_that_seed():
 def test_a_party_without_the_rarer_class_needs_rows_of_it():
     some = [party(0, 12, 24), party(1, 40, 400)._replace(fate="too few to say", rarer=0)]
     assert "office 0 needs more rows; office 1 needs more rows of the rarer class." in few_text(asked_of(*some))
+
+
+def test_many_with_too_few_rows_are_named_once():
+    parties = [*(party(k, 20 + k, 67) for k in range(7)), party(7, 40, 120)]
+    assert few_text(asked_of(*parties)) == (
+        "An interval takes 30 test rows: those 7 clients have 20 to 26. evaluation.clients = 0.45 would do for those 7 clients."
+    )

@@ -22,7 +22,7 @@ LISTED, OPEN = 200, 12  # most parties in the table, and most without a fold
 def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
     """Return the answer of each folder, as the terminal and summary.json give it; empty if none has one."""
     found = ranking_of(entries) if len(entries) > 1 else None
-    several, out = len(entries) > 1, [] if found is None else [lead(found.text)]
+    several, out = len(entries) > 1, list[Block]([] if found is None else [lead(found.text)])
     taken = "" if found is None else found.chosen
     answered = [entry for entry in entries if entry.summary.get("answer")]
     for entry in sorted(

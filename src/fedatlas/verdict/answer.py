@@ -325,7 +325,8 @@ def decided(found: Answer) -> Answer:
     """Return the answer with its verdict, by the rule, and no interval beyond what its figure can be."""
     figure = found.asked.figure
     parties = [p._replace(gain=possible(p.gain, figure)) for p in found.parties]
-    found = found._replace(parties=parties, **{key: possible(getattr(found, key), figure) for key in DIFFERENCES})
+    within: dict[str, Any] = {key: possible(getattr(found, key), figure) for key in DIFFERENCES}
+    found = found._replace(parties=parties, **within)
     if not found.compared:
         return found._replace(verdict="not compared")
     fates = [p.fate for p in found.parties]
@@ -429,19 +430,16 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
         gain = ends(d, level)
         always = {one[k].alone_always for one in each if k in one}
         same = always.pop() if len(always) == 1 else None
-        means = {
-            key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
-        }
         there = [one[k] for one in each if k in one]
         rows, whole = [p.test_rows for p in there], {(p.train_rows or 0) + p.test_rows for p in there}
         train = whole.pop() - _typical(rows) if len(whole) == 1 else _typical([p.train_rows for p in there])
-        fewest = {key: _fewest([getattr(p, key) for p in there]) for key in ("rarer", "divided")}
-        fated = there[0]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=_typical(rows))
-        out.append(
-            fated._replace(
-                **means, **fewest, fewest=min(rows), train_rows=None if there[0].train_rows is None else train
-            )
-        )
+        means: dict[str, Any] = {
+            key: over_seeds([getattr(p, key) for p in there]).mean for key in ("together", "alone")
+        }
+        means |= {key: _fewest([getattr(p, key) for p in there]) for key in ("rarer", "divided")}
+        means |= {"test_rows": _typical(rows), "fewest": min(rows)}
+        means["train_rows"] = None if there[0].train_rows is None else train
+        out.append(there[0]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, **means))
     return out
 
 

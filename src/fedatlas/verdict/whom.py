@@ -121,7 +121,7 @@ def _have(found: Answer, few: Sequence[PartyVerdict]) -> str:
     if len(few) <= LISTED:
         return listed([f"{p.name} has {p.least_rows}{_rare(p)}" for p in few])
     rows, rare = [p.least_rows for p in few], [p.rarer for p in few if p.rarer is not None]
-    said = f"{_names(found, few)} have {_range(rows)}"
+    said = f"{_names(found, few, few)} have {_range(rows)}"
     return f"{said}, and {_range(rare)} of the rarer class" if rare else said
 
 
@@ -134,7 +134,10 @@ def _rare(p: PartyVerdict) -> str:
     return f" ({p.rarer} of the rarer class)" if p.rarer is not None and p.least_rows >= ROWS else ""
 
 
-def _names(found: Answer, some: Sequence[PartyVerdict]) -> str:
+def _names(found: Answer, some: Sequence[PartyVerdict], few: Sequence[PartyVerdict]) -> str:
+    """Return the names; of many that are all of those with too few rows, whom a sentence before has named, how many there are."""
+    if LISTED < len(some) == len(few) < len(found.parties):
+        return f"those {count(len(some), found.asked.party)}"
     return several([p.name for p in some], found.asked.party, len(found.parties))
 
 
@@ -148,14 +151,14 @@ def _cure(found: Answer, few: Sequence[PartyVerdict]) -> str:
         likely = "most likely " if cure.likely else ""
         frequent = any(p.rarer is not None for p in cure.able)
         rarer = ", if the rarer class is as frequent in all rows" if frequent else ""
-        out.append(f"{cure.setting} would {likely}do for {_names(found, cure.able)}{rarer}")
+        out.append(f"{cure.setting} would {likely}do for {_names(found, cure.able, few)}{rarer}")
     rare = [p for p in cure.lacking if p.rarer is not None and p.rarer < RARE]
     for some, what in (
         ([p for p in cure.lacking if p not in rare], "more rows"),
         (rare, "more rows of the rarer class"),
     ):
         if some:
-            out.append(f"{_names(found, some)} need{'s' if len(some) == 1 else ''} {what}")
+            out.append(f"{_names(found, some, few)} need{'s' if len(some) == 1 else ''} {what}")
     said = "; ".join(out)
     everybody = said.startswith(
         f"all {count(len(found.parties), found.asked.party)}"
