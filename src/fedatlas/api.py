@@ -112,19 +112,19 @@ def run(
     out: str | Path | None = None,
     baselines: bool | None = None,
     price: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     observers: Iterable[Observer] = (),
 ) -> RunResult:
     """Run an experiment (None: the embedded default), and return its folder and summary.
 
     ``baselines``: also train each client alone and all data pooled, for the table of gains; by default only if that is
-    cheap. ``price``: also run the same without ``[[privacy]]``, to measure what protection costs. ``progress``: by default
-    one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate folder in ``out``. ``observers``
-    see the messages between server and parties (`fedatlas.federation.link.Observer`), for every seed but not for baselines;
-    they change no result.
+    cheap. ``price``: also run the same without ``[[privacy]]``, to measure what protection costs. ``progress``: True shows
+    the course, False nothing; by default one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate
+    folder in ``out``. ``observers`` see the messages between server and parties (`fedatlas.federation.link.Observer`), for every
+    seed but not for baselines; they change no result.
     """
     given = _whole(experiment)
-    whole, progress = checked(given.config, given.module), progress or watched()
+    whole, progress = checked(given.config, given.module), watched(progress)
     if price:
         check_price(whole.config)
     path, observers = Path(out) if out is not None else new_folder(given.config), tuple(observers)
@@ -154,7 +154,7 @@ def resume(
     module: nn.Module | None = None,
     baselines: bool | None = None,
     price: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     observers: Iterable[Observer] = (),
 ) -> RunResult:
     """Continue a run from its last intact checkpoint; the result is the same as without the stop.
@@ -162,7 +162,7 @@ def resume(
     Only ``rounds`` may change. ``module``: the network of a run with a custom one. ``baselines`` and ``price`` default to
     the choice made when the run began. ``observers`` as in `run`; they see only the rounds that are run now.
     """
-    path, progress, observers = Path(path), progress or watched(), tuple(observers)
+    path, progress, observers = Path(path), watched(progress), tuple(observers)
     folder = RunFolder.open(path)
     with folder.claimed():
         config = longer(folder, overrides) if overrides else folder.config()

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 WIDTH = 560  # of a picture, in SVG units
 HEADLINES = ("rmse", "accuracy")
-APART = 0.5  # seconds between two updates of a notebook's line
 
 
 class SvgPicture(str):
@@ -284,18 +283,72 @@ def curve(paths: Sequence[Path], figure: str, against: str) -> SvgPicture:
 # ------------------------------------------------------------------------------------------------ progress
 
 
-def watched() -> Progress:
-    """Return the progress of a run in Python: a line that is rewritten in a notebook, nothing elsewhere."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return InPlace() if getattr(shell, "kernel", None) is not None else Silent()
+def watched(progress: Progress | bool | None = None) -> Progress:
+    """Return what shows a run in Python: the receiver given; True: a line now and then, in a notebook one that is rewritten.
+
+    None: as True in a notebook, else nothing. False: nothing. ConfigError for anything else.
+    """
+    if progress is None or isinstance(progress, bool):
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        if getattr(shell, "kernel", None) is not None and progress is not False:
+            return OnScreen(NotebookLine())
+        return OnScreen(PlainLines()) if progress else Silent()
+    if not all(hasattr(progress, name) for name in ("started", "said", "row", "finished", "beside")):
+        raise ConfigError(f"progress = {progress!r}: give True to see each step, or False to see nothing.")
+    return progress
 
 
-class InPlace(Silent):
-    """Progress as one line of a notebook's cell, rewritten twice a second at most. ``of``: a baseline whose rounds it shows."""
+class Screen(Protocol):
+    """Where progress is written: a line that the next one may replace, or one that stays."""
 
-    def __init__(self, of: str = "", handle: Any = None) -> None:
+    apart: float  # seconds between two rounds that are shown
+
+    def show(self, text: str) -> None: ...
+    def keep(self, text: str) -> None: ...
+
+
+class PlainLines:
+    """Lines on standard error."""
+
+    apart = 5.0
+
+    def show(self, text: str) -> None:
+        """Write a line."""
+        self.keep(text)
+
+    def keep(self, text: str) -> None:
+        """Write a line."""
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+class NotebookLine:
+    """One line of a notebook's cell, rewritten twice a second at most; notices have lines of their own."""
+
+    apart = 0.5
+
+    def __init__(self) -> None:
         self.module = importlib.import_module("IPython.display")
-        self.of, self.handle = of, handle
+        self.handle: Any = None
+
+    def show(self, text: str) -> None:
+        """Rewrite the line."""
+        content = {"text/plain": text}
+        if self.handle is None:
+            self.handle = self.module.display(content, raw=True, display_id=True)
+        else:
+            self.handle.update(content, raw=True)
+
+    def keep(self, text: str) -> None:
+        """Write a line of its own, which stays."""
+        self.module.display({"text/plain": text}, raw=True)
+
+
+class OnScreen(Silent):
+    """Progress on a screen. ``of``: a baseline whose rounds it shows."""
+
+    def __init__(self, screen: Screen, of: str = "") -> None:
+        self.screen, self.of = screen, of
         self.rounds, self.last = 0, -math.inf
         self.figures: tuple[str, ...] = HEADLINES
 
@@ -306,33 +359,26 @@ class InPlace(Silent):
         self.figures = (*filter(None, [course.config.evaluation.metric]), *HEADLINES)
 
     def row(self, row: RoundRow) -> None:
-        """Show the round."""
+        """Show the round, if it is the last one or if enough time has passed."""
         now = time.perf_counter()
-        if now - self.last < APART and row["round"] != self.rounds:
+        if now - self.last < self.screen.apart and row["round"] != self.rounds:
             return
         self.last = now
         known = cast(Mapping[str, Any], row)
         figure = next(
             (f", {METRICS[key].words} {number(known[key])}" for key in self.figures if known.get(key) is not None), ""
         )
-        self._show(f"{self.of}round {row['round']} of {self.rounds}{figure}")
+        self.screen.show(f"{self.of}round {row['round']} of {self.rounds}{figure}")
 
     def said(self, notice: str) -> None:
-        """Show a notice in a line of its own, which stays."""
-        self.module.display({"text/plain": notice}, raw=True)
+        """Show a notice, which stays."""
+        self.screen.keep(notice)
 
     def finished(self, folder: Path, summary: RunSummary) -> None:
-        """End the line with the figures of the run."""
+        """End with the figures of the run."""
         if not self.of:
-            self._show(f"{folder}: {', '.join(_words(summary))}")
+            self.screen.show(f"{folder}: {', '.join(_words(summary))}")
 
     def beside(self, name: str) -> AbstractContextManager[Progress]:
-        """Show a baseline in the same line."""
-        return contextlib.nullcontext(InPlace(f"baseline {name}, ", self.handle))
-
-    def _show(self, text: str) -> None:
-        content = {"text/plain": text}
-        if self.handle is None:
-            self.handle = self.module.display(content, raw=True, display_id=True)
-        else:
-            self.handle.update(content, raw=True)
+        """Show a baseline on the same screen."""
+        return contextlib.nullcontext(OnScreen(self.screen, f"baseline {name}, "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedatlas.comparison.calls import words_of
 from fedatlas.comparison.values import given_keys
 from fedatlas.config import value_of
 from fedatlas.errors import ConfigError
+from fedatlas.wording import number
 
 FILE = "rounds = 2\nmodel = {name = 'logistic'}\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
 
@@ -83,7 +85,13 @@ def test_a_comparison_is_that_of_the_command(file: Path, tmp_path: Path) -> None
     assert "comparison.html" in html
     assert found.page is not None
     assert found.page.exists()
-    assert "fedavg, fedprox" in repr(found)
+    means = {row["scheme"]: number(row["mean"]) for row in record["answer"]["rows"]}
+    take = record["answer"]["take"]
+    assert repr(found).endswith(f": accuracy fedavg {means['fedavg']}, fedprox {means['fedprox']}; take {take}>")
+    assert f"Take {take}" in found.answer
+    assert {"alone", "pooled"} <= {*frame.columns}
+    assert frame["alone"].tolist() == [row["local_only"] for row in record["answer"]["rows"]]
+    assert found.plot().count("<path") >= 2
 
 
 def test_rows_in_memory_are_compared_and_stay_with_the_runs(tmp_path: Path) -> None:
@@ -109,7 +117,11 @@ def test_a_tuning_is_that_of_the_command(file: Path, tmp_path: Path) -> None:
     assert found.winner.path == tmp_path / "out" / "winner"
     assert "on test rows, which no choice has used" in found.answer
     assert found.winner.answer in found.answer
-    assert found._repr_html_().count("<tr>") == 3
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "run_key" not in frame.columns
+    assert number(frame.validation[0]) in shown
+    assert not re.search(r"\d\.\d{6}", shown), "rounded"
     assert "local.lr" in repr(found)
 
 
@@ -122,3 +134,12 @@ def test_what_cannot_be_compared_is_refused_before_any_run(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="nothing to compare"):
         compare(None, {"local.lr": 0.1}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_progress_of_compare_and_tune_is_shown_on_request(file: Path, tmp_path: Path, capsys) -> None:
+    compare(
+        file, {"algorithm.name": ["fedavg", "fedprox"]}, seeds=1, out=tmp_path / "c", baselines=False, progress=True
+    )
+    assert "fedprox" in capsys.readouterr().err
+    tune(file, {"local.lr": [0.05, 0.1]}, budget=2, out=tmp_path / "t", progress=True)
+    assert "The winner" in capsys.readouterr().err

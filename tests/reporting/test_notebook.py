@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fedatlas import ConfigError, Experiment, load, resume, run
-from fedatlas.notebook import InPlace, RunResult, SvgPicture, watched
+from fedatlas.notebook import NotebookLine, PlainLines, RunResult, SvgPicture, watched
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.verdict.answer import of_plain
 from fedatlas.wording import number, signed
@@ -121,7 +121,10 @@ def test_a_finished_run_is_opened_again_with_all_that_it_had(done, skewed):
 
 def test_several_seeds_are_opened_again_without_training(tmp_path):
     made = run(Experiment.of(**{**SMALL, "rounds": 1}, **LOOP, seeds=[1, 2]), out=tmp_path / "two", baselines=False)
-    with pytest.raises(ConfigError, match=r"holds several seeds: name one of them.*, in Python load\('.*seed-1'\)\.$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"holds several seeds: name one of them.*, in Python load\('.*seed-1'\); resume\('.*two'\) opens all",
+    ):
         load(made.path)
     again = resume(made.path)
     assert (again.answer, again.summary["cost"]) == (made.answer, made.summary["cost"])
@@ -198,14 +201,31 @@ def test_progress_in_a_notebook_is_one_line(monkeypatch, tmp_path):
     shell.get_ipython = lambda: SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", shell)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    assert isinstance(watched(), InPlace)
-    monkeypatch.setattr("fedatlas.notebook.APART", 1e9)  # no clock decides: the first and the last round are shown
+    assert isinstance(vars(watched())["screen"], NotebookLine)
+    monkeypatch.setattr(NotebookLine, "apart", 1e9)  # no clock decides: the first and the last round are shown
     done = run(Experiment.of(**{**SMALL, "rounds": 30}, **LOOP), out=tmp_path / "run", baselines=True)
     assert [text.split(", accuracy")[0] for text in display.shown] == ["round 0 of 30"], "one line"
     *seen, last = display.updates
     assert last == repr(done)[len("<Run ") : -1]
     assert [text.split(", accuracy")[0] for text in seen if "baseline" not in text] == ["round 30 of 30"]
     assert seen[-1].startswith("baseline centralised, round 30 of 30")
+    assert isinstance(vars(watched(True))["screen"], NotebookLine)
+    assert type(watched(False)).__name__ == "Silent"
+
+
+def test_progress_outside_a_notebook_is_lines_for_whoever_asks(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(PlainLines, "apart", 1e9)  # no clock decides: the first and the last round are shown
+    done = run(Experiment.of(**SMALL, **LOOP, seeds=[1, 2]), out=tmp_path / "run", baselines=False, progress=True)
+    told = capsys.readouterr()
+    assert told.out == ""
+    lines = [line.split(", accuracy")[0] for line in told.err.splitlines()]
+    assert [lines.count(line) for line in ("Seed 1.", "Seed 2.", "round 0 of 3", "round 3 of 3")] == [1, 1, 2, 2]
+    resume(done.path, progress=True)
+    assert "Seed 2." in capsys.readouterr().err
+    run(Experiment.of(**SMALL, **LOOP), out=tmp_path / "quiet", baselines=False, progress=False)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match="progress = 'yes': give True to see each step, or False to see nothing"):
+        run(Experiment.of(**SMALL, **LOOP), out=tmp_path / "none", progress="yes")  # type: ignore[arg-type]
 
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.ipynb"

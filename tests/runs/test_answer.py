@@ -101,6 +101,26 @@ def test_several_seeds_have_one_answer(table: Path, tmp_path: Path):
     assert " ".join(done.answer.split()) in Page(tmp_path / "run" / "report.html").text()
 
 
+def test_the_advice_on_test_rows_does_what_it_says(tmp_path: Path):
+    """Six hospitals of 100 rows, of which a fifth are test rows: about 20 each, where an interval takes 30."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(600, 8))
+    y = rng.random(600) < 1 / (1 + np.exp(-2 * x.sum(1)))
+    owners = np.repeat([f"Hospital {c}" for c in "ABCDEF"], 100)
+    common: dict[str, Any] = {"data": (x, np.where(y, "yes", "no"), owners), "seeds": [1, 2, 3], "rounds": 6}
+    common |= {"model": "logistic", "local": {"lr": 0.1}, "words": {"party": "hospital"}, "engine": {"workers": 1}}
+    before = run(Experiment.of(**common, test=0.2), out=tmp_path / "before", baselines=True)
+    assert "too few rows to say for any of the 6 hospitals" in before.answer
+    said = re.search(r"data\.test = ([\d.]+) would most likely do for all 6 hospitals\.", before.answer)
+    assert said, before.answer
+    page = Page(before.path / "report.html").text()
+    assert "too few test rows for the interval of any gain" in page
+    assert "no interval" in page, "the gain itself is shown"
+    after = run(Experiment.of(**common, test=float(said[1])), out=tmp_path / "after", baselines=True)
+    assert all(p["fewest"] >= 30 and p["gain"] for p in after.summary["answer"]["parties"])
+    assert "too few" not in after.answer
+
+
 def test_an_owner_that_is_no_client_in_some_seeds_mixes_up_nobody(tmp_path: Path):
     """Whose only row is a test row in a seed has no training row there, and the owners behind it have other numbers."""
     rng, path = np.random.default_rng(1), tmp_path / "offices.csv"
@@ -125,7 +145,10 @@ def test_an_owner_that_is_no_client_in_some_seeds_mixes_up_nobody(tmp_path: Path
 def test_without_baselines_it_compares_with_the_trivial_model_and_says_how_to_get_more(table: Path, tmp_path: Path):
     done = run(experiment(table), out=tmp_path / "run", baselines=False)
     assert done.summary["answer"]["verdict"] == "not compared"
-    assert "run again with --baselines, which also trains each office alone" in done.answer
+    assert (
+        "run again with baselines (--baselines, in Python baselines=True), which also trains each office alone"
+        in done.answer
+    )
     assert "Always answering 'no' reaches 0.500" in done.answer
 
 

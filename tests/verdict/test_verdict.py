@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fedatlas.verdict.evidence import (
     of_draws,
     of_figure,
     of_seeds,
+    student,
 )
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, ends, fate, federate
@@ -151,7 +153,9 @@ def test_of_schemes_not_told_apart_the_cheapest_is_taken_and_fedavg_where_costs_
     short = {name: cost._replace(bytes=1.0, seconds=cost.seconds / 10) for name, cost in slow.items()}
     assert chosen(found, short) == "fedavg"  # 0.9 s are more than 0.1 s, and matter to nobody
     hidden = {name: SchemeCost(None, 1.0) for name in costs}
-    assert (chosen(found, hidden), choice_text(found, hidden)) == ("scaffold", "")
+    assert choice_text(found, hidden) == (
+        "Take scaffold: it has the best mean, and none that cannot be told apart from it costs less."
+    )
     two = {name: dict(list(each.items())[:2]) for name, each in close.items()}
     assert chosen(rank(two), costs) == "scaffold"  # without a verdict over seeds, nothing says that they are alike
 
@@ -271,7 +275,7 @@ def test_the_sentence_of_a_yes():
     assert text(whole()) == (
         "Federate, with FedAvg: together AUC 0.930, alone 0.880 (+0.050, +0.020 to +0.080, 5 seeds), 28.8\xa0kB a training; "
         "certain for Wien and Tirol, not told apart from training alone for Kärnten, too few rows to say for Lienz. "
-        "The interval is one of 95%; its unit is the seed. An interval takes 30 test rows: Lienz has 12. "
+        "The interval is one of 95%; its unit is the seed. An interval takes 30 test rows in each seed: Lienz has 12. "
         "Always answering 'no' reaches 0.500, and the model is better by +0.050 (+0.020 to +0.080)."
     )
 
@@ -347,20 +351,23 @@ def test_a_no_is_one_on_average_where_a_party_gains_may_gain_or_cannot_be_judged
 
 
 def test_a_party_that_cannot_be_judged_is_told_why_and_which_share_of_test_rows_would_do():
-    lonely = PartyVerdict(0, "Lienz", 2, "too few to say", alone_always="nein", train_rows=10)
-    small = PartyVerdict(1, "Krems", 12, "too few to say", train_rows=60)
-    rare = PartyVerdict(2, "Graz", 40, "too few to say", train_rows=160, rarer=4)
+    lonely = PartyVerdict(0, "Lienz", 2, "too few to say", alone_always="nein", train_rows=10, divided=12)
+    small = PartyVerdict(1, "Krems", 12, "too few to say", train_rows=60, divided=72)
+    rare = PartyVerdict(2, "Graz", 40, "too few to say", train_rows=360, rarer=4, divided=400)
     asked = ASKED._replace(hold="evaluation.clients = 0.2")
     said = text(whole(asked=asked, parties=[lonely, small]))
     assert (
-        "Lienz has 10 training rows, all 'nein': alone it always answers 'nein', and its 2 test rows cannot judge any model."
+        "Lienz has on average 10 training rows, all 'nein': alone it always answers 'nein', and its 2 test rows cannot judge any model."
         in said
     )
-    assert "An interval takes 30 test rows: Lienz has 2 and Krems has 12." in said
-    assert "evaluation.clients = 0.45, or as large a data.test, would do for Krems; Lienz needs more rows" in said
+    assert "An interval takes 30 test rows in each seed: Lienz has 2 and Krems has 12." in said
+    assert "evaluation.clients = 0.45 would do for Krems; Lienz needs more rows." in said
     said = text(whole(asked=asked, parties=[rare]))
-    assert "30 test rows, 10 of them of the rarer class: Graz has 40 (4 of the rarer class)." in said
-    assert "evaluation.clients = 0.5, or as large a data.test, would do for Graz." in said
+    assert "30 test rows, 10 of them of the rarer class, in each seed: Graz has 40 (4 of the rarer class)." in said
+    assert (
+        "evaluation.clients = 0.45 would most likely do for Graz, if the rarer class is as frequent in all rows."
+        in said
+    )
     assert "evaluation.clients" not in text(whole(parties=[small])), "a node holds out no rows"
     everybody = text(whole(asked=asked, own_rows=False, parties=[]))
     assert "no office is named (evaluation.clients = 0.2 judges each on rows of its own)" in everybody

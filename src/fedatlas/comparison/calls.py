@@ -20,9 +20,10 @@ from fedatlas.comparison.answer import table_cells
 from fedatlas.comparison.schemes import comparison_of
 from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError
-from fedatlas.notebook import RunResult, block, table, watched
+from fedatlas.notebook import RunResult, SvgPicture, block, curve, table, watched
 from fedatlas.reporting import REPORT
 from fedatlas.study.execute import PARALLEL
+from fedatlas.wording import PARTS, number
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +41,12 @@ class ComparedSchemes(NamedTuple):
     record: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return f"<Comparison {self.path}: {', '.join(one['label'] for one in self.record['schemes'])}>"
+        answer = self.record["answer"]
+        means = {one["scheme"]: f" {number(one['mean'])}" for one in answer["rows"]}
+        found = ", ".join(f"{one['label']}{means.get(one['label'], '')}" for one in self.record["schemes"])
+        take = f"; take {answer['take']}" if answer["take"] and len(means) > 1 else ""
+        words = f"{answer['words']} " if means else ""
+        return f"<Comparison {self.path}: {words}{found}{take}>"
 
     def _repr_html_(self) -> str:
         head, *rows = table_cells(self.record["answer"]) or [[]]
@@ -57,11 +63,18 @@ class ComparedSchemes(NamedTuple):
         """The page of all schemes and seeds; None where no run came far enough."""
         return self.path / self.record["page"] if "page" in self.record else None
 
+    def plot(self, figure: str = "", against: str = "round") -> SvgPicture:
+        """Draw a figure of each round, lines of one colour per scheme, as `RunResult.plot`. ConfigError where no run came far enough."""
+        paths = [self.path / row["scheme"] for row in self.record["answer"]["rows"]]
+        if not paths:
+            raise ConfigError("no run of this comparison came to its end, so there is nothing to draw.")
+        return curve(paths, figure, against)
+
     def frame(self) -> pandas.DataFrame:
-        """Return a row per scheme, from best to worst: mean, sd, seeds, baselines, bytes and seconds."""
+        """Return a row per scheme, from best to worst: mean, sd, seeds, ``alone``, ``pooled``, bytes and seconds."""
         import pandas
 
-        return pandas.DataFrame(self.record["answer"]["rows"])
+        return pandas.DataFrame(self.record["answer"]["rows"]).rename(columns=PARTS)
 
 
 class TuningResult(NamedTuple):
@@ -75,7 +88,7 @@ class TuningResult(NamedTuple):
         return f"<Tuning {self.path}: {tuning.values_text(self.picked)}>"
 
     def _repr_html_(self) -> str:
-        shown = self.frame().head(ROWS).drop(columns="run_key").astype(str)
+        shown = self.frame().head(ROWS).map(lambda x: number(x) if isinstance(x, float) else str(x))
         said = "".join(f"<p>{escape(line)}</p>" for line in self.answer.splitlines())
         return block(said + table(shown.to_numpy().tolist(), [*map(str, shown.columns)]), self.winner.path / REPORT)
 
@@ -91,11 +104,15 @@ class TuningResult(NamedTuple):
         return "\n".join(filter(None, [told, *self.record["notices"], self.winner.answer]))
 
     def frame(self) -> pandas.DataFrame:
-        """Return a row per trial, the best first: a column per key, ``figure``, ``validation``, ``rows``, ``status``."""
+        """Return a row per trial, the best first: a column per key, ``figure``, ``validation``, ``rows``, ``status``.
+
+        The keys of the trials' runs in the study's table are in ``record``.
+        """
         import pandas
 
         tried = sorted(self.record["trials"], key=tuning.better, reverse=True)
-        return pandas.DataFrame([{**one["values"], **{k: x for k, x in one.items() if k != "values"}} for one in tried])
+        left = ("values", "run_key")
+        return pandas.DataFrame([{**one["values"], **{k: x for k, x in one.items() if k not in left}} for one in tried])
 
 
 def compare(
@@ -107,16 +124,16 @@ def compare(
     baselines: bool | None = None,
     price: bool = False,
     parallel: int = PARALLEL,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> ComparedSchemes:
     """Run an experiment with every value of its keys and every seed, as ``fedatlas compare`` does; what is there is not run again.
 
     ``experiment``: a file, an `Experiment`, or None for the embedded default. ``keys``: key -> its values, such as
     ``{"algorithm.name": ["fedavg", "fedprox"]}``; a single value is an override. ``seeds``: how many (5: from 1 to 5), or
     which. ``out``: by default a folder in ``runs/compare``. ``price``: also run each scheme without its ``[[privacy]]``.
-    ConfigError for anything that is wrong, before any run.
+    ``progress``: as in `run`. ConfigError for anything that is wrong, before any run.
     """
-    told = progress or watched()
+    told = watched(progress)
     with _file(experiment) as path:
         given = comparison_of(path, words_of(keys), _seeds(seeds))
         if isinstance(experiment, Experiment):  # its file is gone when the answer is read
@@ -133,13 +150,13 @@ def tune(
     budget: int = 20,
     out: str | Path | None = None,
     parallel: int = PARALLEL,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> TuningResult:
     """Try values of keys on validation rows, then train the best and judge it once on test rows, as ``fedatlas tune`` does.
 
     ``keys``: key -> a range ``"0.01..0.3"``, drawn on a log scale, or a list of values. The rest as in `compare`.
     """
-    told = progress or watched()
+    told = watched(progress)
     with _file(experiment) as path:
         given = tuning.tuning_of(path, words_of(keys))
         place = Path(out) if out is not None else Path("runs") / "tune" / given.name

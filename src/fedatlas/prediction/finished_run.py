@@ -285,7 +285,10 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     config = folder.config()
     if config.seeds is not None:
         one = Path(path) / f"seed-{config.seeds[0]}"
-        raise ConfigError(f"'{path}' holds several seeds: name one of them, such as {one}, in Python load('{one}').")
+        raise ConfigError(
+            f"'{path}' holds several seeds: name one of them, such as {one}, in Python load('{one}'); resume('{path}') opens all of "
+            "them when they are finished, with their answer."
+        )
     if folder.of_columns:
         raise ConfigError(
             f"the model of '{path}' is held by several parties: predict with 'fedatlas predict {path} NAME=FILE ...'."

@@ -39,9 +39,11 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
             out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, said)))
         else:
             out += [lead(told["text"]), Text(took)]
-        answer, shown = of_plain(told), not several or (found is not None and found.chosen == entry.label)
+        answer, shown = of_plain(told), mine or not several
+        out += ranking_tables(found) if mine and found is not None else []
         out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and shown else []
-    return out
+    tables = [] if found is None or taken in [entry.label for entry in answered] else ranking_tables(found)
+    return [*out[:1], *tables, *out[1:]]
 
 
 def ranking_of(entries: Sequence[Entry]) -> Ranked | None:
@@ -62,10 +64,10 @@ def _table(entry: Entry, found: Answer) -> TableBlock:
     rows: list[Cells] = [
         [
             TableCell(p.name, f"alone always '{p.alone_always}'" if p.alone_always is not None else ""),
-            count(p.test_rows),
+            TableCell(count(p.test_rows), _fewest(p)),
             optional(number(p.alone)),
             optional(number(p.together)),
-            TableCell(*_ends(p.gain)),
+            TableCell(*_ends(p.gain) if p.gain is not None else _estimate(p, asked.better)),
             p.fate,
         ]
         for p in shown
@@ -87,12 +89,13 @@ def _table(entry: Entry, found: Answer) -> TableBlock:
         "verdict",
     ]
     judged = sum(p.gain is not None for p in found.parties)
-    level = f"{100 * bonferroni(judged):.3g}%"
+    intervals = f"below each gain its {100 * bonferroni(judged):.3g}% interval, so that all hold together with 95%; "
+    below = intervals if judged else f"too few {asked.rows}s for the interval of any gain; "
     seeds = f", means of {count(len(found.seeds), 'seed')}" if len(found.seeds) > 1 else ""
     some = f", of the {plural(asked.party)} that have the figure" if found.left_out else ""
     caption = (
-        f"{capital(asked.words)} of every {asked.party} on its own {asked.rows}s{seeds}; below each gain its {level} interval, so that "
-        f"all hold together with 95%; last line: mean by {asked.rows}s{some}, with its 95% interval"
+        f"{capital(asked.words)} of every {asked.party} on its own {asked.rows}s{seeds}; {below}"
+        f"last line: mean by {asked.rows}s{some}, with its 95% interval"
     )
     columns = (asked.party, "client", "test_rows", "alone", "together", "gain", "gain_low", "gain_high", "verdict")
     folded = f"The table of {count(len(found.parties), asked.party)}" if len(found.parties) > OPEN else ""
@@ -106,6 +109,17 @@ def _less(lower_is_better: bool) -> str:
 
 def _ends(found: Ends | None) -> tuple[str, str]:
     return (DASH, "") if found is None else (signed(found.value), interval_text(found.low, found.high, signed))
+
+
+def _estimate(p: PartyVerdict, better: float) -> tuple[str, str]:
+    """Return the gain of a party with too few rows for its interval."""
+    if p.together is None or p.alone is None:
+        return DASH, ""
+    return signed(better * (p.together - p.alone)), "no interval"
+
+
+def _fewest(p: PartyVerdict) -> str:
+    return f"fewest {p.least_rows}" if p.least_rows < p.test_rows else ""
 
 
 def _line(p: PartyVerdict) -> list[Any]:

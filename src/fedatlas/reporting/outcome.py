@@ -281,7 +281,10 @@ def _keys(entry: Entry) -> list[Key]:
             worst = (
                 "result if rows could be shared" if part == "centralised" else f"worst client {number(found['min'])}"
             )
-            worst += "; on the clients' own rows" if own else ""
+            if own:
+                worst += "; on the clients' own rows"
+            elif part == "local_only":
+                worst += f"; each on everybody's {where(entry.config)}"
             out.append(Key(f"{NAMES[key]}, {term}", entry.printed(f"gain.summary.{part}.mean"), worst))
     sent = bytes_text(total_of(s["cost"][k] for k in TOTALS))
     time = f"{'mean of the seeds, ' if several else ''}{count(s['cpu']['cores'], 'core')}"

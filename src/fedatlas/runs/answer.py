@@ -19,8 +19,8 @@ from fedatlas.record.judged_rows import TRIVIAL, Arrays, own_of, said_of
 from fedatlas.record.run_folder import BASELINES, JUDGED, RunFolder, baseline_path
 from fedatlas.runs.metric_gain import metric_of
 from fedatlas.runs.price import SENT, effort_of, unprotected
-from fedatlas.verdict.answer import Answer, Asked, PartyEvidence, answer, of_plain, over
-from fedatlas.verdict.evidence import RARITY, Evidence
+from fedatlas.verdict.answer import Answer, Asked, OwnFrom, PartyEvidence, answer, of_plain, over
+from fedatlas.verdict.evidence import RARITY, SEEDS, Evidence
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.sentences import text
 from fedatlas.wording import NAMES, number, total_of, where
@@ -70,10 +70,13 @@ def answer_over(summaries: Sequence[Summary], config: ExperimentConfig) -> Answe
     known = [of_plain(one["answer"]) for one in summaries if "answer" in one]
     if not known or len(known) < len(summaries):
         return None
+    both = [one for one in known if one.compared]
+    bare = len(known) - len(both) if len(both) >= SEEDS else 0
     sent = [total_of(one["cost"][key] for key in SENT) for one in summaries]
     total = total_of(sent)
     same = config.partition.name == "natural"  # otherwise client k is another in each seed
-    return over(known, None if total is None else total / len(sent), same)
+    found = over(both if bare else known, None if total is None else total / len(sent), same)
+    return found._replace(bare_seeds=bare)
 
 
 def told(found: Answer) -> dict[str, Any]:
@@ -95,7 +98,15 @@ def asked_of(config: ExperimentConfig, summary: Summary, metric: Metric) -> Aske
         where(config).removesuffix("s"),
         _reference(summary),
         "" if config.data.options().get("path") == OWN_FILES else HOLD,
+        own_from(summary),
     )
+
+
+def own_from(summary: Summary) -> OwnFrom:
+    """Return the key that takes a share of each party's rows as its own test rows; "" where they are given, or it has none."""
+    if any(row["own_rows"] for row in summary.get("per_client", ())):
+        return "evaluation.clients"
+    return "data.test" if str(summary.get("data_facts", {}).get("test", "")).startswith("a share of") else ""
 
 
 def _of_class(summary: Summary, metric: Metric) -> str:
@@ -128,7 +139,10 @@ def parties_of(summary: Summary, models: Models) -> list[PartyEvidence]:
         if "together" not in said:
             continue
         judged, always = evidence_of(summary, said), _always(summary, k, said)
-        out.append(PartyEvidence(k, str(row.get("name", k)), judged, mine, always, row["train_rows"]))
+        rows = row["train_rows"]
+        drawn = mine and own_from(summary) == "data.test"
+        taken = row["test_rows"] if row["own_rows"] else judged.rows if drawn else 0
+        out.append(PartyEvidence(k, str(row.get("name", k)), judged, mine, always, rows, rows and rows + taken))
     return out
 
 

@@ -15,18 +15,19 @@ from fedatlas.verdict.evidence import (
     SEEDS,
     Difference,
     Evidence,
-    Shares,
     drawn_figures,
     enough,
     mean_gap,
     of_draws,
     of_seeds,
+    shares_of_mean,
 )
 from fedatlas.verdict.price import Price, RunEffort, mean_price
 from fedatlas.verdict.price import of_plain as price_of_plain
-from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate
+from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate, possible
 
 Judge = Literal["", "server", "nodes", "holder"]  # the last is the party with the label, of those that hold columns
+OwnFrom = Literal["", "data.test", "evaluation.clients"]
 
 
 class Asked(NamedTuple):
@@ -42,6 +43,7 @@ class Asked(NamedTuple):
     rows: str = "test row"  # the rows judged on, one of them
     trivial: str = ""  # the reference: "always answering 'no'"
     hold: str = ""  # the key that judges each party on rows of its own; "" where there is none
+    own_from: OwnFrom = ""  # what takes a share of a party's rows as its test rows; "" where they are given
     judge: Judge = ""  # of a deployed run, in which nobody trains alone: who judged
 
     @property
@@ -59,6 +61,7 @@ class PartyEvidence(NamedTuple):
     own: bool  # whether the rows are its own; else they are everybody's, and it is not named
     alone_always: str | None = None
     train_rows: int | None = None
+    divided: int | None = None  # its rows of which a share becomes test rows: of `data.test` or `evaluation.clients`
 
 
 class Answer(NamedTuple):
@@ -86,6 +89,7 @@ class Answer(NamedTuple):
     swing: float | None = None  # how far the figure swings over the last rounds, where that matters
     swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # what calms it
+    bare_seeds: int = 0  # further seeds that nobody trained alone in, which are left out
     price: Price | None = None  # of protection, where it was measured
     unlike: Sequence[str] = ()  # names of the figures, of seeds that are judged by different ones
     interval: Sequence[float] | None = None  # low and high of `together` on these test rows, of a deployed run
@@ -227,7 +231,10 @@ def _sure(found: Compared | None, sure: bool) -> Ends | None:
 
 
 def _without_rows(p: PartyEvidence) -> PartyVerdict:
-    return PartyVerdict(p.client, p.name, 0, "too few to say", alone_always=p.alone_always, train_rows=p.train_rows)
+    always = p.alone_always
+    return PartyVerdict(
+        p.client, p.name, 0, "too few to say", alone_always=always, train_rows=p.train_rows, divided=p.divided
+    )
 
 
 def _figures(
@@ -262,19 +269,8 @@ def _compared(
         return Compared(each, None, known)
     there = [gap for gap, there in zip(gaps, known, strict=True) if there]
     mean = mean_gap(there, [j.rows for j, there in zip(judged, known, strict=True) if there])
-    whole = _whole([s for s, there in zip(shares, known, strict=True) if there], own)
+    whole = shares_of_mean([s for s, there in zip(shares, known, strict=True) if there], own)
     return Compared(each, of_draws(mean, sum(many) if own else max(many), whole), known)
-
-
-def _whole(each: Sequence[Shares | None], own: bool) -> Shares | None:
-    """Return the shares of a mean over parties: on rows of their own, or on common rows, of which each counts in part."""
-    there = [one for one in each if one is not None]
-    if len(there) < len(each):
-        return None
-    won, lost = math.fsum(one.won for one in there), math.fsum(one.lost for one in there)
-    if own:
-        return Shares(sum(one.rows for one in there), won, lost)
-    return Shares(there[0].rows, won / len(there), lost / len(there))
 
 
 def _enough(judged: Sequence[Evidence], own: bool) -> bool:
@@ -304,6 +300,7 @@ def _parties(
             alone_always=p.alone_always,
             train_rows=p.train_rows,
             rarer=p.judged.rarer,
+            divided=p.divided,
         )
         for p, gain, f in zip(parties, found, figures, strict=True)
     ]
@@ -325,7 +322,11 @@ def _mean(
 
 
 def decided(found: Answer) -> Answer:
-    """Return the answer with its verdict, by the rule."""
+    """Return the answer with its verdict, by the rule, and no interval beyond what its figure can be."""
+    figure = found.asked.figure
+    parties = [p._replace(gain=possible(p.gain, figure)) for p in found.parties]
+    within: dict[str, Any] = {key: possible(getattr(found, key), figure) for key in DIFFERENCES}
+    found = found._replace(parties=parties, **within)
     if not found.compared:
         return found._replace(verdict="not compared")
     fates = [p.fate for p in found.parties]
@@ -429,11 +430,18 @@ def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list
         gain = ends(d, level)
         always = {one[k].alone_always for one in each if k in one}
         same = always.pop() if len(always) == 1 else None
-        means = {
-            key: over_seeds([getattr(one[k], key) for one in each if k in one]).mean for key in ("together", "alone")
+        there = [one[k] for one in each if k in one]
+        rows, whole = [p.test_rows for p in there], {(p.train_rows or 0) + p.test_rows for p in there}
+        train = whole.pop() - _typical(rows) if len(whole) == 1 else _typical([p.train_rows for p in there])
+        means: dict[str, Any] = {
+            key: over_seeds([getattr(p, key) for p in there]).mean for key in ("together", "alone")
         }
-        rows = _typical([one[k].test_rows for one in each if k in one])
-        first = next(one[k] for one in each if k in one)
-        fated = first._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, test_rows=rows)
-        out.append(fated._replace(together=means["together"], alone=means["alone"]))
+        means |= {key: _fewest([getattr(p, key) for p in there]) for key in ("rarer", "divided")}
+        means |= {"test_rows": _typical(rows), "fewest": min(rows)}
+        means["train_rows"] = None if there[0].train_rows is None else train
+        out.append(there[0]._replace(fate=fate(gain, asked.margin), gain=gain, alone_always=same, **means))
     return out
+
+
+def _fewest(rows: Sequence[int | None]) -> int | None:
+    return min((n for n in rows if n is not None), default=None)

@@ -30,6 +30,14 @@ class Digits(NamedTuple):
         plus = v is not None and v > 0 and any(digit in text for digit in "123456789")
         return f"+{text}" if plus else text
 
+    def telling(self, pairs: Sequence[tuple[float, float]]) -> Digits:
+        """Return so many decimals that the numbers of no pair are written alike, if they differ."""
+        apart = [(a, b) for a, b in pairs if abs(a - b) > NOTHING]
+        enough = (Digits(d) for d in range(self.decimals, MOST + 1))
+        return next(
+            (d for d in enough if all(d.number(a) != d.number(b) for a, b in apart)), Digits(max(self.decimals, MOST))
+        )
+
     def ends(self, low: float, high: float) -> str:
         """Return '+0.020 to +0.080'."""
         return f"{self.signed(low)} to {self.signed(high)}"

@@ -175,6 +175,17 @@ def mean_gap(each: Sequence[Floats], weights: Sequence[float]) -> Floats:
     return np.asarray(np.where(there, table, 0.0) @ w / np.where(total, total, np.nan))
 
 
+def shares_of_mean(each: Sequence[Shares | None], own: bool) -> Shares | None:
+    """Return the shares of a mean over parties: on rows of their own, or on common rows, of which each counts in part."""
+    there = [one for one in each if one is not None]
+    if len(there) < len(each):
+        return None
+    won, lost = math.fsum(one.won for one in there), math.fsum(one.lost for one in there)
+    if own:
+        return Shares(sum(one.rows for one in there), won, lost)
+    return Shares(there[0].rows, won / len(there), lost / len(there))
+
+
 def of_seeds(values: Sequence[float], drawn: float = 0.0, rows_error: float = 0.0) -> Difference | None:
     """Return the mean of a difference over seeds, with Student's t; None for fewer than three.
 
@@ -193,6 +204,13 @@ def most_of(hits: float, rows: int, level: float = LEVEL) -> float:
     from scipy.special import betaincinv
 
     return 1.0 if hits >= rows else float(betaincinv(hits + 1, rows - hits, (1 + level) / 2))
+
+
+def at_least(hits: int, rows: int, share: float) -> float:
+    """Return the chance that at least so many of some rows are of a class, which ``share`` of all rows are."""
+    from scipy.special import betainc
+
+    return 0.0 if hits > rows else float(betainc(hits, rows - hits + 1, share))
 
 
 def student(p: float, freedom: float) -> float:

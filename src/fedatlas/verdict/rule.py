@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from fedatlas.verdict.evidence import LEVEL, Difference
+from fedatlas.verdict.evidence import FROM_0_TO_1, LEVEL, Difference
 
 Fate = Literal["gains", "loses", "not told apart", "too few to say"]
 Verdict = Literal["yes", "yes, but", "no", "cannot tell", "not compared"]
@@ -32,7 +32,14 @@ class PartyVerdict(NamedTuple):
     alone: float | None = None
     alone_always: str | None = None  # the class that its model alone always answers, where its rows hold no other
     train_rows: int | None = None  # None where that is not told
-    rarer: int | None = None  # test rows of the rarer class, where the figure hangs on it
+    rarer: int | None = None  # test rows of the rarer class, where the figure hangs on it; of several seeds, the fewest
+    divided: int | None = None  # its rows of which a share becomes test rows; of several seeds, the fewest
+    fewest: int | None = None  # test rows of the seed that has the fewest, of several seeds
+
+    @property
+    def least_rows(self) -> int:
+        """The test rows of each seed, at least."""
+        return self.test_rows if self.fewest is None else self.fewest
 
 
 def bonferroni(parties: int, level: float = LEVEL) -> float:
@@ -43,6 +50,13 @@ def bonferroni(parties: int, level: float = LEVEL) -> float:
 def ends(found: Difference | None, level: float = LEVEL) -> Ends | None:
     """Return a difference with its interval."""
     return None if found is None else Ends(found.value, *found.ends(level), found.error)
+
+
+def possible(found: Ends | None, figure: str) -> Ends | None:
+    """Return an interval without the differences that no two models can have: those beyond 1, of a figure from 0 to 1."""
+    if found is None or figure not in FROM_0_TO_1:
+        return found
+    return found._replace(low=max(found.low, -1.0), high=min(found.high, 1.0))
 
 
 def fate(found: Ends | None, margin: float = 0.0) -> Fate:

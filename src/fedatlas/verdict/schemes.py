@@ -15,6 +15,7 @@ from fedatlas.verdict.rule import Ends, ends
 from fedatlas.wording import bytes_text, count, listed, number, seconds_text
 
 SAME_BYTES, SAME_SECONDS = 1.01, 1.25  # times the least up to which costs count as equal; measured seconds vary
+MOST_SEEDS = 100  # that are worth a word
 FEW_SECONDS = 5.0  # more than the least, which matter to nobody
 MANY_SEEDS = 1000  # that nobody runs
 
@@ -198,10 +199,13 @@ def _slower(seconds: float, least: float) -> bool:
 
 
 def choice_text(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> str:
-    """Return why not the scheme with the best mean is taken; "" if it is."""
+    """Return which scheme to take, and why if it is not the one with the best mean; "" without a verdict over seeds."""
     taken, best = chosen(found, costs), found.order[0] if found.order else ""
     if taken == best:
-        return ""
+        if not found.pairs or any(pair.p is None for pair in found.pairs):
+            return ""
+        cheaper = ", and none that cannot be told apart from it costs less" if len(found.alike()) > 1 else ""
+        return f"Take {taken}: it has the best mean{cheaper}."
     mine, first = costs[taken], costs[best]
     if mine.bytes is not None and first.bytes is not None and first.bytes > SAME_BYTES * mine.bytes:
         why = f"it sends less ({bytes_text(mine.bytes)} a seed against {bytes_text(first.bytes)})"

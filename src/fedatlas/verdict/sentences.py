@@ -29,7 +29,12 @@ def text(found: Answer) -> str:
         return " ".join(filter(None, (_uncompared(found), beyond_text(found), _priced(found), swing_text(found))))
     first = f"{_lead(found)}: {figures_text(found)}, {bytes_text(found.asked.cost)}{_cost_of(found)}"
     whom = whom_text(found)
-    said = (nothing_text(found), f"{first}{f'; {whom}' if whom else ''}.", *_reasons(found), *_more(found))
+    bare = (
+        f"{count(found.bare_seeds, 'more seed')} without a model alone to compare with {'is' if found.bare_seeds == 1 else 'are'} left out."
+        if found.bare_seeds
+        else ""
+    )
+    said = (nothing_text(found), f"{first}{f'; {whom}' if whom else ''}.", bare, *_reasons(found), *_more(found))
     return " ".join(filter(None, said))
 
 
@@ -81,8 +86,12 @@ def nothing_text(found: Answer) -> str:
 
 def digits(found: Answer) -> Digits:
     """Return how many decimals the answer's figures have."""
-    gain = () if found.gain is None else (found.gain.value, found.gain.low, found.gain.high)
-    return digits_of([found.together, found.alone], gain)
+    levels, gain = [found.together, found.alone], found.gain
+    if gain is None:
+        return digits_of(levels, ())
+    shown = digits_of(levels, (gain.value, gain.low, gain.high))
+    margin = found.asked.margin  # an end beyond it decides, so it may not look like it
+    return shown.telling([(gain.low, margin), (gain.high, margin), (gain.high, -margin)])
 
 
 def figures_text(found: Answer) -> str:
@@ -172,8 +181,8 @@ def _priced(found: Answer) -> str:
 
 def _uncompared(found: Answer) -> str:
     return (
-        f"Whether to federate is not answered, since nothing was trained to compare with: run again with --baselines, which also "
-        f"trains each {found.asked.party} alone. {reached_text(found)}"
+        f"Whether to federate is not answered, since nothing was trained to compare with: run again with baselines (--baselines, in "
+        f"Python baselines=True), which also trains each {found.asked.party} alone. {reached_text(found)}"
     )
 
 

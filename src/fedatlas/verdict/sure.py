@@ -7,10 +7,11 @@ import math
 from fedatlas.verdict.answer import Answer
 from fedatlas.verdict.digits import Digits
 from fedatlas.verdict.evidence import LEVEL, student
-from fedatlas.verdict.rule import Ends
-from fedatlas.wording import count
+from fedatlas.verdict.rule import Ends, bonferroni
+from fedatlas.wording import count, plural
 
 MOST_ROWS, MOST_SEEDS = 30, 30  # times as many rows, and seeds, that are worth a word
+USUAL_SEEDS = 5  # with fewer, intervals are much wider than the spread over seeds
 
 
 def sure_text(found: Answer, digits: Digits) -> str:
@@ -19,7 +20,7 @@ def sure_text(found: Answer, digits: Digits) -> str:
         return ""
     level = f"{LEVEL:.0%}"
     if len(found.seeds) > 1:
-        how = f"The interval is one of {level}; its unit is the seed."
+        how = f"The interval is one of {level}; its unit is the seed.{_few_seeds(found)}"
     else:
         how = (
             f"The interval is one of {level} over the {found.asked.rows}s of one seed, without the chance of training."
@@ -27,6 +28,24 @@ def sure_text(found: Answer, digits: Digits) -> str:
     if found.verdict != "cannot tell" or found.gain.low > found.asked.margin:
         return how
     return f"{how} {_excluded(found.gain, digits)} {_settled(found)}".rstrip()
+
+
+def _few_seeds(found: Answer) -> str:
+    """Return how much narrower the intervals of parties that are not told apart would be over five seeds, where rows are drawn."""
+    now, drawn = len(found.seeds), found.test_rows / found.train_rows if found.train_rows else 0.0
+    judged = sum(p.gain is not None for p in found.parties)
+    if (
+        now >= USUAL_SEEDS
+        or len(set(found.judged_on)) == 1
+        or not any(p.fate == "not told apart" for p in found.parties)
+    ):
+        return ""
+    level = bonferroni(judged)
+    was, would = (student((1 + level) / 2, n - 1) * math.sqrt(1 / n + drawn) for n in (now, USUAL_SEEDS))
+    return (
+        f" {count(now, 'seed')} say little about single {plural(found.asked.party)}: {USUAL_SEEDS} would make their intervals "
+        f"about {would / was:.1f} times as wide, were the spread the same."
+    )
 
 
 def _excluded(gain: Ends, digits: Digits) -> str:

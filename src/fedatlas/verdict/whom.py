@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from fedatlas.verdict.answer import Answer
 from fedatlas.verdict.evidence import RARE, ROWS, SEEDS, enough
+from fedatlas.verdict.hold_out import hold_out
 from fedatlas.verdict.rule import PartyVerdict
-from fedatlas.wording import count, listed
+from fedatlas.wording import capital, count, listed, plural, signed
 
 NAMED = 8  # most parties that a sentence names
-LARGEST = 0.5  # share of the rows that a test should take at most
-STEP = 0.05  # a share is rounded up to
+LISTED = 3  # most parties whose test rows are given one by one
 
 
 def whom_text(found: Answer) -> str:
@@ -37,8 +36,24 @@ def whom_text(found: Answer) -> str:
     for fate, words in said.items():
         names = [name for name, one in fates.items() if one == fate]
         if names and not (fate == "loses" and found.verdict == "yes, but"):
-            out.append(words.format(several(names, party)))
-    return ", ".join(out)
+            every = "any of the" if fate in ("not told apart", "too few to say") else "all"
+            out.append(words.format(several(names, party, len(found.parties), every)))
+    mean = found.verdict == "yes" and len(fates) > 1 and "gains" not in fates.values()
+    return ", ".join([*([f"this is about the mean of the {plural(party)}{_estimates(found)}"] if mean else []), *out])
+
+
+def _estimates(found: Answer) -> str:
+    """Return the least and the largest gain of the parties that have one, whether or not it is sure."""
+    asked = found.asked
+    gains = {
+        p.name: asked.better * (p.together - p.alone)
+        for p in found.parties
+        if p.together is not None and p.alone is not None
+    }
+    if len(gains) < 2:
+        return ""
+    low, high = min(gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)
+    return f" (estimates from {signed(gains[low])} for {low} to {signed(gains[high])} for {high})"
 
 
 def _fate(found: Answer, p: PartyVerdict) -> str:
@@ -47,8 +62,10 @@ def _fate(found: Answer, p: PartyVerdict) -> str:
     return "open" if found.verdict == "no" and p.fate == "not told apart" and beyond else p.fate
 
 
-def several(names: Sequence[str], party: str) -> str:
-    """Return the names, or how many there are."""
+def several(names: Sequence[str], party: str, of: int = 0, every: str = "all") -> str:
+    """Return the names, or how many there are; where these are all ``of`` the parties, and not only two, "all 8 offices"."""
+    if len(names) == of > 2:
+        return f"{every} {count(of, party)}"
     return listed(names) if len(names) <= NAMED else count(len(names), party)
 
 
@@ -59,16 +76,17 @@ def nobody_else(found: Answer) -> bool:
 
 def lonely_texts(found: Answer) -> list[str]:
     """Return what becomes of each party whose own rows hold one class."""
-    return [always_text(p) for p in found.parties if p.alone_always is not None][:NAMED]
+    several = len(found.seeds) > 1
+    return [always_text(p, several=several) for p in found.parties if p.alone_always is not None][:NAMED]
 
 
-def always_text(p: PartyVerdict) -> str:
-    """Return that a party's model alone knows one class, and whether its test rows can judge a model."""
+def always_text(p: PartyVerdict, *, several: bool = False) -> str:
+    """Return that a party's model alone knows one class, and whether its test rows can judge a model; of several seeds, on average."""
     always, few = f"alone it always answers '{p.alone_always}'", p.fate == "too few to say"
     judge = f", and its {count(p.test_rows, 'test row')} cannot judge any model" if few and p.test_rows else ""
     if p.train_rows is None:
         return f"{p.name} alone always answers '{p.alone_always}'{judge}."
-    return f"{p.name} has {count(p.train_rows, 'training row')}, all '{p.alone_always}': {always}{judge}."
+    return f"{p.name} has {'on average ' if several else ''}{count(p.train_rows, 'training row')}, all '{p.alone_always}': {always}{judge}."
 
 
 def left_out_text(found: Answer) -> str:
@@ -85,39 +103,64 @@ def left_out_text(found: Answer) -> str:
 
 def few_text(found: Answer) -> str:
     """Return what the parties lack that cannot be judged, and which share of test rows would do for them."""
-    few = [p for p in found.parties if p.fate == "too few to say" and p.test_rows and not enough(p.test_rows, p.rarer)]
-    if not few or len(few) > NAMED or not found.compared:
+    few = [p for p in found.parties if p.fate == "too few to say" and p.test_rows and not enough(p.least_rows, p.rarer)]
+    if not few or not found.compared or (len(few) > NAMED and len(few) < len(found.parties)):
         return ""
+    need = f"{ROWS} {found.asked.rows}s"
     rare = any(p.rarer is not None for p in few)
-    need = f"{ROWS} {found.asked.rows}s{f', {RARE} of them of the rarer class' if rare else ''}"
-    has = listed([f"{p.name} has {p.test_rows}{_rare(p)}" for p in few])
+    if rare:
+        need += f", {RARE} of them of the rarer class"
+    if len(found.seeds) > 1:
+        need += f"{',' if rare else ''} in each seed"
     cure = _cure(found, few) if found.asked.hold else ""
-    return f"An interval takes {need}: {has}.{f' {cure}' if cure else ''}"
+    return f"An interval takes {need}: {_have(found, few)}.{cure}"
+
+
+def _have(found: Answer, few: Sequence[PartyVerdict]) -> str:
+    """Return how many test rows each of these parties has, in the seed where it has the fewest; of many the range."""
+    if len(few) <= LISTED:
+        return listed([f"{p.name} has {p.least_rows}{_rare(p)}" for p in few])
+    rows, rare = [p.least_rows for p in few], [p.rarer for p in few if p.rarer is not None]
+    said = f"{_names(found, few, few)} have {_range(rows)}"
+    return f"{said}, and {_range(rare)} of the rarer class" if rare else said
+
+
+def _range(rows: Sequence[int]) -> str:
+    low, high = min(rows), max(rows)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _rare(p: PartyVerdict) -> str:
-    return f" ({p.rarer} of the rarer class)" if p.rarer is not None and p.test_rows >= ROWS else ""
+    return f" ({p.rarer} of the rarer class)" if p.rarer is not None and p.least_rows >= ROWS else ""
+
+
+def _names(found: Answer, some: Sequence[PartyVerdict], few: Sequence[PartyVerdict]) -> str:
+    """Return the names; of many that are all of those with too few rows, whom a sentence before has named, how many there are."""
+    if LISTED < len(some) == len(few) < len(found.parties):
+        return f"those {count(len(some), found.asked.party)}"
+    return several([p.name for p in some], found.asked.party, len(found.parties))
 
 
 def _cure(found: Answer, few: Sequence[PartyVerdict]) -> str:
-    shares = {p.name: _share(p) for p in few}
-    able = {name: share for name, share in shares.items() if share is not None}
-    lacking = [name for name in shares if name not in able]
+    """Return a sentence about the share of rows that would have to be test rows; "" where nothing can be said."""
+    cure = hold_out(found, few)
+    if cure is None:
+        return ""
     out = []
-    if able:
-        share = max(able.values())
-        key = found.asked.hold.partition(" = ")[0]
-        out.append(f"{key} = {share:g}, or as large a data.test, would do for {listed(list(able))}")
-    if lacking:
-        one = len(lacking) == 1
-        out.append(f"{listed(lacking)} {'needs' if one else 'need'} more rows")
-    return "; ".join(out) + "."
-
-
-def _share(p: PartyVerdict) -> float | None:
-    """Return the share of a party's rows that makes a test of it; None where half of them are too few."""
-    if p.train_rows is None or not p.test_rows or p.rarer == 0:
-        return None
-    need = ROWS if p.rarer is None else max(ROWS, p.test_rows * RARE / p.rarer)
-    share = math.ceil(need / (p.train_rows + p.test_rows) / STEP - 1e-9) * STEP
-    return round(share, 2) if share <= LARGEST else None
+    if cure.able:
+        likely = "most likely " if cure.likely else ""
+        frequent = any(p.rarer is not None for p in cure.able)
+        rarer = ", if the rarer class is as frequent in all rows" if frequent else ""
+        out.append(f"{cure.setting} would {likely}do for {_names(found, cure.able, few)}{rarer}")
+    rare = [p for p in cure.lacking if p.rarer is not None and p.rarer < RARE]
+    for some, what in (
+        ([p for p in cure.lacking if p not in rare], "more rows"),
+        (rare, "more rows of the rarer class"),
+    ):
+        if some:
+            out.append(f"{_names(found, some, few)} need{'s' if len(some) == 1 else ''} {what}")
+    said = "; ".join(out)
+    everybody = said.startswith(
+        f"all {count(len(found.parties), found.asked.party)}"
+    )  # else a key, or a name as it is written
+    return f" {capital(said) if everybody else said}."
