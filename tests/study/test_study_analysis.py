@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +48,6 @@ def planted(noise: float = 0.02, seeds: int = 3, h: tuple[float, ...] = (0.0, 0.
 
 def study(rows: list[dict[str, Any]]) -> Measurements:
     return measurements_of(rows, ["federation"], ["scheme"], twins={"fedavg_secagg": "fedavg"})
-
-
-def test_a_picked_rate_is_spoken_of_only_where_one_was_picked():
-    rows = planted()
-    plain = " ".join(analysis(study(rows))["sentences"])
-    assert "Compared with fedavg: scaffold is better in" in plain
-    assert re.search(r"scaffold is better in \d and worse in \d of 2 \(from \S+ to \S+ over the settings\)", plain)
-    tuned = [{**row, "rates": {"local.lr": 0.1}} if row["kind"] == "cell" else row for row in rows]
-    assert "Compared with fedavg, each with the rate picked for it: scaffold" in " ".join(
-        analysis(study(tuned))["sentences"]
-    )
 
 
 def test_who_wins_is_told_where_it_is_and_not_where_it_is_not():

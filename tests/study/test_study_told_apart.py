@@ -202,16 +202,6 @@ def test_test_rows_that_all_seeds_share_leave_their_error_open():
     assert together.told_apart
 
 
-def test_seeds_that_draw_their_test_rows_widen_the_intervals_as_in_a_runs_answer():
-    """400 test and 800 training rows, three seeds: the root of (1/3 + 1/2) / (1/3) is 1.58, and the factor stays."""
-    values = noisy(np.random.default_rng(3), lead=0.02)[:4]
-    rows = np.ones(ROWS, bool)
-    drawn = leads_of(values, lambda i, choice, seed: {RIGHT: rows, JUDGED_ON: str(seed), "rows": 800})
-    plain = leads_of(values)
-    wider = [(one.high - one.low) / (other.high - other.low) for one, other in zip(drawn, plain, strict=True)]
-    assert wider == pytest.approx([math.sqrt(2.5)] * len(wider), rel=1e-6)
-
-
 def test_which_rows_were_right_is_kept_as_bits():
     score = (np.arange(1001) % 3 > 0).astype(float)
     text = kept(score, np.ones(1001))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from fedatlas.verdict.evidence import (
     of_draws,
     of_figure,
     of_seeds,
-    student,
 )
 from fedatlas.verdict.noise import last_swing, matters
 from fedatlas.verdict.rule import Ends, PartyVerdict, bonferroni, ends, fate, federate

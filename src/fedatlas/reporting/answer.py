@@ -39,11 +39,9 @@ def answer_blocks(entries: Sequence[Entry]) -> list[Block]:
             out.append(Text(Markup("<b>{}</b>. {}").format(entry.label, said)))
         else:
             out += [lead(told["text"]), Text(took)]
-        answer, shown = of_plain(told), mine or not several
-        out += ranking_tables(found) if mine and found is not None else []
+        answer, shown = of_plain(told), not several or (found is not None and found.chosen == entry.label)
         out += [_table(entry, answer)] if len(answer.parties) > 1 and answer.compared and shown else []
-    tables = [] if found is None or taken in [entry.label for entry in answered] else ranking_tables(found)
-    return [*out[:1], *tables, *out[1:]]
+    return out
 
 
 def ranking_of(entries: Sequence[Entry]) -> Ranked | None:

@@ -61,7 +61,6 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
         "choices": study.choice_names(),
         "twins": dict(study.twins),
         "reference": study.reference(),
-        "tuned": any(run.get("rates") for run in study.cells()),
         "seeds": len(study.seeds()),
         "tuned": any(run.get("rates") for run in study.cells()),
         "settings": [setting(study, one, where.get(name), front.get(name, [])) for name, one in answered.items()],

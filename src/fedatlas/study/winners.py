@@ -77,9 +77,7 @@ def standings(
     of_rows = [
         np.array([rows.get((at, chosen[a], chosen[b]), 0.0) for a, b in x]) for at, x in zip(given, each, strict=True)
     ]
-    shares = drawn_shares(study) if response == "accuracy" else {}
-    drawn = [shares.get(at, 0.0) for at in given]
-    errors, largest = _simulated(there, each, noise, of_rows, drawn, numpy_stream(seed, "standings"), draws)
+    errors, largest = _simulated(there, each, noise, of_rows, numpy_stream(seed, "standings"), draws)
     factor, found = float(np.quantile(largest, level)), {}
     for i, (name, pairs) in enumerate(zip(given, each, strict=True)):
         means = {chosen[j]: float(np.nanmean(values[i, j])) for j in np.flatnonzero(there[i].any(axis=1))}
@@ -91,13 +89,7 @@ def standings(
 
 
 def _simulated(
-    there: Bools,
-    each: Pairs,
-    noise: SeedNoise,
-    of_rows: list[Floats],
-    drawn: list[float],
-    stream: np.random.Generator,
-    draws: int,
+    there: Bools, each: Pairs, noise: SeedNoise, of_rows: list[Floats], stream: np.random.Generator, draws: int
 ) -> tuple[list[Floats], Floats]:
     """Return the standard errors of each setting's pairs, and (draws,) the largest |t| of simulated tables without differences.
 

@@ -22,6 +22,7 @@ SEEDS = 3  # fewest seeds for a verdict over seeds
 RARITY = frozenset(
     {"auc", "pr_auc", "balanced_accuracy", "macro_f1", "weighted_f1"}
 )  # figures that hang on the rarer class
+FROM_0_TO_1 = RARITY | {"accuracy"}  # figures of which two differ by 1 at most
 
 
 class Shares(NamedTuple):

@@ -15,7 +15,6 @@ from fedatlas.verdict.rule import Ends, ends
 from fedatlas.wording import bytes_text, count, listed, number, seconds_text
 
 SAME_BYTES, SAME_SECONDS = 1.01, 1.25  # times the least up to which costs count as equal; measured seconds vary
-MOST_SEEDS = 100  # that are worth a word
 FEW_SECONDS = 5.0  # more than the least, which matter to nobody
 MANY_SEEDS = 1000  # that nobody runs
 
