@@ -40,7 +40,9 @@ def _pairs(found: Ranked) -> TableBlock:
     for pair in found.ranking.pairs:
         gap, told = pair.difference, "told apart" if pair.apart else "not told apart"
         interval = ("", "") if gap is None else (signed(gap.value), interval_text(gap.low, gap.high, signed))
-        verdict = TableCell(told if gap else "too few seeds", "more may tell" if pair.may_tell else "")
+        verdict = TableCell(
+            told if gap else "too few seeds", f"about {pair.would_tell} seeds would tell" if pair.may_tell else ""
+        )
         ahead, p = f"{pair.ahead} of {count(pair.seeds, 'seed')}", DASH if pair.p is None else number(pair.p)
         rows.append([f"{pair.one}, {pair.other}", TableCell(interval[0] or DASH, interval[1]), p, ahead, verdict])
         ends = (None, None, None) if gap is None else gap[:3]
