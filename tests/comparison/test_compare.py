@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -160,7 +161,9 @@ def test_a_moved_scheme_is_whole_without_the_shared_baselines(copy: Path, tmp_pa
     moved = tmp_path / "elsewhere"
     (copy / "fedavg").rename(moved)
     shutil.rmtree(copy)
-    assert "each alone, mean" in report(moved / "seed-1").read_text()
+    shown = report(moved / "seed-1").read_text()
+    assert "each alone, mean" in shown
+    assert re.search(r"worst \w+ [\d.]+; each on everybody.{1,6}s test rows", shown), "not on rows of its own"
     before = models(moved / "seed-1" / "baselines" / "local_only")
     resume(moved, ["rounds=3"])
     assert summary(moved / "seed-1" / "baselines" / "local_only")["rounds"] == 3
