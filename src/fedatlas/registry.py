@@ -270,7 +270,8 @@ def expected(error: Mapping[str, Any]) -> str:
     if kind in LENGTHS:
         return f"a list of {context[LENGTHS[kind]]} values"
     if kind == "literal_error":
-        return one_of(str(error.get("input")), re.findall("'(.*?)'", context["expected"]))
+        texts = re.findall("'(.*?)'", context["expected"])
+        return one_of(str(error.get("input")), texts) if texts else str(context["expected"])
     if kind == "int_from_float":
         return EXPECTED["int"]
     if kind == "is_instance_of" and context["class"] == "Sequence":

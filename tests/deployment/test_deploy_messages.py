@@ -41,7 +41,7 @@ TABLES = {
 }
 KINDS = [(way, kind) for way, table in TABLES.items() for kind in table]
 BODIES = (RowsFacts, ColumnsFacts, Agreement, SumTerms, Sums, RowsSetup, Request, Reply)
-SCHEMA = (4, "6f65158ed1fd")
+SCHEMA = (5, "375a5c77d11f")
 """PROTOCOL, and the digest of the messages and bodies that it stands for. A change of one raises the number; both are then written here."""
 
 site = pytest.fixture(lambda tmp_path: (yield from listening(tmp_path)))

@@ -30,6 +30,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "nbafl": nbafl,
 }
 
+MASKS = "secagg"  # the one that hides single updates and changes a result by rounding alone
 LATER = (
     "threshold_paillier",
     "bfv",

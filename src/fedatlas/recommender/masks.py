@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from fedatlas.errors import FedatlasError
-from fedatlas.privacy.mechanisms import made, of_table
+from fedatlas.privacy.mechanisms import MASKS, made, of_table
 from fedatlas.study.measurements import Ints
 from fedatlas.study.plain import Plain, Row
 
-MASKS = "secagg"
 WIDE = {
     "bits": 26,
     "range": 64.0,

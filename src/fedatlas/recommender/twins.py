@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.privacy.mechanisms import of_table, server_sees
+from fedatlas.privacy.mechanisms import MASKS, of_table, server_sees
 from fedatlas.recommender.choice_costs import costs_in, in_proportion, measured_in
 from fedatlas.recommender.contest import Fitted
-from fedatlas.recommender.masks import MASKS, hidden, refused, under_masks
+from fedatlas.recommender.masks import hidden, refused, under_masks
 from fedatlas.recommender.requirements import SEES, Requirements
 from fedatlas.recommender.shipped import Basis
 from fedatlas.study.measurements import Floats, Ints

@@ -16,12 +16,12 @@ import numpy as np
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.config.parties import VERTICAL
 from fedatlas.errors import ConfigError, FedatlasError
-from fedatlas.privacy.mechanisms import of_table
+from fedatlas.privacy.mechanisms import MASKS, of_table
 from fedatlas.recommender.answer import features_asked, forecast_at, outside
 from fedatlas.recommender.answer_files import Say, epsilon_for, write_experiment
 from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.exclusions import excluded
-from fedatlas.recommender.masks import MASKS, mask_table
+from fedatlas.recommender.masks import mask_table
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
 from fedatlas.recommender.twins import barred_twins, twin_notes

@@ -15,7 +15,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.frames import Body, RawMessage
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised by every change of a message. Programs that speak different numbers refuse each other."""
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,39}"
