@@ -209,6 +209,7 @@ def ranked_by_test_rows(folder: Path, stream: np.random.Generator, rows: int = 1
     return found.ranking.pairs[0].apart, blind.ranking.pairs[0].apart
 
 
+@pytest.mark.slow
 def test_equal_schemes_on_shared_test_rows_are_told_apart_by_chance_alone(tmp_path: Path) -> None:
     """200 comparisons without a difference: at most 5% and its noise tell the schemes apart; without the rows' error far more do."""
     stream = np.random.default_rng(6)

@@ -44,7 +44,10 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERWISE)
+# That no key makes another file of one is held for all of them by test_file_judged.
+@pytest.mark.parametrize(
+    "other", [pytest.param(one, marks=() if one == "another seed" else pytest.mark.slow) for one in OTHERWISE]
+)
 def test_other_rows_of_the_same_file_are_judged_among_the_same_nodes(
     four: Federation, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,8 +102,8 @@ def test_among_the_same_nodes_it_is_opened_again_also_after_a_restart(four: Fede
 
 
 def test_another_seed_is_another_answer(four: Federation) -> None:
-    assert four.run("first").state.status == "finished"
-    assert four.run("second", without_east, seed=2).state.status == "finished"
+    assert four.run("first", rounds=1).state.status == "finished"
+    assert four.run("second", without_east, seed=2, rounds=1).state.status == "finished"
 
 
 def test_another_algorithm_may_share_a_part_of_the_answer(four: Federation) -> None:
@@ -125,7 +125,7 @@ def test_counts_that_may_leave_in_the_clear_are_counted_among_others(four: Feder
         later = message.kind == "ask" and message.head["place"][0] > 1
         return None if name == "east" and later else message
 
-    run = four.run("first", without_east_later, algorithm={"name": "hwfedavg"}, rounds=3)
+    run = four.run("first", without_east_later, algorithm={"name": "hwfedavg"}, rounds=2)
     assert run.state.status == "finished", run.state.why
     again = four.run("second", without_east, algorithm={"name": "hwfedavg"}, rounds=1)
     assert again.state.status == "failed"  # the update of round 1 is no count
@@ -134,8 +134,8 @@ def test_counts_that_may_leave_in_the_clear_are_counted_among_others(four: Feder
 def test_a_policy_may_allow_it(four: Federation) -> None:
     for name in NAMES:
         four.policy(name, "repeat = true")
-    assert four.run("first").state.status == "finished"
-    second = four.run("second", without_east)
+    assert four.run("first", rounds=1).state.status == "finished"
+    second = four.run("second", without_east, rounds=1)
     assert second.state.status == "finished", second.state.why
 
 

@@ -36,8 +36,8 @@ def share(ends: list[RaceEnd], truth: Mapping[str, float]) -> tuple[float, float
     ("truth", "how"),
     [
         ((0.9, 0.9, 0.9, 0.9, 0.9), {"rows": 300}),
-        ((0.9, 0.89, 0.88, 0.86, 0.8), {"rows": 400}),
-        ((0.9, 0.895, 0.89), {"rows": 600, "sd_seed": 0.015}),
+        pytest.param((0.9, 0.89, 0.88, 0.86, 0.8), {"rows": 400}, marks=pytest.mark.slow),
+        pytest.param((0.9, 0.895, 0.89), {"rows": 600, "sd_seed": 0.015}, marks=pytest.mark.slow),
         ((0.85, 0.85, 0.84, 0.8), {"rows": 240, "clients": 12, "sd_client": 0.03}),
     ],
 )

@@ -68,7 +68,9 @@ def made(folder: Path, metric: str, test: str = "0.3") -> tuple[dict[str, Any], 
     return found, compare(given, folder / "compared", baselines=True, say=lambda line: None)
 
 
-@pytest.mark.parametrize(("metric", "test"), [("auc", "0.3"), ("accuracy", "shared")])
+@pytest.mark.parametrize(
+    ("metric", "test"), [pytest.param("auc", "0.3", marks=pytest.mark.slow), ("accuracy", "shared")]
+)
 def test_the_study_answers_as_a_comparison_of_the_same_runs(tmp_path: Path, metric: str, test: str):
     """By the metric, with cost, gain, the trivial model and each office; drawn test rows, and such as all seeds share."""
     shared = f'"{tmp_path / "test.csv"}"' if test == "shared" else test
