@@ -1,10 +1,13 @@
-"""A node's audit log: every agreement, request, answer and refusal, a line each in ``audit.jsonl``, in a chain that shows what was altered.
+"""A node's audit log: ``audit.jsonl`` holds one line per agreement, request, answer and refusal.
+
+The lines form a chain, which shows whether a line was altered.
 
     audit.jsonl   {number, at, kind, run, what, ..., before}   before: SHA-256 of the last whole line
     audit.head    how many lines there are, and the SHA-256 of the last
 
-The line of an answer is on the disk before the answer leaves. A line that was cut short belongs to an answer that never left; it is
-passed over. A user who can write both files can cut off the end or rewrite them. A digest that was noted elsewhere shows it.
+The line of an answer is on the disk before the answer leaves. A line that was cut short belongs to an answer that never
+left, and is skipped. A user who can write both files can cut off the end or rewrite them. A digest noted elsewhere
+reveals that.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from fedatlas.files import disk_error
 from fedatlas.wording import count
 
 LOG, HEAD = "audit.jsonl", "audit.head"
-FIRST = "0" * 64  # what the first line comes after
+FIRST = "0" * 64  # predecessor of the first line
 AGREEMENT, REQUEST, ANSWER, REFUSAL = "agreement", "request", "answer", "refusal"
 
 
@@ -49,7 +52,7 @@ class Found(NamedTuple):
 
 
 class Audit:
-    """The log of one node, whose process alone writes it."""
+    """The log of one node. Only the process of that node writes to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / LOG
@@ -57,7 +60,7 @@ class Audit:
         self.number, self.last = len(lines), lines[-1].digest if lines else FIRST
 
     def note(self, kind: str, *, sync: bool = True, **said: Any) -> None:
-        """Append a line; with ``sync`` it is on the disk when this returns. DiskError if it cannot be written."""
+        """Append a line. With ``sync`` it is on the disk when this returns. DiskError if it cannot be written."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         told = {name: value for name, value in said.items() if value not in (None, "", ())}
         text = json.dumps({"number": self.number + 1, "at": at, "kind": kind, **told, "before": self.last})
@@ -72,7 +75,7 @@ class Audit:
                 if sync:
                     os.fsync(file.fileno())
             self.number, self.last = self.number + 1, digest_of(text)
-            if sync:  # so that it is never ahead of the log
+            if sync:  # never ahead of the log
                 part = self.folder / f"{HEAD}.part"
                 part.write_text(f"{self.number} {self.last}\n", encoding="ascii")
                 os.replace(part, self.folder / HEAD)
@@ -86,7 +89,7 @@ def digest_of(text: str) -> str:
 
 
 def parsed(path: Path) -> tuple[list[Line], int]:
-    """The whole lines of a log, and how many were cut short or are no lines of a log."""
+    """Return the whole lines of a log, and the number of lines that were cut short or are not log lines."""
     texts = path.read_bytes().decode(errors="replace").split("\n") if path.exists() else []
     lines, torn = [], 0
     for place, text in enumerate(texts, 1):
@@ -102,7 +105,10 @@ def parsed(path: Path) -> tuple[list[Line], int]:
 
 
 def is_line(said: Mapping[str, Any]) -> bool:
-    """Whether a table has the fields of a line, each of its type; others may write into the file, too."""
+    """Return whether a table has the fields of a log line, each of its type.
+
+    Other programs may write to the file too.
+    """
     texts = "kind" in said and all(
         isinstance(said.get(name, ""), str)
         for name in ("kind", "at", "run", "what", "left", "told", "protected", "why")
@@ -116,7 +122,10 @@ def is_line(said: Mapping[str, Any]) -> bool:
 
 
 def verified(folder: Path, known: str = "") -> Found:
-    """Read a node's log and check its chain. ``known``: a digest noted before, which must be among its lines. DataError without a log."""
+    """Read a node's log and check its chain. DataError without a log.
+
+    ``known``: a digest noted before, which must be among its lines.
+    """
     if not (folder / LOG).exists():
         raise DataError(f"'{folder / LOG}' is not there: name the bundle of a node that has run.")
     lines, torn = parsed(folder / LOG)
@@ -167,7 +176,7 @@ HOW = {"alone": "which the server saw alone", "masked": "only inside sums of sev
 def left_text(lines: Iterable[Line]) -> str:
     """Return a paragraph that lists what has left a site so far."""
     lines = [line for line in lines if line.said["kind"] == ANSWER]
-    left = {_asked(line): line.said for line in lines if "left" in line.said}  # what leaves again is the same bytes
+    left = {_asked(line): line.said for line in lines if "left" in line.said}  # a repeated answer has the same bytes
     told = Counter((one["left"], one.get("protected", "")) for one in left.values())
     parts = [
         f"{KINDS[kind]} {f'({HOW[how]}) ' if how in HOW else ''}{count(told[kind, how], 'time')}"
@@ -197,14 +206,14 @@ def nearly_text(lines: Iterable[Line]) -> str:
 
 
 def _asked(line: Line) -> tuple[Any, ...]:
-    """What an answer is an answer to; the place of its line in the log where that is not said."""
+    """Return the key of the request that an answer belongs to: the digest of its log line if the line does not tell."""
     said = line.said
     place = tuple(said["place"]) if "place" in said else said.get("index", said.get("told", line.digest))
     return said.get("run"), said["left"], place
 
 
 def spent_text(lines: Iterable[Line]) -> str:
-    """Epsilon of the runs whose answers had noise, added up."""
+    """Return the total epsilon of the runs whose answers had noise."""
     runs = {line.said["run"]: line.said["epsilon"] for line in lines if "epsilon" in line.said}
     if not runs:
         return "Epsilon: no noise was used, so differential privacy promises nothing."
@@ -214,7 +223,7 @@ def spent_text(lines: Iterable[Line]) -> str:
 
 
 def table(lines: Iterable[Line]) -> list[str]:
-    """The log as lines for people: what came from the wire holds no control characters here."""
+    """Return the log as lines for people. Control characters, which may come from the wire, are replaced."""
     out = []
     for line in lines:
         one = line.said

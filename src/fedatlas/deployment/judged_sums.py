@@ -1,6 +1,7 @@
-"""How sure figures are that nodes' sums tell: rows of equal weight are counted in them, so accuracy has intervals without any row.
+"""Intervals of figures that are made of the nodes' sums.
 
-The sums say how many rows of each class a model gets right, and so on how many rows it and a constant class disagree.
+Accuracy has intervals without any row if all rows weigh the same, because the sums then are counts. They give the
+number of rows of each class that a model gets right, and so on how many rows the model and a constant class disagree.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from fedatlas.verdict.rule import ends
 
 
 class SumsInterval(NamedTuple):
-    """What of `metric` and of its difference from the best constant sums tell besides the figures."""
+    """Interval of `metric`, and its difference from the best constant, as far as sums tell them."""
 
-    own: dict[str, float]  # test_rows, and of accuracy low and high, by Wilson
-    better_by: dict[str, float]  # value, and of accuracy low, high and error
+    own: dict[str, float]  # test_rows; for accuracy also low and high, by Wilson
+    better_by: dict[str, float]  # value; for accuracy also low, high and error
 
 
 def sure_of(
@@ -30,10 +31,10 @@ def sure_of(
     *,
     alike: bool,
 ) -> SumsInterval:
-    """Return how sure a figure is, and by how much it is better than that of a constant model, ``reached``.
+    """Return the interval of a figure, and its difference from the figure ``reached`` by a constant model.
 
-    ``constant``: what that model answers. ``alike``: whether every row counts as one, so that sums are counts. Sums under masks come
-    rounded, and a hostile node's may be no counts: they are taken to be the nearest counts.
+    ``constant``: the answer of that model. ``alike``: whether every row counts as one, so that sums are counts. Masked
+    sums are rounded, and those of a hostile node may not be counts. The nearest counts are used.
     """
     own, better = dict[str, float](), dict[str, float]()
     if value is not None and reached is not None:

@@ -1,4 +1,4 @@
-"""A run as a node keeps it: the agreement, what round 0 settled, and which rows it began with (``state/RUN/run.bin``)."""
+"""A run as a node keeps it (``state/RUN/run.bin``): its agreement, the outcome of round 0, and the rows it began with."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class KeptRun(NamedTuple):
     """A run as a node keeps it on its disk."""
 
     agreement: Signed
-    setup: bytes  # `terms.RowsSetup` as it came
+    setup: bytes  # `terms.RowsSetup`, as received
     rows: str  # fingerprint of the rows that it began with
-    landed: int  # the last round that had landed when this node was told of the run
+    landed: int  # the last round that had landed when this node joined the run
 
     def plain(self) -> dict[str, Any]:
         """Return it as the codec carries it."""
@@ -31,7 +31,7 @@ class KeptRun(NamedTuple):
 
 
 def kept_run(value: Mapping[str, Any], at: str) -> KeptRun:
-    """Return the run in a node's file. DataError for one that an earlier version began."""
+    """Return the run in a node's file. DataError for a run begun by an earlier version."""
     if "agreement" not in value:
         raise DataError("an earlier version began this run, without a signed agreement: submit it again.")
     return KeptRun(

@@ -1,4 +1,4 @@
-"""The delivery of a finished run: each node gets a run folder on which `fedatlas predict` works, without counts of other nodes."""
+"""The delivery of a finished run: each node gets a run folder that `fedatlas predict` can use, without counts of other nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ OWN = ("clients", "selected", "weights", "steps")
 
 
 def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedModel:
-    """Make the message for a node of a run that has ended. ``columns``: parties hold columns, and all know who took part in a tree."""
+    """Make the message that delivers a finished run to a node.
+
+    ``columns``: parties hold columns, and each knows who took part in a tree.
+    """
     hidden = () if columns else OWN
     kept: dict[str, Any] = {key: value for key, value in RunFolder(folder).summary().items() if key not in PRIVATE}
     if "answer" in kept:  # it repeats one of these keys
@@ -49,7 +52,10 @@ def delivery_of(folder: Path, run: str, *, columns: bool = False) -> FinishedMod
 
 
 def store_delivery(bundle: Path, message: FinishedModel) -> Path:
-    """Write the folder of a run that has ended, its summary last. ProtocolError for another file than those of a run."""
+    """Write the run folder of a finished run, its summary last.
+
+    ProtocolError for a file that a run folder does not have.
+    """
     files, folder = decoded(Mapping[FileName, torch.Tensor], message.body), bundle / "runs" / message.run
     found = {name: data.numpy().tobytes() for name, data in files.items()}
     summary = summary_of(found.pop(SUMMARY, b""))
@@ -62,7 +68,7 @@ def store_delivery(bundle: Path, message: FinishedModel) -> Path:
 
 
 def summary_of(data: bytes) -> RunSummary:
-    """Return the summary in a delivery. ProtocolError if it is none."""
+    """Return the summary in a delivery. ProtocolError if it is not a summary."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

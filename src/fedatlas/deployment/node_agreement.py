@@ -2,7 +2,7 @@
 
     state/RUN/agreement.json   the digest of the one agreement on that run, and the number of the rules by which its file is read
 
-A node that is asked anything of a run looks here first. A second agreement on a run with the same name is refused.
+Every message about a run is checked against this first. A second agreement on a run with the same name is refused.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class NodeAgreements:
         self.known: dict[str, AgreedRun] = {}
 
     def accept(self, run: str, signed: Signed) -> AgreedRun:
-        """Return the run that an agreement is about. ProtocolError, ConfigError for one that this node does not accept."""
+        """Return the run that an agreement is about.
+
+        ProtocolError or ConfigError if this node does not accept the agreement.
+        """
         agreed = self.known.get(run)
         if agreed is None or agreed.signed != signed:
             agreed = self._checked(run, signed)
@@ -73,7 +76,10 @@ class NodeAgreements:
         return agreed
 
     def pin(self, agreed: AgreedRun) -> None:
-        """Keep an agreement before anything is said under it. ProtocolError if another one was kept for a run of this name."""
+        """Keep an agreement before anything is sent under it.
+
+        ProtocolError if another one was kept for a run of this name.
+        """
         path, digest = self._pinned(agreed), run_digest(agreed.signed)
         if not path.exists():
             self.accepted(agreed)
@@ -83,14 +89,14 @@ class NodeAgreements:
             raise ProtocolError("the agreement is refused: this node accepted another one on a run of this name.")
 
     def reading(self, agreed: AgreedRun) -> Reading:
-        """Return how this node reads its file for a run whose agreement is kept: as when it was kept."""
+        """Return how this node reads its file for a run whose agreement is kept: by the rules in force when it was kept."""
         return Reading.from_json(json.loads(self._pinned(agreed).read_text(encoding="utf-8")).get("reading"))
 
     def _pinned(self, agreed: AgreedRun) -> Path:
         return self.bundle.path / "state" / agreed.agreement.run / PIN
 
     def stands(self, agreed: AgreedRun) -> None:
-        """Raise ProtocolError if an agreement has expired, or its operator is revoked by now."""
+        """Raise ProtocolError if an agreement has expired, or its operator has been revoked."""
         if why := agreements.standing(self.bundle, agreed.signed, agreed.agreement):
             raise ProtocolError(f"the agreement is refused: {why}.")
 
@@ -121,7 +127,7 @@ def own_identity(bundle: Bundle) -> str:
 
 
 def check_facts(about: RowsFacts, own: RowsFacts) -> None:
-    """Raise ProtocolError if what the rows of all nodes are said to be cannot include this node's own."""
+    """Raise ProtocolError if the facts of all rows cannot include this node's own."""
     alike = all(getattr(about, key) == getattr(own, key) for key in ("task", "x", "y", "scale", "shift", "ignore"))
     columns = [name for name, _ in about.schema] == [name for name, _ in own.schema]
     inside = columns and all(
@@ -132,7 +138,7 @@ def check_facts(about: RowsFacts, own: RowsFacts) -> None:
 
 
 def check_setup(setup: RowsSetup, agreed: AgreedRun, own: RowsFacts) -> None:
-    """Raise ProtocolError if what round 0 settled does not fit this node's rows or the experiment."""
+    """Raise ProtocolError if the outcome of round 0 does not fit this node's rows or the experiment."""
     rows, clients = own.rows.train, len(agreed.agreement.names)
     check_facts(setup.about, own)
     numbers = {*setup.holders, *setup.judging}

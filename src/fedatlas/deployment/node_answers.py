@@ -1,7 +1,7 @@
 """A node's answers before round 1, each given once: ``state/RUN/answers/INDEX.bin``.
 
-The same question gets the same bytes again, also after a restart. Another question under the same number is refused, and so is a
-question, or a run, whose round 0 came to other sums than those that this node was told on the way.
+The same question gets the same bytes again, also after a restart. Another question under the same number is refused. A
+question or a run is also refused if its sums of round 0 differ from those that this node received on the way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FirstAnswers:
         self.folder = folder / "answers"
 
     def known(self, index: int, digest: str) -> FirstAnswer | None:
-        """Return the answer that this question was given. ProtocolError if another one was asked under its number."""
+        """Return the answer given to this question. ProtocolError if another one was asked under its number."""
         path = self._path(index)
         if not path.exists():
             return None
@@ -47,13 +47,13 @@ class FirstAnswers:
         return found
 
     def keep(self, index: int, answer: FirstAnswer) -> FirstAnswer:
-        """Write an answer, before it leaves."""
+        """Write an answer to disk before it leaves."""
         body = torch.frombuffer(bytearray(answer.body) or bytearray(1), dtype=torch.uint8)
         write_bytes(self._path(index), codec.encode({**answer._asdict(), "body": body}))
         return answer
 
     def check(self, about: RowsFacts, totals: tuple[LearntSum, ...]) -> None:
-        """Raise ProtocolError if round 0 is said to have gone otherwise than this node was told."""
+        """Raise ProtocolError if the sums of round 0 differ from those that this node received."""
         for index, answer in self._all():
             if index > len(totals) or answer.digest != digest_of(encoded(SumTerms(about, totals[:index]))):
                 raise ProtocolError("the sums of round 0 are not those that this node was told before.")

@@ -1,6 +1,7 @@
-"""A node that holds columns: its own table, which plays the party of the node's name, and its part of a run of trees.
+"""A node that holds columns: its table, which is the table of the party of its name, and its part of a run of trees.
 
-Gradients, histograms and keys of a tree are only in memory. They go with the process that held them, and the tree is restarted.
+Gradients, histograms and keys of a tree are only in memory. They are lost if the process ends, and the tree is
+restarted.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from fedatlas.wire.policy import Asked, Policy
 
 
 def own_table(config: ExperimentConfig, name: str, data: Path, form: Mapping[str, Any] = {}) -> PartyTable:
-    """Read the table of this node, which plays the party of its name. ConfigError, DataError for a table that cannot be used.
+    """Read the table of this node, which is the table of the party of its name.
 
-    ``form``: how its file is written, as the node's policy says.
+    ConfigError or DataError if it cannot be used. ``form``: format of its file, from the node's policy.
     """
     file = next((one for one in files_of(config) if one.name == name), None)
     if file is None:
@@ -50,7 +51,7 @@ def own_table(config: ExperimentConfig, name: str, data: Path, form: Mapping[str
 
 
 USUAL = {**Request._field_defaults, "reduce": "each", "single": True}
-"""Fields of a request that say nothing where parties hold columns."""
+"""Usual values of the request fields that have no use where parties hold columns."""
 
 
 class ColumnsFacts(NamedTuple):
@@ -60,7 +61,7 @@ class ColumnsFacts(NamedTuple):
     without_id: Count
     left_out: Count
     columns: Count  # of the file
-    spread: Count  # columns of numbers that these are made into
+    spread: Count  # numeric columns that these become
     label: bool
     task: str
     class_names: tuple[str, ...]
@@ -68,7 +69,7 @@ class ColumnsFacts(NamedTuple):
 
 
 def facts_of(table: PartyTable) -> ColumnsFacts:
-    """The facts of a table."""
+    """Return the facts of a table."""
     return ColumnsFacts(
         RowCounts(len(table.ids)),
         table.without_id,
@@ -88,7 +89,7 @@ def active_of(config: ExperimentConfig) -> int:
 
 
 def letters_of(bundle: Bundle, agreed: AgreedRun, digest: str) -> SignedLetters:
-    """Return what this node signs its letters with, and opens those of others. ConfigError if its key is gone."""
+    """Return the keys that sign this node's letters and open those of others. ConfigError if its own key is gone."""
     path = bundle.path / IDENTITY
     if not path.exists():
         raise ConfigError(f"'{path}' is gone: copy the bundle again.")
@@ -115,7 +116,10 @@ class NodeColumnsRun:
         self.half = party_half(asked.name, asked.tasks, self.data, self.state.party, letters)
 
     def asked(self, request: Request) -> Asked:
-        """A request as the policy sees it: all nodes are asked. ProtocolError for what the experiment does not ask this party now."""
+        """Return a request as the policy sees it: all nodes are asked.
+
+        ProtocolError if the experiment does not ask this now.
+        """
         self._check_due(request)
         self._check_order()
         opened, session = self.half.opened(request), self.half.sessions.get(self.number)
@@ -139,7 +143,7 @@ class NodeColumnsRun:
             raise ProtocolError(f"the experiment asks for '{request.what}' in other words.")
 
     def _check_order(self) -> None:
-        """Raise PrivacyError if the rows stand in an order that the policy does not allow any more."""
+        """Raise PrivacyError if the order of the rows is not allowed by the policy any more."""
         kept = (self.state.party.get(self.number) or {}).get("align")
         by_seed = kept is not None and kept["key"].numpy().tobytes() == seed_key(self.data.seed)
         if by_seed and self.data.row_order == "secret":
@@ -149,7 +153,7 @@ class NodeColumnsRun:
             )
 
     def add_own_part(self, folder: Path) -> None:
-        """Write the node's part of the model, with its columns by their names, and its report."""
+        """Write the node's part of the model, with the names of its columns, and its report."""
         state, run = self.state.party.get(self.number), RunFolder(folder)
         if state is None or "split" not in state:
             return

@@ -1,14 +1,17 @@
-"""Judging at the nodes, if the server has no test rows. Each node judges the model and returns sums, whose total equals pooling.
+"""Judging at the nodes, if the server has no test rows: each node judges the model and returns sums.
 
-If the server sees only sums, either all nodes with test rows judge a model, or none. If a node were missing from one of two sums, their
-difference would be its answer, and the totals by class and of the target are the same for every model. So a node's answers are opened
-only in sums of the same nodes (`node_rows.digest_of`), and count every row alike: from sums of weights that differ between nodes each
-node's rows of each class could be read, as digits.
+The total of the sums equals judging the pooled rows.
 
-The sums are those that figures are made of (`metrics.quality`): of classes the weight of those that are truly c, predicted c and both,
-and the loss; of numbers the errors and the moments of the target, standardised as the model learns it. Under secure aggregation they
-are masked as everything else is. AUC, of ranks, and intervals, of single rows, cannot be made of sums and are left out, but for
-those of accuracy (`judged_sums`).
+If the server sees only sums, either all nodes with test rows judge a model, or none. The totals by class and of the
+target are the same for every model. So if one node were missing from the second of two sums, their difference would be
+its answer. For this reason a node's answers are opened only in sums of the same nodes (`node_rows.digest_of`). They
+also count every row alike: if weights differed between nodes, each node's rows per class could be read from the digits
+of the sums.
+
+The sums are those that figures are made of (`metrics.quality`). For classes they are the weight of the rows that are
+truly c, predicted c and both, and the loss. For numbers they are the errors and the moments of the target, standardised
+as the model learns it. Under secure aggregation they are masked like everything else. AUC needs ranks and intervals
+need single rows, so sums cannot give them and they are left out, except intervals of accuracy (`judged_sums`).
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from fedatlas.tree import Tree
 
 JUDGE = "judge"
 ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
-"""Errors raised by a reply of the right form whose values cannot be computed with."""
-ROUNDING = 1e-12  # share of a sum of squares that may be due to rounding
+"""Errors raised by a reply of the right form whose values cannot be used in a computation."""
+ROUNDING = 1e-12  # share of a sum of squares that rounding can explain
 ALIKE = (
     "The nodes judge under masks, which counts every test row alike: data.weight weighs rows in training only. For weighted figures "
     "start the server with --test FILE."
@@ -45,11 +48,11 @@ ONE = (
     "others start the server with --test FILE."
 )
 Ask = Callable[[Mapping[str, Any], Sequence[int], Callable[[Update], dict[str, Any]]], dict[str, Any]]
-"""(message, nodes, reader) -> what a reader makes of the sum of their answers; NotJudged as it is raised."""
+"""(message, nodes, reader) -> the reader's result on the sum of their answers; NotJudged is passed on."""
 
 
 def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setup:
-    """The set-up of parties that can be asked to judge. ``answer``: a node's own."""
+    """Return the set-up of parties that can be asked to judge. ``answer``: the function by which a node judges."""
     question = Question(answer or _nobody, data="none", tells_labels=True)
     algorithm, config = setup.bench.algorithm, setup.config
     judged = lambda number: number in (0, config.rounds) or config.evaluation.judges(number)  # noqa: E731
@@ -80,12 +83,15 @@ def judges(setup: Setup) -> Callable[..., Any]:
 
 
 def masked(setup: Setup) -> bool:
-    """Whether the server sees judgements in sums only. Then rows count alike in them, whatever they weigh in training."""
+    """Return whether the server sees judgements only in sums.
+
+    Then all rows count alike, even if training weighs them.
+    """
     return setup.bench.protection is not None
 
 
 def sums_of(setup: Setup, model: Model, rows: Rows) -> Update:
-    """The sums of a model on rows, float64."""
+    """Return the sums of a model on rows, float64."""
     d, found = setup.dataset, model.scores(rows.x, rows.y)
     if d.task != "numbers":
         skip = d.ignore if d.task == "tokens" else None
@@ -100,7 +106,10 @@ def sums_of(setup: Setup, model: Model, rows: Rows) -> Update:
 
 
 def impossible(update: Mapping[str, Any]) -> bool:
-    """Whether these are no sums of a judgement: of classes none is below 0, nor of numbers those of weights, squares and losses."""
+    """Return whether an answer cannot be the sums of a judgement.
+
+    Sums of classes are never below 0. Of numbers, the weight and the sums of squares and losses are not.
+    """
     given = [x[[0, 2, 3, 4]] if name == "sums" else x for name, x in update.items() if isinstance(x, torch.Tensor)]
     return any(bool((x < 0).any()) for x in given)
 
@@ -142,15 +151,18 @@ def _alone(value: float | None) -> dict[str, float | None]:
 
 
 class NodeJudge(Evaluator):
-    """An `Evaluator` whose figures come of the nodes' sums. ``holders``: the nodes that have test rows."""
+    """An `Evaluator` whose figures are made of the nodes' sums. ``holders``: the nodes that have test rows."""
 
     def __init__(self, setup: Setup, ask: Ask, holders: Sequence[int]) -> None:
         super().__init__(setup)
         self.ask, self.holders, self.several = ask, tuple(holders), not masked(setup)
-        self.last: quality.ClassSums | quality.NumberSums | None = None  # the sums last told
+        self.last: quality.ClassSums | quality.NumberSums | None = None  # the last sums received
 
     def figures(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Every quality field of a row, plus per-class accuracy. NotJudged for sums that cannot be: under masks no single one is seen."""
+        """Return every quality field of a row, and per-class accuracy.
+
+        NotJudged for impossible sums, which masks hide in one node's answer.
+        """
         return self.ask({"judged": Tree(model.save())}, self.holders, self._read)
 
     def _read(self, total: Update) -> dict[str, Any]:
@@ -170,7 +182,7 @@ class NodeJudge(Evaluator):
         weight, first, second, squared, absolute, loss = total["sums"].tolist()
         mean, sd = first / weight, d.target_sd
         spread = second - first * mean
-        if spread <= ROUNDING * second:  # equal targets: sums tell them only so far
+        if spread <= ROUNDING * second:  # equal targets: sums are exact only up to rounding
             spread = 0.0
         self.last = quality.NumberSums(
             weight, sd * mean + d.target_mean, sd**2 * spread, sd**2 * squared, sd * absolute, loss
@@ -178,7 +190,7 @@ class NodeJudge(Evaluator):
         return dict(quality.number_figures(self.last))
 
     def per_client(self, model_of: ClientModel) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Rows of each node; its figure stays with it."""
+        """Return the row counts of each node, without a figure: that stays at the node."""
         sizes, names = self.setup.sizes, self.setup.partition.info.get("names", ())
         blank: dict[str, Any] = dict.fromkeys(("value", "low", "high"))
         return [
@@ -187,9 +199,10 @@ class NodeJudge(Evaluator):
         ]
 
     def by_metric(self, model: Model | None, clients: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ARG002
-        """The metric of the shared model and of the best constant on the nodes' test rows, as their sums tell them.
+        """Return the metric of the shared model and of the best constant, as far as the nodes' sums tell them.
 
-        No row is known here, so only the accuracy of rows without weights has an interval, which counts give.
+        No single row is known here. Only the accuracy of unweighted rows has an interval, because counts suffice for
+        it.
         """
         name, asked = self.metric.name, self.setup.config.evaluation.metric is not None
         found = (
@@ -207,7 +220,10 @@ class NodeJudge(Evaluator):
         return {**said, "trivial": {**_alone(reached), **about}}
 
     def detail(self, model: Model, rows: Rows | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Per-class accuracy, where this process has judged the model; no intervals. The nodes are not asked again."""
+        """Return per-class accuracy without intervals if this process has judged the model.
+
+        The nodes are not asked again.
+        """
         found: dict[str, Any] = {"interval": {}}
         if self.numbers or model not in self._seen:
             return found

@@ -1,7 +1,7 @@
-"""A node's part in secure aggregation: its identity's private key, and the public keys of the others from its own bundle.
+"""A node's part in secure aggregation: its private key, and the public keys of the others from its own bundle.
 
-What the server says of who is who counts for nothing here: a cohort with somebody who is not on the node's own list, signed by the
-authority, is refused. So a server that relays cannot stand in the middle, and cannot invent nodes.
+The server's word on which node is which is ignored. A cohort is refused if one of its members is not on the node's own
+list, which the authority signed. So a relaying server cannot act as a man in the middle, and cannot invent nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def identities_of(members: Mapping[str, Member], names: tuple[str, ...]) -> dict
 
 
 def federation_of(federation: str, digest: str) -> str:
-    """Return the name by which the signatures of a masked session know the federation: its own, and what all agreed on."""
+    """Return the name of the federation in the signatures of a masked session: its name and the digest of the agreement."""
     return f"{federation} {digest}"
 
 
@@ -44,7 +44,7 @@ def counting_nodes(bundle: Bundle, agreement: Agreement, policy: Policy) -> list
 
 
 def lines_of(path: Path) -> dict[str, list[Any]]:
-    """Return what a node has noted in a file, by run."""
+    """Return a node's notes in a file, by run."""
     found: dict[str, list[Any]] = {}
     for line in whole_lines(path) if path.exists() else ():
         run, asked = json.loads(line)
@@ -53,9 +53,10 @@ def lines_of(path: Path) -> dict[str, list[Any]]:
 
 
 class NodeKeys:
-    """`federation.party.Secrets` of one node. ``begins``: what its questions begin with, of the sums that it has opened so far.
+    """`federation.party.Secrets` of one node.
 
-    ``policy``: the node's own file, read whenever a session begins. ``counting``: the numbers of the nodes that count under it.
+    ``begins``: makes the state that its questions begin with, from the sums that it has opened so far. ``policy``: the
+    node's own file, read each time a session begins. ``counting``: the numbers of the nodes that count under it.
     """
 
     def __init__(
@@ -72,7 +73,10 @@ class NodeKeys:
     def of(
         cls, bundle: Bundle, agreed: AgreedRun, digest: str, how: Protection | None, folder: Path
     ) -> NodeKeys | None:
-        """Return the keys for a run; None if no protocol gives a node any. ``digest``: of the run, which every signature names."""
+        """Return the keys for a run, or None if its protocol gives nodes no keys.
+
+        ``digest``: of the run, named in every signature.
+        """
         protocol = None if how is None else how.protocol
         if protocol is None or protocol.node is None:
             return None
@@ -88,7 +92,7 @@ class NodeKeys:
         """Return the state that the questions of a round begin with."""
         policy = Policy.read(self.policy)
         counting = None if self.counting is None else self.counting(policy)
-        # No deployed algorithm gives clients models of their own.
+        # No deployed algorithm gives each client a model.
         most = policy.max_weight_share or 1.0
         insists = Insists(policy.min_cohort, policy.threshold, alike=True, counting=counting, most=most)
         return {**self.begins(self.record, insists), BEGUN: self.begun, MADE: {}}

@@ -1,4 +1,4 @@
-"""What a node's trainer writes into its audit log (`audit`): of each message one line when it came, one before what it leads to leaves."""
+"""Audit lines that a node's trainer writes (`audit`): one when a message arrives, one before its answer leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodeLog:
 
     def __init__(self, folder: Path) -> None:
         self.audit = Audit(folder)
-        self.left: dict[str, Any] = {}  # what the answer to the message under way holds
+        self.left: dict[str, Any] = {}  # content of the answer to the current message
 
     def agreed(self, agreed: AgreedRun) -> None:
         """Note an agreement that this node takes part in."""
@@ -45,7 +45,7 @@ class NodeLog:
         self.audit.note(REQUEST, sync=False, **about(kind, asked))
 
     def leaves(self, **left: Any) -> None:
-        """Say what the answer holds."""
+        """Record the content of the answer."""
         self.left |= left
 
     def answered(self, kind: str, asked: Any) -> None:
@@ -53,13 +53,13 @@ class NodeLog:
         self.audit.note(ANSWER, **{**about(kind, asked), **self.left})
 
     def refused(self, said: Refusal) -> None:
-        """Note a refusal, which leaves even where the disk is full."""
+        """Note a refusal, which is sent even if the disk is full."""
         with contextlib.suppress(DiskError):
             self.audit.note(REFUSAL, run=said.run, what=said.to, place=said.place, why=said.why[:1000])
 
 
 def about(kind: str, asked: Any) -> Mapping[str, Any]:
-    """Return the fields of a log line that a message fills."""
+    """Return the fields of a log line that a message determines."""
     fields = asked._asdict()
     return {"what": kind, **{name: fields[name] for name in ("run", "place", "index", "digest") if name in fields}}
 

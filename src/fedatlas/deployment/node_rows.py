@@ -1,8 +1,9 @@
-"""A node's rows as its file has them, the facts that it tells of them, and the facts of all nodes together. No row leaves.
+"""A node's rows as its file has them, the facts that it tells of them, and the facts of all nodes together.
 
-Each node tells the columns, classes, categories, shapes and the kind of target of its file, which a simulation sees at once, and
-the server settles them for all; a node then codes its rows by that. The file is the user's own (`data.files`), or what
-`fedatlas deploy trial` deals: the stored form of a source's rows, with its scale and its class names (``.rows``).
+No row leaves. Each node tells the columns, classes, categories, shapes and the kind of target of its file. A simulation
+sees these at once. The server settles them for all nodes, and each node codes its rows accordingly. The file is the
+user's own (`data.files`), or one that `fedatlas deploy trial` deals (``.rows``): a source's rows in stored form, with
+scale and class names.
 """
 
 from __future__ import annotations
@@ -34,13 +35,12 @@ from fedatlas.wire.messages import Count, Open
 SUFFIX = ".rows"
 ROUNDING = 1e-6  # of a row
 PARTS = ("x", "y", "weight")
-TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes tell
+TOLD = ("special", "depth", "unit", "units", "reading")  # facts of a source that its nodes disclose
 OF_THE_EXPERIMENT = (
     *("label", "task", "weight", "drop", "categories", "size"),
     *("thousands", "units", "background", "na", "dates"),
 )
-"""Keys of ``[data]`` that are the experiment's; where a file lies, how it is written, and what is tested on, is each node's own
-business."""
+"""Keys of ``[data]`` that the experiment sets. Each node sets where its file lies, its format, and its test rows."""
 
 
 FEW_TEXTS = (
@@ -75,7 +75,7 @@ class RowsFacts(NamedTuple):
     y: Form
     rows: RowCounts = RowCounts()
     weighted: bool = False
-    empty: tuple[str, ...] = ()  # columns of which nothing is told: no cell is filled, or a few
+    empty: tuple[str, ...] = ()  # columns of which nothing is told: too few cells are filled
 
 
 class NodeRows(NamedTuple):
@@ -93,9 +93,10 @@ class NodeRows(NamedTuple):
 
 
 def rows_that_count(weight: Tensor | None, rows: int) -> int:
-    """Return as how many equal ones so many of the rows with these weights (n,) count at least: Kish's (sum w)^2 / sum w^2.
+    """Return the least number of equal rows that any ``rows`` of the weighted rows amount to.
 
-    Of all choices of rows the least comes from some of the heaviest and the lightest else. Without weights each row counts.
+    This is Kish's (sum w)^2 / sum w^2. ``weight``: (n,). The least comes from a choice of some of the heaviest rows and
+    otherwise the lightest. Without weights each row counts.
     """
     if weight is None or not rows or not bool(weight.any()):
         return rows if weight is None else 0
@@ -107,9 +108,10 @@ def rows_that_count(weight: Tensor | None, rows: int) -> int:
 
 
 def with_empty_columns(held: NodeRows, least: int = 1) -> NodeRows:
-    """Rows whose columns without a filled cell tell no kind.
+    """Return rows whose columns without a filled cell tell no kind.
 
-    Texts in fewer cells of a column than ``least`` count as missing, too: their names would tell them.
+    Texts in fewer cells of a column than ``least`` also count as missing, because the names of the texts would tell
+    them.
     """
     about, splits = held.about, dict(held.splits)
     if not about.schema:
@@ -125,19 +127,19 @@ def with_empty_columns(held: NodeRows, least: int = 1) -> NodeRows:
 
 
 def check_texts(read: NodeRows, told: NodeRows, missing: str, least: int) -> None:
-    """PrivacyError where texts of a few cells count as missing, and ``data.missing`` leaves no way to go on without them."""
+    """Raise PrivacyError if texts of a few cells count as missing and ``data.missing`` cannot do without them."""
     gone = sorted({*told.about.empty} - {*read.about.empty})
     if gone and missing != "median" and any(len(split.y) for split in told.splits.values()):
         raise PrivacyError(FEW_TEXTS.format(least, gone[0], missing))
 
 
 def without_holes(held: NodeRows) -> NodeRows:
-    """The rows without a missing cell. DataError if a split has none."""
+    """Return the rows that have no missing cell. DataError if a split has no such row."""
     return held._replace(splits=drop_holes(dataset_of(held.about, held.splits)).splits)
 
 
 def facts_of(dataset: Dataset) -> RowsFacts:
-    """Facts of the rows of a data set."""
+    """Return the facts of the rows of a data set."""
     d, (x, y) = dataset, dataset.train[:2]
     return RowsFacts(
         d.name,
@@ -155,7 +157,7 @@ def facts_of(dataset: Dataset) -> RowsFacts:
 
 
 def dataset_of(about: RowsFacts, splits: Mapping[str, Split]) -> Dataset:
-    """The data set with these facts and rows."""
+    """Return the data set with these facts and rows."""
     d, schema = about, tuple(Column(*column) for column in about.schema)
     return Dataset(
         d.name, dict(splits), d.task, d.class_names, d.columns, (), d.scale, d.shift, d.ignore, schema, facts=d.facts
@@ -163,7 +165,7 @@ def dataset_of(about: RowsFacts, splits: Mapping[str, Split]) -> Dataset:
 
 
 def two_rows(about: RowsFacts) -> Split:
-    """Two rows of zeros, which show the form of rows where none are at hand."""
+    """Return two rows of zeros, which show the form of rows where there are no real ones."""
     x, y = (torch.zeros((2, *shape), dtype=codec.DTYPES[dtype]) for dtype, shape in (about.x, about.y))
     return Split(x, y, weight=torch.ones(2) if about.weighted else None)
 
@@ -177,9 +179,9 @@ def write_stored(path: Path, dataset: Dataset, splits: Mapping[str, Split]) -> N
 
 
 def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}) -> NodeRows:
-    """Read the rows of a node's or a server's file, raw. DataError, ConfigError for a file that cannot be used.
+    """Read the raw rows of a node's or a server's file. DataError or ConfigError for a file that cannot be used.
 
-    ``form``: how this file is written, by `OF_THE_FILE`; nobody is told.
+    ``form``: format of this file, by `OF_THE_FILE`. It is not disclosed.
     """
     if path.suffix == SUFFIX:
         if not path.exists():
@@ -219,16 +221,16 @@ def read_rows(path: Path, config: ExperimentConfig, form: Mapping[str, str] = {}
 
 
 def digest_of(path: Path) -> str:
-    """Return a digest of the bytes of a node's file; of a folder, of those of all its files in the order of their names.
+    """Return a digest of the bytes of a node's file, or of all files of a folder in the order of their names.
 
-    Nothing that an experiment says changes it: judgements of any rows of it, read in any way, may tell of the same people.
+    An experiment cannot change it. Judgements of any rows of the file, however read, may concern the same people.
     """
     files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
     return fingerprint(map(sha256, files))
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a source that its node tells: of the reading, what all parties know."""
+    """Return the facts of a source that its node discloses. Of the reading these are only what all parties know."""
     found = {key: value for key, value in facts.items() if key in TOLD}
     if "reading" in found:
         shared = Reading.from_json(found.pop("reading")).shared()
@@ -237,7 +239,10 @@ def told(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_names(held: NodeRows, names: Collection[str]) -> NodeRows:
-    """Rows that tell only these names of classes and categories: cells with others count as missing, rows of other classes are left out."""
+    """Return rows that tell only these names of classes and categories.
+
+    Cells with another category count as missing. Rows of another class are left out.
+    """
     about, splits = held.about, dict(held.splits)
     schema = tuple((column, tuple(name for name in known if name in names)) for column, known in about.schema)
     for j, ((_, mine), (_, kept)) in enumerate(zip(about.schema, schema, strict=True)):
@@ -252,7 +257,7 @@ def with_names(held: NodeRows, names: Collection[str]) -> NodeRows:
 
 
 def of_classes(split: Split, places: Tensor) -> Split:
-    """The rows whose class has a place, with its place."""
+    """Return the rows whose class has a place, labelled with that place."""
     y = places[split.y]
     kept = split.take((y >= 0).nonzero().flatten().numpy())
     return kept._replace(y=places[kept.y])
@@ -268,7 +273,10 @@ MUST_AGREE = {
 
 
 def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
-    """Facts of all rows: classes and categories of all parties, in order. DataError if two parties' rows do not go together."""
+    """Return the facts of all rows, with the classes and categories of all parties in order.
+
+    DataError if two parties' rows do not fit.
+    """
     first, *others = facts
     known = facts[first]
     for name in others:
@@ -285,7 +293,7 @@ def agreed(facts: Mapping[str, RowsFacts]) -> RowsFacts:
 
 
 def check_alike(first: str, known: RowsFacts, name: str, other: RowsFacts) -> None:
-    """Refuse rows of two parties that do not go together, with a DataError."""
+    """Raise DataError if the rows of two parties do not fit together."""
     columns = [[column for column, _ in facts.schema] for facts in (known, other)]
     if columns[0] != columns[1]:
         odd = sorted({*columns[0]} ^ {*columns[1]})
@@ -306,13 +314,13 @@ def check_alike(first: str, known: RowsFacts, name: str, other: RowsFacts) -> No
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it."""
+    """Return a value in the form that an error shows."""
     form = isinstance(value, tuple) and value[1:] and isinstance(value[1], tuple)
     return f"{value[0]} of shape {value[1]}" if form else f"{list(value) if isinstance(value, tuple) else value}"
 
 
 def joined(mine: tuple[str, ...], theirs: tuple[str, ...], classes: bool) -> tuple[str, ...]:
-    """The names of both, in the order that one file with all rows would give them; names that agree stay as they are."""
+    """Return the names of both, in the order of one file with all rows. Names that are equal stay as they are."""
     if mine == theirs:
         return mine
     both = {*mine, *theirs}
@@ -323,7 +331,7 @@ def joined(mine: tuple[str, ...], theirs: tuple[str, ...], classes: bool) -> tup
 
 
 def coded(held: NodeRows, about: RowsFacts) -> dict[str, Split]:
-    """A party's rows coded by the classes and categories that all agreed on, without their numbers in its file."""
+    """Return a party's rows coded by the agreed classes and categories, without their numbers in its file."""
     splits, own = {name: split._replace(row=None) for name, split in held.splits.items()}, held.about
     if about.task == "classes" and own.class_names != about.class_names:
         places = torch.tensor([about.class_names.index(name) for name in own.class_names])
@@ -336,7 +344,7 @@ def coded(held: NodeRows, about: RowsFacts) -> dict[str, Split]:
 
 
 def recoded(x: Tensor, column: int, places: Tensor) -> Tensor:
-    """Codes of a column -> their places among the agreed ones; missing cells stay."""
+    """Replace the codes of a column by their places among the agreed ones. Missing cells stay."""
     x = x.clone()
     there = ~torch.isnan(x[:, column])
     x[there, column] = places[x[there, column].long()]

@@ -1,4 +1,4 @@
-"""A run at a node that holds rows: its own set-up, its state, and how a request looks to its policy."""
+"""A run at a node that holds rows: its set-up, its state, and a request as its policy sees it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from fedatlas.wire.policy import Asked
 
 
 class NodeRowsRun:
-    """One run at this node. ``digest``: of its agreement and of what round 0 settled. ``rows``: fingerprint of its rows."""
+    """One run at this node.
+
+    ``digest``: of its agreement and the outcome of round 0. ``rows``: fingerprint of its rows.
+    """
 
     def __init__(self, bundle: Bundle, agreed: AgreedRun, setup: RowsSetup, kept: KeptRun, held: NodeRows) -> None:
         digest = run_digest(kept.agreement, kept.setup)
@@ -53,7 +56,7 @@ class NodeRowsRun:
         how = self.setup.bench.protection
         self.private = how is not None
         rows, algorithm = len(splits["train"].y), self.setup.algorithm
-        self.share = share_of(algorithm, rows, setup.examples) if self.private else 0.0  # of what a masked mean weighs
+        self.share = share_of(algorithm, rows, setup.examples) if self.private else 0.0  # share in a masked mean
         keys = NodeKeys.of(bundle, agreed, digest, how, folder)
         sizes = {self.number: len(splits["train"].y)}
         worth = Worth(frozenset(setup.worth), setup.most)
@@ -66,7 +69,7 @@ class NodeRowsRun:
         self.half = PartyHalf(self.setup.bench, executor, self.state.party, sizes, self.config.seed, keys, expected)
 
     def asked(self, request: Request) -> Asked:
-        """A request as the policy sees it. ProtocolError if the experiment draws other nodes for this round."""
+        """Return a request as the policy sees it. ProtocolError if the experiment draws other nodes for this round."""
         local, n = self.setup.bench.local, self.half.sizes[self.number]
         least = self.setup.bench.network.least
         examples = examples_of(request.budget or local.budget, n, local.batch_size, least, local.merge) if n else 0
@@ -84,9 +87,10 @@ class NodeRowsRun:
         )
 
     def _rows(self, what: str, examples: int) -> dict[str, int]:
-        """Of how many rows an answer is made, at least that count and at most that do not; of training, those of its steps.
+        """Return the number of rows in an answer: at least those that count, and at most those that do not.
 
-        Under masks one of few rows is hidden in a sum, unless weights make fewer than half of the node's rows count.
+        Training uses the rows of its steps. Under masks an answer of few rows is hidden in a sum, unless weights make
+        fewer than half of the node's rows count.
         """
         task = self.setup.bench.tasks(self.number).get(what)
         if isinstance(task, Question) and task.data != "own" and what != JUDGE:
@@ -98,7 +102,7 @@ class NodeRowsRun:
         return {"rows": max(made - light, 0), "light": light}
 
     def _cohort(self, request: Request) -> tuple[int, ...]:
-        """The nodes of an ask: those that this node signs for under masks, else those that the experiment draws."""
+        """Return the nodes of an ask: under masks those that this node signs for, else those that the experiment draws."""
         session = self.half.sessions.get(self.number)
         if (signed := cohort_of(request, self.setup.bench.protection, session)) is not None:
             return signed
@@ -112,18 +116,21 @@ class NodeRowsRun:
         return drawn
 
     def summed(self, request: Request) -> tuple[str, ...]:
-        """The nodes in whose masks an answer to a masked ask is hidden: those who shared; those of the ask where that is not known."""
+        """Return the nodes whose masks hide the answer to a masked ask.
+
+        These are the nodes that shared keys, or the nodes of the ask if that is not known.
+        """
         how, session = self.setup.bench.protection, self.half.sessions.get(self.number)
         told = (request.word or {}).get(SESSION)
         shared = cohort_of(request._replace(what=WORK, message=told or {}), how, session) if told and session else None
         return tuple(self.agreed.agreement.names[k] for k in (self._cohort(request) if shared is None else shared))
 
     def add_own_part(self, folder: Path) -> None:
-        """Nothing is added to what the server sends."""
+        """Add nothing to the files of the server."""
 
 
 def cohort_of(request: Request, protection: Protection | None, session: Any) -> tuple[int, ...] | None:
-    """Return the nodes that this node signs for, or whose sum it helps to open; None if a request does not tell."""
+    """Return the nodes that this node signs for, or whose sum it helps to open. None if a request does not tell."""
     protocol = None if protection is None else protection.protocol
     if protocol is None or protocol.cohort is None:
         return None

@@ -1,7 +1,7 @@
-"""The set-up of a run as the server has it, without rows, and as a node has it, with its own: one federation seen from two ends.
+"""The set-up of a run at both ends: the server's has no rows, a node's has its own rows.
 
-Both run the functions that a simulation runs. Sums over all rows come from a `Learner`: the server's asks the nodes and writes
-down the sums; a node's reads them there, so that it gets the same constants by the same operations.
+Both call the functions that a simulation calls. Sums over all rows come from a `Learner`. The server's asks the nodes
+and writes down the sums. A node's reads them there, so it gets the same constants by the same operations.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SUMMARIES = {
 """Questions about a node's rows, by name. Rows of each class are not among them."""
 
 AskAll = Callable[[Summary, Message], Sequence[Numbers]]
-"""Returns the answers of the nodes to a question, which is the one that is due, in their order."""
+"""Return the answers of the nodes to the question that is due, in their order."""
 
 
 class LearntSum(NamedTuple):
-    """The sum of all nodes' answers to a question, and the bytes that it took."""
+    """The sum of all nodes' answers to a question, and its size in bytes."""
 
     name: str
     sum: Mapping[str, Any]
@@ -52,7 +52,10 @@ class LearntSum(NamedTuple):
 
 
 def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
-    """Return the server's `Learn`: it asks the nodes for sums that ``totals`` do not hold yet, and adds them there."""
+    """Return the server's `Learn`.
+
+    It asks the nodes for sums that ``totals`` does not hold yet, and adds them to it.
+    """
     known = iter(list(totals))
 
     def learn(summary: Summary, message: Message) -> Learnt:
@@ -69,7 +72,10 @@ def asking(ask_all: AskAll, totals: list[LearntSum]) -> Learn:
 def replayed(
     about: RowsFacts, totals: Iterable[LearntSum], end: Callable[[Summary, Message], Any] | None = None
 ) -> Learn:
-    """Return a node's `Learn`: the server's sums, in the order in which they were asked for. ``end`` is asked after the last one."""
+    """Return a node's `Learn`: the server's sums in the order of their questions.
+
+    ``end`` is called with the question that follows the last one.
+    """
     told, none = iter(totals), HeldRows(two_rows(about), np.arange(0))
 
     def learn(summary: Summary, message: Message) -> Learnt:
@@ -85,7 +91,10 @@ def replayed(
 
 
 def formed(total: Numbers, like: Numbers) -> bool:
-    """Whether a sum has the names, types and shapes of an answer. A count is at least 0, and fits into 64 bits."""
+    """Return whether a sum has the names, types and shapes of an answer.
+
+    A count is at least 0 and fits into 63 bits.
+    """
     return total.keys() == like.keys() and all(_formed(total[name], one) for name, one in like.items())
 
 
@@ -96,7 +105,7 @@ def _formed(x: Any, like: Any) -> bool:
 
 
 def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
-    """A sum that was written down. ProtocolError if it is of another question."""
+    """Return a recorded sum. ProtocolError if it belongs to another question."""
     if total is None or total.name != summary.name:
         name = total.name if total else "nothing"
         raise ProtocolError(f"the sums of '{name}' came where those of '{summary.name}' were due.")
@@ -104,14 +113,14 @@ def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
 
 
 class _Due(Exception):
-    """The question that comes next."""
+    """Carries the question that comes next."""
 
     def __init__(self, summary: Summary, message: Message) -> None:
         self.question = summary, message
 
 
 def due(summary: Summary, message: Message) -> None:
-    """End a set-up with the question that comes next."""
+    """Stop a set-up at the question that comes next."""
     raise _Due(summary, message)
 
 
@@ -123,7 +132,10 @@ def question_due(
     clients: int,
     totals: Sequence[LearntSum],
 ) -> tuple[Summary, Message] | None:
-    """Return the question of round 0 that comes after ``totals``; None after the last. A node asks itself what the server may ask."""
+    """Return the question of round 0 that comes after ``totals``, or None after the last.
+
+    So a node knows what the server may ask.
+    """
     told = iter(totals)
     try:
         node_holdings(whole, about, splits, number, clients, replayed(about, told, due))
@@ -142,17 +154,20 @@ def answered(summary: Summary, message: Message, split: Split) -> Numbers:
 
 
 def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:
-    """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's rows to judge by."""
+    """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's test rows."""
     empty = two_rows(about)
     unseen = empty._replace(weight=None) if whole.mechanisms else empty  # nodes judge; under masks all rows count alike
     dataset = dataset_of(about, {"train": empty, "test": unseen if test is None else test})
-    counts = tuple(np.broadcast_to(np.arange(1), n) for n in sizes.values())  # as long as its rows, and 8 bytes
+    counts = tuple(np.broadcast_to(np.arange(1), n) for n in sizes.values())  # an array of n rows that takes 8 bytes
     partition = Partition(counts, info={"names": list(sizes)}, counted=True)
     return assemble(holdings(whole, dataset, partition, of_one(-1, len(sizes)), learn))
 
 
 def plan_of(whole: Checked) -> Plan:
-    """Return how each node trains: the same step everywhere, so that bits are equal; cores as this machine has them."""
+    """Return how each node trains.
+
+    The step is the same at all nodes, so that bits are equal; cores depend on the machine.
+    """
     e, why = whole.config.engine, "each node trains in its own process"
     step = "loop" if e.name == "loop" else e.plan if e.plan in {"tuned", "native"} else "program"
     return Plan(e.name, step, 1, 1, machine.cores(), e.precision, "cpu", why)
@@ -161,27 +176,30 @@ def plan_of(whole: Checked) -> Plan:
 def node_setup(
     whole: Checked, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
 ) -> Setup:
-    """Make a node's set-up: its rows under its number, and no others."""
+    """Make a node's set-up, with only its rows, under its number."""
     return assemble(node_holdings(whole, about, splits, number, clients, learn), alone=True)
 
 
 def node_holdings(
     whole: Checked, about: RowsFacts, splits: Mapping[str, Split], number: int, clients: int, learn: Learn
 ) -> Holdings:
-    """The federation as one of its nodes knows it."""
+    """Return the federation as one of its nodes knows it."""
     train = splits["train"]
-    held = {"test": train.take(np.arange(min(1, len(train.y)))), **splits}  # what a row looks like
+    held = {"test": train.take(np.arange(min(1, len(train.y)))), **splits}  # at least the form of a row
     partition = of_one(number, clients, len(train.y))
     return holdings(whole, dataset_of(about, held), partition, partition, learn)
 
 
 def of_one(number: int, clients: int, rows: int = 0) -> Partition:
-    """A partition of so many rows, which one client holds."""
+    """Return a partition in which one client holds this many rows."""
     return Partition(tuple(np.arange(rows if k == number else 0) for k in range(clients)))
 
 
 def holdings(whole: Checked, dataset: Dataset, partition: Partition, rows: Partition, learn: Learn) -> Holdings:
-    """The federation as `setup.assembly.share_out` makes it of a whole data set. ``rows``: those that are here."""
+    """Return the federation that `setup.assembly.share_out` makes of a whole data set.
+
+    ``rows``: those that are here.
+    """
     check_classes(whole.algorithm, dataset)
     prepared, how = prepare(whole.config, dataset, rows, learn)
     facts = described(whole.algorithm, len(partition.clients), whole.config.seed)

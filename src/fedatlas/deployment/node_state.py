@@ -1,10 +1,10 @@
 """A node's state of a run on its disk: nothing is lost or counted twice, whichever process dies.
 
-    state.bin          what it keeps as of the last round that landed: {round, state, ended}
-    pending/NNN.bin    one file an ask of the round that is under way: {place, digest, asked, left, reply, state afterwards}
+    state.bin          state after the last landed round: {round, state, ended}
+    pending/NNN.bin    one file per ask of the current round: {place, digest, asked, left, reply, state afterwards}
 
-The file of an ask is on the disk before its reply leaves. The same ask gets the same bytes again; another one of that number is
-refused. A commit makes the last state afterwards the one that stands, or forgets it where this node did not count.
+The file of an ask is on the disk before its reply leaves. The same ask gets the same bytes again. Another ask of that
+number is refused. A commit keeps the last state afterwards, or drops it if this node did not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedatlas.wire.messages import Place, Work
 
 
 class StoredReply(NamedTuple):
-    """A reply that was given. ``left``: the fields of its line in the audit log, which leave again with it."""
+    """A reply that was given. ``left``: the fields of its line in the audit log, which are sent again with it."""
 
     digest: str
     work: Work
@@ -39,10 +39,10 @@ class NodeState:
     def __init__(self, folder: Path, client: int) -> None:
         self.folder, self.client = folder, client
         self.party = PartyState()
-        self.round = -1  # the last that landed here
-        self.place = (0, 0)  # (round, attempt) under way
+        self.round = -1  # the last round that landed here
+        self.place = (0, 0)  # the current (round, attempt)
         self.replies: dict[Place, StoredReply] = {}
-        self.asked: list[Request] = []  # what another process answered in this attempt, without content
+        self.asked: list[Request] = []  # answered by an earlier process in this attempt, without content
         self._load()
         self.broken = (
             self.place if self.replies else None
@@ -68,7 +68,7 @@ class NodeState:
                 self.party.put(self.client, kept["state"])
 
     def known(self, place: Place, digest: str) -> StoredReply | None:
-        """Return the reply that this ask was given already. ProtocolError if it cannot be asked here and now."""
+        """Return the reply already given to this ask, if any. ProtocolError if it cannot be asked now."""
         at, attempt, _ = place
         if kept := self.replies.get(place):
             if kept.digest != digest:
@@ -84,7 +84,7 @@ class NodeState:
         return None
 
     def keep(self, place: Place, reply: StoredReply, request: Request) -> StoredReply:
-        """Write a reply and the state after it, before the reply leaves."""
+        """Write a reply, and the state after it, before the reply leaves."""
         import torch
 
         bare = request._replace(message={}, anchor=None, word=None if request.word is None else {})
@@ -103,7 +103,7 @@ class NodeState:
         return reply
 
     def commit(self, round: int, counted: bool) -> None:
-        """Land a round. A verdict that comes again changes nothing."""
+        """Land a round. A repeated verdict changes nothing."""
         if round <= self.round:
             return
         here = round == self.place[0]
@@ -119,7 +119,7 @@ class NodeState:
         self.replies.clear()
 
     def _drop(self) -> None:
-        """Forget the work since the last commit: it did not count."""
+        """Drop the work since the last commit, which did not count."""
         if self.place[0] > self.round:
             self.party.drop()
         if self.replies:
@@ -128,7 +128,7 @@ class NodeState:
 
 
 def same_rows(known: str, found: str) -> str:
-    """Return the fingerprint of a node's rows. DataError if the run began with another one."""
+    """Return the fingerprint of a node's rows. DataError if the run began with other rows."""
     if known not in {"", found}:
         raise DataError("its rows are not those that the run began with: put the original file back.")
     return found
