@@ -1,6 +1,6 @@
-"""Parties that hold columns, as the server knows them: counts, and a host that drives their trees over the nodes' streams.
+"""The server's view of parties that hold columns: counts, and a host that grows their trees over the nodes' streams.
 
-A tree needs every party: the run waits for one that is gone, up to the deadline.
+A tree needs every party. If one is absent, the run waits for it up to the deadline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The nodes as the server's main thread sees them: their presence, their messages, questions to all. Above `wire.listener`."""
+"""The nodes in the server's main thread: who is connected, their messages, and questions to all.
+
+Built on `wire.listener`.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,25 @@ from fedatlas.wire.messages import NodeHello, Refusal, TrainerLost, TrainerReady
 
 AnswerRecord = TypeVar("AnswerRecord")
 Stop = Callable[[], None]
-"""Raises where the run is to end."""
-GRACE = 3.0  # seconds that a node may take to come back before a round goes on without it
-STEP = 0.25  # seconds after which somebody who waits looks whether the run is to end
+"""Raises an error if the run must end."""
+GRACE = 3.0  # seconds that a node may take to reconnect before a round goes on without it
+STEP = 0.25  # seconds after which a waiting call checks whether the run must end
 
 
 class Nodes:
-    """Takes the events of the streams, in one thread."""
+    """Handles the events of the streams, in one thread."""
 
     def __init__(self, listener: Listener, stop: Stop = lambda: None) -> None:
         self.listener, self.stop = listener, stop
-        self.there: set[str] = set()  # whose trainer is ready
-        self.gone: dict[str, str] = {}  # who was there and is not: why
-        self.since: dict[str, float] = {}  # when it went
+        self.there: set[str] = set()  # nodes whose trainer is ready
+        self.gone: dict[str, str] = {}  # nodes that were there and left: why
+        self.since: dict[str, float] = {}  # when they left
 
     def next(self, until: float | None) -> Event | None:
-        """Return the next event; None at ``until`` (`time.monotonic`). ListenerDied where none can come any more."""
+        """Return the next event, or None at ``until`` (`time.monotonic`).
+
+        ListenerDied if the listener can send no more.
+        """
         while True:
             self.stop()
             left = STEP if until is None else min(until - time.monotonic(), STEP)
@@ -51,15 +57,15 @@ class Nodes:
             self.since[name] = time.monotonic()
 
     def lost(self, name: str) -> str:
-        """The reason for giving up a node; "" for one that is there, or that left a moment ago and may come back."""
+        """Return why a node is given up, or "" while it is there or may still come back."""
         return self.gone.get(name, "") if time.monotonic() - self.since.get(name, 0.0) > GRACE else ""
 
     def send(self, name: str, message: Any, most: int = 0) -> bool:
-        """Send a record to a node; return whether it is on its way. ``most``: bytes of its answer, where that is a large one."""
+        """Send a record to a node. Return whether it was sent. ``most``: bytes of its answer, if that is large."""
         return name in self.there and self.listener.send(name, message, most)
 
     def wait_for(self, names: Collection[str], seconds: float) -> None:
-        """Wait until all are there. TransportError that names the nodes that are not."""
+        """Wait until all are there. TransportError that names the missing nodes."""
         until = time.monotonic() + seconds
         while not {*names} <= self.there:
             if self.next(until) is None:
@@ -73,7 +79,10 @@ class Nodes:
         seconds: float,
         refuse: Callable[[str, str], Exception],
     ) -> dict[str, AnswerRecord]:
-        """Ask nodes, and again those that come back, until all have sent a record of ``kind``. Raises the error of ``refuse``."""
+        """Ask nodes until all have sent a record of ``kind``.
+
+        Nodes that reconnect are asked again. Raises the error of ``refuse``.
+        """
         found: dict[str, AnswerRecord] = {}
         for name, question in questions.items():
             self.send(name, question)
@@ -99,6 +108,6 @@ class Nodes:
 
 
 def address_of(message: Any) -> tuple[Any, Any]:
-    """The run, and the number of the question, that a record names."""
+    """Return the run, and the number of the question, that a record names."""
     held = message._asdict()
     return held.get("run"), held.get("index")

@@ -1,8 +1,8 @@
 """The link between the server half and the nodes: requests and replies over their streams.
 
-What makes it survive: a journal line on the disk says who closed an ask before the round goes on with it, so that a round that is
-driven again after a crash takes the replies it took; the verdict of a round (who counted) stands in the checkpoint that lands it,
-and is told with every request until the node has said that it knows.
+It survives crashes in two ways. Before the round goes on, a journal line on the disk records whose replies closed an
+ask. A round that is repeated after a crash takes the same replies. The verdict of a round (who counted) is in the
+checkpoint that lands it. It is sent with every request until the node confirms it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from fedatlas.wire.messages import (
 )
 
 CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
-BEGUN = -1  # in the place of an ask's number: the attempt was begun
-TOLD = 3  # times that a node may be told a run anew during one ask
-REPLY = 4  # a reply may have so many times the bytes of its request, and what any message may
-LOOK = 0.5  # seconds after which somebody who waits looks who has been gone for too long
+BEGUN = -1  # stands for an ask's number: the attempt began
+TOLD = 3  # times that a node may be sent a run again during one ask
+REPLY = 4  # a reply may be this many times as long as its request, plus the limit of any message
+LOOK = 0.5  # seconds after which a waiting ask looks for nodes that have been gone too long
 StartMessage = Callable[[int, int], RunStart]
-"""(number of a node, the last round that landed) -> the message that sets it up."""
+"""(number of a node, the last landed round) -> the message that sets the node up."""
 
 
 class TooFew(FedatlasError):
@@ -69,7 +69,7 @@ class TooFew(FedatlasError):
 
 
 class AskJournal:
-    """The journal of the replies that closed each ask, and of the attempts at a round that was restarted."""
+    """The journal of the replies that closed each ask, and of the attempts at a restarted round."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,22 +79,22 @@ class AskJournal:
             self.known[place[0], place[1], place[2]] = tuple(who)
 
     def close(self, place: Place, who: Collection[int]) -> None:
-        """Write down the replies to an ask; they are on the disk when this returns."""
+        """Write down whose replies closed an ask. The line is on the disk when this returns."""
         if place not in self.known:
             self.known[place] = tuple(sorted(who))
             append(self.path, json.dumps([*place, sorted(who)]))
 
     def attempt(self, round: int) -> int:
-        """The last attempt at a round."""
+        """Return the last attempt at a round."""
         return max((place[1] for place in self.known if place[0] == round), default=0)
 
     def forget(self, round: int) -> None:
-        """Forget the rounds up to this one, which have landed: their asks are not repeated."""
+        """Forget all rounds up to this one. They have landed, so their asks are not repeated."""
         self.known = {place: who for place, who in self.known.items() if place[0] > round}
 
 
 class NodesLink:
-    """The link. ``begin`` makes the message for a node that comes back without the run."""
+    """The link. ``begin`` makes the message for a node that reconnects without knowing the run."""
 
     def __init__(
         self,
@@ -106,16 +106,16 @@ class NodesLink:
         begin: StartMessage,
         event: Callable[[RunEvent], None] = lambda event: None,
     ) -> None:
-        self.event = event  # tells those who watch
-        self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds that its replies took
+        self.event = event  # informs the watchers
+        self.seconds: dict[int, dict[str, float]] = {}  # round -> node -> seconds until its replies came
         self.run, self.names, self.nodes, self.rules = run, list(names), nodes, rules
         self.agreed = ""  # digest of the run
         self.folder, self.begin = folder, begin
         without_torn_line(folder / ANSWERS)
         self.closed = AskJournal(folder / CLOSED)
-        self.work: dict[int, Work] = {}  # of the replies of the ask under way
-        self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that not everybody has acknowledged: who counted
-        self.acknowledged: dict[int, int] = {}  # client -> the last round that it said has landed
+        self.work: dict[int, Work] = {}  # of the replies to the current ask
+        self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that some node has not acknowledged: who counted
+        self.acknowledged: dict[int, int] = {}  # client -> the last round that it reported as landed
         self.check: Callable[[Request, Reply, Work], str] = lambda request, reply, work: unlikely(reply, work)
         self.whole = self.patient = (
             False  # whether an ask needs all nodes, and waits for those that are gone (`together`)
@@ -123,13 +123,16 @@ class NodesLink:
         self.most = 0  # bytes of a reply, where they do not follow from those of its request
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
-        """Yield replies as they come; none of a node that is lost, refuses, or sends a reply that cannot be used."""
+        """Yield replies as they come, except from a node that is lost, refuses, or sends an unusable reply."""
         ask = _OpenAsk(self, requests)
         yield from ask.replies()
 
     @contextlib.contextmanager
     def together(self, *, patient: bool) -> Iterator[None]:
-        """Inside, an ask is answered by all nodes or raises TooFew. ``patient``: it waits for those that are gone, too."""
+        """Within this context, all nodes answer an ask, or TooFew is raised.
+
+        With ``patient`` it also waits for absent nodes.
+        """
         self.whole, self.patient = True, patient
         try:
             yield
@@ -137,16 +140,16 @@ class NodesLink:
             self.whole = self.patient = False
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
-        """Note the verdict, which is told once the round has landed (`landed`)."""
+        """Note the verdict. It is sent once the round has landed (`landed`)."""
         self.verdicts.setdefault(round, tuple(sorted(counted)))
 
     def told(self, client: int) -> Verdicts:
-        """The verdicts that a node has not acknowledged."""
+        """Return the verdicts that a node has not acknowledged."""
         after = self.acknowledged.get(client, -1)
         return tuple((at, client in who) for at, who in sorted(self.verdicts.items()) if at > after)
 
     def landed(self, number: int) -> None:
-        """Tell all nodes that are there."""
+        """Send the verdicts to all connected nodes."""
         self.closed.forget(number)
         for k, name in enumerate(self.names):
             self.nodes.send(name, RoundVerdicts(self.run, self.told(k)))
@@ -165,13 +168,13 @@ class NodesLink:
 
 
 def without_torn_line(path: Path) -> None:
-    """Cut off what a full disk or a kill left of a last line."""
+    """Cut off an incomplete last line, which a full disk or a kill may leave."""
     if path.exists() and not (data := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
 class _OpenAsk:
-    """One ask on its way."""
+    """One ask under way."""
 
     def __init__(self, link: NodesLink, requests: Sequence[Request]) -> None:
         self.link, self.nodes, self.what = link, link.nodes, requests[0].what
@@ -185,15 +188,15 @@ class _OpenAsk:
         self.began = time.monotonic()
         self.answered: set[int] = set()
         self.lost: dict[int, str] = {}
-        self.dropped = ""  # why a round of several questions cannot be answered any further by one of them
+        self.dropped = ""  # why one node cannot continue a round of several questions
         if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
             link.closed.close((*self.place[:2], BEGUN), ())
-        self.begun: Counter[int] = Counter()  # by node: how often it was told the run again
-        self.known = link.closed.known.get(self.place)  # driven again: exactly these replies were taken
+        self.begun: Counter[int] = Counter()  # per node: how often it was sent the run again
+        self.known = link.closed.known.get(self.place)  # if repeated: exactly these replies were taken
         self.due = {*self.requests} if self.known is None else {*self.known} & {*self.requests}
         least = len(requests) if link.whole else min(link.rules.minimum, len(requests))
         self.needed = least if self.known is None else len(self.known)
-        self.refused = False  # whether a node did, and not for want of its keys
+        self.refused = False  # whether a node refused for another reason than lost keys
         link.work = {}
 
     def replies(self) -> Iterator[Reply]:
@@ -221,7 +224,7 @@ class _OpenAsk:
         self.link.closed.close(self.place, self.answered)
 
     def _lose_gone(self) -> None:
-        """Give up nodes that are gone, as long as enough are left."""
+        """Give up absent nodes while enough others are left."""
         hurried = self.known is None and self.link.rules.on_loss == "continue" and not self.link.patient
         for k in sorted(self.due) if hurried else ():
             why = self.nodes.lost(self.link.names[k])
@@ -281,7 +284,7 @@ class _OpenAsk:
         return reply
 
     def _give_up(self, k: int) -> None:
-        """Lose a node that did not reply in time; the next ask does not wait as long for one that is not there."""
+        """Give up a node that did not reply in time. If it is absent, the next ask waits less for it."""
         why, name = f"no reply within {self.link.rules.deadline:g} s", self.link.names[k]
         if name not in self.nodes.there:
             self.nodes.gone.setdefault(name, why)
@@ -305,7 +308,7 @@ class _OpenAsk:
 
 
 def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:
-    """Read the reply in a message. TransportError if it is of another ask, party or run."""
+    """Read the reply in a message. TransportError if it belongs to another ask, party or run."""
     if said.digest != digest:
         raise TransportError("it answers another request")
     reply: Reply = decoded(Reply, said.body)
@@ -315,7 +318,7 @@ def read_reply(request: Request, digest: str, said: TaskReply) -> Reply:
 
 
 def misshapen(update: Update, model: Mapping[str, Any] | None) -> str:
-    """The reason why an update cannot be added up: not finite, or other tensors than the model. "" for one that can."""
+    """Return why an update cannot be added up, or "" if it can: it is not finite, or has other tensors than the model."""
     for part, value in update.items():
         if isinstance(value, Tree) and model and part != "buffers":
             odd = [name for name in value if name not in model or value[name].shape != model[name].shape]

@@ -1,11 +1,12 @@
-"""The answers that a node has helped to open, in all its runs. The same answer is not opened again in the sum of other nodes.
+"""The answers that a node has helped to open, in all its runs. An answer is not opened again in a sum with other nodes.
 
-Two sums that hold the same answers but for one node's show that node's answer. So before its shares leave, a node writes down a digest
-of the answer that lies under the masks, and who is in the sum. Only its own key (``opened.key``) tells which answer a digest is of.
-Two algorithms may share a part of their answers, so each part is an answer, too. Judgements of two models, or of two shares of the
-rows, tell of the same people, so all of one file count as one answer (`node_rows.digest_of`).
+If two sums hold the same answers except that of one node, their difference is that node's answer. So before its shares
+leave, a node writes down a digest of the answer under the masks, and who is in the sum. Only its private key
+(``opened.key``) tells to which answer a digest belongs. Two algorithms may share a part of their answers, so each part
+counts as an answer too. Judgements of two models, or of two shares of the rows, concern the same people, so all
+judgements on one file count as one answer (`node_rows.digest_of`).
 
-    opened.jsonl   {answer, weights, nodes} a line, of every sum and its parts
+    opened.jsonl   one line {answer, weights, nodes} for every sum and its parts
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ROWS = (
 
 
 class OpenedAnswers:
-    """The sums of one node."""
+    """The sums that one node has helped to open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.known = folder, dict[str, tuple[str, tuple[str, ...]]]()
@@ -59,15 +60,16 @@ class OpenedAnswers:
         source: str = "",
         plain: Collection[str] = (),
     ) -> None:
-        """Write down that the answer of a session is opened in the sum of these nodes. ``source``: digest of the file that it judges on.
+        """Write down that the answer of a session is opened in the sum of these nodes.
 
-        PrivacyError if it was opened before in another sum, unless the node's policy says ``repeat``, or lets the answer leave without
-        masks, too (``plain``: such tasks).
+        PrivacyError if it was opened before in another sum. This is allowed if the node's policy has ``repeat``, or if
+        the task is in ``plain``, whose answers may also leave without masks. ``source``: digest of the file that it
+        judges on.
         """
         made = (session or {}).get(MADE)
         if not made:
             raise PrivacyError("a sum is to be opened in which this node has no answer: refused.")
-        if not made["answer"] or made["what"] in plain:  # of zeros, or no secret
+        if not made["answer"] or made["what"] in plain:  # an answer of zeros, or no secret
             return
         judging, who = made["what"] == JUDGE, tuple(sorted(nodes))
         opened = {source: made["weights"]} if judging else {made["answer"]: made["weights"], **made["parts"]}

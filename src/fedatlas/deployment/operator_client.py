@@ -1,4 +1,7 @@
-"""An operator's end: submits an experiment, shows what happens, fetches the run's directory. Only submitting imports torch."""
+"""An operator's end: submits an experiment, shows its events, fetches the run's directory.
+
+Only submitting imports torch.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,12 @@ from fedatlas.wire.messages import (
     WatchRun,
 )
 
-PATIENCE = 600.0  # seconds that a server may be away while a run is watched
+PATIENCE = 600.0  # seconds that a watched run's server may be unreachable
 Say = Callable[[str], None]
 
 
 class ServerAway(NamedTuple):
-    """The server cannot be reached for now. It is yielded among the events of a run."""
+    """The server cannot be reached at present. It is yielded among the events of a run."""
 
 
 def silent(text: str) -> None:
@@ -48,19 +51,22 @@ def silent(text: str) -> None:
 
 
 def to_stderr(text: str) -> None:
-    """Write a line to standard error; what others said in it moves no cursor."""
+    """Write a line to standard error. Control characters in it are replaced."""
     sys.stderr.write("".join(c if c.isprintable() or c == "\n" else " " for c in text) + "\n")
 
 
 def ask_server(bundle: Bundle, asked: Any) -> Any:
-    """The one answer of the server."""
+    """Return the single answer of the server."""
     return next(call(bundle, asked))
 
 
 def submit(
     bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str], patience: float = 0
 ) -> str:
-    """Sign a run and submit it; return its name. ``patience``: seconds to wait for a server that is not there yet."""
+    """Sign and submit a run, and return its name.
+
+    ``patience``: seconds to wait for a server that is not running yet.
+    """
     submission = signed_submission(bundle, experiment, overrides, nodes)
     until = time.monotonic() + patience
     while True:
@@ -75,7 +81,10 @@ def submit(
 def signed_submission(
     bundle: Bundle, experiment: Path | None, overrides: Sequence[str], nodes: Sequence[str]
 ) -> Submission:
-    """Return the submission of an experiment, resolved here and signed with the operator's key; a second call names another run."""
+    """Return the submission of an experiment, resolved here and signed with the operator's key.
+
+    Each call names a new run.
+    """
     from fedatlas.config import read  # with torch, which the other commands do without
     from fedatlas.deployment.refusals import deployable, initial_of, with_values
     from fedatlas.setup.columns_method import of_columns
@@ -101,7 +110,7 @@ def signed_submission(
 
 
 def text_of(path: Path) -> str:
-    """The text of an experiment file."""
+    """Return the text of an experiment file."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -109,14 +118,14 @@ def text_of(path: Path) -> str:
 
 
 def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]:
-    """An experiment and its overrides, with a place holder for each file: every node says with --data where its own lies.
+    """Return an experiment and its overrides with a placeholder for each file. Every node gives its file with --data.
 
-    How a file is written (`OF_THE_FILE`) is left out, too: a node's policy says it.
+    The format of a file (`OF_THE_FILE`) is left out too, because a node's policy states it.
     """
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        return text, [*overrides]  # its reader says what is wrong
+        return text, [*overrides]  # its reader raises the error
     data, parties = values.get("data"), values.get("parties")
     overrides = [
         one for one in overrides if one.partition("=")[0].strip() not in {f"data.{key}" for key in OF_THE_FILE}
@@ -132,12 +141,12 @@ def with_own_files(text: str, overrides: Sequence[str]) -> tuple[str, list[str]]
 
 
 def without_form(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of an experiment without the keys that say how a file is written."""
+    """Return a table of an experiment without the keys of a file's format."""
     return {key: value for key, value in table.items() if key not in OF_THE_FILE}
 
 
 def events(bundle: Bundle, run: str) -> Iterator[RunEvent | ServerAway]:
-    """Yield the events of a run, to its end, through breaks of the connection and restarts of the server."""
+    """Yield the events of a run until it ends, through lost connections and restarts of the server."""
     after, since = 0, time.monotonic()
     while True:
         try:
@@ -157,7 +166,7 @@ def events(bundle: Bundle, run: str) -> Iterator[RunEvent | ServerAway]:
 
 
 def watch(bundle: Bundle, run: str, say: Say) -> StatusEvent:
-    """Show a run to its end; return its last status."""
+    """Show a run until it ends, and return its last status."""
     rounds, away = "?", False
     for event in events(bundle, run):
         if isinstance(event, ServerAway):
@@ -183,7 +192,7 @@ def watch(bundle: Bundle, run: str, say: Say) -> StatusEvent:
 
 
 def line_of(row: RoundEvent, rounds: str) -> str:
-    """A round as a line."""
+    """Return a round as a line."""
     held = {"accuracy": row.accuracy, "rmse": row.rmse, "loss": row.loss}
     figures = [f"{key} {value:.4f}" for key, value in held.items() if value is not None]
     who = [f"{name} {seconds:.2f} s" for name, seconds in row.nodes.items()]
@@ -201,7 +210,7 @@ def fetch(bundle: Bundle, run: str, out: Path) -> None:
 
 
 def check_out(out: Path) -> None:
-    """Refuse to copy a run over something, with a ConfigError."""
+    """Make the output folder. ConfigError if something is in it already."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: this is not an empty folder; name another.")
     try:

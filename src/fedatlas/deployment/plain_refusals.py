@@ -1,6 +1,7 @@
-"""Refusals of a deployed run that the plain values of an experiment show: before anything heavy is imported, so in well under a second.
+"""Refusals of a deployed run that follow from the plain values of an experiment. No heavy import is needed for them.
 
-The full check (`deployment.refusals`) asks the same function. What names mean it asks the registries; here a shipped list knows.
+So they take well under a second. The full check (`deployment.refusals`) calls the same function. It looks names up in
+the registries. Here a shipped list is used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from fedatlas import spelling
 from fedatlas.errors import ConfigError
 
-MOST_JUDGED = 0.5  # share of a node's rows that are for judging: with a larger one an operator would choose single rows
+MOST_JUDGED = 0.5  # share of a node's rows for judging: a larger one would let an operator single out rows
 CHANGING = "feature_skew"  # the partition that changes rows as they are read
 COLUMNS = (
     "partition.name = 'vertical' deals the columns of one table, and between real parties each has its own table: write [[parties]], "
@@ -21,9 +22,11 @@ COLUMNS = (
 
 
 def check(path: Path | None, overrides: Sequence[str], nodes: int | None = None) -> None:
-    """Raise the ConfigError of the full check for what no deployed run can do. A file that cannot be read is left to it.
+    """Raise the full check's ConfigError for experiments that no deployed run can do.
 
-    ``nodes``: how many take part; None where that is not known yet.
+    An unreadable file is left to that check.
+
+    ``nodes``: the number of nodes; None if it is not known yet.
     """
     values = spelling.values_of(path, overrides)
     if values is None:
@@ -36,7 +39,10 @@ def check(path: Path | None, overrides: Sequence[str], nodes: int | None = None)
 
 
 def check_trial(path: Path | None, overrides: Sequence[str], nodes: int | None) -> None:
-    """Raise ConfigError as `check` does, for a trial, which deals rows. It sets partition.clients, unless an override does."""
+    """Raise ConfigError as `check` does, for a trial, which deals rows.
+
+    It sets partition.clients unless an override does.
+    """
     given = any(text.partition("=")[0].strip() == "partition.clients" for text in overrides)
     check(path, overrides, nodes if given else None)
     name = _at(spelling.values_of(path, overrides) or {}, "partition", "name")
@@ -45,7 +51,7 @@ def check_trial(path: Path | None, overrides: Sequence[str], nodes: int | None) 
 
 
 def clients_refused(clients: int, nodes: int) -> str:
-    """Return the sentence for another number of clients than nodes."""
+    """Return the error if the number of clients differs from the number of nodes."""
     return (
         f"partition.clients = {clients}: the run has {nodes} nodes; write partition.clients = {nodes}, "
         "or name those that take part with --nodes."
@@ -53,7 +59,7 @@ def clients_refused(clients: int, nodes: int) -> str:
 
 
 def dealt_refused(name: str) -> str:
-    """Return the sentence for a partition whose rows cannot be dealt."""
+    """Return the error for a partition whose rows cannot be dealt."""
     return f"partition.name = '{name}' changes rows as they are read: not in a trial; take another."
 
 
@@ -63,7 +69,7 @@ def of_columns(values: Mapping[str, Any]) -> bool:
 
 
 def _of_names(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why the algorithm and the mechanisms that are named run between no real parties, then what the rest refuses."""
+    """Yield why the named algorithm and mechanisms cannot be deployed, then the refusals of other values."""
     known = spelling.known()["deployment"]
     if isinstance(name := _at(values, "algorithm", "name"), str) and name in known["refused"]:
         yield algorithm_refused(name, known["refused"][name])
@@ -76,18 +82,18 @@ def _of_names(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def algorithm_refused(name: str, why: str) -> str:
-    """Return the sentence for an algorithm."""
+    """Return the error for an algorithm."""
     return f"algorithm.name = '{name}': it {why}; choose another algorithm."
 
 
 def mechanism_refused(name: str, able: Sequence[str]) -> str:
-    """Return the sentence for a mechanism. ``able``: those that can be deployed."""
+    """Return the error for a mechanism. ``able``: those that can be deployed."""
     listed = " and ".join(f"'{one}'" for one in able)
     return f"[[privacy]] name = '{name}': not in this version of deployment; of the mechanisms it has {listed}."
 
 
 def of_all(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why no run can be deployed, whatever its parties hold."""
+    """Yield why a run cannot be deployed, for rows and for columns."""
     if values.get("tracking") is not None:
         yield "[tracking]: a deployed run tells no tool in this version; remove the table."
     if _at(values, "partition", "name") == "vertical" and not values.get("parties"):
@@ -95,7 +101,10 @@ def of_all(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is not possible, or not yet, between real parties that hold rows, from plain values: all, or those that are given."""
+    """Yield what real parties that hold rows cannot do, or cannot do yet.
+
+    ``values``: all plain values, or only the given ones.
+    """
     if values.get("seeds") is not None:
         yield "seeds: a deployed run has one seed; write seed = N."
     if _at(values, "model", "bn") == "local":
@@ -116,7 +125,7 @@ def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_judging(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the refusals of judging, and of the rows that are judged or left out."""
+    """Yield the refusals about judging, and about the rows that are judged or left out."""
     if _at(values, "evaluation", "drift") is True:
         yield "evaluation.drift = true looks into clients' labels: not in a deployed run; remove it."
     if _at(values, "evaluation", "clients"):
@@ -135,6 +144,6 @@ def _of_judging(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _at(values: Mapping[str, Any], table: str, key: str) -> Any:
-    """Return the value at ``table.key``; None where there is none, or the table is none."""
+    """Return the value at ``table.key``; None if it is missing, or the table is not a table."""
     held = values.get(table)
     return held.get(key) if isinstance(held, Mapping) else None

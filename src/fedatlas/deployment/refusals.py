@@ -1,4 +1,4 @@
-"""Refusals of a deployed run, a sentence each, before any node is asked."""
+"""Refusals of a deployed run, one sentence each, before any node is asked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from fedatlas.transforms import TRANSFORMS
 
 
 def with_values(config: ExperimentConfig) -> ExperimentConfig:
-    """The experiment as parties elsewhere can read it: constants, and the digest of an initial model, stand in the place of their files.
+    """Return the experiment as remote parties can read it.
+
+    Constants, and the digest of an initial model, replace their files.
 
     ConfigError for a file that cannot be used.
     """
@@ -41,7 +43,7 @@ def with_values(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def initial_of(config: ExperimentConfig) -> bytes:
-    """Return the file of the initial model, b"" if there is none. ConfigError for one that cannot be used."""
+    """Return the bytes of the initial model's file, or b"" without one. ConfigError for a file that cannot be used."""
     init = config.model.init
     if not init or by_digest(init):
         return b""
@@ -50,7 +52,7 @@ def initial_of(config: ExperimentConfig) -> bytes:
 
 
 def check_initial(config: Mapping[str, Any], data: bytes) -> None:
-    """ConfigError unless a written-out experiment names exactly these bytes as its initial model, or names none and there are none."""
+    """Raise ConfigError unless these bytes are the initial model that a written-out experiment names; b"" if it names none."""
     init = config.get("model", {}).get("init") or ""
     if (named(data) if data else "") != init:
         raise ConfigError(
@@ -62,7 +64,7 @@ def check_initial(config: Mapping[str, Any], data: bytes) -> None:
 
 
 def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
-    """The experiment, resolved and checked. ConfigError for what these nodes cannot run."""
+    """Return the experiment, resolved and checked. ConfigError if these nodes cannot run it."""
     whole = resolve(config)
     refuse(whole, names)
     check(whole)
@@ -70,7 +72,10 @@ def deployable(config: ExperimentConfig, names: Sequence[str]) -> Checked:
 
 
 def refuse(whole: Checked, names: Sequence[str]) -> None:
-    """Raise ConfigError for the first thing that is not possible between real parties, or not yet. ``names``: of the run's nodes."""
+    """Raise ConfigError for the first thing that real parties cannot do, or cannot do yet.
+
+    ``names``: of the run's nodes.
+    """
     for words in of_all(whole.config.plain()):
         raise ConfigError(words)
     for words in _of_columns(whole, [*names]) if whole.columns else _of_rows(whole, len(names)):
@@ -78,7 +83,7 @@ def refuse(whole: Checked, names: Sequence[str]) -> None:
 
 
 def undeployable(algorithm: Algorithm) -> str:
-    """Return why deployed runs cannot have an algorithm, by its record; "" if they can."""
+    """Return why an algorithm cannot be deployed, from its record; "" if it can."""
     a, d = algorithm, algorithm.demands
     reasons = {
         a.refuses.get("deployment", ""): "deployment" in a.refuses,

@@ -1,7 +1,7 @@
 """The form of an honest reply: its parts, types and shapes, and the most work that it can report.
 
-The server knows the experiment, so it works the form out by itself: it asks a party that holds two rows of zeros the same. What
-differs from that is a reply that cannot be used.
+The server knows the experiment, so it derives the form itself. It asks a party that holds two rows of zeros the same
+question. A reply of another form cannot be used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.party import PartyHalf
 from fedatlas.tree import Tree
 
-SECONDS, LARGEST = 1e7, 1e30  # that a task may have taken; of a loss
+SECONDS, LARGEST = 1e7, 1e30  # limits: seconds of a task, size of a loss
 
 
 class ReplyForms:
@@ -33,7 +33,7 @@ class ReplyForms:
         self.known: dict[tuple[str, ...], Update | None] = {}
 
     def of(self, request: Request, opened: Callable[[Request, Update], Update]) -> Update | None:
-        """Return an honest update, ``opened`` as the server does; None if the example gives none."""
+        """Return an honest update, ``opened`` as the server opens it; None if the example gives none."""
         key = request.what, request.reduce, *sorted(request.message)
         if key not in self.known:
             made = self._made(request)
@@ -52,7 +52,7 @@ class ReplyForms:
 
 
 def unlike(form: Any, value: Any, at: str) -> str:
-    """The reason why a value is not of a form, or ""; numbers have to be finite."""
+    """Return why a value does not have a form, or "". Numbers must be finite."""
     if isinstance(form, Mapping):
         if not isinstance(value, Mapping) or isinstance(form, Tree) != isinstance(value, Tree):
             return f"{at} is no table of the expected kind"
@@ -69,7 +69,7 @@ def unlike(form: Any, value: Any, at: str) -> str:
 
 
 def not_finite(value: Any, at: str) -> str:
-    """The reason why what a reply holds is not finite, or ""."""
+    """Return why a value of a reply is not finite, or ""."""
     if isinstance(value, Mapping | list):
         inside = value.items() if isinstance(value, Mapping) else enumerate(value)
         return next((why for name, one in inside if (why := not_finite(one, f"'{name}' of its reply"))), "")
@@ -85,7 +85,7 @@ def _number(value: Any) -> bool:
 
 
 def unlikely(reply: Reply, work: Work) -> str:
-    """The reason why what a reply says of seconds and bytes cannot be, or ""."""
+    """Return why the seconds and bytes that a reply reports are impossible, or ""."""
     seconds = 0 <= reply.seconds <= SECONDS and 0 <= reply.sealing <= SECONDS
     if not (seconds and 0 <= reply.bare < 1 << 40):
         return "the seconds or bytes of its reply cannot be"
@@ -95,7 +95,10 @@ def unlikely(reply: Reply, work: Work) -> str:
 
 
 def overworked(request: Request, work: Work, rows: int, bench: Bench) -> str:
-    """The reason why a node cannot have done so much for a request, or "". ``rows``: that it announced."""
+    """Return why a node cannot have done this much work for a request, or "".
+
+    ``rows``: the number that it announced.
+    """
     task: Task | Question = bench.algorithm.tasks[request.what]
     if work.n_k > rows:
         return f"it says that it has {work.n_k} rows, and announced {rows}"
@@ -106,14 +109,14 @@ def overworked(request: Request, work: Work, rows: int, bench: Bench) -> str:
         return f"it says that it went through {work.examples} examples, and was asked for {most}"
     if work.lr_sum > work.steps * max(10 * request.lr, 1.0):
         return "the learning rates of its reply cannot be"
-    kept = math.isnan(work.loss) and bench.protection is not None  # a node under masks keeps its loss to itself
+    kept = math.isnan(work.loss) and bench.protection is not None  # under masks a node does not report its loss
     if work.steps and not kept and not abs(work.loss) < LARGEST:
         return "the training loss of its reply is not finite"
     return ""
 
 
 def misjudged(request: Request, update: Update) -> str:
-    """The reason why sums of a judgement cannot be, or ""."""
+    """Return why the sums of a judgement are impossible, or ""."""
     if request.what != JUDGE:
         return ""
     return "the sums of its judgement cannot be" if impossible(update) else ""

@@ -1,8 +1,8 @@
-"""The server's program: it listens, takes submissions of operators, and runs one run after another, each to its end.
+"""The server's program: it listens, accepts submissions of operators, and runs one run after another, each to its end.
 
-It may be killed at any moment: started again, it goes on with the run that was under way. A full disk is waited for. Whatever else it
-cannot go on with ends it, so that what watches it (systemd) starts it again. torch is imported after it listens, so that nodes find it
-at once.
+It may be killed at any moment. When it starts again, it continues the current run. If the disk is full, it waits. Any
+other fault that it cannot handle ends it, so that a supervisor (systemd) starts it again. torch is imported once it
+listens, so that nodes can connect at once.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from fedatlas.deployment.server_run import ServerContext, SubmittedRun
 
 RUNS, LOG = "runs", "server.log"
-ROOM, AGAIN = 8 << 20, 2.0  # bytes that a full disk must have again, seconds between two looks
-POLL = 0.05  # seconds between two looks at what a watcher is told
+ROOM, AGAIN = 8 << 20, 2.0  # bytes that must be free again on a full disk, seconds between two checks
+POLL = 0.05  # seconds between two checks for new events
 
 
 class Server:
@@ -61,12 +61,15 @@ class Server:
             raise ConfigError(f"--test {test}: no such file; name the rows to judge by.")
         self.bundle, self.test = bundle, test
         self.runs = bundle.path / RUNS
-        self.paused = ""  # why the run under way waits
-        self.unreadable: set[str] = set()  # folders of runs that were logged as such
+        self.paused = ""  # why the current run waits
+        self.unreadable: set[str] = set()  # folders of runs that were logged as unreadable
         self.listener = Listener(bundle, self.operate, self.log, listen)
 
     def log(self, text: str) -> None:
-        """Write a line with the time, on the screen and in the bundle. What others said in it forges no line and no colours."""
+        """Write a line with the time to standard error and to the log.
+
+        Control characters, which could fake lines, are replaced.
+        """
         shown = "\n    ".join("".join(c if c.isprintable() else " " for c in line) for line in text.splitlines())
         line = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {shown}\n"
         sys.stderr.write(line)
@@ -74,7 +77,7 @@ class Server:
             file.write(line)
 
     def serve(self) -> None:
-        """Run until it is ended. Raises what it cannot go on with."""
+        """Serve until the process ends. Raises every fault that it cannot handle."""
         self.listener.start()
         try:
             self._serve()
@@ -104,7 +107,7 @@ class Server:
                 self._wait_for_room(run, nodes)
 
     def _one(self, run: SubmittedRun, context: ServerContext) -> None:
-        """A run, to its end. A fault of ours in one run does not end the others; a full disk is the caller's."""
+        """Run one run to its end. A bug in one run does not end the others. A full disk is left to the caller."""
         from fedatlas.deployment.server_run import run_submitted
 
         self.log(f"run '{run.name}' begins or goes on")
@@ -120,7 +123,7 @@ class Server:
         self.log(f"run '{run.name}': {run.state.status} {run.state.why}".rstrip())
 
     def _wait_for_room(self, run: SubmittedRun, nodes: Nodes) -> None:
-        """Wait until a file of `ROOM` bytes can be written; the run then goes on as after a restart."""
+        """Wait until a file of `ROOM` bytes can be written. The run then continues as after a restart."""
         self.paused = f"the server's disk is full: the run waits until {ROOM >> 20} MB are free"
         self.log(f"run '{run.name}': {self.paused}")
         nodes.stop, since = (lambda: None), time.monotonic()
@@ -143,7 +146,7 @@ class Server:
         return True
 
     def _submitted(self) -> list[SubmittedRun]:
-        """The runs in their folders; one that cannot be read is passed over, and logged once."""
+        """Return the runs in their folders. One that cannot be read is skipped, and logged once."""
         from fedatlas.deployment.server_run import JOB, SubmittedRun
 
         found = []
@@ -157,12 +160,12 @@ class Server:
         return found
 
     def _seen(self, caller: Caller) -> list[SubmittedRun]:
-        """The runs that an operator may see."""
+        """Return the runs that an operator may see."""
         every = self.bundle.operators_see == "all"
         return [run for run in self._submitted() if every or run.agreement.operator == caller.name]
 
     def _next_run(self) -> SubmittedRun | None:
-        """The run that was under way, else the first that waits."""
+        """Return the current run, or the first in the queue."""
         found = self._submitted()
         for status in ("running", "queued"):
             for run in found:
@@ -216,7 +219,7 @@ class Server:
         return found.run
 
     def _watch(self, run: SubmittedRun, after: int) -> Iterator[Any]:
-        """Yield events from line ``after`` on, as they come, until the run is over, or the call has lasted long enough."""
+        """Yield events after line ``after`` as they come, until the run is over or the call reaches its time limit."""
         from fedatlas.deployment.server_run import EVENT_LINES, SubmittedRun
 
         path, sent, began, paused = run.folder / EVENT_LINES, 0, time.monotonic(), ""
@@ -268,7 +271,7 @@ class Server:
 
 
 def _event(line: bytes, number: int) -> Any:
-    """The event of a line; None if a full disk cut it short, or it is no event of this version."""
+    """Return the event of a line; None if the line was cut short, or is not an event of this version."""
     try:
         return read(RawMessage({**json.loads(line), "number": number}), EVENTS)
     except (ValueError, TypeError, ProtocolError):
@@ -276,7 +279,7 @@ def _event(line: bytes, number: int) -> Any:
 
 
 def _lines(path: Path, at: int) -> list[bytes]:
-    """The whole lines from a place on."""
+    """Return the whole lines from a byte position on."""
     with open(path, "rb") as file:
         file.seek(at)
         return [line for line in file if line.endswith(b"\n")]

@@ -1,8 +1,8 @@
-"""A run at the server, from the nodes' facts to the delivered model. It can be taken up again wherever it was stopped.
+"""A run at the server, from the nodes' facts to the delivered model. It can be resumed at any point.
 
-runs/RUN/job.json      who submitted what, for which nodes, how it stands
-runs/RUN/learnt.bin    the nodes' answers before round 1, which are not asked for twice
-runs/RUN/events.jsonl  the operator's events, line by line
+runs/RUN/job.json      the signed agreement, and the run's status
+runs/RUN/learnt.bin    the nodes' answers before round 1, which are asked for only once
+runs/RUN/events.jsonl  the operator's events, one per line
 runs/RUN/run/          a run's directory as of a simulation, with `answers.jsonl`, the times of all replies
 """
 
@@ -85,8 +85,8 @@ from fedatlas.wire.messages import (
 
 JOB, LEARNT, EVENT_LINES, RUN = "job.json", "learnt.bin", "events.jsonl", "run"
 INITIAL = "initial.safetensors"
-WIDEST, MOST_ROWS = 1 << 26, 100_000_000  # numbers in one row; rows of a node, of which the server numbers each
-ANSWER = 120.0  # seconds that a question before round 1 waits at least
+WIDEST, MOST_ROWS = 1 << 26, 100_000_000  # numbers in one row; rows of a node, as the server numbers each
+ANSWER = 120.0  # least seconds that a question before round 1 waits
 
 
 class Stopped(FedatlasError):
@@ -94,21 +94,21 @@ class Stopped(FedatlasError):
 
 
 class NodeRefused(FedatlasError):
-    """A node takes no part."""
+    """A node refuses to take part."""
 
 
 class SubmissionState(NamedTuple):
-    """A run as it was submitted, and how it stands; in its ``job.json``."""
+    """A run as submitted, and its status; in its ``job.json``."""
 
     agreement: Signed
     submitted: float  # seconds since 1970
     status: str  # queued, running, finished, diverged, failed, stopped
     why: str
-    round: Open | None = None  # the table [round], which is outside of the configuration
+    round: Open | None = None  # the table [round], which is not part of the configuration
 
 
 class SubmittedRun:
-    """A run in its folder."""
+    """A submitted run in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
@@ -122,7 +122,7 @@ class SubmittedRun:
 
     @classmethod
     def create(cls, folder: Path, state: SubmissionState, initial: bytes = b"") -> SubmittedRun:
-        """A new one. ``initial``: the file of its initial model, if it has one."""
+        """Create a submitted run. ``initial``: the file of its initial model, if any."""
         folder.mkdir(parents=True)
         try:
             if initial:
@@ -134,7 +134,7 @@ class SubmittedRun:
         return cls(folder)
 
     def initial(self) -> bytes:
-        """Return the file of its initial model; b"" if it has none."""
+        """Return the file of its initial model; b"" without one."""
         path = self.folder / INITIAL
         return path.read_bytes() if path.exists() else b""
 
@@ -146,44 +146,44 @@ class SubmittedRun:
         self.event(StatusEvent(status, why))
 
     def event(self, value: RunEvent) -> None:
-        """Add an event for those who watch; its number is that of its line."""
+        """Add an event for the watchers. Its number is the number of its line."""
         append(self.folder / EVENT_LINES, json.dumps(written(value._replace(time=time.time())).head))
 
     def check(self, where: str = "") -> None:
-        """Raise Stopped where an operator wants the run to end."""
+        """Raise Stopped if an operator has asked the run to end."""
         if (self.folder / "stop").exists():
             raise Stopped(f"it was stopped{where}.")
 
 
 class EventProgress:
-    """`runs.loop.Progress`: what happens becomes events."""
+    """`runs.loop.Progress` that turns progress into events."""
 
     def __init__(self, job: SubmittedRun, link: NodesLink) -> None:
         self.job, self.link = job, link
 
     def timed(self, number: int) -> dict[str, float]:
-        """The seconds that each node's replies took in a round."""
+        """Return the seconds that each node's replies took in a round."""
         return {name: round(seconds, 3) for name, seconds in self.link.seconds.pop(number, {}).items()}
 
     def started(self, course: Course) -> None:
-        """Round 0, or where it goes on."""
+        """Report the start: round 0, or the round where the run resumes."""
         self.job.event(StartEvent(course.config.rounds, course.number))
 
     def said(self, notice: str) -> None:
-        """A notice."""
+        """Report a notice."""
         self.job.event(NoticeEvent(sayable(notice)))
 
     def row(self, row: RoundRow) -> None:
-        """A round has landed."""
+        """Report a landed round."""
         figures = row.get("accuracy"), row.get("rmse"), row.get("loss")
         self.job.event(RoundEvent(row["round"], row["seconds"], self.timed(row["round"]), *figures))
         self.job.check(f" after round {row['round']}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
-        """The end."""
+        """Report nothing: the run's status tells the end."""
 
     def beside(self, name: str) -> AbstractContextManager[EventProgress]:  # noqa: ARG002
-        """No baselines are run."""
+        """Return this progress. No baselines are run."""
         return nullcontext(self)
 
 
@@ -197,7 +197,7 @@ class ServerContext(NamedTuple):
 
 @machine.one_thread_an_operator()
 def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
-    """Run it to its end; its folder says how it ended."""
+    """Run a submission to its end. Its folder records the outcome."""
     job.stands("running")
     try:
         with read_as(RunFolder(job.folder / RUN).reading()), given(job.initial()):
@@ -230,7 +230,7 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
     folder = RunFolder.open(path) if resume else RunFolder.create(path, whole.config, again=start == "again")
     link = NodesLink(job.name, names, context.nodes, rules, folder.path, begin, job.event)
     link.agreed = answers.digest
-    if not resume:  # who was set up before says so, or says that it knows nothing
+    if not resume:  # nodes that were set up before confirm it, or report that they do not know the run
         answers.begin_all(link)
     course: Course
     if isinstance(federation, Setup):
@@ -244,14 +244,14 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
 
 
 def check_standing(job: SubmittedRun, bundle: Bundle) -> None:
-    """Raise Stopped where an operator wants the run to end, is revoked by now, or the agreement has expired."""
+    """Raise Stopped if an operator ended the run or is revoked, or if the agreement has expired."""
     job.check()
     if why := standing(bundle, job.state.agreement, job.agreement):
         raise Stopped(f"the agreement no longer holds: {why}.")
 
 
 class InitialAnswers:
-    """The nodes' answers about their rows, asked once."""
+    """The nodes' answers about their rows, each asked once."""
 
     def __init__(
         self, job: SubmittedRun, context: ServerContext, whole: Checked, names: tuple[str, ...], rules: RoundConfig
@@ -260,19 +260,19 @@ class InitialAnswers:
         self.path = job.folder / LEARNT
         self.kept = codec.decode(self.path.read_bytes(), own=True) if self.path.exists() else {"totals": []}
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
-        self.about: RowsFacts | None = None  # what the rows of all nodes are, once they have said so
-        self.judging: list[int] | None = None  # the nodes that judge, where the server does not
-        self.body = b""  # what round 0 settled, as all nodes are told it
+        self.about: RowsFacts | None = None  # facts of the rows of all nodes, once they have answered
+        self.judging: list[int] | None = None  # the nodes that judge, if the server does not
+        self.body = b""  # the outcome of round 0, as all nodes are told it
 
     def keep(self) -> None:
-        """Write them down."""
+        """Write them to disk."""
         facts = {name: plain(one) for name, one in self.facts.items()}
         write_bytes(self.path, codec.encode({"totals": [plain(one) for one in self.totals], "facts": facts}))
 
     def _ask(
         self, questions: Mapping[str, Any], kind: type[AnswerRecord], read: Callable[[AnswerRecord], Any]
     ) -> dict[str, Any]:
-        """Each node's answer, read. NodeRefused for a node that refuses, or whose answer cannot be read."""
+        """Return each node's answer, read. NodeRefused if a node refuses, or its answer cannot be read."""
         said = self.context.nodes.ask_all(questions, kind, max(ANSWER, self.rules.deadline), _refused)
         found = {}
         for name in questions:
@@ -295,7 +295,7 @@ class InitialAnswers:
         return self._ask(dict.fromkeys(self.names, question), NodeFacts, lambda said: read_facts(kind, said.facts))
 
     def setup(self) -> tuple[Setup, StartMessage]:
-        """The set-up of the run, and the function that makes the message by which a node sets it up."""
+        """Return the set-up of the run, and the function that makes the message by which a node sets it up."""
         try:
             test, about = self._test(agreed(self.facts))
             sizes = {name: self.facts[name].rows.train for name in self.names}
@@ -313,7 +313,7 @@ class InitialAnswers:
         return setup, self._begin
 
     def consortium(self) -> tuple[Consortium, StartMessage]:
-        """The same where parties hold columns."""
+        """Return the same where parties hold columns."""
         held = counted(self.whole, [self.facts[name] for name in self.names])
         self.keep()
         return held, self._begin
@@ -323,11 +323,11 @@ class InitialAnswers:
 
     @property
     def digest(self) -> str:
-        """The digest of the run: of its agreement and of what round 0 settled."""
+        """Digest of the run: of its agreement and of the outcome of round 0."""
         return run_digest(self.job.state.agreement, self.body)
 
     def _test(self, about: RowsFacts) -> tuple[Split | None, RowsFacts]:
-        """The server's own test rows, coded as the nodes' are, and what the rows are with these."""
+        """Return the server's test rows, coded like the nodes', and the facts of all rows with them."""
         if self.context.test is None:
             self.judging = [k for k, name in enumerate(self.names) if self.facts[name].rows.test]
             if not self.judging:
@@ -364,7 +364,7 @@ class InitialAnswers:
         return PartyHalf(setup.bench, executor, PartyState(), {0: len(rows.y)}, setup.seed)
 
     def _sums(self, about: RowsFacts, summary: Summary, message: Message) -> list[Any]:
-        """Every node's answer to the question of round 0 that is due, which each works out by itself."""
+        """Return the nodes' answers to the question of round 0 that is due, which each node works out itself."""
         form = node_setup.answered(summary, message, two_rows(about))
         question = SumQuestion(
             self.job.name, self.job.state.agreement, len(self.totals), encoded(SumTerms(about, tuple(self.totals)))
@@ -377,7 +377,7 @@ class InitialAnswers:
         return answers
 
     def _settled(self, setup: Setup, about: RowsFacts) -> RowsSetup:
-        """Return what round 0 settled."""
+        """Return the outcome of round 0."""
         sizes = setup.sizes
         local = setup.bench.local
         worth = worth_of(local.batch_size, list(sizes.values()), local.merge)
@@ -394,11 +394,11 @@ class InitialAnswers:
         )
 
     def begin_all(self, link: NodesLink) -> None:
-        """Every node is set up."""
+        """Set up every node."""
         self._ask({name: link.begin(k, -1) for k, name in enumerate(self.names)}, RunStarted, lambda said: said)
 
     def guard(self, setup: Setup) -> Any:
-        """The server's part of secure aggregation; None without."""
+        """Return the server's part of secure aggregation; None without it."""
         if setup.bench.protection is None:
             return None
         from fedatlas.federation.server import Guard
@@ -411,7 +411,7 @@ class InitialAnswers:
 
 
 def read_facts(kind: Any, facts: Any) -> Any:
-    """Return the facts of a node's rows or table. ProtocolError if they do not fit, or its rows would not fit into memory."""
+    """Return the facts of a node's rows or table. ProtocolError if they do not fit, or the rows exceed the memory."""
     found = record(kind, facts, "facts")
     wide = (math.prod(shape) for _, shape in (found.x, found.y)) if isinstance(found, RowsFacts) else [found.spread]
     if max(wide) > WIDEST:
@@ -432,7 +432,7 @@ def read_sums(body: Body, form: Mapping[str, Any]) -> Mapping[str, Any]:
 def deliver_model(
     job: SubmittedRun, context: ServerContext, names: Sequence[str], path: Path, rules: RoundConfig, *, columns: bool
 ) -> None:
-    """Each node gets the model; one that is not there does not keep the run from having ended."""
+    """Send each node the model. An absent node does not keep the run from ending."""
     model = delivery_of(path, job.name, columns=columns)
     try:
         context.nodes.ask_all(dict.fromkeys(names, model), ModelStored, min(rules.deadline, 30.0), _refused)

@@ -1,4 +1,4 @@
-"""The server's host of a run whose parties are nodes: the verdicts of its rounds stand in its checkpoints."""
+"""The server's host of a run whose parties are nodes. The verdicts of its rounds are in its checkpoints."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ VERDICTS = "verdicts"
 
 
 class StreamsHost(Host):
-    """A host whose parties are nodes: the verdicts of rounds stand in the checkpoint, and are told once it is there.
+    """A host whose parties are nodes.
 
-    It is the link of its server half: the nodes' streams, and beside them what the nodes say of their work. ``bench``: where that work is
-    training, and what its replies look like (``forms``). ``whole``: what stands around the generator of a round.
+    The verdicts of rounds are in the checkpoint, and are sent once it is on the disk.
+
+    It is the link of its server half: it passes on the nodes' streams and records what the nodes report of their work.
+    ``bench``: given if that work is training. ``forms``: the forms of its replies. ``whole``: wraps the generator of a
+    round.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class StreamsHost(Host):
         self.link, self.bench, self.forms, self.whole = link, bench, forms, whole or closing
         self.rounds = 0  # of the run
         self.unjudged: int | None = None  # the round in which judging failed
-        self.states = PartyState()  # none: a client's state lies with the client
+        self.states = PartyState()  # empty: each client keeps its state
         transform = None if bench is None else bench.transform
         self.server = ServerHalf(algorithm, self, sizes, seed, run=link.run, transform=transform, guard=guard)
         self._half = None if bench is None else PartyHalf(bench, _NoExecutor(), self.states, sizes, seed)
@@ -56,7 +59,7 @@ class StreamsHost(Host):
             link.check = self._check
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:
-        """The link."""
+        """Send requests and yield their replies, as a link does."""
         asked = {request.client: request for request in requests}
         for reply in self.link(requests, deadline):
             if self.bench is not None and asked[reply.client].what != JUDGE:
@@ -64,11 +67,11 @@ class StreamsHost(Host):
             yield reply
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:
-        """The link's commit."""
+        """Note a verdict, as a link does."""
         self.link.commit(run, round, counted)
 
     def drive(self, generator: Rounds, start: RoundStart, *, commit: bool = True) -> State | None:
-        """As `Host.drive`. ProtocolError for replies that no party sends."""
+        """Drive a round like `Host.drive`. ProtocolError for replies that no honest party sends."""
         make = generator if callable(generator) else lambda: generator
         try:
             return super().drive(lambda: self.whole(make()), start, commit=commit)
@@ -80,24 +83,26 @@ class StreamsHost(Host):
         return self.link.closed.attempt(number)
 
     def record(self) -> dict[str, Any]:
-        """Return the verdicts that are still to be told."""
+        """Return the verdicts that are still to be sent."""
         return {VERDICTS: [[at, list(who)] for at, who in sorted(self.link.verdicts.items())]}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Take up the verdicts after a restart."""
+        """Restore the verdicts after a restart."""
         self.link.verdicts = {at: tuple(who) for at, who in extra.get(VERDICTS, [])}
 
     def landed(self, number: int) -> None:
-        """Tell the nodes."""
+        """Send the verdicts to the nodes."""
         self.link.landed(number)
 
     def judged(
         self, message: Mapping[str, Any], to: Sequence[int], read: Callable[[Update], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return what ``read`` makes of the sum of the nodes' figures of a model. It decides nothing of who counts in the round.
+        """Return the result of ``read`` on the sum of the nodes' figures of a model.
 
-        Where the server sees sums only, all judge or none: NotJudged, also where ``read`` raises it, and then nobody is asked again in
-        this round; what nodes refuse before round 1 ends the run.
+        Who counts in the round does not depend on it.
+
+        If the server sees only sums, either all nodes judge or none. Otherwise NotJudged is raised, as it is if
+        ``read`` raises it, and no node is asked again in this round. A refusal before round 1 ends the run.
         """
         number, ask = self.server.now.start.round, Ask(tuple(to), JUDGE, dict.fromkeys(to, message), "sum")
         if number == self.unjudged:
@@ -125,7 +130,7 @@ class StreamsHost(Host):
         raise NotJudged(why)
 
     def _check(self, request: Request, reply: Reply, work: Work) -> str:
-        """Return why a reply cannot be used, or "". What is masked says nothing that could be looked at, but its form."""
+        """Return why a reply cannot be used, or "". Of a masked reply only the form can be checked."""
         assert self.bench is not None
         rows = self.server.sizes[request.client]
         if why := unlikely(reply, work) or overworked(request, work, rows, self.bench):
@@ -141,12 +146,12 @@ class StreamsHost(Host):
         return alike or misjudged(request, opened)
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
-        """Return what a party knows before its work."""
+        """Return the facts of a party before its work."""
         assert self._half is not None
         return self._half.facts(client, number, lr, self.server.of.K, self.server.of.n)
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
-        """A client's state lies with the client."""
+        """Return a client's state, which the client itself keeps."""
         assert self._half is not None
         return self._half.state_of(client, message, facts)
 
@@ -160,7 +165,7 @@ def rows_host(
 ) -> StreamsHost:
     """Return the host of a run whose nodes hold rows.
 
-    ``judging``: the nodes that judge, where the server has no test rows. ``example``: makes a party on rows of zeros.
+    ``judging``: the nodes that judge, if the server has no test rows. ``example``: makes a party on rows of zeros.
     """
     b, forms = setup.bench, None if example is None else ReplyForms(example)
     host = StreamsHost(link, b.algorithm, setup.sizes, setup.seed, bench=b, forms=forms, guard=guard)
@@ -170,7 +175,7 @@ def rows_host(
 
 
 def closing(inner: RoundGenerator) -> RoundGenerator:
-    """Close a round without a change where an algorithm cannot compute with what nodes say."""
+    """Close a round without a change if an algorithm cannot compute with the nodes' values."""
     try:
         return (yield from inner)
     except ODD as error:
@@ -178,7 +183,7 @@ def closing(inner: RoundGenerator) -> RoundGenerator:
 
 
 class _NoExecutor:
-    """Nothing is trained here."""
+    """An executor that trains nothing."""
 
     run_job: Any = None
 

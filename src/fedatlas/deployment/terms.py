@@ -1,6 +1,6 @@
-"""The bodies of messages before round 1: questions of round 0, and what it settled.
+"""The bodies of messages before round 1: questions of round 0, and its outcome.
 
-They are the codec's bytes, and hold tensors. A task and its reply are a `federation.link.Request` and a `Reply`.
+They are bytes of the codec, and hold tensors. A task and its reply are a `federation.link.Request` and a `Reply`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from fedatlas.wire.messages import Count
 
 
 class SumTerms(NamedTuple):
-    """The state of round 0 before a question; a node works out the question that is due (`node_setup.question_due`)."""
+    """The state of round 0 before a question. A node works out the question that is due (`node_setup.question_due`)."""
 
-    about: RowsFacts  # what the rows of all nodes are
+    about: RowsFacts  # facts of the rows of all nodes
     totals: tuple[LearntSum, ...]  # the sums so far
 
 
 class Sums(NamedTuple):
-    """A node's answer to it."""
+    """A node's answer to the question."""
 
     answer: Mapping[str, Any]
 
 
 class RowsSetup(NamedTuple):
-    """The second part of the agreement on a run on rows: what round 0 settled. All nodes are told the same bytes."""
+    """The second part of the agreement on a run on rows: the outcome of round 0. All nodes receive the same bytes."""
 
     about: RowsFacts
     totals: tuple[LearntSum, ...]
-    worth: tuple[Count, ...]  # batch sizes that get a program, which follow from all nodes' rows
+    worth: tuple[Count, ...]  # batch sizes that get a compiled program, from all nodes' rows
     most: Count  # rows of the largest node
     examples: Count  # training rows of all nodes
     holders: tuple[Count, ...]  # numbers of the nodes that hold training rows
-    judging: tuple[Count, ...]  # numbers of the nodes that judge the model; none: the server does
+    judging: tuple[Count, ...]  # numbers of the nodes that judge the model; empty: the server judges
     initial: Tensor | None = None  # bytes of the file of model.init, if the experiment has one
 
     def file(self) -> bytes:
-        """Return the file of model.init; b"" if there is none. ProtocolError for a tensor that holds no bytes."""
+        """Return the file of model.init; b"" without one. ProtocolError for a tensor that does not hold bytes."""
         if self.initial is None:
             return b""
         if self.initial.dtype != torch.uint8 or self.initial.dim() != 1:
@@ -55,17 +55,17 @@ class RowsSetup(NamedTuple):
 
 
 def carried(data: bytes) -> Tensor | None:
-    """Return the bytes of a file as a record carries them; None if there are none."""
+    """Return the bytes of a file as a record carries them; None without a file."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else None
 
 
 def encoded(terms: Any) -> bytearray:
-    """A record as a body."""
+    """Return a record as a body."""
     return codec.encode(plain(terms))
 
 
 def decoded(kind: Any, body: Body) -> Any:
-    """The record in a body. ProtocolError for bytes that hold none."""
+    """Return the record in a body. ProtocolError if the bytes do not hold one."""
     try:
         return record(kind, codec.decode(bytearray(body)), kind.__name__)
     except FedatlasError:

@@ -1,9 +1,10 @@
-"""How a file was read when its node told sums of it. Under another reading of a few cells the difference of the sums shows them.
+"""How a file was read when its node sent sums of it.
 
-``data.units = ["432"]`` makes another number of the cells that begin so. So before sums of a reading leave, the file is read as in
-earlier runs, too: a number that would be another one is refused. Cells that are texts or missing in one of them are not compared.
+A different reading of a few cells would reveal them by the difference.
 
-    told/FILE/readings.json   the keys of each reading
+``data.units = ["432"]`` turns the cells that begin with it into other numbers. So before sums of a reading leave, the
+file is also read as in earlier runs. If a number differs, the sums are refused. Cells that are text or missing in one
+of the readings are not compared.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ OTHERWISE = (
 
 
 def check_reading(folder: Path, data: Mapping[str, Any], read: Callable[[Any], NodeRows]) -> None:
-    """Note how a table ``[data]`` reads a file. PrivacyError where that makes other numbers than before.
+    """Note how a table ``[data]`` reads a file. PrivacyError if that gives other numbers than before.
 
-    ``folder``: of what was told of the file. ``read``: reads its rows by an experiment.
+    ``folder``: of the sums sent of the file. ``read``: reads its rows by an experiment.
     """
     if data["name"] != "file":  # rows of a trial, in stored form
         return
@@ -50,7 +51,10 @@ def check_reading(folder: Path, data: Mapping[str, Any], read: Callable[[Any], N
 
 
 def differ(mine: NodeRows, read: Callable[[Any], NodeRows], data: Mapping[str, Any]) -> bool:
-    """Whether a number of these rows is another one by a table ``[data]``; true where the file cannot be read so."""
+    """Return whether a number of these rows differs under a table ``[data]``.
+
+    True if the file cannot be read that way.
+    """
     try:
         rows = read(parse({"data": data}))
     except FedatlasError:

@@ -1,10 +1,11 @@
-"""The rows of each file that a node told sums of before round 1, over all its runs. No weighted sum of them is one of a few rows.
+"""The rows of each file whose sums a node sent before round 1, over all its runs.
 
-A run's sums are over the node's training rows. Another share of test rows, another seed, label or mark of a missing cell makes them
-sums over other rows, and what two runs' sums differ by is a sum over the rows in which they differ. So before its first sum of other
-rows leaves, a node looks for factors with which the sums so far and the new ones add up to a sum over fewer rows than ``min_rows``. It
-is exact but for its patience: a search that takes too long counts as found. The same is done for each column that has missing cells,
-whose sums are over its filled ones; such a column is told as an empty one.
+No weighted sum of the sent sums may be a sum over a few rows. A run's sums are over the node's training rows. Another
+share of test rows, another seed, label or mark of a missing cell makes them sums over other rows. The difference of two
+runs' sums is a sum over the rows in which they differ. So before its first sum over other rows leaves, a node looks for
+factors with which the earlier and the new sums add up to a sum over fewer rows than ``min_rows``. The search is exact,
+but one that takes too long counts as found. The same is done for each column with missing cells, whose sums are over
+its filled cells. If factors are found for such a column, it is sent as an empty one.
 
     told/FILE/NNNNNN.bin    {sets: rows, and filled rows of columns that have missing cells; hidden: columns told as empty ones}
 """
@@ -26,7 +27,7 @@ from fedatlas.wire import codec
 
 TOLD, ROWS = "told", ""
 MOST = 64  # different sets of rows of a file
-PATIENCE = 5_000_000  # groups of rows that a search looks at, some seconds
+PATIENCE = 5_000_000  # groups of rows that a search may visit, a few seconds
 ZERO = 1e-7
 AGAIN = (
     "its policy.toml refuses sums before round 1 over these training rows: with those of earlier runs they add up to a sum over fewer "
@@ -37,17 +38,17 @@ Rows = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class ToldRows(NamedTuple):
-    """The rows that the sums of a run are over, by column with missing cells; ``ROWS``: of all other columns."""
+    """The rows that the sums of a run are over, per column with missing cells. ``ROWS``: of all other columns."""
 
     sets: Mapping[str, Rows]
     hidden: tuple[str, ...] = ()
 
     def of(self, column: str) -> Rows | None:
-        """Return the rows of a column; None if it was told as an empty one."""
+        """Return the rows of a column; None if it was sent as an empty one."""
         return None if column in self.hidden else self.sets.get(column, self.sets[ROWS])
 
     def without(self, columns: Collection[str]) -> ToldRows:
-        """The same with these columns told as empty ones."""
+        """Return a copy with these columns sent as empty ones."""
         sets = {name: rows for name, rows in self.sets.items() if name not in columns}
         return ToldRows(sets, tuple(sorted(columns)))
 
@@ -60,21 +61,24 @@ class ToldRows(NamedTuple):
         return min(int(rows.sum()) for rows in self.sets.values())
 
     def same(self, other: ToldRows) -> bool:
-        """Whether the sums are over the same rows, column by column."""
+        """Return whether the sums are over the same rows, column by column."""
         alike = self.hidden == other.hidden and self.sets.keys() == other.sets.keys()
         return alike and all(np.array_equal(rows, other.sets[name]) for name, rows in self.sets.items())
 
 
 class ToldSums:
-    """What one node told of its files."""
+    """The sums that one node sent of its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / TOLD
 
     def telling(self, file: str, split: Split, columns: Sequence[str], least: int, *, repeat: bool) -> Split:
-        """Write down that sums of these training rows leave, and return the rows with columns of few cells as empty ones.
+        """Note that sums of these training rows leave, and return the rows.
 
-        ``file``: digest of the file. PrivacyError where sums would add up to one over fewer rows than ``least``, unless ``repeat``.
+        Columns whose sums would tell a few cells are emptied.
+
+        ``file``: digest of the file. PrivacyError if sums would add up to one over fewer rows than ``least``, unless
+        ``repeat``.
         """
         columns = tuple(columns) or tuple(map(str, range(split.x.shape[1])))
         new, before = rows_of(split, columns), list(self._before(file))
@@ -86,8 +90,8 @@ class ToldSums:
         return split._replace(x=torch.where(hide, torch.nan, split.x)) if told.hidden else split
 
     def _few(self, before: Sequence[ToldRows], new: ToldRows, columns: Sequence[str], least: int) -> set[str]:
-        """The columns whose sums would tell a few cells. PrivacyError where all would."""
-        if least < 2:  # nothing is a sum over fewer rows than one
+        """Return the columns whose sums would tell a few cells. PrivacyError if all would."""
+        if least < 2:  # every sum is over at least one row
             return set()
         if exposed(before, new, ROWS, least):
             raise PrivacyError(AGAIN.format(least))
@@ -137,7 +141,7 @@ def rows_of(split: Split, columns: Sequence[str]) -> ToldRows:
 
 
 def exposed(before: Sequence[ToldRows], new: ToldRows, column: str, least: int) -> bool:
-    """Whether the sums of a column, with the new ones, add up to one over 1 to ``least`` - 1 rows."""
+    """Return whether the sums of a column, with the new ones, add up to one over 1 to ``least`` - 1 rows."""
     known = [rows for one in before if (rows := one.of(column)) is not None]
     mine = new.of(column)
     assert mine is not None
@@ -147,9 +151,9 @@ def exposed(before: Sequence[ToldRows], new: ToldRows, column: str, least: int) 
 
 
 def few_rows(known: Rows, new: Rows, least: int) -> bool:
-    """Whether ``new`` (rows,) plus multiples of ``known`` (sets, rows) is other than 0 in 1 to ``least`` - 1 rows.
+    """Return whether ``new`` (rows,) plus multiples of ``known`` (sets, rows) is nonzero in 1 to ``least`` - 1 rows.
 
-    Rows that are in the same sets count as one group of their number. True where the search takes too long.
+    Rows that are in the same sets form one group with their count. True if the search takes too long.
     """
     if len(known) >= MOST:
         return not bool((known == new).all(1).any())
@@ -170,17 +174,20 @@ class Search:
         self.patience = PATIENCE
 
     def found(self, least: int) -> bool:
-        """Whether there are multiples with 1 to ``least`` - 1 rows left."""
+        """Return whether there are multiples that leave 1 to ``least`` - 1 rows."""
         if not np.abs(settled(self.new, self.known)[0]).max(initial=0.0) > ZERO:
             return False  # the new sums follow from the known ones
-        large = self.sizes >= least  # such groups have to vanish
+        large = self.sizes >= least  # such groups must vanish
         left, free = settled(self.new, self.known, large)
         if np.abs(left[large]).max(initial=0.0) > ZERO:
             return False
         return self._few(left[~large], free[~large], self.sizes[~large], least)
 
     def _few(self, left: Any, free: Any, sizes: Any, budget: int) -> bool:
-        """``left``: what is left of each group; ``free`` (groups, ways): the ways in which that can still be changed."""
+        """Search one group after another.
+
+        ``left``: rest of each group. ``free`` (groups, ways): ways to change the rests still.
+        """
         self.patience -= len(left) + 50
         if self.patience < 0:
             return True
@@ -200,7 +207,10 @@ class Search:
 
 
 def settled(new: Any, known: Any, which: Any = slice(None)) -> tuple[Any, Any]:
-    """Return ``new`` less the multiples of ``known`` that bring the groups ``which`` nearest to 0, and the ways that leave them there."""
+    """Return ``new`` less the multiples of ``known`` that bring the groups ``which`` nearest to 0.
+
+    Also return the ways to change it that leave those groups as they are.
+    """
     some = known[which]
     if not some.size:
         return new, known

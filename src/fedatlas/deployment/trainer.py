@@ -2,7 +2,7 @@
 
     python -m fedatlas.deployment.trainer BUNDLE DATA
 
-It answers what its speaker hands it, one message after another (`wire.messages.TO_NODE`), and ends with it.
+It answers the messages of its speaker one after another (`wire.messages.TO_NODE`), and ends when the speaker ends.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ OTHER_NAMES = (
 
 
 class Dropped(ProtocolError):
-    """A round of several questions cannot go on here: its keys, which are only in memory, are gone."""
+    """A round of several questions cannot continue here: its keys were only in memory, and are gone."""
 
 
 @contextlib.contextmanager
 def untold(words: str) -> Iterator[None]:
-    """Any error inside becomes these words: what leaves this site says nothing of its rows. The node's own log has the reason."""
+    """Replace any error inside by these words, which tell nothing of the rows. The node's log has the reason."""
     try:
         yield
     except (Untold, ProtocolError):  # a protocol's sentences hold words of the experiment and of requests only
@@ -106,7 +106,7 @@ def untold(words: str) -> Iterator[None]:
 
 
 class Untold(FedatlasError):
-    """Something failed at this node for a reason that stays here."""
+    """A failure at this node whose reason is not sent."""
 
 
 class Trainer:
@@ -119,8 +119,8 @@ class Trainer:
         self.opened = OpenedAnswers(bundle.path)
         self.told = ToldSums(bundle.path)
         self.run: NodeRowsRun | NodeColumnsRun | None = None  # one run at a time
-        self.read_by: tuple[Any, ...] = ()  # what the policy said of the rows of that run
-        self.kept: tuple[str, Any] = "", None  # the rows, or the table, that were read last
+        self.read_by: tuple[Any, ...] = ()  # the policy's keys for reading rows, as that run has them
+        self.kept: tuple[str, Any] = "", None  # the rows or the table last read
         self.answers: dict[type, Callable[[Any], Any]] = {
             FactsQuestion: self._facts,
             SumQuestion: self._sums,
@@ -131,14 +131,17 @@ class Trainer:
         }
 
     def ready(self) -> TrainerReady:
-        """The first message: the last round of each run that landed here."""
+        """Return the first message: the last landed round of each run at this node."""
         states = (self.bundle.path / "state").glob("*/state.bin")
         return TrainerReady(
             {path.parent.name: codec.decode(path.read_bytes(), own=True)["round"] for path in sorted(states)}
         )
 
     def serve(self, message: RawMessage) -> Iterator[RawMessage]:
-        """Yield the answer to a message, if it has one. A refusal says why, in words of the agreement and the policy."""
+        """Yield the answer to a message, if it has one.
+
+        A refusal gives its reason in words of the agreement and the policy.
+        """
         try:
             asked = read(message, TO_NODE)
             self.log.asked(message.kind, asked)
@@ -157,12 +160,15 @@ class Trainer:
         return written(said)
 
     def policy(self) -> Policy:
-        """Read the policy as the file is now."""
+        """Read the policy from its current file."""
         with untold("its policy.toml cannot be read"):
             return Policy.read(self.bundle.path / POLICY)
 
     def held(self, agreed: AgreedRun) -> Any:
-        """The rows of this node for a run whose agreement is kept, or its table where parties hold columns; read once."""
+        """Return this node's rows for a run whose agreement is kept, or its table if parties hold columns.
+
+        They are read once.
+        """
         policy, config, reading = self.policy(), agreed.whole.config, self.agreements.reading(agreed)
         key = str([config.data, config.seed, config.parties, policy.names, policy.min_rows, policy.form, reading])
         if self.kept[0] != key:
@@ -208,7 +214,10 @@ class Trainer:
         return self.run
 
     def running(self, run: str) -> NodeRowsRun | NodeColumnsRun | None:
-        """Return a run that this node was told of, from its disk where this process or its policy is new; else None."""
+        """Return a run that this node knows, or None.
+
+        It is read from disk if this process or the policy has changed.
+        """
         same = self.run is not None and self.run.agreed.agreement.run == run
         if same and self.read_by == read_by(self.policy()):
             assert self.run is not None
@@ -222,13 +231,13 @@ class Trainer:
             raise (PrivacyError(OTHER_NAMES) if same else error) from None
 
     def _check(self, agreed: AgreedRun, asks: Asked) -> Policy:
-        """Return the policy, which lets an ask pass; else PrivacyError. A node that is revoked by now counts nowhere."""
+        """Return the policy if it allows an ask. PrivacyError if not. A revoked node does not count as a member."""
         policy, valid = self.policy(), valid_nodes(self.bundle, agreed.agreement)
         policy.check(asks._replace(members=tuple(name for name in asks.members or () if name in valid)))
         return policy
 
     def _agreed(self, asked: FactsQuestion | SumQuestion) -> AgreedRun:
-        """The run of a question before round 1, where the policy lets it pass."""
+        """Return the run of a question before round 1. PrivacyError if the policy does not allow it."""
         agreed = self.agreements.accept(asked.run, asked.agreement)
         self._check(agreed, agreed.asked())
         self.agreements.pin(agreed)
@@ -251,7 +260,7 @@ class Trainer:
         return SumAnswer(asked.run, asked.index, answer.few, answer.body)
 
     def _first(self, agreed: AgreedRun, index: int, terms: SumTerms, digest: str) -> FirstAnswer:
-        """The answer to the question that is due: the node works out which one that is."""
+        """Return the answer to the question that is due, which the node works out itself."""
         held = self.held(agreed)
         check_facts(terms.about, held.facts)
         least = self.policy().min_rows
@@ -271,7 +280,10 @@ class Trainer:
         return FirstAnswer(digest, False, body)
 
     def _telling(self, agreed: AgreedRun, held: NodeRows, train: Split) -> Split:
-        """The training rows whose sums leave, noted down; columns of a few cells are empty. PrivacyError where they may not leave."""
+        """Return the training rows whose sums leave, and note them.
+
+        Columns of few cells are emptied. PrivacyError if refused.
+        """
         policy, columns = self.policy(), [name for name, _ in held.about.schema]
         if policy.min_rows > 1 and not policy.repeat:
             with read_as(self.agreements.reading(agreed)):
@@ -289,7 +301,7 @@ class Trainer:
         kept = KeptRun(asked.agreement, bytes(asked.body), "", asked.landed)
         if known is not None and (known.agreement, known.setup) != (kept.agreement, kept.setup):
             raise ProtocolError("this node was told something else of this run before.")
-        # What landed here stands on this node's disk: of a run that it knows it believes no other word.
+        # The rounds that landed here are on this node's disk. For a run that it knows, it trusts no other source.
         running = self._open(asked.run, kept if known is None else known)
         if known is None and asked.landed >= 0 and keeps_state(running.agreed.whole):
             self.run = None
@@ -310,7 +322,7 @@ class Trainer:
             running.half.compare(request)  # before a request of another round ends the one under way
         if (kept := running.state.known(asked.place, asked.digest)) is None:
             kept = self._done(running, asked, request)
-        else:  # the line of the first time may have found no room
+        else:  # the first time, the disk may have been too full for the line
             self.log.leaves(again=True, **kept.left)
         return TaskReply(asked.run, asked.place, asked.digest, running.state.round, kept.work, kept.body)
 
@@ -334,7 +346,10 @@ class Trainer:
         return asks
 
     def _check_opening(self, running: NodeRowsRun | NodeColumnsRun, request: Request, asks: Asked) -> None:
-        """Before shares leave: in whose sum this node's answer is opened, and whether it was opened in another."""
+        """Note in whose sum this node's answer is opened, before shares leave.
+
+        PrivacyError if it was opened in another sum.
+        """
         if isinstance(running, NodeColumnsRun):
             return
         how, who = running.setup.bench.protection, asks.members or ()
@@ -344,7 +359,7 @@ class Trainer:
             self.opened.opening(session, who, repeat=policy.repeat, source=running.file, plain=plain)
 
     def _answer(self, running: NodeRowsRun | NodeColumnsRun, request: Request) -> Answer:
-        """The party half's answer. What a request may not ask is told; what goes wrong with rows stays here."""
+        """Return the party half's answer. An invalid request is reported; a fault with the rows is not."""
         with untold("training failed"):
             (answer,) = running.half.answer([request])
             return answer
@@ -353,7 +368,7 @@ class Trainer:
         if any(number > running.agreed.whole.config.rounds for number, _ in verdicts):
             raise ProtocolError("a round has landed that the experiment does not have.")
         for number, counted in sorted(verdicts):
-            if number > running.state.round:  # a verdict that comes again ends nothing
+            if number > running.state.round:  # a repeated verdict ends no session
                 running.state.commit(number, counted)
                 running.half.sessions.clear()
 
@@ -378,7 +393,7 @@ def read_by(policy: Policy) -> tuple[Any, ...]:
 
 
 def keeps_state(whole: Checked) -> bool:
-    """Whether nodes keep a state between the rounds of an experiment."""
+    """Return whether nodes keep a state between the rounds of an experiment."""
     return whole.columns or whole.algorithm.client_init is not None or whole.transform is not None
 
 

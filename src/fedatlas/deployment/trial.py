@@ -1,7 +1,7 @@
-"""`fedatlas deploy trial`: a whole federation on one machine, in real processes over mutual TLS, in one command.
+"""`fedatlas deploy trial`: a whole federation on one machine, in real processes over mutual TLS, with one command.
 
-It makes an authority and bundles in a new folder, deals the experiment's rows, starts the server and the nodes, submits the
-experiment as an operator would, and fetches the run. What dies is started again, as systemd would.
+It makes an authority and bundles in a new folder, deals the experiment's rows, starts the server and the nodes, submits
+the experiment as an operator would, and fetches the run. A process that dies is started again, as systemd would do.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fedatlas.wire.bundle import POLICY, Bundle, init
 from fedatlas.wire.messages import StatusEvent
 from fedatlas.wire.policy import Policy
 
-START = 120.0  # seconds that the server may take to be there
+START = 120.0  # seconds that the server may take to start
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that nobody listens on."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         port: int = made.getsockname()[1]
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 class RestartedProcesses:
-    """Processes that are started again when they die."""
+    """Processes that are restarted if they die."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.over = folder, threading.Event()
@@ -51,7 +51,7 @@ class RestartedProcesses:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """Start one; its output goes into ``NAME.log``."""
+        """Start a process. Its output goes into ``NAME.log``."""
         self.commands[name] = list(command)
         self._start(name)
 
@@ -68,14 +68,14 @@ class RestartedProcesses:
                 code = process.poll()
                 if code is None or name in self.given_up or self.over.is_set():
                     continue
-                if code == 2:  # a sentence, which would be the same again
+                if code == 2:  # an error for the user, which a restart would repeat
                     text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
                     self.given_up[name] = text.strip().splitlines()[-1] if text.strip() else "it ended"
                 else:
                     self._start(name)
 
     def end(self) -> None:
-        """End all of them."""
+        """End all processes."""
         self.over.set()
         for process in self.running.values():
             process.terminate()
@@ -89,19 +89,19 @@ class RestartedProcesses:
 
 
 def parties_of(experiment: Path | None) -> dict[str, Mapping[str, Any]]:
-    """The entry of each party of an experiment whose parties hold columns; else nothing."""
+    """Return the entry of each party if an experiment's parties hold columns; else an empty mapping."""
     try:
         parties = tomllib.loads(experiment.read_text(encoding="utf-8"))["parties"] if experiment else []
         return {str(one["name"]): {**one, "path": str(one["path"])} for one in parties}
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # the process that deals says what is wrong
+        return {}  # the process that deals the rows reports the error
 
 
 @contextlib.contextmanager
 def federation(
     folder: Path, names: Sequence[str], judge: str = "server", tables: Mapping[str, str] = {}
 ) -> Iterator[tuple[RestartedProcesses, dict[str, Path]]]:
-    """Run a server and nodes until the block ends. A node without a table gets the rows dealt to ``folder/NAME.rows``."""
+    """Run a server and nodes until the block ends. A node without a table gets the rows in ``folder/NAME.rows``."""
     bundles = init(folder / "trial", list(names), "localhost", free_port())
     processes = RestartedProcesses(folder)
     me = [sys.executable, "-m", "fedatlas", "deploy"]
@@ -125,10 +125,10 @@ def trial(
     quiet: bool = False,
     judge: str = "server",
 ) -> tuple[str, StatusEvent]:
-    """Run a trial; return the run's name and its last event. The run's directory is ``out``.
+    """Run a trial, and return the run's name and its last event. The run's directory is ``out``.
 
-    ``nodes``: how many; None: one for each natural owner of the rows, if the experiment's clients are these, else three.
-    ConfigError, before a server or a node is started, for what cannot be deployed.
+    ``nodes``: how many. By default one for each natural owner of the rows if these are the experiment's clients, else
+    three. ConfigError for an experiment that cannot be deployed, before a server or a node starts.
     """
     say: Say = silent if quiet else to_stderr
     check_out(out)
@@ -142,7 +142,7 @@ def trial(
     )
     try:
         dealt = not names
-        if dealt:  # how many owners there are, only the rows say
+        if dealt:  # only the rows tell the number of owners
             names, submitted = by_owner(dealing, folder, experiment, submitted, say)
         with federation(folder, names, judge, tables) as (processes, bundles):
             say(
@@ -180,10 +180,10 @@ def trial(
 def planned(
     experiment: Path | None, overrides: Sequence[str], nodes: int | None, parties: list[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the nodes' names, the overrides with which rows are dealt, and those that are submitted.
+    """Return the nodes' names, the overrides for dealing the rows, and the overrides that are submitted.
 
-    No names: one for each natural owner, whom nobody has counted yet. ConfigError for what cannot be deployed, now that
-    no process runs.
+    Without names there is one node for each natural owner, to be counted later. ConfigError for an experiment that
+    cannot be deployed, before any process starts.
     """
     from fedatlas.config import read  # with torch, which submitting needs as well
     from fedatlas.deployment.refusals import deployable, with_values
@@ -202,7 +202,10 @@ def planned(
 def by_owner(
     dealing: subprocess.Popen[str], folder: Path, experiment: Path | None, submitted: list[str], say: Say
 ) -> tuple[list[str], list[str]]:
-    """Wait for the rows of each owner; return a node for each, and the overrides to submit. ConfigError as `planned` raises it."""
+    """Wait for the rows of each owner.
+
+    Return one node per owner, and the overrides to submit. ConfigError as in `planned`.
+    """
     from fedatlas.config import read
     from fedatlas.deployment.refusals import deployable, with_values
     from fedatlas.deployment.trial_rows import OWNERS
@@ -216,7 +219,7 @@ def by_owner(
 
 
 def ended_well(dealing: subprocess.Popen[str]) -> None:
-    """Wait until the rows are dealt; ConfigError with its sentence if they could not be."""
+    """Wait until the rows are dealt. If that failed, raise ConfigError with the error of that process."""
     _, said = dealing.communicate()
     if dealing.returncode:
         words = (said or "").strip().splitlines()[-1:] or ["the rows could not be dealt."]

@@ -1,9 +1,9 @@
-"""The rows that `fedatlas deploy trial` deals: a file for each node, and the test rows for the server.
+"""The rows that `fedatlas deploy trial` deals: one file per node, and the test rows for the server.
 
     python -m fedatlas.deployment.trial_rows FOLDER NODES server|nodes EXPERIMENT|- [table.key=value ...]
 
-It is a process that ends, so that the rows are not kept by the program that starts it. NODES "" makes a node of each
-natural owner; ``owners.json`` then says which node holds whose rows.
+It is a separate process that ends, so the program that starts it does not keep the rows. NODES "" makes one node per
+natural owner. ``owners.json`` then tells whose rows each node holds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fedatlas.setup.assembly import load
 from fedatlas.setup.resolution import resolve
 
 TEST, OWNERS = f"test{SUFFIX}", "owners.json"
-MOST = 20  # natural owners of which each may be a node unasked: every node is three processes
+MOST = 20  # most natural owners that become nodes by default: every node is three processes
 NATURAL = "natural"  # the partition whose clients are the rows' owners
 
 
 def of_nodes(config: ExperimentConfig) -> ExperimentConfig:
-    """Return the experiment as it is submitted once its rows are dealt: each node then holds the rows of one owner, unnamed."""
+    """Return the experiment as submitted after its rows are dealt: each node then holds one owner's rows, without the owner."""
     if config.data.name != "file" or not config.data.options().get("client"):
         return config
     plain = config.plain()
@@ -47,9 +47,10 @@ def site(number: int) -> str:
 
 
 def deal(config: ExperimentConfig, names: Sequence[str], folder: Path, judge: str = "server") -> None:
-    """Write ``NAME.rows`` for each node, and the test rows, or deal these, too. ConfigError for an experiment that cannot be deployed.
+    """Write ``NAME.rows`` for each node, and either the server's test rows or test rows at the nodes.
 
-    Without ``names`` each natural owner is a node. Parties that hold columns have their tables already.
+    ConfigError for an experiment that cannot be deployed. Without ``names`` each natural owner is a node. Parties that
+    hold columns have their tables already.
     """
     if names and deployable(with_values(of_nodes(config)), names).columns:
         return
@@ -77,12 +78,12 @@ def deal(config: ExperimentConfig, names: Sequence[str], folder: Path, judge: st
 
 
 def unnamed(rows: Split) -> Split:
-    """Return rows without the owner and the place of each."""
+    """Return rows without their owners and numbers."""
     return rows._replace(client=None, row=None)
 
 
 def dealt_tests(dataset: Dataset, partition: Partition, seed: int) -> list[np.ndarray]:
-    """Return the test rows of each node: its owner's, where rows and clients have owners; else as many for each."""
+    """Return the test rows of each node: those of its owner if rows and clients have owners, else an equal share."""
     test = dataset.test
     owners = partition.info.get("owners")
     if owners is None or test.client is None:
@@ -95,7 +96,7 @@ def dealt_tests(dataset: Dataset, partition: Partition, seed: int) -> list[np.nd
 
 
 def main() -> None:
-    """Deal, or say in one sentence why not."""
+    """Deal the rows, or print in one sentence why that is not possible."""
     folder, names, judge, experiment, *overrides = sys.argv[1:]
     try:
         config = read(None if experiment == "-" else Path(experiment), overrides)
