@@ -26,39 +26,39 @@ from fedatlas.verdict.price import Price, RunEffort, mean_price
 from fedatlas.verdict.price import of_plain as price_of_plain
 from fedatlas.verdict.rule import Ends, PartyVerdict, Verdict, bonferroni, ends, fate, federate, possible
 
-Judge = Literal["", "server", "nodes", "holder"]  # the last is the party with the label, of those that hold columns
+Judge = Literal["", "server", "nodes", "holder"]  # holder: the party with the label, where parties hold columns
 OwnFrom = Literal["", "data.test", "evaluation.clients"]
 
 
 class Asked(NamedTuple):
-    """What is asked, in the words of the person who asks."""
+    """The question, in the words of the person who asks."""
 
     scheme: str  # the algorithm's name, as a sentence has it
     figure: str  # key of the figure that decides
-    words: str  # its name
+    words: str  # its name in words
     lower_is_better: bool = False
     margin: float = 0.0  # a difference up to this does not count; in the figure's unit
     party: str = "client"  # the word for a party
-    cost: float | None = None  # bytes sent in all; None where they would tell who took part
-    rows: str = "test row"  # the rows judged on, one of them
+    cost: float | None = None  # bytes sent in all; None if they would tell who took part
+    rows: str = "test row"  # what the models are judged on, in the singular
     trivial: str = ""  # the reference: "always answering 'no'"
-    hold: str = ""  # the key that judges each party on rows of its own; "" where there is none
-    own_from: OwnFrom = ""  # what takes a share of a party's rows as its test rows; "" where they are given
-    judge: Judge = ""  # of a deployed run, in which nobody trains alone: who judged
+    hold: str = ""  # the key that judges each party on its own rows; "" without one
+    own_from: OwnFrom = ""  # what makes a share of a party's rows its test rows; "" if they are given
+    judge: Judge = ""  # who judged a deployed run, in which nobody trains alone
 
     @property
     def better(self) -> float:
-        """1 where more of the figure is better, else -1."""
+        """1 if a higher figure is better, else -1."""
         return -1.0 if self.lower_is_better else 1.0
 
 
 class PartyEvidence(NamedTuple):
-    """A party, and what its models say of the test rows that it is judged on."""
+    """A party, and its models' results on the test rows that it is judged on."""
 
     client: int
     name: str
     judged: Evidence
-    own: bool  # whether the rows are its own; else they are everybody's, and it is not named
+    own: bool  # whether the rows are its own; common rows leave it unnamed
     alone_always: str | None = None
     train_rows: int | None = None
     divided: int | None = None  # its rows of which a share becomes test rows: of `data.test` or `evaluation.clients`
@@ -80,18 +80,18 @@ class Answer(NamedTuple):
     gain: Ends | None  # over training alone
     over_trivial: Ends | None
     parties: Sequence[PartyVerdict]  # those that can be named
-    left_out: int = 0  # parties without the figure on their rows
+    left_out: int = 0  # parties whose rows leave the figure undefined
     mean_rows: int | None = None  # test rows of the parties in the means, of a seed
     pooled: float | None = None  # the figure of a model of all rows in one place
     alone_over_trivial: Ends | None = None
     pooled_over_trivial: Ends | None = None
-    compared: bool = True  # whether there is a model alone to compare with
-    swing: float | None = None  # how far the figure swings over the last rounds, where that matters
+    compared: bool = True  # whether there is a baseline alone to compare with
+    swing: float | None = None  # how far the figure swings over the last rounds, if that matters
     swing_of: str = ""  # that figure's name
-    cures: Sequence[str] = ()  # what calms it
-    bare_seeds: int = 0  # further seeds that nobody trained alone in, which are left out
-    price: Price | None = None  # of protection, where it was measured
-    unlike: Sequence[str] = ()  # names of the figures, of seeds that are judged by different ones
+    cures: Sequence[str] = ()  # remedies
+    bare_seeds: int = 0  # further seeds, left out because nobody trained alone in them
+    price: Price | None = None  # of protection, if it was measured
+    unlike: Sequence[str] = ()  # names of the figures, if seeds are judged by different ones
     interval: Sequence[float] | None = None  # low and high of `together` on these test rows, of a deployed run
 
     def plain(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _ends(found: Mapping[str, float] | None) -> Ends | None:
 
 
 class Compared(NamedTuple):
-    """The models together compared with others, on the rows of every party that counts."""
+    """A comparison of the models together with others, on the rows of every party that counts."""
 
     each: Sequence[Difference | None]
     mean: Difference | None
@@ -151,8 +151,9 @@ def answer(
 ) -> Answer:
     """Return the answer of one run from the rows of its parties.
 
-    If parties have test rows of their own, those without are not counted, and each of the others is named. ``draws``: of test
-    rows; None: the usual number. ``efforts``: of the run without protection and of this one, where the evidence holds both.
+    If parties have their own test rows, those without are not counted, and each of the others is named. ``draws``: of
+    test rows; None: the usual number. ``efforts``: of the run without protection and of this one, if the evidence holds
+    both.
     """
     own = any(p.own for p in parties)
     counted = counting(parties)
@@ -161,7 +162,7 @@ def answer(
 
 
 def counting(parties: Sequence[PartyEvidence]) -> list[PartyEvidence]:
-    """Return the parties that count: those with test rows of their own, if any party has such; else all."""
+    """Return the parties that count: those with their own test rows, if any party has such; else all."""
     own = any(p.own for p in parties)
     return [p for p in parties if p.judged.rows and (p.own or not own)]
 
@@ -240,7 +241,7 @@ def _without_rows(p: PartyEvidence) -> PartyVerdict:
 def _figures(
     asked: Asked, parties: Sequence[PartyEvidence], own: bool, seed: int, draws: int | None
 ) -> list[dict[str, Floats]]:
-    """Return each party's figures by model, (1 + draws,): on rows of its own, or in the same draws of everybody's."""
+    """Return each party's figures by model, (1 + draws,): on its own rows, or in the same draws of the common rows."""
     if not own:
         tables = drawn_figures([p.judged for p in parties], asked.figure, seed, draws=draws) if parties else {}
         return [{name: table[:, i] for name, table in tables.items()} for i in range(len(parties))]
@@ -307,7 +308,7 @@ def _parties(
 
 
 def _value(figures: Mapping[str, Floats], model: str) -> float | None:
-    """Return a model's figure on all rows; None where it has none."""
+    """Return a model's figure on all rows; None if it is undefined."""
     return float(figures[model][0]) if model in figures and math.isfinite(figures[model][0]) else None
 
 
@@ -322,7 +323,7 @@ def _mean(
 
 
 def decided(found: Answer) -> Answer:
-    """Return the answer with its verdict, by the rule, and no interval beyond what its figure can be."""
+    """Return the answer with its verdict, by the rule. Intervals are cut to the figure's possible range."""
     figure = found.asked.figure
     parties = [p._replace(gain=possible(p.gain, figure)) for p in found.parties]
     within: dict[str, Any] = {key: possible(getattr(found, key), figure) for key in DIFFERENCES}
@@ -337,10 +338,10 @@ def decided(found: Answer) -> Answer:
 
 
 def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> Answer:
-    """Return the answer of several seeds: the unit is the seed, so fewer than three give no verdict.
+    """Return the answer of several seeds. The unit is the seed, so fewer than three give no verdict.
 
-    ``cost``: bytes of one seed, on average. ``same_parties``: whether a party's name is that of the same one in every seed; else
-    no party is named.
+    ``cost``: bytes of one seed, on average. ``same_parties``: whether a party's name means the same party in every
+    seed; else no party is named.
     """
     first = answers[0]
     if len(answers) == 1:
@@ -381,7 +382,7 @@ def over(answers: Sequence[Answer], cost: float | None, same_parties: bool) -> A
 
 
 def _unlike(answers: Sequence[Answer], judged_on: Sequence[str], asked: Asked) -> Answer:
-    """Return that seeds judged by different figures have no mean: as where only some have the classes skewed enough for AUC."""
+    """Return an answer without means, for seeds judged by different figures (AUC may suit only some of them)."""
     nothing: dict[str, Any] = dict.fromkeys(
         ("together", "alone", "trivial", "pooled", "mean_rows", "swing", "price", *DIFFERENCES)
     )
@@ -406,7 +407,7 @@ def _typical(rows: Sequence[int | None]) -> int:
 
 
 def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
-    """Return a difference over the seeds that have it. Of test rows that all share, the error stays in it."""
+    """Return a difference over the seeds that have it, including the error of test rows that all seeds share."""
     known = [one for one in found if one is not None]
     if len(known) < SEEDS:
         return None
@@ -417,7 +418,7 @@ def _over(found: Sequence[Ends | None], drawn: float) -> Difference | None:
 def _parties_over(asked: Asked, answers: Sequence[Answer], drawn: float) -> list[PartyVerdict]:
     each = [
         {p.name: p for p in a.parties} for a in answers
-    ]  # a seed without an owner's rows numbers the others otherwise
+    ]  # a seed without an owner's rows numbers the others differently
     often = Counter(name for one in each for name in one)
     found = {
         name: _over([one[name].gain for one in each if name in one], drawn)

@@ -1,4 +1,4 @@
-"""Figures of one sentence, with as many decimals each."""
+"""Figures of one sentence, all with the same number of decimals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedatlas.wording import DASH
 
 USUAL, MOST = 3, 6  # decimals
-NOTHING = 1e-9  # what is smaller than this part of the largest figure is what is left of rounding
+NOTHING = 1e-9  # a value below this share of the largest figure is a rounding error
 
 
 class Digits(NamedTuple):
@@ -25,13 +25,13 @@ class Digits(NamedTuple):
         return f"−{text}" if v < 0 and any(digit in text for digit in "123456789") else text
 
     def signed(self, v: float | None) -> str:
-        """Return the number with its sign; none where it is written as 0."""
+        """Return the number with its sign; without one if it is written as 0."""
         text = self.number(v)
         plus = v is not None and v > 0 and any(digit in text for digit in "123456789")
         return f"+{text}" if plus else text
 
     def telling(self, pairs: Sequence[tuple[float, float]]) -> Digits:
-        """Return so many decimals that the numbers of no pair are written alike, if they differ."""
+        """Return enough decimals to write the numbers of every pair differently, if they differ."""
         apart = [(a, b) for a, b in pairs if abs(a - b) > NOTHING]
         enough = (Digits(d) for d in range(self.decimals, MOST + 1))
         return next(

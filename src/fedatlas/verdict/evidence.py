@@ -1,6 +1,6 @@
 """The evidence for a difference: small samples, Wilson's interval, the paired bootstrap of test rows, and seeds.
 
-A difference is always that of what was asked: above 0, the first model is better, also where less of a figure is better.
+A difference above 0 always means that the first model is better, also for figures where lower is better.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ ROWS, RARE = 30, 10  # fewest test rows, and fewest of the rarer class, for an i
 SEEDS = 3  # fewest seeds for a verdict over seeds
 RARITY = frozenset(
     {"auc", "pr_auc", "balanced_accuracy", "macro_f1", "weighted_f1"}
-)  # figures that hang on the rarer class
-FROM_0_TO_1 = RARITY | {"accuracy"}  # figures of which two differ by 1 at most
+)  # figures that depend on the rarer class
+FROM_0_TO_1 = RARITY | {"accuracy"}  # figures of which two differ by at most 1
 
 
 class Shares(NamedTuple):
     """Rows of equal weight that two models get right or wrong. Means over parties may be fractions."""
 
     rows: int
-    won: float  # rows that the first model alone gets right
-    lost: float  # that the other alone gets right
+    won: float  # rows that only the first model gets right
+    lost: float  # rows that only the other gets right
 
     def bounds(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return (low, high) that a difference of two shares of right answers keeps.
+        """Return (low, high), the bounds of a difference of two shares of right answers.
 
-        It is the share of rows won minus that of rows lost, so it lies between minus the largest share lost and the largest
-        share won (Clopper and Pearson 1934).
+        The difference is the share of rows won minus the share of rows lost. So it lies between minus the largest share
+        lost and the largest share won (Clopper and Pearson 1934).
         """
         return -most_of(self.lost, self.rows, level), most_of(self.won, self.rows, level)
 
@@ -60,11 +60,11 @@ class Difference(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What models of one party say of test rows. Parties judged on common rows each name the same rows."""
+    """Results of one party's models on test rows. Parties judged on common rows each name the same rows."""
 
     rows: int  # test rows that count
     models: Mapping[str, Weighted]  # "together", "alone", "trivial" ... -> its figures under weightings of the rows
-    rarer: int | None = None  # rows of the rarer class; None where the figure does not hang on it
+    rarer: int | None = None  # rows of the rarer class; None if the figure does not depend on it
     hits: Mapping[str, NDArray[Any]] = {}  # model -> whether it is right on each row (n,), for shares of rows
 
     def enough(self) -> bool:
@@ -72,13 +72,13 @@ class Evidence(NamedTuple):
         return enough(self.rows, self.rarer)
 
     def informative(self, one: str, other: str) -> int:
-        """Return how many rows bear on the difference: those where two shares differ, or those of the rarer class."""
+        """Return how many rows determine the difference: those where two shares differ, or those of the rarer class."""
         if one in self.hits and other in self.hits:
             return int(np.count_nonzero(self.hits[one] != self.hits[other]))
         return self.rows if self.rarer is None else min(self.rarer, self.rows)
 
     def shares(self, one: str, other: str) -> Shares | None:
-        """Return the rows on which two models disagree; None where the figure is no share of rows."""
+        """Return the rows on which two models disagree; None if the figure is not a share of rows."""
         if one not in self.hits or other not in self.hits:
             return None
         right, wrong = self.hits[one] > 0, self.hits[other] > 0
@@ -86,7 +86,7 @@ class Evidence(NamedTuple):
 
 
 def enough(rows: int, rarer: int | None = None) -> bool:
-    """Return whether test rows are enough for an interval: 30, and 10 of the rarer class where the figure hangs on it."""
+    """Return whether test rows suffice for an interval: 30, and 10 of the rarer class if the figure depends on it."""
     return rows >= ROWS and (rarer is None or rarer >= RARE)
 
 
@@ -99,9 +99,9 @@ def of_figure(
     rarer: int | None = None,
     hits: float | None = None,
 ) -> Interval:
-    """Return a figure with its 95% interval; without ends where the rows are too few to say.
+    """Return a figure with its 95% interval; without ends if there are too few rows.
 
-    ``hits``: how many rows are predicted rightly, for the accuracy of rows without weights: then Wilson's interval.
+    ``hits``: number of rows predicted rightly, for the accuracy of rows without weights, whose interval is Wilson's.
     """
     if hits is not None and rows:
         low, high = proportion(hits, rows)
@@ -115,9 +115,10 @@ def of_figure(
 def drawn_figures(
     judged: Sequence[Evidence], figure: str, seed: int, *key: int | str, draws: int | None = None
 ) -> dict[str, Floats]:
-    """Map each model to (1 + draws, parties): its figure on common rows, first on all of them, then in each draw of them.
+    """Map each model to (1 + draws, parties): its figure on all common rows first, then in each draw of them.
 
-    All models meet the same draws, so that differences are paired. nan where the figure is undefined, or a party has no such model.
+    All models get the same draws, so differences are paired. nan if the figure is undefined, or a party lacks the
+    model.
     """
     rows, names = judged[0].rows, sorted({name for party in judged for name in party.models})
     found: dict[str, list[Floats]] = {name: [] for name in names}
@@ -142,9 +143,9 @@ def _figure_of(model: Weighted | None, counts: Floats, figure: str, once: dict[i
 def of_draws(gap: Floats, informative: int, shares: Shares | None = None) -> Difference | None:
     """Return the difference of (1 + draws,): its value, and the bootstrap's standard error with Student's t.
 
-    None where it is undefined. Few rows that bear on it make the bootstrap's spread too small; the factor and the degrees of
-    freedom make up for that, as for a mean of so many values. With ``shares`` the interval keeps their bounds; where no row
-    tells two models apart, they are all there is, and the error is that of one such row.
+    None if it is undefined. If few rows determine it, the bootstrap's spread is too small. The factor and the degrees
+    of freedom correct that, as for a mean of as many values. With ``shares`` the interval keeps their bounds. If no row
+    tells two models apart, the bounds are the interval, and the error is that of one such row.
     """
     value, known = float(gap[0]), gap[1:][np.isfinite(gap[1:])]
     if not math.isfinite(value):
@@ -153,14 +154,14 @@ def of_draws(gap: Floats, informative: int, shares: Shares | None = None) -> Dif
 
 
 def of_counts(shares: Shares) -> Difference:
-    """Return the difference of two shares of right answers from its counts: the spread that the draws of `of_draws` estimate."""
+    """Return the difference of two shares of right answers from its counts, with the spread that the draws of `of_draws` estimate."""
     n, apart = shares.rows, shares.won + shares.lost
     value = (shares.won - shares.lost) / n
     return _with_few(value, math.sqrt(max(apart / n - value**2, 0.0) / n), round(apart), shares)
 
 
 def _with_few(value: float, spread: float, informative: int, shares: Shares | None) -> Difference:
-    """Return a difference whose spread makes up for the few rows that bear on it."""
+    """Return a difference whose spread is corrected for the few rows that determine it."""
     n = max(informative, 2)
     if shares is not None and shares.rows and not shares.won + shares.lost:
         return Difference(value, 1 / shares.rows, 1, shares)
@@ -177,7 +178,7 @@ def mean_gap(each: Sequence[Floats], weights: Sequence[float]) -> Floats:
 
 
 def shares_of_mean(each: Sequence[Shares | None], own: bool) -> Shares | None:
-    """Return the shares of a mean over parties: on rows of their own, or on common rows, of which each counts in part."""
+    """Return the shares of a mean over parties: on their own rows, or on common rows, of which each counts in part."""
     there = [one for one in each if one is not None]
     if len(there) < len(each):
         return None
@@ -190,9 +191,9 @@ def shares_of_mean(each: Sequence[Shares | None], own: bool) -> Shares | None:
 def of_seeds(values: Sequence[float], drawn: float = 0.0, rows_error: float = 0.0) -> Difference | None:
     """Return the mean of a difference over seeds, with Student's t; None for fewer than three.
 
-    ``drawn``: test rows per training row where each seed draws its test rows: their training rows overlap, so the variance is
-    multiplied by 1/n + test/train (Nadeau and Bengio 2003). Where all seeds share their test rows, ``rows_error`` is the
-    standard error that these rows cause: no number of seeds lessens it.
+    ``drawn``: test rows per training row if each seed draws its test rows. The training rows of seeds then overlap, so
+    the variance is multiplied by 1/n + test/train (Nadeau and Bengio 2003). ``rows_error``: if all seeds share their
+    test rows, the standard error that these rows cause. More seeds do not lessen it.
     """
     spread = over_seeds(values)
     if spread.n < SEEDS or spread.mean is None or spread.sd is None:
@@ -208,7 +209,7 @@ def most_of(hits: float, rows: int, level: float = LEVEL) -> float:
 
 
 def at_least(hits: int, rows: int, share: float) -> float:
-    """Return the chance that at least so many of some rows are of a class, which ``share`` of all rows are."""
+    """Return the probability that at least ``hits`` of ``rows`` rows are of a class that makes up ``share`` of all rows."""
     from scipy.special import betainc
 
     return 0.0 if hits > rows else float(betainc(hits, rows - hits + 1, share))
@@ -222,7 +223,7 @@ def student(p: float, freedom: float) -> float:
 
 
 def chance(found: Difference) -> float:
-    """Return the two-sided p-value of a difference: how often chance alone makes one as large."""
+    """Return the two-sided p-value of a difference: how often chance by itself makes one as large."""
     from scipy.special import stdtr
 
     if not found.error:

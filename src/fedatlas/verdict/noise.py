@@ -1,4 +1,4 @@
-"""The noise of the last rounds: how far a figure swings there, and whether that matters for the answer."""
+"""The noise of the last rounds: how far a figure swings in them, and whether that matters for the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedatlas.verdict.rule import Ends
 
-SHARE, FEWEST = 0.25, 5  # of the judged rounds that count as the last, and the fewest of them
+SHARE, FEWEST = 0.25, 5  # share of the judged rounds that count as the last, and their least number
 
 
 def last_swing(values: Sequence[float | None]) -> float | None:
@@ -29,7 +29,8 @@ def last_swing(values: Sequence[float | None]) -> float | None:
 def matters(swing: float | None, gain: Ends | None, own: tuple[float, float] | None) -> bool:
     """Return whether a swing is as large as what the answer rests on: the gain, or half its interval.
 
-    ``own``: the interval of the figure itself. A swing within half of it, about two standard errors, is none: it may be a row or two.
+    ``own``: the interval of the figure itself. A swing within half of it, about two standard errors, does not count,
+    since it may be due to a row or two.
     """
     if swing is None or swing <= 0 or (own is not None and swing <= (own[1] - own[0]) / 2):
         return False

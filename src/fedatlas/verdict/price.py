@@ -11,17 +11,17 @@ from fedatlas.wording import bytes_text, number, seconds_text, signed, total_of
 
 
 class RunEffort(NamedTuple):
-    """What a run takes; of several seeds, the mean of one."""
+    """Bytes and seconds of a run; for several seeds, the mean of one seed."""
 
-    sent: float | None  # bytes; None where they would tell who took part
+    sent: float | None  # bytes; None if they would tell who took part
     seconds: float
 
 
 class Price(NamedTuple):
-    """What protection costs. Figures are those of `Answer`."""
+    """The cost of protection. Figures are those of `Answer`."""
 
     without: float | None  # the figure of the model without protection
-    lost: Ends | None  # how much better that one is
+    lost: Ends | None  # how much better that model is
     bare: RunEffort  # the run without protection
     protected: RunEffort
 
@@ -55,7 +55,10 @@ def _mean(found: Sequence[RunEffort]) -> RunEffort:
 
 
 def price_text(found: Price, words: str, *, lower_is_better: bool = False, several: bool = False) -> str:
-    """Return the sentence. ``words``: the figure's name; ``several``: whether bytes and seconds are those of one of several seeds."""
+    """Return the sentence.
+
+    ``words``: the figure's name. ``several``: whether bytes and seconds are the mean of several seeds.
+    """
     less = ", error avoided" if lower_is_better else ""
     if found.lost is None:
         gap = "no interval, since too few seeds or test rows"

@@ -21,24 +21,24 @@ class Ends(NamedTuple):
 
 
 class PartyVerdict(NamedTuple):
-    """What federation does for one party, on test rows of its own."""
+    """The effect of federation for one party, on its own test rows."""
 
     client: int
     name: str
     test_rows: int
     fate: Fate
-    gain: Ends | None = None  # over training alone; None where its test rows are too few
+    gain: Ends | None = None  # over training alone; None if its test rows are too few
     together: float | None = None  # the figure of the model together on these rows, also where they are too few
     alone: float | None = None
-    alone_always: str | None = None  # the class that its model alone always answers, where its rows hold no other
-    train_rows: int | None = None  # None where that is not told
-    rarer: int | None = None  # test rows of the rarer class, where the figure hangs on it; of several seeds, the fewest
+    alone_always: str | None = None  # the only class that its model alone answers, if its rows hold no other
+    train_rows: int | None = None  # None if it is not told
+    rarer: int | None = None  # test rows of the rarer class, if the figure depends on it; of several seeds, the fewest
     divided: int | None = None  # its rows of which a share becomes test rows; of several seeds, the fewest
-    fewest: int | None = None  # test rows of the seed that has the fewest, of several seeds
+    fewest: int | None = None  # of several seeds, the fewest test rows of one
 
     @property
     def least_rows(self) -> int:
-        """The test rows of each seed, at least."""
+        """The least number of test rows of a seed."""
         return self.test_rows if self.fewest is None else self.fewest
 
 
@@ -53,7 +53,7 @@ def ends(found: Difference | None, level: float = LEVEL) -> Ends | None:
 
 
 def possible(found: Ends | None, figure: str) -> Ends | None:
-    """Return an interval without the differences that no two models can have: those beyond 1, of a figure from 0 to 1."""
+    """Return an interval without impossible differences: a figure from 0 to 1 cannot differ by more than 1."""
     if found is None or figure not in FROM_0_TO_1:
         return found
     return found._replace(low=max(found.low, -1.0), high=min(found.high, 1.0))
@@ -71,9 +71,9 @@ def federate(
 ) -> Verdict:
     """Return whether to federate, from the mean gain over the parties and the fate of each.
 
-    Yes if the mean's interval lies above ``margin`` and nobody loses; no if it lies below. ``trivial``: how much better the model is
-    than always answering the same; without its interval, or with one that holds 0, never yes. ``reference``: whether there is
-    such a reference at all.
+    Yes if the mean's interval lies above ``margin`` and nobody loses; no if it lies below. ``trivial``: how much better
+    the model is than a constant answer. Without its interval, or with one that holds 0, the answer is never yes.
+    ``reference``: whether there is such a reference.
     """
     if mean is None:
         return "cannot tell"

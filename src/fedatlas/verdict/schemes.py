@@ -1,4 +1,4 @@
-"""Several schemes over several seeds: pairs by Holm's rule, and a ranking that says what cannot be told apart."""
+"""Several schemes over several seeds: pairs by Holm's rule, and a ranking that tells which pairs are not told apart."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedatlas.verdict.rule import Ends, ends
 from fedatlas.wording import bytes_text, count, listed, number, seconds_text
 
 SAME_BYTES, SAME_SECONDS = 1.01, 1.25  # times the least up to which costs count as equal; measured seconds vary
-FEW_SECONDS = 5.0  # more than the least, which matter to nobody
-MANY_SEEDS = 1000  # that nobody runs
+FEW_SECONDS = 5.0  # a difference too small to matter
+MANY_SEEDS = 1000  # more seeds than anybody runs
 
 
 class SeedDraws(NamedTuple):
@@ -31,15 +31,15 @@ class SeedFigure(NamedTuple):
 
     value: float
     judged_on: str  # fingerprint of the test rows
-    resampled: SeedDraws | None = None  # needed only where all seeds share their test rows
+    resampled: SeedDraws | None = None  # needed only if all seeds share their test rows
 
 
 class SchemeCost(NamedTuple):
-    """What a scheme costs, on average over its seeds."""
+    """The cost of a scheme, on average over its seeds."""
 
-    bytes: float | None  # None where it is not told
+    bytes: float | None  # None if it is not told
     seconds: float
-    plainest: bool = False  # FedAvg, which is taken where costs are equal
+    plainest: bool = False  # FedAvg, which is chosen if costs are equal
 
 
 class Pair(NamedTuple):
@@ -54,21 +54,21 @@ class Pair(NamedTuple):
     ahead: int = 0  # seeds in which the first is the better one
     shared: bool = False  # whether all seeds have the same test rows
     needed: int | None = (
-        None  # seeds that would tell them apart, if all were like these; None if so many do not, or these do
+        None  # seeds that would tell them apart, if all were like these; None if no number would, or these do
     )
 
     @property
     def may_tell(self) -> bool:
-        """Whether more seeds may tell what these do not, though all of them agree that one is better."""
+        """Whether all seeds agree on the better one, and more seeds may tell the two apart."""
         return self.agreed and self.needed is not None
 
     @property
     def agreed(self) -> bool:
-        """Whether all seeds agree that one is better, and yet the two are not told apart."""
+        """Whether all seeds agree on the better one, although the two are not told apart."""
         return self.p is not None and not self.apart and self.ahead == self.seeds
 
     def plain(self) -> dict[str, Any]:
-        """Return the pair as plain values: the difference with its interval, p after Holm's rule, in how many seeds it is ahead."""
+        """Return the pair as plain values: the difference with its interval, p after Holm's rule, and the seeds in which it is ahead."""
         gap = None if self.difference is None else self.difference._asdict()
         return {**self._asdict(), "difference": gap, "may_tell": self.may_tell}
 
@@ -85,7 +85,7 @@ class SchemeRanking(NamedTuple):
         return [p.other if p.one == one else p.one for p in self.pairs if one in (p.one, p.other) and not p.apart]
 
     def alike(self) -> list[str]:
-        """Return the best scheme, and those that seeds cannot tell apart from it; without a verdict over seeds it alone."""
+        """Return the best scheme and those that seeds cannot tell apart from it; only the best without a verdict over seeds."""
         best = self.order[:1]
         return [*best, *(p.other for p in self.pairs if [p.one] == best and p.p is not None and not p.apart)]
 
@@ -124,7 +124,7 @@ def rank(
 
 
 class SeedGap(NamedTuple):
-    """A difference over seeds, and what it would be over more seeds like these."""
+    """A difference over seeds, from which the p-value with more such seeds can be computed."""
 
     difference: Difference
     sd: float  # between seeds
@@ -132,15 +132,15 @@ class SeedGap(NamedTuple):
     rows_error: float
 
     def p_with(self, seeds: int) -> float:
-        """Return the p-value, if there were so many seeds with this mean and deviation."""
+        """Return the p-value for this number of seeds, if they had this mean and deviation."""
         error = math.hypot(self.sd * math.sqrt(1 / seeds + self.drawn), self.rows_error)
         return chance(Difference(self.difference.value, error, seeds - 1))
 
 
 def _needed(gaps: Sequence[SeedGap], ps: Sequence[float]) -> list[int | None]:
-    """Return how many seeds would tell each pair apart by Holm's rule, which stops at the first pair that it does not tell."""
+    """Return how many seeds would tell each pair apart by Holm's rule, which stops at the first pair that is not told apart."""
     out: list[int | None] = [None] * len(ps)
-    most: int | None = 0  # seeds that the pairs before need
+    most: int | None = 0  # seeds that the earlier pairs need
     for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
         have, level = int(gaps[i].difference.freedom) + 1, (1 - LEVEL) / (len(ps) - rank)
         if most == 0 and ps[i] < level:
@@ -156,7 +156,10 @@ def _needed(gaps: Sequence[SeedGap], ps: Sequence[float]) -> list[int | None]:
 def _pair(
     schemes: Mapping[str, Mapping[int, SeedFigure]], one: str, other: str, sign: float, drawn: float
 ) -> tuple[Pair, SeedGap | None]:
-    """Return a pair without its p-value, and its difference. Test rows that all seeds share leave their error in it."""
+    """Return a pair without its p-value, and its difference.
+
+    If all seeds share their test rows, the rows' error stays in it.
+    """
     mine, theirs = schemes[one], schemes[other]
     both = [s for s in sorted(mine.keys() & theirs.keys()) if mine[s].judged_on == theirs[s].judged_on]
     gaps = [sign * (mine[s].value - theirs[s].value) for s in both]
@@ -169,16 +172,19 @@ def _pair(
 
 
 def _rows_error(both: Sequence[tuple[SeedDraws | None, SeedDraws | None]]) -> float:
-    """Return the standard error that test rows cause in a difference, over the seeds: both figures meet the same draws."""
+    """Return the standard error that test rows cause in a difference, over the seeds.
+
+    Both figures have the same draws.
+    """
     known = [of_draws(one.values - other.values, one.rows) for one, other in both if one and other]
     squares = [found.error**2 for found in known if found is not None]
     return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
 
 
 def chosen(found: SchemeRanking, costs: Mapping[str, SchemeCost]) -> str:
-    """Return the scheme to take: of those not told apart from the best, the cheapest; "" without any.
+    """Return the scheme to take: the cheapest of those not told apart from the best; "" without any.
 
-    Fewest bytes decide, then seconds; where both are about equal FedAvg, and else the better mean.
+    Fewest bytes decide, then seconds. If both are about equal, FedAvg is taken, and without it the better mean.
     """
     return min(_cheapest(found, costs), key=lambda name: not costs[name].plainest, default="")
 
@@ -238,7 +244,7 @@ def ranking_text(found: SchemeRanking, words: str) -> str:
 
 
 def _better(found: SchemeRanking) -> list[str]:
-    """Return who is better than whom; schemes that are better than the same ones are named together."""
+    """Return which schemes are better than which. Schemes that are better than the same ones are named together."""
     beaten = {one: tuple(p.other for p in found.pairs if p.apart and p.one == one) for one in found.order}
     alike: dict[tuple[str, ...], list[str]] = {}
     for one, others in beaten.items():
@@ -251,7 +257,7 @@ def _better(found: SchemeRanking) -> list[str]:
 
 
 def _more(found: SchemeRanking) -> list[str]:
-    """Return what may tell pairs apart of which all seeds say the same: so many seeds, or only rows."""
+    """Return what may tell pairs apart on which all seeds agree: a number of seeds, or only more rows."""
     pairs = [p for p in found.pairs if p.agreed]
     if not pairs:
         return []

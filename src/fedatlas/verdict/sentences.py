@@ -59,12 +59,12 @@ def _lead(found: Answer) -> str:
 
 
 def _little(found: Answer) -> bool:
-    """Return whether a no says that the gain is below the margin, and not that federation makes models worse."""
+    """Return whether a no means that the gain is below the margin, and not that federation makes models worse."""
     return found.gain is not None and found.gain.high >= -found.asked.margin and found.asked.margin > 0
 
 
 def nothing_text(found: Answer) -> str:
-    """Return that there may be nothing to learn, where no model is told apart from the constant one; else ""."""
+    """Return that there may be nothing to learn, if no model is told apart from the constant one; else ""."""
     models = {
         "alone": found.alone_over_trivial,
         "together": found.over_trivial,
@@ -85,12 +85,12 @@ def nothing_text(found: Answer) -> str:
 
 
 def digits(found: Answer) -> Digits:
-    """Return how many decimals the answer's figures have."""
+    """Return the decimals of the answer's figures."""
     levels, gain = [found.together, found.alone], found.gain
     if gain is None:
         return digits_of(levels, ())
     shown = digits_of(levels, (gain.value, gain.low, gain.high))
-    margin = found.asked.margin  # an end beyond it decides, so it may not look like it
+    margin = found.asked.margin  # an end beyond it decides, so it must not be rounded to it
     return shown.telling([(gain.low, margin), (gain.high, margin), (gain.high, -margin)])
 
 
@@ -115,7 +115,7 @@ def _ends(found: Ends, as_text: Digits) -> str:
 
 
 def _reasons(found: Answer) -> list[str]:
-    """Return why the answer is what it is, where that is not plain from the interval, and how sure it is."""
+    """Return the reasons for the answer that the interval does not show."""
     if found.verdict == "no" and _little(found):
         margin = number(found.asked.margin)
         return [f"The mean gain is below {margin}, up to which models count as equally good (evaluation.margin)."]
@@ -144,7 +144,7 @@ def _by(found: Answer) -> str:
 
 
 def _more(found: Answer) -> list[str]:
-    """Return the sentences behind: how sure, the margin, parties that lack a class or rows, the trivial model, the last rounds."""
+    """Return the later sentences: how sure, the margin, parties that lack a class or rows, the trivial model, the last rounds."""
     asked, out = found.asked, [sure_text(found, digits(found))]
     if asked.margin and not (found.verdict == "no" and _little(found)):
         out.append(f"A difference up to {number(asked.margin)} does not count (evaluation.margin).")
@@ -172,7 +172,7 @@ def beyond_text(found: Answer) -> str:
 
 
 def _priced(found: Answer) -> str:
-    """Return what protection costs; "" where that was not measured."""
+    """Return the cost of protection; "" if it was not measured."""
     if found.price is None:
         return ""
     less, several = found.asked.lower_is_better, len(found.seeds) > 1
@@ -187,7 +187,7 @@ def _uncompared(found: Answer) -> str:
 
 
 def _together(found: Answer) -> str:
-    """Return what real parties reach together, on how many rows, at which cost."""
+    """Return the figure that real parties reach together, on how many rows, at which cost."""
     asked = found.asked
     ends = "" if found.interval is None else f" ({' to '.join(map(number, found.interval))})"
     rows = count(found.test_rows, asked.rows) if found.test_rows else f"the {asked.rows}s"
@@ -198,7 +198,7 @@ def _together(found: Answer) -> str:
 
 
 def _how_sure(found: Answer) -> str:
-    """Return what the intervals of a deployed run count, or why there is none."""
+    """Return what the intervals of a deployed run count, or why there are none."""
     asked = found.asked
     if found.interval is not None:
         many = "s are" if found.over_trivial is not None else " is one"
@@ -212,7 +212,7 @@ def _how_sure(found: Answer) -> str:
 
 
 def _alone_text(found: Answer) -> str:
-    """Return that a deployed run compares with nobody who trains alone, and how that is measured."""
+    """Return that nobody trains alone in a deployed run, and how to measure that comparison."""
     holder = found.asked.judge == "holder"
     who, each, own = ("the party with the label", "It", "columns") if holder else ("any of them", "Each", "rows")
     return (
@@ -223,14 +223,14 @@ def _alone_text(found: Answer) -> str:
 
 
 def reached_text(found: Answer) -> str:
-    """Return what the scheme reaches by itself, and at which cost."""
+    """Return the scheme's own figure, and its cost."""
     asked = found.asked
     rows = f" on {count(found.test_rows, asked.rows)}" if found.test_rows else ""
     return f"With {asked.scheme}, {asked.words} is {number(found.together)}{rows}, {bytes_text(asked.cost)}{_cost_of(found)}."
 
 
 def swing_text(found: Answer) -> str:
-    """Return that the figure swings over the last rounds, and what cures it; "" where it does not."""
+    """Return that the figure swings over the last rounds, and the remedies; "" if it does not."""
     if found.swing is None:
         return ""
     cures = f"; what calms it: {', or '.join(found.cures)}" if found.cures else ""

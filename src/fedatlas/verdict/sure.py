@@ -10,12 +10,15 @@ from fedatlas.verdict.evidence import LEVEL, student
 from fedatlas.verdict.rule import Ends, bonferroni
 from fedatlas.wording import count, plural
 
-MOST_ROWS, MOST_SEEDS = 30, 30  # times as many rows, and seeds, that are worth a word
+MOST_ROWS, MOST_SEEDS = 30, 30  # largest factor of rows, and number of seeds, worth mentioning
 USUAL_SEEDS = 5  # with fewer, intervals are much wider than the spread over seeds
 
 
 def sure_text(found: Answer, digits: Digits) -> str:
-    """Return the level and the unit of the interval; where the data cannot tell, what they exclude and what would settle it."""
+    """Return the level and the unit of the interval.
+
+    If the data cannot tell, add what they exclude and what would settle it.
+    """
     if found.gain is None:
         return ""
     level = f"{LEVEL:.0%}"
@@ -31,7 +34,7 @@ def sure_text(found: Answer, digits: Digits) -> str:
 
 
 def _few_seeds(found: Answer) -> str:
-    """Return how much narrower the intervals of parties that are not told apart would be over five seeds, where rows are drawn."""
+    """Return how much narrower the parties' intervals would be over five seeds, if a party is not told apart and rows are drawn."""
     now, drawn = len(found.seeds), found.test_rows / found.train_rows if found.train_rows else 0.0
     judged = sum(p.gain is not None for p in found.parties)
     if (
@@ -55,7 +58,7 @@ def _excluded(gain: Ends, digits: Digits) -> str:
 
 
 def _settled(found: Answer) -> str:
-    """Return about how many rows or seeds would bring the interval clear of the margin, were the difference as it is."""
+    """Return about how many rows or seeds would bring the interval clear of the margin, if the difference stayed the same."""
     gain, seeds = found.gain, len(found.seeds)
     assert gain is not None
     beyond = abs(gain.value - found.asked.margin)
@@ -73,7 +76,7 @@ def _settled(found: Answer) -> str:
 
 
 def _seeds(found: Answer, beyond: float) -> int | None:
-    """Return how many seeds would do; None where they share their rows, or where seeds alone never would."""
+    """Return how many seeds would suffice; None if they share their rows, or if no number of seeds would."""
     if len(set(found.judged_on)) == 1 or not found.train_rows or found.gain is None:
         return None
     now, drawn = len(found.seeds), found.test_rows / found.train_rows

@@ -11,7 +11,7 @@ from fedatlas.verdict.rule import PartyVerdict
 from fedatlas.wording import capital, count, listed, plural, signed
 
 NAMED = 8  # most parties that a sentence names
-LISTED = 3  # most parties whose test rows are given one by one
+LISTED = 3  # most parties whose test rows are listed one by one
 
 
 def whom_text(found: Answer) -> str:
@@ -22,7 +22,7 @@ def whom_text(found: Answer) -> str:
         return f"judged on everybody's rows, so no {party} is named{how}"
     if not found.parties:
         return f"each seed deals the rows anew, so no {party} is named" if len(found.seeds) > 1 else ""
-    if 1 < len(found.seeds) < SEEDS:  # there is no interval over so few, whatever the rows
+    if 1 < len(found.seeds) < SEEDS:  # too few seeds for an interval, for any number of rows
         return ""
     said = {
         "gains": "certain for {}",
@@ -43,7 +43,7 @@ def whom_text(found: Answer) -> str:
 
 
 def _estimates(found: Answer) -> str:
-    """Return the least and the largest gain of the parties that have one, whether or not it is sure."""
+    """Return the least and the largest gain of the parties that have one, certain or not."""
     asked = found.asked
     gains = {
         p.name: asked.better * (p.together - p.alone)
@@ -57,13 +57,13 @@ def _estimates(found: Answer) -> str:
 
 
 def _fate(found: Answer, p: PartyVerdict) -> str:
-    """Return the party's fate; where the mean says no, a party that may still gain more than the margin is open."""
+    """Return the party's fate. If the mean says no, a party that may still gain more than the margin is "open"."""
     beyond = p.gain is not None and p.gain.high > found.asked.margin
     return "open" if found.verdict == "no" and p.fate == "not told apart" and beyond else p.fate
 
 
 def several(names: Sequence[str], party: str, of: int = 0, every: str = "all") -> str:
-    """Return the names, or how many there are; where these are all ``of`` the parties, and not only two, "all 8 offices"."""
+    """Return the names, or their number if they are many. All of three or more parties become "all 8 offices"."""
     if len(names) == of > 2:
         return f"{every} {count(of, party)}"
     return listed(names) if len(names) <= NAMED else count(len(names), party)
@@ -75,13 +75,16 @@ def nobody_else(found: Answer) -> bool:
 
 
 def lonely_texts(found: Answer) -> list[str]:
-    """Return what becomes of each party whose own rows hold one class."""
+    """Return a sentence for each party whose own rows hold one class."""
     several = len(found.seeds) > 1
     return [always_text(p, several=several) for p in found.parties if p.alone_always is not None][:NAMED]
 
 
 def always_text(p: PartyVerdict, *, several: bool = False) -> str:
-    """Return that a party's model alone knows one class, and whether its test rows can judge a model; of several seeds, on average."""
+    """Return that a party's model alone knows one class, and whether its test rows can judge a model.
+
+    Means over several seeds.
+    """
     always, few = f"alone it always answers '{p.alone_always}'", p.fate == "too few to say"
     judge = f", and its {count(p.test_rows, 'test row')} cannot judge any model" if few and p.test_rows else ""
     if p.train_rows is None:
@@ -90,7 +93,7 @@ def always_text(p: PartyVerdict, *, several: bool = False) -> str:
 
 
 def left_out_text(found: Answer) -> str:
-    """Return which parties are not in the means, since the figure is undefined on their rows."""
+    """Return which parties are not in the means, because the figure is undefined on their rows."""
     if not found.left_out:
         return ""
     asked = found.asked
@@ -102,7 +105,7 @@ def left_out_text(found: Answer) -> str:
 
 
 def few_text(found: Answer) -> str:
-    """Return what the parties lack that cannot be judged, and which share of test rows would do for them."""
+    """Return what the parties without a verdict lack, and which share of test rows would suffice for them."""
     few = [p for p in found.parties if p.fate == "too few to say" and p.test_rows and not enough(p.least_rows, p.rarer)]
     if not few or not found.compared or (len(few) > NAMED and len(few) < len(found.parties)):
         return ""
@@ -117,7 +120,7 @@ def few_text(found: Answer) -> str:
 
 
 def _have(found: Answer, few: Sequence[PartyVerdict]) -> str:
-    """Return how many test rows each of these parties has, in the seed where it has the fewest; of many the range."""
+    """Return how many test rows each of these parties has, in the seed where it has the fewest; for many parties, the range."""
     if len(few) <= LISTED:
         return listed([f"{p.name} has {p.least_rows}{_rare(p)}" for p in few])
     rows, rare = [p.least_rows for p in few], [p.rarer for p in few if p.rarer is not None]
@@ -135,14 +138,14 @@ def _rare(p: PartyVerdict) -> str:
 
 
 def _names(found: Answer, some: Sequence[PartyVerdict], few: Sequence[PartyVerdict]) -> str:
-    """Return the names; of many that are all of those with too few rows, whom a sentence before has named, how many there are."""
+    """Return the names. If they are many and an earlier sentence has named just these, return only their number."""
     if LISTED < len(some) == len(few) < len(found.parties):
         return f"those {count(len(some), found.asked.party)}"
     return several([p.name for p in some], found.asked.party, len(found.parties))
 
 
 def _cure(found: Answer, few: Sequence[PartyVerdict]) -> str:
-    """Return a sentence about the share of rows that would have to be test rows; "" where nothing can be said."""
+    """Return a sentence about the share of rows that must become test rows; "" if there is nothing to say."""
     cure = hold_out(found, few)
     if cure is None:
         return ""

@@ -1,8 +1,8 @@
 """Parties that hold different columns of the same rows: private alignment, and models that they train together.
 
-parties.py    what a party holds, and what the alignment left in its state
-letters.py    what parties tell each other through the coordinator
-ids.py        ids as texts that can be compared; what is wrong with them
+parties.py    the data of a party, and its rows after alignment
+letters.py    messages from party to party, carried by the coordinator
+ids.py        ids as texts that can be compared, and how they differ
 psi.py        points of a group in place of ids
 align.py      private set intersection, as questions and generators
 split.py      the split of aligned rows into training, validation and test

@@ -6,14 +6,15 @@ has, and how many rows the other has.
 
     a: H(a)^x --> b: H(a)^xy --> a          b: H(b)^y --> a: H(b)^yx --> b
 
-Three to eight: every party's set goes round all of them, each raises and shuffles it. The active party compares what comes out and sends
-back, through the same parties in turn, which of them are in all sets. A party learns which of its rows *all* others have; the active party
-and the coordinator learn the sizes of all overlaps, and no id.
+With three to eight parties, every party's set goes round all of them, and each raises and shuffles it. The active party
+compares the results. It sends back, through the same parties in turn, which ids are in all sets. A party learns which
+of its rows *all* others have. The active party and the coordinator learn the sizes of all overlaps, and no id.
 
-Sets and answers are letters: the number of a letter is how many exponents are on its points, which says whose set it is, who has it now,
-and who has it next. So the coordinator can neither add a set nor send one another way. Parties are taken to follow the protocol and to be
-curious. Exponents and orders live in the session of the set-up, in memory alone. What stays is ``state["align"]``: ``order``, the party's
-own row at each place, and ``key``, under which `ids.ordered` sorts them; the active party makes it and tells the others.
+Sets and answers are letters. The number of a letter is the number of exponents on its points. It tells whose set it is,
+who has it now, and who has it next. So the coordinator can neither add a set nor send one another way. Parties are
+assumed to be curious, but to follow the protocol. Exponents and orders are in the session of the set-up, and only in
+memory. ``state["align"]`` keeps two things: ``order``, the party's own row at each place, and ``key``, under which
+`ids.ordered` sorts them. The active party makes the key and sends it to the others.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def with_ids(data: Columns) -> Whole:
 
 
 def _order(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The active party: the key of the rows' order, for all parties and nobody else."""
+    """Make the key of the rows' order at the active party, and send it to the other parties only."""
     if session and KEY.topic in session:
         raise ProtocolError("the order of the rows is drawn already.")
     key = secret.random_bytes(SECRET) if data.row_order == "secret" else seed_key(data.seed)
@@ -85,7 +86,7 @@ def _order(model: Any, data: Columns, message: Any, state: State, session: Any) 
 
 
 def _key(data: Columns, message: Any, session: Any) -> bytes:
-    """The key of the rows' order. ProtocolError where it is not as secret as this party wants it."""
+    """Return the key of the rows' order. ProtocolError if it is less secret than this party demands."""
     if data.party == data.active and KEY.topic in (session or {}):
         return bytes(session[KEY.topic])
     key = taken(data, message, data.active, KEY)["key"].numpy().tobytes()
@@ -100,7 +101,7 @@ def _key(data: Columns, message: Any, session: Any) -> bytes:
 
 
 def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Own ids, masked, in a secret order; they go to the next party."""
+    """Mask the party's ids, in a secret order, for the next party."""
     if session and "psi" in session:
         raise ProtocolError("the ids are masked already.")
     rows, key = with_ids(data), psi.exponent(message["group"])
@@ -114,19 +115,19 @@ def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 def _next(data: Columns, by: int = 1) -> int:
-    """The party so many places further on."""
+    """Return the party that comes ``by`` places later."""
     return (data.party + by) % len(data.parties)
 
 
 def _held(session: Any) -> dict[str, Any]:
-    """What a matching under way keeps."""
+    """Return the state of the current matching."""
     if not session or "psi" not in session:
         raise ProtocolError("no matching is under way.")
     return dict(session["psi"])
 
 
 def _remask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Of two: the other's ids under both exponents, in its order; they are remembered to be compared with."""
+    """Raise the other party's ids to this party's exponent, and keep them to compare with. For two parties."""
     held, other = _held(session), _next(data)
     points = _raised(data, message, other, 1, held)
     told = letter(data, [other], IDS.topic, {"points": points}, 2)
@@ -134,14 +135,14 @@ def _remask(model: Any, data: Columns, message: Any, state: State, session: Any)
 
 
 def _raised(data: Columns, message: Any, sender: int, step: int, held: Mapping[str, Any]) -> Any:
-    """The masked ids of a letter under one more exponent."""
+    """Raise the masked ids of a letter to one more exponent."""
     came = taken(data, message, sender, IDS, step)["points"]
     with blamed(data, sender, IDS):
         return psi.raised(came, held["key"], held["group"], data.workers)
 
 
 def asked_about(data: Columns, what: str, message: Any, session: Any) -> int:
-    """How many ids of another party an ask is about."""
+    """Return how many ids of another party an ask concerns."""
     if what not in {REMASK, PASS}:
         return 0
     step = 1 if what == REMASK else len(_held(session)["orders"]) + 1
@@ -149,7 +150,10 @@ def asked_about(data: Columns, what: str, message: Any, session: Any) -> int:
 
 
 def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Of several: another's set under one more exponent, in one more secret order; at the end of its way it is compared."""
+    """Raise another party's set once more, shuffle it and pass it on; after the last exponent, to the active party.
+
+    For three or more parties.
+    """
     held, P = _held(session), len(data.parties)
     step = len(held["orders"]) + 1
     if step >= P:
@@ -162,9 +166,12 @@ def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 def _compare(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The active party, of several: which points of each set are in all sets, and how many any two have in common."""
+    """Return which points of each set are in all sets, and how many any two sets share. For three or more parties.
+
+    The active party computes it.
+    """
     P, names = len(data.parties), data.parties
-    last = [(k - 1) % P for k in range(P)]  # who has a party's set at the end of its way
+    last = [(k - 1) % P for k in range(P)]  # who has a party's set at its last stop
     keys = [psi.points_of(taken(data, message, last[k], IDS, P)["points"]) for k in range(P)]
     members = [frozenset(one) for one in keys]
     of_all = frozenset.intersection(*members)
@@ -175,12 +182,12 @@ def _compare(model: Any, data: Columns, message: Any, state: State, session: Any
 
 
 def pairs(names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Map any two parties, as they are called together, to their places."""
+    """Map the joint name of any two parties to their places."""
     return {f"{names[a]} + {names[b]}": (a, b) for a, b in combinations(range(len(names)), 2)}
 
 
 def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Which of another's set are in all, in the order in which it came here."""
+    """Pass on which ids of another party's set are in all sets, in the order in which the set came here."""
     held, P = _held(session), len(data.parties)
     step = P - 1 - held["back"]
     if not 0 < step <= len(held["orders"]):
@@ -193,13 +200,13 @@ def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 def _flags(data: Columns, message: Any, step: int, count: int) -> Any:
-    """(count,) which are in all sets, as the party says that had the set after this one."""
+    """Return (count,), which ids are in all sets, from the party that had the set next."""
     sender = data.active if step == len(data.parties) - 1 else _next(data)
     return taken(data, message, sender, FLAGS, step, ids=count)["in_all"].numpy()
 
 
 def _match(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The party's rows that are in all sets, in the order that all parties give them."""
+    """Return the party's rows that are in all sets, in the order that all parties share."""
     held = _held(session)
     rows, theirs = held["rows"], held.get("theirs")
     if len(data.parties) == 2:
@@ -213,14 +220,14 @@ def _match(model: Any, data: Columns, message: Any, state: State, session: Any) 
 
 
 def placed(data: Columns, state: State, rows: Whole, key: bytes) -> State:
-    """The state with these own rows as the aligned ones."""
+    """Return the state with these rows of the party as the aligned ones."""
     at = ordered([data.ids[i] for i in rows], key)
     kept = tensor(np.frombuffer(key, np.uint8).copy())
     return {**state, "align": {"order": tensor(rows[at]), "key": kept}}
 
 
 def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Without matching: all rows are aligned, and the active party compares digests of all ids in the files' order."""
+    """Align all rows without matching. The active party compares digests of all ids in the files' order."""
     if len(rows := with_ids(data)) < len(data.ids):
         raise DataError(
             f"party '{data.name}' has {len(data.ids) - len(rows)} rows without an id, but align.name = 'none' needs one in every row."
@@ -235,7 +242,7 @@ def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 
 def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """How the ids look, which is said only where few of them were found at the others."""
+    """Return figures about the ids. They are given only if the others have few of the ids."""
     own = [data.ids[i] for i in with_ids(data)]
     if 0 < LITTLE * len(own) <= len(order(state)):
         raise ProtocolError(f"party '{data.name}' says nothing of its ids: most of them were found.")
@@ -256,7 +263,7 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def due(how: Align, parties: int) -> Due:
-    """What parties may be asked."""
+    """Return what parties may be asked."""
     nothing: Sequence[Mapping[str, Any]] = ({},)
     found: dict[str, Any] = {ORDER: ("active", nothing), LOOK: ("all", nothing)}
     if how.name == "none":

@@ -1,8 +1,7 @@
-"""Forms: what a letter, or an answer to the coordinator, must look like before its receiver uses anything in it.
+"""Forms that a letter, or an answer to the coordinator, must have before its receiver uses it.
 
-A form is a mapping of parts, or one of the records here. A size is a number, or the name of one that the receiver knows
-(``sizes``). A name that it does not know takes the first length that comes under it, so two lists of one name are
-equally long.
+A form is a mapping of parts, or one of the records here. A size is a number, or the name of a size that the receiver
+knows (``sizes``). An unknown name takes the first length found under it, so two lists of one name have the same length.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import torch
 Size = int | str
 Sizes = dict[str, int]
 
-LARGE = 1 << 53  # whole numbers below this are exact in every type that they are computed in
+LARGE = 1 << 53  # whole numbers below this are exact in every type used for them
 
 
 class WholeNumber(NamedTuple):
-    """A whole number, from ``low`` to less than ``below``; ``name``: that of the size that it tells."""
+    """A whole number, from ``low`` to less than ``below``. ``name``: the size that it sets, if any."""
 
     low: Size = 0
     below: Size = LARGE
@@ -62,7 +61,7 @@ class ShortText(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A tensor of finite numbers, from ``low`` to less than ``below``; a length of None may be any."""
+    """A tensor of finite numbers, from ``low`` to less than ``below``. A length of None allows any length."""
 
     dtype: torch.dtype
     shape: tuple[Size | None, ...]
@@ -84,7 +83,7 @@ class Numbers(NamedTuple):
 
 
 class ListOf(NamedTuple):
-    """A list of ``length`` values of one form; ``once``: no value comes twice."""
+    """A list of ``length`` values of one form. ``once``: no value appears twice."""
 
     one: Form
     length: Size | None = None
@@ -101,7 +100,7 @@ class ListOf(NamedTuple):
 
 
 class InOrder(NamedTuple):
-    """A list of values, each of its own form."""
+    """A list of values with one form each."""
 
     forms: tuple[Form, ...]
 
@@ -116,7 +115,7 @@ class InOrder(NamedTuple):
 
 
 class Exactly(NamedTuple):
-    """One plain value; None where there is nothing to say."""
+    """One plain value; None if there is nothing to tell."""
 
     due: bool | int | None
 
@@ -127,7 +126,7 @@ class Exactly(NamedTuple):
 
 
 class SomeOf(NamedTuple):
-    """A table with some of these parts, or with none."""
+    """A table with some of these parts, or without any."""
 
     parts: Mapping[str, Form]
 
@@ -153,7 +152,7 @@ Form = WholeNumber | Number | ShortText | Numbers | ListOf | InOrder | Exactly |
 
 
 def odd(form: Form, value: Any, at: str, sizes: Sizes) -> str:
-    """Return why a value is not of a form, as part of a sentence, or "". ``at``: how the value is called there."""
+    """Return why a value does not have a form, as part of a sentence, or "". ``at``: name of the value in it."""
     if not isinstance(form, Mapping):
         return form.odd(value, at, sizes)
     if not isinstance(value, Mapping):
@@ -169,6 +168,6 @@ def known(size: Size, sizes: Sizes) -> int:
 
 
 def other_length(found: int, size: Size | None, at: str, sizes: Sizes) -> str:
-    """Return how a length differs from the one that is due, or ""; a name that is new takes the length."""
+    """Return how a length differs from the expected one, or "". A new name takes the length."""
     due = found if size is None else sizes.setdefault(size, found) if isinstance(size, str) else size
     return "" if found == due else f"{at} has {found:,} entries where {due:,} are due"

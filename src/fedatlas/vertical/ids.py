@@ -1,8 +1,9 @@
 """Ids as texts that can be compared, and what parties may reveal about them if they do not match.
 
-An id is the file's text without blanks at its ends, an integer in decimal. Nothing else is normalised: "007" and 7 are
-different ids. If the tables overlap little, a party reveals only a `Look` of its ids: their lengths, and how many have
-leading zeros, only digits, letters, small or capital ones, or the form in which spreadsheets round long numbers.
+An id is the file's text without blanks at its ends, or an integer in decimal. Nothing else is normalised: "007" and 7
+are different ids. If the tables overlap little, a party reveals only a `Look` of its ids. It holds their lengths, and
+the shares with leading zeros, only digits, letters, small or capital letters, or the form in which spreadsheets round
+long numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def look_of(ids: Sequence[str]) -> Look:
 
 
 def difference(looks: Mapping[str, Look]) -> str:
-    """Say what differs most between the ids of several parties; if nothing stands out, give their lengths."""
+    """Return what differs most between the ids of several parties, or their lengths if nothing stands out."""
     if worst := [name for name, one in looks.items() if one.rounded >= 0.25]:
         share = looks[worst[0]].rounded
         return (
@@ -84,16 +85,22 @@ def difference(looks: Mapping[str, Look]) -> str:
 
 
 def seed_key(seed: int) -> bytes:
-    """The key of the rows' order in a simulation, which whoever knows the experiment knows, too."""
+    """Return the key of the rows' order in a simulation. It follows from the experiment, so it is not secret."""
     return str(seed).encode()
 
 
 def ordered(ids: Sequence[str], key: bytes) -> Whole:
-    """Places (n,) that sort ids by HMAC-SHA256 under a key: one order for all parties that have it, whatever that of their files (V2)."""
+    """Return places (n,) that sort ids by HMAC-SHA256 under a key.
+
+    All parties that have the key get the same order, independent of the order of their files (V2).
+    """
     tags = [hmac.digest(key, one.encode(), "sha256") for one in ids]
     return np.array(sorted(range(len(ids)), key=tags.__getitem__), dtype=np.int64)
 
 
 def digest_of_ids(ids: Sequence[str], key: bytes) -> str:
-    """A digest of all ids in their order: equal for two parties that hold the same ones in the same order."""
+    """Return a digest of all ids in their order.
+
+    It is equal for two parties that hold the same ids in the same order.
+    """
     return hmac.digest(key, b"\x1f".join(hashlib.sha256(one.encode()).digest() for one in ids), "sha256").hex()

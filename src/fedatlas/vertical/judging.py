@@ -1,4 +1,4 @@
-"""The active party's figures of the model on rows that were not used for training; only it has labels and margins."""
+"""Figures of the model on rows outside training, computed by the active party, which alone has labels and margins."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NAMES = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "auc", "loss"),
     "numbers": ("rmse", "mae", "r2", "loss"),
 }
-"""Task -> its figures; those of `BY_CLASS` are further ones of classes."""
+"""Figures of each task. Those of `BY_CLASS` are added for classes."""
 OF_TWO = (
     "balanced_accuracy",
     "pr_auc",
     "log_loss",
     "calibration_error",
-)  # figures of classes that stand in the intervals alone
+)  # figures of classes that only the intervals have
 Outputs = Callable[[State], Floats]
 """Function from the active party's state to (N,) log-odds of class 1, or numbers in the label's unit."""
 
@@ -104,14 +104,14 @@ class Judged:
         )
 
     def said(self) -> Said:
-        """Return what the model says of the rows, as any metric needs it."""
+        """Return the model's predictions for the rows, in the form that any metric needs."""
         if self.task == "numbers":
             return Said(self.scores, self.weight, self.y, self.out)
         y, predicted = self.y.astype(np.int64), self.predicted.astype(np.int64)
         return Said(self.scores, self.weight, y, predicted, self.out)
 
     def by_constant(self, one: Constant) -> Said:
-        """Return what a constant model says of them."""
+        """Return the predictions of a constant model for the rows."""
         said, predicted = self.said(), np.full(len(self.y), one.predicted)
         if self.task == "numbers":
             return said._replace(score=(self.y - predicted) ** 2, predicted=predicted)
@@ -128,7 +128,7 @@ class Judged:
         return constant_class(counts.astype(np.float64))
 
     def metric(self, asked: str | None) -> Metric:
-        """Return the metric that is asked for, else the one that suits the training labels."""
+        """Return the metric of the experiment, or else the one that suits the training labels."""
         counts = np.bincount(self.train.astype(np.int64), minlength=2).tolist() if self.task == "classes" else None
         return METRICS[asked or chosen("numbers" if self.task == "numbers" else "classes", counts)]
 
@@ -149,7 +149,7 @@ def question(outputs: Outputs) -> Mapping[str, Question]:
 
 
 def due(on: str, *, last: bool) -> Due:
-    """Which figures may be asked for; ``last``: also those of a finished model."""
+    """Return which figures may be asked for. ``last``: also those of a finished model."""
     told = [{"on": on, "intervals": False}]
     told += [{"on": one, "intervals": True} for one in dict.fromkeys((on, "test"))] if last else []
     return {JUDGE: ("active", told)}

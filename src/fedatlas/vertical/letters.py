@@ -1,13 +1,13 @@
-"""Letters: what one party tells another through the coordinator, which carries them and has no part in what they say.
+"""Letters: messages from one party to others. The coordinator carries them and does not use their content.
 
-A letter names its sender, its receivers, its topic, and the step of the protocol that it belongs to. A question takes the letters that it
-needs by these (`taken`), and the order of the steps follows from the experiment: what another party, question or step said is never used
-in their place. In a simulation letters are plain. Between real parties they are signed for the run, the round and the attempt
-(`federation.signed_letters`), and opened before a question sees them.
+A letter names its sender, its receivers, its topic, and the step of the protocol that it belongs to. A question finds
+the letters that it needs by these (`taken`), and the order of the steps follows from the experiment. So a letter of
+another party, question or step is never used instead. In a simulation letters are plain. Between real parties they are
+signed for the run, the round and the attempt (`federation.signed_letters`), and opened before a question sees them.
 
-Each kind of letter declares its form (`LetterKind`). A letter of another form, or with content that a check behind the form refuses
-(`blamed`), is the fault of its sender, which is lost as a party that does not answer. What a party tells the coordinator beside letters
-has a form as well, which stands where it is asked (``says`` of `Mail.ask`).
+Each kind of letter declares its form (`LetterKind`). If a letter has another form, or a later check refuses its content
+(`blamed`), that is the fault of its sender. The sender then counts as lost, like a party that does not answer. An
+answer to the coordinator itself also has a form, which is given where the question is asked (``says`` of `Mail.ask`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.vertical.forms import Form, odd
 from fedatlas.vertical.parties import Columns, PartyLeft, each
 
-LETTERS = "letters"  # the part of a message, and of a reply, that holds them
+LETTERS = "letters"  # the part of a message, and of a reply, that holds letters
 Letter = Mapping[str, Any]
 Due = Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
-"""Question -> who may be asked it ("active", "passive", "all"), and what the coordinator may say beside letters."""
+"""Question -> who may be asked it ("active", "passive", "all"), and what the coordinator may tell besides letters."""
 
 
 class LetterKind(NamedTuple):
-    """A kind of letter: its topic, and the form of what it says."""
+    """A kind of letter: its topic, and the form of its content."""
 
     topic: str
     form: Form
@@ -42,9 +42,11 @@ def letter(
 
 
 def taken(data: Columns, message: Mapping[str, Any], sender: int, kind: LetterKind, step: int = 0, **sizes: int) -> Any:
-    """Return what a party's letter says, which has the form of its kind. ``sizes``: what the form names, as this party knows it.
+    """Return the content of a party's letter, which has the form of its kind.
 
-    PartyLeft where the letter that is due did not come, or says something else.
+    ``sizes``: of the form, as this party knows them.
+
+    PartyLeft if the expected letter is missing or has another form.
     """
     name, topic = data.parties[sender], kind.topic
     for one in message.get(LETTERS, ()):
@@ -62,7 +64,7 @@ def unusable(name: str, topic: str, why: str) -> PartyLeft:
 
 @contextmanager
 def blamed(data: Columns, sender: int, kind: LetterKind) -> Iterator[None]:
-    """What is refused inside is the fault of the sender of a letter. PartyLeft in its name."""
+    """Turn every refusal inside into PartyLeft in the name of the sender of a letter, who is at fault."""
     try:
         yield
     except PartyLeft:
@@ -72,18 +74,18 @@ def blamed(data: Columns, sender: int, kind: LetterKind) -> Iterator[None]:
 
 
 def answered(name: str, what: str, reply: Mapping[str, Any], form: Form, **sizes: int) -> None:
-    """Compare what a party tells the coordinator beside letters with its form; PartyLeft in its name for another."""
+    """Compare a party's answer, without its letters, with its form. PartyLeft in the party's name if it differs."""
     if why := odd(form, {part: value for part, value in reply.items() if part != LETTERS}, "it", sizes):
         raise unanswered(name, what, why)
 
 
 def unanswered(name: str, what: str, why: str) -> PartyLeft:
-    """Return the error for an answer that cannot be used: who gave it is lost."""
+    """Return the error for an answer that cannot be used: its party is lost."""
     return PartyLeft(f"party '{name}' is lost: its answer to '{what}' cannot be used: {why}.")
 
 
 def well_addressed(one: Any, sender: int, parties: int) -> bool:
-    """Return whether a letter names this sender, receivers among so many parties, a topic and a step."""
+    """Return whether a letter names this sender, receivers among the given number of parties, a topic and a step."""
     if not isinstance(one, Mapping) or not {"from", "to", "topic", "step"} <= {*one}:
         return False
     receivers = isinstance(one["to"], list) and all(type(k) is int and 0 <= k < parties for k in one["to"])
@@ -97,7 +99,7 @@ def others(data: Columns) -> tuple[int, ...]:
 
 
 class Mail:
-    """The coordinator's part: it asks the parties of a round, and hands each letter to those that it is for."""
+    """The coordinator's part: it asks the parties of a round, and hands each letter to its receivers."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
@@ -106,10 +108,10 @@ class Mail:
     def ask(
         self, parties: Iterable[int], what: str, *topics: str, says: Form | None = None, **told: Any
     ) -> Generator[Ask, Replies, Mapping[int, Update]]:
-        """Return the replies of some parties, each told the same beside its letters on these topics.
+        """Return the replies of some parties. Each is told the same, plus its letters on these topics.
 
-        ``says``: the form of what they reply beside letters; None: nothing. PartyLeft as `each`, for replies of another form, and for
-        letters that cannot be brought to anybody.
+        ``says``: the form of their replies without letters; None: nothing. PartyLeft as in `each`, for replies of
+        another form, and for letters that cannot be delivered.
         """
         to = tuple(parties)
         if not to:

@@ -36,14 +36,14 @@ class Columns(NamedTuple):
     task: str = ""  # "classes" or "numbers" at the active party
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
-    row_order: Literal["seed", "secret"] = "seed"  # what the key of the rows' order is made from
+    row_order: Literal["seed", "secret"] = "seed"  # source of the key of the rows' order
     rules: int = (
         2  # number of the rules by which tables are read; by the first a value that training never lacked goes left
     )
 
 
 class PartyLeft(ProtocolError):
-    """A party did not answer, or not in the form that was due: the round is lost, and earlier rounds are kept."""
+    """A party did not answer, or its answer had another form. The round is lost, and earlier rounds are kept."""
 
 
 def order(state: State) -> Whole:
@@ -59,7 +59,7 @@ def places(state: State, which: str) -> Whole:
 
 
 def aligned(data: Columns, state: State) -> Columns:
-    """Return the party's columns in the order of the places; all values of a row that it does not have are missing."""
+    """Return the party's columns in the order of the places. All values of a row that the party lacks are missing."""
     rows = order(state)
     x = data.x[rows]
     if (rows < 0).any():

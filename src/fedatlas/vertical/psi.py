@@ -2,15 +2,16 @@
 
     H(id)^a^b = H(id)^b^a
 
-``ed25519``: H is libsodium's map of 32 uniform bytes (BLAKE2b of the id) to the subgroup of prime order, in which deciding whether two
-points have the same exponent is as hard as the decisional Diffie-Hellman problem. ``x25519`` is about three times as fast and
-uses the hash as an x coordinate: whether it lies on the curve or on its twist survives every exponent, so each masked id
-reveals one bit.
-PyNaCl (``pip install "fedatlas[he]"``) is imported when it is used. libsodium refuses points outside the subgroup, and
-releases Python's lock, so that threads share the work.
+``ed25519``: H is libsodium's map of 32 uniform bytes (BLAKE2b of the id) to the subgroup of prime order. There,
+deciding whether two points have the same exponent is as hard as the decisional Diffie-Hellman problem. ``x25519`` is
+about three times as fast and uses the hash as an x coordinate. Whether it is on the curve or on its twist survives
+every exponent, so each masked id reveals one bit.
 
-Secure against parties that are curious but follow the protocol. Source: Meadows, S&P 1986; Huberman, Franklin, Hogg,
-EC 1999; the group: RFC 7748, Bernstein et al. 2011.
+PyNaCl (``pip install "fedatlas[he]"``) is imported when it is used. libsodium refuses points outside the subgroup. It
+releases Python's lock, so threads share the work.
+
+Secure against parties that are curious but follow the protocol. Source: Meadows, S&P 1986; Huberman, Franklin, Hogg, EC
+1999; the group: RFC 7748, Bernstein et al. 2011.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def hashed(ids: Sequence[str], group: Group, workers: int = 1) -> Tensor:
 
 
 def raised(points: Any, key: bytes, group: Group, workers: int = 1) -> Tensor:
-    """(n, 32) uint8: each point to the power of the exponent; ProtocolError for what is no point of the group."""
+    """Return (n, 32) uint8, each point to the power of the exponent.
+
+    ProtocolError for a value that is not a point of the group.
+    """
     rows = points_of(points)
     power = sodium().crypto_scalarmult_ed25519_noclamp if group == "ed25519" else sodium().crypto_scalarmult
 
@@ -77,7 +81,7 @@ def raised(points: Any, key: bytes, group: Group, workers: int = 1) -> Tensor:
 
 
 def points_of(points: Any) -> list[bytes]:
-    """Masked ids of a message, each as bytes. ProtocolError for anything else than (n, 32) uint8."""
+    """Return the masked ids of a message, each as bytes. ProtocolError for anything but (n, 32) uint8."""
     if not isinstance(points, Tensor) or points.dtype != torch.uint8 or points.ndim != 2 or points.shape[1] != BYTES:
         raise ProtocolError("a message does not hold masked ids, which are (n, 32) bytes.")
     return keys_of(points)
@@ -105,6 +109,6 @@ def _each(make: Callable[[Any], bytes], items: Sequence[Any], workers: int) -> T
 
 
 def shuffle(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a secret order of ``count`` items: they are sorted by fresh 16-byte keys from the operating system."""
+    """Return a secret order of ``count`` items, sorted by fresh 16-byte keys from the operating system."""
     keys = np.frombuffer(secret.random_bytes(16 * count), np.dtype("V16"))
     return np.array(sorted(range(count), key=lambda i: keys[i].tobytes()), dtype=np.int64)

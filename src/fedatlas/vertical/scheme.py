@@ -1,7 +1,7 @@
 """A scheme: how parties that hold different columns of the same rows train a model.
 
-One record of pure functions holds all that a run, its baselines, its preview, prediction, deployment and the catalogue
-need. Alignment (`align`), the split of the rows (`split`) and judging (`judging`) are the same for all schemes.
+One record of pure functions serves a run, its baselines, its preview, prediction, deployment and the catalogue.
+Alignment (`align`), the split of the rows (`split`) and judging (`judging`) are the same for all schemes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ How = Any
 
 
 class LearnsRow(NamedTuple):
-    """What the parties learn of each other in one step of a scheme: a row of the report's table."""
+    """Facts that the parties learn of each other in one step of a scheme: a row of the report's table."""
 
     step: str
     passive: str  # a party without the label
@@ -30,24 +30,24 @@ class LearnsRow(NamedTuple):
 class Words(NamedTuple):
     """Texts about a scheme, in lists, the dry run and the report."""
 
-    round: str  # what one round makes; several have an s behind it
-    model: str  # what the rounds make together, in summary.json
-    keeps: str  # what stays with a party: "A party keeps ..."
-    leaves: str  # what leaves them
-    clear: str  # what crossed as it is, and what it shows: sentences behind "This run was in the clear:"
+    round: str  # product of one round; the plural adds an s
+    model: str  # product of all rounds, in summary.json
+    keeps: str  # what a party keeps, after "A party keeps"
+    leaves: str  # what leaves the parties
+    clear: str  # what crossed unprotected, and what it shows: after "This run was in the clear:"
     learns: Callable[
         [bool], Sequence[LearnsRow]
-    ]  # whether labels are hidden -> who learns what, behind alignment and split
+    ]  # whether labels are hidden -> who learns what, after alignment and split
     gain: str  # what `Scheme.brought` counts: "How much ...", without a full stop
     hidden: str = ""  # the sentence of a run that hides the labels
-    caution: str = ""  # what else the reader of that table should know
-    phases: Mapping[str, str] = {}  # question -> what is done, where its name does not say it
+    caution: str = ""  # a further caution to the reader of that table
+    phases: Mapping[str, str] = {}  # question -> its action, where its name does not tell it
 
 
 class Trial(NamedTuple):
     """The training by which the cost of a round is estimated."""
 
-    rows: tuple[int, ...] = (20_000,)  # of one round each; of two the cost is the straight line through both
+    rows: tuple[int, ...] = (20_000,)  # of one round each; the cost of two is the straight line through both
     number: int = 1  # of the round that is tried: the first that costs as much as most
 
 
@@ -62,7 +62,7 @@ class Scheme(NamedTuple):
     name: str
     words: Words
     build: Callable[..., How]  # from the keys of ``[algorithm]``
-    rounds: str  # the key of ``[algorithm]`` that says how many rounds there are
+    rounds: str  # the key of ``[algorithm]`` with the number of rounds
     questions: Callable[[How], Mapping[str, Question]]
     begin: Callable[[How, State], RoundGenerator]  # after alignment and split
     step: Callable[[How, State, int], RoundGenerator]  # one round
@@ -85,16 +85,14 @@ class Scheme(NamedTuple):
     facts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> entries of summary.json (`RunSummary`)
     said: Callable[[How], str] = str  # the settings in a line
     tasks: tuple[str, ...] = ("classes", "numbers")  # kinds of label that it learns; others are refused before round 0
-    later: tuple[str, ...] = ()  # keys of other implementations that are not in this version
+    later: tuple[str, ...] = ()  # keys of other implementations that this version lacks
     mechanisms: Mapping[str, tuple[str, ...]] = {}  # of ``[[privacy]]`` -> the keys that apply here
     under: Callable[[How, Any], How] = lambda how, mechanism: how  # the settings under a mechanism
     clear: Callable[[How], How] = lambda how: how  # the settings without a mechanism
     protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
     trial: Callable[[How], Trial] = lambda how: Trial()
-    due: Callable[[str, int], Due] = (
-        lambda part, number: {}
-    )  # what real parties are asked: "begin", "step" number, "end"
+    due: Callable[[str, int], Due] = lambda part, number: {}  # questions to real parties: "begin", "step" number, "end"
 
 
 def questions(scheme: Scheme, how: How) -> dict[str, Question]:
@@ -103,7 +101,7 @@ def questions(scheme: Scheme, how: How) -> dict[str, Question]:
 
 
 class Rows(NamedTuple):
-    """How an experiment matches and parts its rows."""
+    """How an experiment matches and splits its rows."""
 
     matching: align.Align
     parties: int
@@ -112,9 +110,10 @@ class Rows(NamedTuple):
 
 
 def due(scheme: Scheme, rows: Rows, number: int, rounds: int) -> Due:
-    """What a party may be asked in round ``number`` of so many, as the experiment says.
+    """Return what a party may be asked in round ``number`` of ``rounds``, by the experiment.
 
-    Which of these come, and in which order, follows from letters; a run may end before its last round, and is asked its end in the next.
+    Letters decide which of these are asked, and in which order. A run may end before its last round. The questions of
+    its end then come in the next round.
     """
     found: dict[str, Any] = dict(judging.due("held" if rows.held else "test", last=number > 1))
     if not number:

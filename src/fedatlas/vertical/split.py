@@ -1,4 +1,4 @@
-"""Split aligned rows into training, validation and test: the active party draws, and tells the others the places."""
+"""Split aligned rows into training, validation and test: the active party draws, and sends the places to the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedatlas.vertical.parties import Columns, Whole, aligned, order, tensor
 SPLIT, PLACES = "split rows", "told rows"
 PARTS = ("train", "held", "test")
 TOLD = LetterKind(PLACES, {"places": {part: Numbers(torch.int64, (None,), 0, "places") for part in PARTS}})
-COUNTS = {"rows": {part: WholeNumber(int(part != "held")) for part in PARTS}}  # none is held out where no share is
+COUNTS = {"rows": {part: WholeNumber(int(part != "held")) for part in PARTS}}  # without a share, none are held out
 
 
 def parted(y: Any, task: str, shares: Mapping[str, float], seed: int) -> dict[str, Whole]:
@@ -70,12 +70,15 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def due(test: float, held: float) -> Due:
-    """What parties may be asked."""
+    """Return what parties may be asked."""
     return {SPLIT: ("active", ({"test": test, "held": held},)), PLACES: ("passive", ({},))}
 
 
 def split(server: State, test: float, held: float = 0.0) -> RoundGenerator:
-    """The server's state with ``rows``: how many train, are held out, test. DataError where these rows cannot be parted so."""
+    """Return the server's state with ``rows``: how many train, are held out, test.
+
+    DataError if the rows cannot be split this way.
+    """
     active, mail = server["active"], Mail(server["names"])
     heard = yield from mail.ask((active,), SPLIT, says=COUNTS, test=test, held=held)
     yield from mail.ask([k for k in range(len(mail.names)) if k != active], PLACES, PLACES)

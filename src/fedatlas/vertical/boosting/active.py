@@ -1,7 +1,8 @@
 """The answers of the party with the label while a tree grows: gradients, the best split of each node, the leaves.
 
-Labels, margins, the secret key, opened sums and the trees' structure never leave it. It tells others the gradients
-(encrypted, or in the clear in a simulation), which of their candidates won, and which rows its own splits send left.
+Labels, margins, the secret key, opened sums and the trees' structure never leave the party. It tells the others the
+gradients (encrypted, or in the clear in a simulation), which of their candidates won, and which rows its own splits
+send left.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken, unusable
 from fedatlas.vertical.parties import Columns, PartyLeft, Whole, aligned, places, tensor
 
-KEY = "key"  # key of a session's memory that lasts over rounds and is never written
+KEY = "key"  # key of a session's memory that lasts over rounds and is never stored
 
 
 def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -66,7 +67,7 @@ def unit(boost: records.Boost) -> gains.MarginUnit:
 
 
 def keys(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Make a key pair if this process has none yet; it is never written, and no tree depends on it."""
+    """Make a key pair if this process has none yet. It is never stored, and no tree depends on it."""
     kept = dict(session_of(session).get("run", {}))
     if KEY not in kept:
         kept[KEY] = paillier.holder(paillier.generate(how.key_bits, testing=how.testing))
@@ -105,12 +106,15 @@ def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
 
 
 def asked_for_sums(how: SecureBoost, data: Columns, tree: int) -> tuple[int, ...]:
-    """The parties that are told gradients of a tree: none while the first trees are grown from own columns alone."""
+    """Return the parties that receive gradients of a tree: none for the first trees, which use only the active party's columns."""
     return () if tree <= how.complete_secure else others(data)
 
 
 def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Opens the others' sums and takes the best split of each open node; divides the rows where it is its own."""
+    """Open the others' sums and take the best split of each open node.
+
+    Divide the rows of the nodes that this party wins.
+    """
     before = under_way(session)
     if not before["open"]:
         raise ProtocolError("no node of the tree is open.")
@@ -142,7 +146,7 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
 
 
 def _settled(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], message: Any) -> dict[str, Any]:
-    """With what the owners of the last level's splits said of them."""
+    """Return the session with the results of the owners of the last level's splits."""
     nodes, at = dict(now["tree_nodes"]), now["at"]
     for k, asked in now["asked"].items():
         first = int((state["boost"]["nodes"]["party"] == k).sum())
@@ -164,7 +168,7 @@ def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
 
 
 def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], message: Any, session: Any) -> Any:
-    """({party: {node: (k, 3) left sums}}, counts). PartyLeft, in a sentence that names the party, for what are no such sums."""
+    """Return ({party: {node: (k, 3) left sums}}, counts). PartyLeft, naming the party, for values that are not such sums."""
     found: dict[int, dict[int, Whole]] = {}
     decryptions = 0
     asked = asked_for_sums(how, data, now["tree"])
@@ -229,7 +233,7 @@ def _next(how: SecureBoost, choices: Mapping[int, Any]) -> list[int]:
 
 
 def leaves(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Values of the leaves, new margins of all rows, one more tree; says how many nodes each party has."""
+    """Return the number of nodes of each party; set the leaves, the margins of all rows, and one more tree."""
     before, boost = under_way(session), state["boost"]
     if before["open"] or not before["level"]:
         raise ProtocolError("the tree is not grown to its end.")

@@ -23,7 +23,7 @@ def outputs(state: State) -> Floats:
 
 
 def export(data: Columns, state: State) -> dict[str, Any]:
-    """Return {"table": the party's own splits, "model": the skeleton, or None, "own": what the party gets besides}.
+    """Return {"table": the party's own splits, "model": the skeleton, or None, "own": private results of the party}.
 
     A threshold of None means that every known value goes left and missing values go right.
     """

@@ -1,8 +1,8 @@
 """Prediction by several parties: the active party walks every tree, and asks other nodes' owners which rows go left.
 
-All trees are walked at once, so the number of questions is that of other parties' nodes on the longest path. An owner
-learns which rows reach its nodes. Nobody learns another party's threshold, and owners learn no prediction. A row that an
-owner lacks goes where missing values go.
+All trees are walked at once. So the number of questions is the largest number of other parties' nodes on a path. An
+owner learns which rows reach its nodes. No party learns another party's threshold, and owners learn no prediction. A
+row that an owner lacks goes where missing values go.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, te
 
 
 def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Walk on at the active party until only other parties' nodes are left; at the end set the margins."""
+    """Walk on at the active party until only other parties' nodes are left. At the end, set the margins."""
     boost, own = state["boost"], aligned(data, state)
     skeleton = {name: one.numpy() for name, one in boost["nodes"].items()}
     roots = np.flatnonzero(np.diff(skeleton["tree"], prepend=-1))
@@ -83,7 +83,7 @@ def _answered(at: Whole, skeleton: Mapping[str, Any], roots: Whole, asked: Any, 
 
 
 def way(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return, at the owner of some nodes, which of the rows they send left."""
+    """Return, at the owner of some nodes, which rows these send left."""
     table, x = state["boost"]["table"], aligned(data, state).x
     said, answers = taken(data, message, data.active, ASKED, message["step"], places=common(state)), []
     for record, rows in zip(said["records"].tolist(), said["rows"], strict=True):

@@ -1,8 +1,9 @@
-"""The letters of SecureBoost and their forms, and those of what the coordinator is told.
+"""The letters of SecureBoost and their forms, and the forms of answers to the coordinator.
 
-Sizes that receivers know: ``parties``, ``places`` (rows in common), ``rows`` (those that the tree is grown on), ``trees``,
-``announced`` (candidates of a party), ``open`` (nodes), ``lines`` (of the receiver's table), ``first`` and ``beyond`` (numbers of a
-party's new records). Nodes of the level under way are from ``lowest`` to below ``highest``, and their children below ``deepest``.
+Sizes that receivers know: ``parties``, ``places`` (rows in common), ``rows`` (those that the tree is grown on),
+``trees``, ``announced`` (candidates of a party), ``open`` (nodes), ``lines`` (of the receiver's table), ``first`` and
+``beyond`` (numbers of a party's new records). Nodes of the current level are from ``lowest`` to below ``highest``, and
+their children below ``deepest``.
 """
 
 from __future__ import annotations
@@ -81,23 +82,23 @@ WORKED = ("ciphertexts", "exponentiations", "encryptions", "decryptions")
 
 
 def counts(how: SecureBoost) -> Mapping[str, Form]:
-    """Return the form of the counts of work with ciphertexts: none in the clear."""
+    """Return the form of the counts of work with ciphertexts. It is empty in the clear."""
     return {"counts": SomeOf(dict.fromkeys(WORKED, WholeNumber()) if how.encrypted else {})}
 
 
 def opened(how: SecureBoost, level: int) -> Form:
-    """Return the form of what is told once the sums of a level are opened; the deepest opens no nodes."""
+    """Return the form of the answer after the sums of a level are opened. The deepest level opens no nodes."""
     sizes = of_level(how, level)
     return {**OWNERS, **counts(how), "open": WholeNumber(0, sizes["deepest"] - sizes["highest"] + 1)}
 
 
 def grown(how: SecureBoost, names: Sequence[str]) -> Form:
-    """Return the form of what is told of a tree: how many nodes each party has, and how many leaves there are."""
+    """Return the form of the answer about a tree: the number of nodes of each party, and of leaves."""
     return {"nodes": dict.fromkeys((*names, "leaves"), WholeNumber(0, (1 << how.depth) + 1))}
 
 
 def of_level(how: SecureBoost, level: int) -> dict[str, int]:
-    """Return the sizes that name the nodes of a level, from 1, and their children: none at the deepest."""
+    """Return the sizes that name the nodes of a level, from 1, and their children; the deepest level has no children."""
     return {"lowest": 1 << (level - 1), "highest": 1 << level, "deepest": min(1 << (level + 1), 1 << how.depth)}
 
 

@@ -25,7 +25,7 @@ def bits(left: NDArray[np.bool_]) -> Any:
 
 
 def unpacked(packed: Any, count: int) -> NDArray[np.bool_]:
-    """Unpack which of ``count`` rows go left; ProtocolError if the length does not match."""
+    """Unpack which of ``count`` rows go left. ProtocolError if the length does not match."""
     if len(packed) != -(-count // 8):
         raise ProtocolError(
             f"a split of {count} rows arrived in {len(packed)} bytes: a different set of rows was divided."
@@ -44,7 +44,7 @@ def moved(at: Whole, told: Iterable[Told]) -> Whole:
 
 
 def smaller(at: Whole, parent: int) -> int:
-    """Return the child of a node that has fewer of these rows; the left one if they have as many."""
+    """Return the child of a node that has fewer of these rows; the left one if they have the same number."""
     left, right = (int(np.count_nonzero(at == child)) for child in (2 * parent, 2 * parent + 1))
     return 2 * parent if left <= right else 2 * parent + 1
 

@@ -55,7 +55,7 @@ def offered(how: SecureBoost, data: Columns, state: State, tree: int) -> tuple[G
 
 
 def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """The left sums of all candidates of the open nodes, in a secret order."""
+    """Return the left sums of all candidates of the open nodes, in a secret order."""
     if "boost" in session_of(session):
         now, asked = _onwards(how, data, message, session["boost"])
     else:
@@ -70,7 +70,7 @@ def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
 
 
 def _onwards(how: SecureBoost, data: Columns, message: Any, now: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """(the session on the next level, its open nodes): with what the active party and the owners of splits said of the last one."""
+    """Return (the session on the next level, its open nodes), from the letters of the active party and of the split owners."""
     level, at = now["level"], now["at"]
     sizes = of_level(how, level)
     said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
@@ -93,7 +93,7 @@ def session_of(session: Any) -> dict[str, Any]:
 
 
 def under_way(session: Any) -> dict[str, Any]:
-    """The tree that is grown. ProtocolError where there is none."""
+    """Return the tree that is being grown. ProtocolError if there is none."""
     if "boost" not in session_of(session):
         raise ProtocolError("no tree is under way.")
     return dict(session["boost"])
@@ -120,7 +120,10 @@ def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[
 
 
 def _level(how: SecureBoost, now: Mapping[str, Any], asked: Sequence[int]) -> dict[int, Any]:
-    """Return the histograms of some nodes. Of two siblings the smaller is summed; the other is the parent minus it."""
+    """Return the histograms of some nodes.
+
+    Of two siblings the smaller is summed, and the other is the parent minus it.
+    """
     sums, rows, before = now["sums"], now["rows"], now["held"]
     at, width = now["at"][rows], now["grid"].width
 
@@ -152,7 +155,7 @@ def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> d
 
 
 def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """New records in the party's own table, and which rows of each node they send left."""
+    """Add records to the party's table, and return which rows of each node they send left."""
     now = under_way(session)
     said = taken(data, message, data.active, WANTED, now["level"], **of_level(how, now["level"]))
     if now["divided"]:
@@ -182,7 +185,10 @@ def _first(order: Whole | None, ties: Any, name: str) -> int:
 def divided(
     data: Columns, state: State, now: Mapping[str, Any], nodes: Sequence[int], wanted: Sequence[int]
 ) -> tuple[dict[str, Any], list[int], State]:
-    """Split nodes by these candidates; return what others are told, the new records' numbers and the party's state."""
+    """Split nodes by these candidates.
+
+    Return the message to the others, the new records' numbers and the party's state.
+    """
     x = aligned(data, state).x
     found = now["grid"]
     left = found.left[list(wanted)].tolist() if data.rules < 2 else _ways_of_holes(now, x, nodes, wanted)
@@ -195,7 +201,7 @@ def divided(
 def _ways_of_holes(now: Mapping[str, Any], x: Floats, nodes: Sequence[int], wanted: Sequence[int]) -> list[bool]:
     """Return whether missing values go left, by node: as the candidate says if the node's training rows have some.
 
-    Else they go with more of these rows; left if both children have as many.
+    Else they go with more of these rows, and left if both children have the same number.
     """
     found, rows = now["grid"], now["rows"]
     out = []

@@ -2,8 +2,9 @@
 
 A tree:   gradients (active) -> per level [ histogram (passive) -> open (active) -> split (passive owners) ] -> leaves (active)
 
-What a party tells another are letters: the generator reads whom they are for, who owns the nodes that part, how many are open, and counts
-of ciphertexts, all of them in the forms that are due (``says``).
+Messages between parties are letters. The generator reads only their receivers, who owns the nodes that split, how many
+nodes are open, and counts of ciphertexts. All these have declared forms (``says``).
+
 Source: Cheng et al., IEEE Intelligent Systems 36(6), 2021 (V2); Chen et al., arXiv 2110.10927 (V3 (1) to (3)).
 """
 
@@ -57,7 +58,7 @@ def questions(how: SecureBoost) -> Mapping[str, Question]:
 
 
 def due(part: str, number: int) -> Due:
-    """What parties of a run are asked: in its "begin", in a "step", which is tree ``number``, and at its "end"."""
+    """Return what parties of a run are asked: at its "begin", in a "step", which is tree ``number``, and at its "end"."""
     nothing: Sequence[Mapping[str, Any]] = ({},)
     if part == "begin":
         return {BINS: ("passive", nothing), START: ("active", nothing)}
@@ -69,7 +70,7 @@ def due(part: str, number: int) -> Due:
 
 
 def begin(how: SecureBoost, server: State) -> RoundGenerator:
-    """Bins at every party, and the start of all margins; behind the alignment and the split of the rows."""
+    """Cut bins at every party, and start all margins. Follows the alignment and the split of the rows."""
     mail = Mail(server["names"])
     yield from mail.ask(_others(server), BINS)
     yield from mail.ask((server["active"],), START, letter_kinds.BINS.topic, says={"started": Exactly(True)})
@@ -77,7 +78,7 @@ def begin(how: SecureBoost, server: State) -> RoundGenerator:
 
 
 def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
-    """Tree ``number`` (from 1): the server's state with its counts and how many nodes each party has in it."""
+    """Grow tree ``number`` (from 1). Return the server's state with its counts and each party's number of nodes."""
     mail, active = Mail(server["names"]), server["active"]
     others = () if number <= how.complete_secure else _others(server)
     counts, level = dict.fromkeys(letter_kinds.WORKED, 0) if how.encrypted else {}, 0
@@ -115,7 +116,7 @@ def _others(server: State) -> tuple[int, ...]:
 
 
 def infer(how: SecureBoost, server: State) -> RoundGenerator:
-    """Margins of all aligned rows by a model that was loaded; they stand in the active party's state."""
+    """Compute margins of all aligned rows by a loaded model, in the active party's state."""
     mail, active, step = Mail(server["names"]), server["active"], 0
     while True:
         told = yield from mail.ask((active,), WALK, letter_kinds.ANSWERED.topic, says=letter_kinds.OWNERS)
@@ -127,7 +128,10 @@ def infer(how: SecureBoost, server: State) -> RoundGenerator:
 
 
 def importance(how: SecureBoost, server: State) -> RoundGenerator:
-    """By party what each of its columns gained in all trees, by the column's place: names stay where they are."""
+    """Add to the server's state the gain of each column over all trees, by party and place.
+
+    Names stay with the party.
+    """
     mail, names = Mail(server["names"]), server["names"]
     yield from mail.ask((server["active"],), SHARE)
     everybody = range(len(names))
@@ -153,7 +157,7 @@ def share(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
 def own_gains(
     how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any
 ) -> passive.Answered:
-    """A party: what its splits gained, kept beside them, and the sum by column."""
+    """Keep the gains of the party's splits in its table, and return their sum by column."""
     boost = state["boost"]
     told = taken(data, message, data.active, GAINS, lines=len(boost["table"]["tree"]))
     table = {name: one.clone() for name, one in boost["table"].items()}

@@ -33,7 +33,7 @@ class SecureBoost(NamedTuple):
     pack: bool
     subtract: bool
     compress: bool
-    key_bits: int = 0  # of Paillier's key; 0: gradients are sent in the clear, which only a simulation may do
+    key_bits: int = 0  # of Paillier's key; 0: gradients are sent in the clear, only in a simulation
 
     @property
     def encrypted(self) -> bool:
