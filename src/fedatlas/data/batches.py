@@ -35,7 +35,10 @@ class Rows(NamedTuple):
         return self if self.x.device == device else Rows(*(None if t is None else t.to(device) for t in self))  # type: ignore[arg-type]
 
     def take(self, index: Tensor) -> Rows:
-        """Return the rows at ``index``, in its order, by `index_select`: five times as fast as indexing on MNIST's rows."""
+        """Return the rows at ``index``, in its order.
+
+        `index_select` is five times as fast as indexing on MNIST's rows.
+        """
         index = index.to(self.x.device)
         return Rows(*(None if t is None else t.index_select(0, index) for t in self))  # type: ignore[arg-type]
 
@@ -64,7 +67,7 @@ class Draw(NamedTuple):
 
 
 def cut(n: int, size: int, merge: bool = False) -> tuple[int, int]:
-    """Return how ``n`` rows make batches: (number of those of ``size`` rows, rows of one more at the end, or 0).
+    """Return how ``n`` rows make batches: (number of batches of ``size`` rows, rows of one more batch at the end, or 0).
 
     ``size`` 0: all rows at once. ``merge``: a short last batch joins the one before it, if there is one.
     """
@@ -73,7 +76,7 @@ def cut(n: int, size: int, merge: bool = False) -> tuple[int, int]:
 
 
 def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1, merge: bool = False) -> int:
-    """Return the number of examples in a budget on ``n`` rows: the least of its epochs, steps and examples.
+    """Return the number of examples that a budget allows on ``n`` rows: the least of its epochs, steps and examples.
 
     A last batch of fewer than ``least`` rows is skipped and does not count as a step. ``merge`` as in `cut`.
     """
@@ -89,16 +92,20 @@ def examples_of(budget: Budget, n: int, batch_size: int, least: int = 1, merge: 
 
 
 def examples_of_pass(n: int, draw: Draw) -> int:
-    """Return the number of examples used in one pass over ``n`` rows; a last batch of fewer than ``least`` rows is skipped."""
+    """Return the number of examples used in one pass over ``n`` rows.
+
+    A last batch of fewer than ``least`` rows is skipped.
+    """
     _, rest = cut(n, draw.batch_size or n, draw.merge) if n else (0, 0)
     return n - rest if rest < draw.least else n
 
 
 def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None) -> Iterator[Batch]:
-    """Yield the batches of a budget: epochs of shuffled rows; a short last batch is kept if it has ``least`` rows.
+    """Yield the batches of a budget: epochs of shuffled rows.
 
-    With ``draw.merge`` it joins the one before it.
-    ``values`` become the batch's ``extra``. They are computed once if rows are not augmented and all are needed, else once per epoch.
+    A short last batch is kept if it has ``least`` rows. With ``draw.merge`` it joins the one before it. ``values``
+    become the batch's ``extra``. They are computed once if rows are not augmented and all are needed, else once per
+    epoch.
     """
     left = examples_of(budget, rows.n, draw.batch_size, draw.least, draw.merge) if rows.n else 0
     epoch = draw.first_epoch

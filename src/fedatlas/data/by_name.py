@@ -24,7 +24,7 @@ Loader = Callable[..., Loaded]
 
 @dataclass(frozen=True)
 class Source:
-    """One data set that ``[data] name`` can mean; the keyword arguments of its loader are its further keys."""
+    """One data set that ``[data] name`` can mean. The keyword arguments of its loader are its further keys."""
 
     name: str
     summary: str

@@ -1,11 +1,11 @@
 """The text of a cell, and the one grammar of a number: of inputs, targets, owners, ids and weights, in every file.
 
-A cell is its text without blanks at its ends. A number is what docs/data.md says: an optional sign (also U+2212), ASCII digits with
-at most one decimal point, an optional exponent. It never holds an underscore or a comma. Two keys allow more: ``thousands``, a
-mark between groups of three digits, and ``units``, signs beside the number.
+A cell is its text without blanks at its ends. docs/data.md defines a number: an optional sign (also U+2212), ASCII
+digits with at most one decimal point, an optional exponent. It never holds an underscore or a comma. Two keys allow
+more: ``thousands``, a mark between groups of three digits, and ``units``, signs next to the number.
 
-`Reading` holds the rules by number and these keys. The rules in force are a property of the context (`read_as`): a run keeps
-them in its record, so that whoever reads for it later, reads as it did.
+`Reading` holds the number of the rules and these keys. The rules in force belong to the context (`read_as`). A run
+keeps them in its record, so later readers of the run use the same rules.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEWEST = 3
-"""Number of the rules of new runs. 1: numbers as Python's ``float`` reads them, classes by value, pictures as stored. 2: the form
-of a text file is not looked for: UTF-8, the separator that the first line has most of, a decimal point."""
+"""Number of the rules of new runs.
+
+1: numbers are read by Python's ``float``, classes are ordered by value, pictures stay as stored. 2: the form of a text
+file is not detected: UTF-8, the most frequent separator of the first line, a decimal point.
+"""
 LINE = "line of the file"  # index name of a table whose cells have lines; those of a test file are negative
-EXACT = 1 << 53  # from here on not every whole number is a float
+EXACT = 1 << 53  # from here on, floats skip some whole numbers
 MISSING = ("", "na", "nan", "null")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE | re.ASCII)
 WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 MINUS = "\N{MINUS SIGN}"
 APART = {",": ",", "'": "'\N{RIGHT SINGLE QUOTATION MARK}", " ": " \N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"}
-"""`Reading.thousands` -> the characters that it stands for."""
+"""`Reading.thousands` -> the characters that it accepts."""
 UNITS = "$%\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}\N{PER MILLE SIGN}"
 """Signs that a notice proposes for `Reading.units`."""
 
@@ -44,7 +47,7 @@ Thousands = Literal[",", " ", "'"]
 Background = Literal["white", "black"]
 Decimal = Literal[".", ","]
 Dates = Mapping[str, str]
-"""Column -> the form of its dates, as ``strptime`` takes it."""
+"""Column -> the form of its dates, in the notation of ``strptime``."""
 
 
 class Reading(NamedTuple):
@@ -52,30 +55,30 @@ class Reading(NamedTuple):
 
     rules: int = NEWEST
     thousands: str = ""  # mark between groups of three digits; "" = none
-    units: Names = ()  # signs before or behind a number that are left out
+    units: Names = ()  # signs before or behind a number, left out of it
     background: str = "white"  # of transparent pictures
     na: Names = ()  # further texts of a missing cell
     dates: tuple[tuple[str, str], ...] = ()  # (column, form of its dates)
-    decimal: str = ""  # mark; of this and the next three "" = found by looking
+    decimal: str = ""  # mark; for this and the next three, "" = detected
     separator: str = ""  # between columns
     encoding: str = ""
     sheet: str = ""  # of a workbook
-    commas: bool = False  # whether a decimal comma was found by looking, in rows that belong to those read now
+    commas: bool = False  # whether a decimal comma was detected in rows that belong to those read now
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of the keys since the third rules only those that are given."""
+        """Return plain values. Keys that came with the third rules are included only if they are given."""
         later = {"na": list(self.na), "dates": dict(self.dates)}
         later |= {key: getattr(self, key) for key in (*OF_THE_FILE, "commas")}
         first = {key: getattr(self, key) for key in ("rules", "thousands", "units", "background")}
         return {**first, "units": list(self.units), **{key: value for key, value in later.items() if value}}
 
     def shared(self) -> Reading:
-        """Return what all parties know: without what concerns one file."""
+        """Return the part that all parties know, without the form of a single file."""
         return self._replace(decimal="", separator="", encoding="", sheet="", commas=False)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any] | None) -> Reading:
-        """Invert `to_json`; a record without an entry is of the first rules."""
+        """Invert `to_json`. A record without an entry is of the first rules."""
         if values is None:
             return OLDEST
         known = {key: values[key] for key in cls._fields if key in values}
@@ -84,13 +87,13 @@ class Reading(NamedTuple):
 
 
 OPTION = "--"
-"""What a message puts before a key that is an option of a command."""
+"""Prefix of a key in a message, if the key is an option of a command."""
 OLDEST = Reading(1)
 _NOW: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 def now() -> Reading:
-    """Return how cells are read in this context."""
+    """Return the reading of this context."""
     return _NOW.get() or Reading()
 
 
@@ -102,7 +105,7 @@ def with_keys(
     dates: Dates | None = None,
     **of_the_file: str | None,
 ) -> Reading:
-    """Return the rules of this context with these keys; None: as usual. ``of_the_file``: some of `OF_THE_FILE`."""
+    """Return the rules of this context with these keys; None: the default. ``of_the_file``: some of `OF_THE_FILE`."""
     given: dict[str, Any] = {key: value for key, value in of_the_file.items() if value}
     read = Reading(now().rules, thousands or "", tuple(units or ()), background or "white", tuple(na or ()))
     return read._replace(dates=tuple((dates or {}).items()), **given)
@@ -110,7 +113,7 @@ def with_keys(
 
 @contextmanager
 def read_as(reading: Reading) -> Iterator[None]:
-    """Read cells and pictures in this way inside the block."""
+    """Read cells and pictures by this reading inside the block."""
     token = _NOW.set(reading)
     try:
         yield
@@ -119,7 +122,7 @@ def read_as(reading: Reading) -> Iterator[None]:
 
 
 def set_to(keys: str, key: str, value: str) -> str:
-    """Return a key with its value as the reader would write it; ``keys``: what stands before a key."""
+    """Return a key with its value as the reader would write it; ``keys``: prefix of a key."""
     between = " " if keys == OPTION else " = "
     return f'{keys}{key}{between}"{value}"'
 
@@ -131,7 +134,7 @@ def missing(cells: np.ndarray) -> np.ndarray:
 
 
 def texts(column: pd.Series) -> np.ndarray:
-    """Return cells as stripped texts; missing cells of any kind become "". DataError for a column of lists."""
+    """Return cells as stripped texts. Missing cells of any kind become "". DataError for a column of lists."""
     objects = column.astype(object)
     if column.dtype == object and (kinds := {*map(type, objects)} & {list, tuple, dict, set, np.ndarray}):
         several = "tables" if kinds == {dict} else "lists"
@@ -144,12 +147,18 @@ def texts(column: pd.Series) -> np.ndarray:
 
 
 def as_text(cell: Any) -> str:
-    """Return a value as text; bytes, as some Parquet files hold texts, are UTF-8. UnicodeDecodeError if they are not."""
+    """Return a value as text.
+
+    Bytes, in which some Parquet files hold texts, are UTF-8. UnicodeDecodeError if they are not.
+    """
     return cell.decode() if isinstance(cell, bytes) and now().rules > 2 else str(cell)
 
 
 def codes(column: pd.Series) -> np.ndarray:
-    """Return the texts of a column of codes: whole numbers stay whole where holes made them floating-point numbers."""
+    """Return the texts of a column of codes.
+
+    Whole numbers stay whole, even if missing cells made them floating-point numbers.
+    """
     cells = texts(column)
     if now().rules < 3 or getattr(column.dtype, "kind", "") != "f":
         return cells
@@ -161,7 +170,7 @@ def codes(column: pd.Series) -> np.ndarray:
 
 
 def exact(column: pd.Series) -> int:
-    """Return the number from which on not every whole number is one of a column's floating-point numbers."""
+    """Return the least number from which a column's floating-point type skips some whole numbers."""
     kept = getattr(column.dtype, "numpy_dtype", column.dtype)
     return 1 << (int(np.finfo(kept).nmant) + 1)
 
@@ -201,7 +210,7 @@ def values_of(cells: np.ndarray) -> np.ndarray | None:
         found: np.ndarray = cells.astype(np.float64)
     except ValueError:
         return None
-    return None if read.rules > 1 and np.isnan(found).any() else found  # "-nan" is none
+    return None if read.rules > 1 and np.isnan(found).any() else found  # "-nan" is not a number
 
 
 def value_of(cell: str) -> float | None:
@@ -216,10 +225,10 @@ def value_of(cell: str) -> float | None:
 
 
 def bare(cell: str) -> str:
-    """Return a text without the marks that the keys allow, and with an ASCII minus; such a text may be a number."""
+    """Return a text without the marks that the keys allow, and with an ASCII minus. The result may be a number."""
     read, cell = now(), cell.replace(MINUS, "-")
     sign, rest = (cell[:1], cell[1:]) if cell[:1] in {"-", "+"} else ("", cell)
-    rest = rest.strip() if read.rules < 3 else rest  # a blank behind the sign counts, but for one before a unit
+    rest = rest.strip() if read.rules < 3 else rest  # a blank behind the sign counts, except before a unit
     for unit in read.units:
         beside = rest.strip()
         if (left := beside.removeprefix(unit)) != beside or (left := beside.removesuffix(unit)) != beside:
@@ -227,7 +236,7 @@ def bare(cell: str) -> str:
             break
     if not sign and rest[:1] in {"-", "+"}:  # $-5
         sign, rest = rest[0], rest[1:]
-    first = "(?!0)" if read.rules > 2 else ""  # 0,240 is no 240
+    first = "(?!0)" if read.rules > 2 else ""  # 0,240 is not 240
     if (apart := APART.get(read.thousands)) and (
         found := re.fullmatch(rf"({first}\d{{1,3}}(?:([{apart}])\d{{3}})(?:\2\d{{3}})*)(\.\d+)?", rest, re.ASCII)
     ):
@@ -241,7 +250,7 @@ def no_numbers(cells: Iterable[str]) -> list[str]:
 
 
 def marks_of(cell: str) -> Reading | None:
-    """Return the keys under which a text that is no number would be one; None without any."""
+    """Return the keys that would turn a text into a number; None without any."""
     tried = [Reading(thousands=apart, units=units) for units in ((), tuple(UNITS)) for apart in ("", *APART)]
     for one in tried[1:]:
         with read_as(one):
@@ -259,7 +268,10 @@ def class_text(cell: str) -> str:
 
 
 def in_order(names: Iterable[str]) -> Names:
-    """Return names in the order of all classes: numbers by value, then texts; alike numbers by their text. Keys do not matter."""
+    """Return names in the order of all classes: numbers by value, then texts.
+
+    Equal numbers are ordered by text. Keys are ignored.
+    """
 
     def place(name: str) -> tuple[bool, float | int, str]:
         value = int(name) if len(name) < 400 and WHOLE.fullmatch(name) else value_of(name)
@@ -276,13 +288,13 @@ def coded(cells: Sequence[str], names: Sequence[str]) -> np.ndarray:
 
 
 def one_owner(name: str) -> str:
-    """Return what is alike in all ways of writing an owner's name: Unicode's form, upper and lower case, ``.0``."""
+    """Return the common form of all spellings of an owner's name: composed Unicode, folded case, no ``.0``."""
     composed = unicodedata.normalize("NFC", class_text(name))
     return unicodedata.normalize("NFC", composed.casefold())
 
 
 def difference(a: str, b: str) -> str:
-    """Say how two names differ that may mean the same."""
+    """Return how two names differ that may mean the same."""
     if unicodedata.normalize("NFC", a) == unicodedata.normalize("NFC", b):
         return "by the form of their Unicode (NFC and NFD)"
     return "by upper and lower case" if a.casefold() == b.casefold() else "by how the same number is written"

@@ -15,7 +15,7 @@ from fedatlas.spelling import unknown_data_key
 class DataConfig(registry.Component):
     """``[data]``: these keys and the keyword arguments of the source called ``name``.
 
-    Both are checked when the value is made: ConfigError with the nearest valid name for an unknown source or key.
+    Both are checked when the value is made. ConfigError with the nearest valid name for an unknown source or key.
     """
 
     name: str = "digits"
@@ -24,7 +24,8 @@ class DataConfig(registry.Component):
     scale: Literal["auto", "none", "federated", "client"] = "auto"
     missing: Literal["error", "drop", "median"] = "error"
     augment: Literal["none", "crop_flip"] = "none"
-    # A file in the form of preprocess.json, or its values: nothing is computed from rows. None keeps hashes unchanged.
+    # A file in the form of preprocess.json, or its values: then no constant is computed from rows. None keeps hashes
+    # unchanged.
     constants: str | dict[str, Any] | None = None
 
     @field_validator("test")
@@ -74,7 +75,7 @@ class DataConfig(registry.Component):
 
 
 class PublicConfig(registry.ConfigTable):
-    """``[public]``: rows visible to all clients and the server, taken out before partitioning; ``per_class`` or ``rows`` of them."""
+    """``[public]``: rows visible to all clients and the server. They are taken out before the rows are partitioned."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 

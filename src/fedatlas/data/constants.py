@@ -1,9 +1,9 @@
 """``data.constants``: scaling constants and encodings from a file in the form of ``preprocess.json``, not from rows.
 
-Constants computed from rows reveal something about them, and under differential privacy they would cost budget. Constants from
-public statistics, or from an earlier run on public rows, reveal nothing. The file needs `Preprocess.KEYS`. A numeric target
-takes its ``target_mean`` and ``target_sd``, by default 0 and 1. Further keys are ignored. Between real parties the values stand in the
-place of the file's name (`values_of`).
+Constants computed from rows reveal something about them, and under differential privacy they would cost budget.
+Constants from public statistics, or from an earlier run on public rows, reveal nothing. The file needs
+`Preprocess.KEYS`. A numeric target takes its ``target_mean`` and ``target_sd``, by default 0 and 1. Further keys are
+ignored. Between real parties, the values replace the name of the file (`values_of`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from fedatlas.data.holes import Missing, refuse_holes, schema_of
 from fedatlas.data.preprocess import ColumnRule, Done, Preprocess, encode, recode, with_record
 from fedatlas.errors import ConfigError
 
-TABLE = ""  # in place of the name of a file, where the experiment holds the values
+TABLE = ""  # replaces the name of a file if the experiment holds the values
 USUAL: Mapping[str, Any] = {"class_names": (), "target_mean": 0.0, "target_sd": 1.0}  # of keys that may be left out
 KNOWN = (*Preprocess.KEYS, *USUAL, "client_constants", "depth")
 
 
 def values_of(file: str) -> dict[str, Any]:
-    """Return the values of a ``data.constants`` file that are used; ConfigError if it is missing, malformed or invalid."""
+    """Return the values of a ``data.constants`` file that are used.
+
+    ConfigError if it is missing, malformed or invalid.
+    """
     read_constants(file)
     return {key: value for key, value in _loaded(file).items() if key in KNOWN}
 
@@ -44,7 +47,10 @@ def _loaded(file: str) -> Any:
 
 
 def read_constants(constants: str | Mapping[str, Any]) -> Preprocess:
-    """Return what ``data.constants`` settles: the name of a file, or its values. ConfigError if missing, malformed or invalid."""
+    """Return the preprocessing of ``data.constants``, from its file or its values.
+
+    ConfigError if missing, malformed or invalid.
+    """
     file, values = (constants, _loaded(constants)) if isinstance(constants, str) else (TABLE, constants)
     lacking = [key for key in Preprocess.KEYS if not isinstance(values, dict) or key not in values]
     if lacking:
@@ -85,9 +91,9 @@ def with_constants(
 ) -> Done:
     """Turn raw rows into model inputs by the constants of a file, or its values; return (data set, preprocessing applied).
 
-    The counterpart of `preprocess`, which computes constants with the clients. The file may list a table's columns in another
-    order, which the model then uses. Clients send nothing, so no bytes are counted. ConfigError for the constants of another
-    table. Missing cells are refused, or filled with the file's medians, as ``missing`` says.
+    The counterpart of `preprocess`, which computes constants with the clients. The file may list a table's columns in
+    another order, which the model then uses. Clients send nothing, so no bytes are counted. ConfigError for the
+    constants of another table. ``missing`` decides whether missing cells are refused or filled with the file's medians.
     """
     given = read_constants(constants)
     check_alike(dataset, given, constants if isinstance(constants, str) else TABLE, missing)

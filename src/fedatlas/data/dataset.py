@@ -174,10 +174,12 @@ class HeldRows(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """The assignment of training rows to clients. ``clients[k]`` holds the row indices that client k trains on (int64, ascending).
+    """The assignment of training rows to clients.
 
-    This is the only place that defines a party's data, and a party reaches them only by its number (`RowSource`).
-    If parties hold columns of the same rows, their names are kept here too.
+    ``clients[k]`` holds the rows (int64, ascending) that client k trains on.
+
+    This is the only place that defines a party's data, and a party reaches them only by its number (`RowSource`). If
+    parties hold columns of the same rows, their names are kept here too.
     """
 
     clients: tuple[np.ndarray, ...]
@@ -187,7 +189,7 @@ class Partition(NamedTuple):
     kept: Mapping[
         str, Mapping[int, np.ndarray]
     ] = {}  # "validation", "held out": client -> its rows kept out of training
-    counted: bool = False  # rows lie with their parties: this value only says how many each has
+    counted: bool = False  # rows are at their parties: this value has only their numbers
 
     @property
     def sizes(self) -> list[int]:

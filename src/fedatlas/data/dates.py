@@ -1,4 +1,4 @@
-"""Dates as numbers: days since 1970-01-01, by the form that ``data.dates`` names for a column."""
+"""Dates as numbers: days since 1970-01-01, by the form that ``data.dates`` gives for a column."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FORMS = (
     "%Y%m%d",
 )
 """Forms that a notice proposes."""
-LOOKED_AT = 500  # different cells, of a column that may hold dates
-LIKELY = range(1850, 2151)  # years of dates that are written without marks between
+LOOKED_AT = 500  # different cells of a column that may hold dates
+LIKELY = range(1850, 2151)  # years of dates that are written without marks
 PARTS = re.compile(r"\d{1,4}([-./]\d{1,2}){2}[-\d:. T]*|\d{4}-\d\d-\d\d.*|\d{8}", re.ASCII)
 
 
 def days(cell: str, form: str) -> float | None:
-    """Return the days since 1970-01-01, with the time as a fraction; None if the cell is no date of this form."""
+    """Return the days since 1970-01-01, with the time as a fraction; None if the cell is not a date of this form."""
     try:
         found = datetime.strptime(cell, form)  # noqa: DTZ007  (without a zone it counts as UTC)
     except ValueError:
@@ -45,7 +45,7 @@ def days(cell: str, form: str) -> float | None:
 
 
 def by_type(column: pd.Series) -> pd.Series | None:
-    """Return a column of dates by their own type (UTC, NaT for missing ones); None for another."""
+    """Return a column whose type is a date (UTC, NaT for missing ones); None for another column."""
     import pandas as pd
 
     plain = pd.api.types.is_datetime64_any_dtype(column.dtype)
@@ -60,7 +60,10 @@ def _is_date(cell: object) -> bool:
 
 
 def with_days(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFrame:
-    """Return the table with the columns of ``dates`` as numbers. DataError that names the first cell that is no such date."""
+    """Return the table with the columns of ``dates`` as numbers.
+
+    DataError that names the first cell of another form.
+    """
     import pandas as pd
 
     out, wrong = {}, list[str]()
@@ -88,7 +91,7 @@ def with_days(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFra
 
 
 def forms_of(cells: Iterable[str]) -> list[str]:
-    """Return the forms under which all these different texts are dates; [] for texts that hardly are dates."""
+    """Return the forms under which all these different texts are dates; [] for texts that are unlikely to be dates."""
     some = list(cells)[:LOOKED_AT]
     if not some or not all(PARTS.fullmatch(cell) for cell in some):
         return []
@@ -98,7 +101,7 @@ def forms_of(cells: Iterable[str]) -> list[str]:
 
 
 def proposed(column: str, forms: list[str], keys: str = "data.") -> str:
-    """Return the key that makes numbers of a column of dates."""
+    """Return the key that turns a column of dates into numbers."""
     name = column if re.fullmatch(r"[A-Za-z0-9_-]+", column) else f'"{column}"'
     other = f" (or '{forms[1]}', if the month stands first)" if "%m/%d/%Y" in forms[1:] else ""
     return f"{keys}dates = {{{name} = '{forms[0]}'}}{other}"

@@ -1,7 +1,7 @@
-"""The decimal mark of one file: the key's, or the only one under which all its columns of numbers are numbers.
+"""The decimal mark of one file: the key's, or the only one under which all its numeric columns are numbers.
 
-The comma reading of a cell is the point reading of the cell with commas and points exchanged: ``1.234,5`` is ``1,234.5`` with a comma
-between thousands. Cells are then written with a point, so that nothing behind this file knows of commas.
+Reading a cell with a decimal comma is reading it with commas and points exchanged: ``1.234,5`` becomes ``1,234.5`` with
+a comma between thousands. Cells are then written with a point, so later code never meets a decimal comma.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXCHANGED = str.maketrans(",.", ".,")
 
 
 class _Readings(NamedTuple):
-    """The different texts of a column with their readings as numbers; None where one is none."""
+    """The different texts of a column, and their readings as numbers; None if one of them is not a number."""
 
     column: str
     point: dict[str, float] | None
@@ -33,7 +33,7 @@ class _Readings(NamedTuple):
 
 
 def with_points(table: pd.DataFrame, columns: Iterable[str], source: str, keys: str = "data.") -> pd.DataFrame:
-    """Return the table with the numbers of these columns written with a decimal point. DataError where no mark fits them all."""
+    """Return the table with these columns' numbers written with a decimal point. DataError if no mark fits them all."""
     read = now()
     if read.rules < 3:
         return table
@@ -73,7 +73,7 @@ def with_points(table: pd.DataFrame, columns: Iterable[str], source: str, keys: 
 
 
 def _refuse_open(found: Iterable[_Readings], source: str, keys: str) -> None:
-    """DataError for the first cell that is one number with a decimal point and another with a decimal comma."""
+    """Raise DataError for the first cell whose value depends on the decimal mark."""
     for one in found:
         for cell in one.cells if one.comma is not None and one.comma != one.point else ():
             readings = [value for value in (_thousands(cell), value_of(cell), _with_comma(cell)) if value is not None]
@@ -91,13 +91,13 @@ def _thousands(cell: str) -> float | None:
 
 
 def _surely(one: _Readings) -> bool:
-    """Whether a cell's comma cannot stand between thousands."""
+    """Return whether a cell's comma cannot separate thousands."""
     with read_as(now()._replace(thousands=",")):
         return any(value_of(cell) is None for cell in one.cells)
 
 
 def _texts(column: pd.Series) -> tuple[str, ...]:
-    """Return the different texts of a column, without those of missing cells; values of other types are no texts."""
+    """Return the different texts of a column, without those of missing cells. Values of other types are skipped."""
     if column.dtype != object and str(column.dtype) not in {"str", "string"}:
         return ()
     cells = {cell.strip() for cell in column.tolist() if isinstance(cell, str)}

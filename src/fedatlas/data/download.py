@@ -1,7 +1,7 @@
 """Original files from their official addresses: downloaded once, checked, turned into prepared files, then removed.
 
-A checksum is listed here only with the place that publishes it. Without one, the SHA-256 of the first download is kept in
-``downloads.json``, marked unverified, and later downloads must match it.
+A checksum is listed here only with the place that publishes it. Otherwise the SHA-256 of the first download is kept in
+``downloads.json``, marked unverified. Later downloads must match it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def obtain(
 
 
 def fetch(remotes: Sequence[Remote], home: Path, complain: Callable[[str], str]) -> dict[str, Path]:
-    """Download the original files into ``home/originals``; DataError with ``complain(why)`` if one is unavailable."""
+    """Download the original files into ``home/originals``. DataError with ``complain(why)`` if one is unavailable."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")

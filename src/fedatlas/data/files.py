@@ -93,7 +93,7 @@ class PictureKeys(NamedTuple):
 
 
 def _loaded(path: str, request: LoadRequest, roles: Roles, keys: Reading, pictures: PictureKeys) -> Loaded:
-    """Load what lies at the path. ConfigError for a key that says nothing about it."""
+    """Load the file or folder at the path. ConfigError for a key that does not apply to it."""
     if not path:
         raise ConfigError('data.path = "": name a .npz, a table or a folder of pictures.')
     where = located(path)
@@ -122,7 +122,7 @@ def _loaded(path: str, request: LoadRequest, roles: Roles, keys: Reading, pictur
 
 @contextmanager
 def _after_roles(where: Path, roles: Roles, source: str) -> Iterator[None]:
-    """Say which columns are absent before what is wrong with the cells of others, in one message."""
+    """Report missing columns before wrong cells of others, in one message."""
     try:
         yield
     except DataError as error:
@@ -163,7 +163,7 @@ def _only(given: PlainValues, what: str) -> None:
 
 
 def _applies(where: Path, given: PlainValues) -> None:
-    """Raise ConfigError for a key that says how a file of another kind is written."""
+    """Raise ConfigError for a key about the format of another kind of file."""
     kinds = {".parquet": (), TABLE: (), **dict.fromkeys(SUFFIXES, ("decimal", "sheet"))}
     known = kinds.get(where.suffix, ("decimal", "separator", "encoding"))
     if odd := [key for key, value in given.items() if value and key not in known]:
@@ -233,9 +233,9 @@ def load_arrays(path: Path, task: TaskChoice, request: LoadRequest, same_owner: 
 
 
 def _usable(a: Arrays, sides: Names, name: str, drop: bool) -> tuple[Arrays, dict[str, Tensor]]:
-    """Return the arrays without rows that lack a target or a weight if ``drop``, and what rows of these sides are left.
+    """Return the arrays without rows that lack a target or a weight if ``drop``, and the indices of the rows left per side.
 
-    DataError for a text that is missing as a target, unless ``drop``.
+    DataError for a missing target, unless ``drop``.
     """
     out, there = dict(a), dict[str, Tensor]()
     for side in sides if now().rules > 2 else ():
@@ -314,7 +314,7 @@ def _given_names(a: Arrays, found: Names, name: str) -> Names:
 
 
 class _Owned(NamedTuple):
-    """Owners of the rows of each side, the rows that have one (None: all), and what is told of them."""
+    """Owners of the rows of each side, the rows that have one (None: all), and facts about them."""
 
     codes: list[Tensor | None]
     kept: list[np.ndarray | None]
@@ -358,7 +358,7 @@ def _weights(values: np.ndarray | None, n: int, name: str) -> Tensor | None:
 
 
 def read_inputs(path: str | Path, preprocess: Preprocess, *, keep_holes: bool = False) -> Tensor:
-    """Read new rows from a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or a folder of pictures.
+    """Read new rows from a file as model inputs: a table by column names, ``x`` or ``x_test`` of a .npz, or pictures of a folder.
 
     ``keep_holes``: see `Preprocess.apply`.
     """

@@ -26,7 +26,10 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def parse_idx(raw: bytes, name: str = "the file") -> np.ndarray:
-    """Return the array in the bytes of an idx file, in the machine's byte order; DataError if it is another format or cut short."""
+    """Return the array in the bytes of an idx file, in the machine's byte order.
+
+    DataError if the format differs or it is cut short.
+    """
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX_TYPES:
         raise DataError(f"'{name}' is not an idx file: it does not begin with two zero bytes and a known type.")
     dtype, dims = np.dtype(IDX_TYPES[raw[2]]), raw[3]
@@ -52,7 +55,10 @@ def parse_cifar(raw: bytes, labels: int, name: str = "the file") -> tuple[np.nda
 
 
 def encode_pixels(x: np.ndarray) -> np.ndarray:
-    """Encode uint8 (n, 3, 32, 32) for compression: subtract green from red and blue, then differences down and across (mod 256)."""
+    """Encode uint8 (n, 3, 32, 32) for compression. The inverse is `decode_pixels`.
+
+    Green is subtracted from red and blue. Then differences are taken down and across (mod 256).
+    """
     d = x.copy()
     d[:, 0] -= x[:, 1]
     d[:, 2] -= x[:, 1]
@@ -146,7 +152,7 @@ def parse_example(raw: bytes) -> dict[str, list[bytes] | np.ndarray]:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return a base-128 number and its end: low groups first; the high bit marks that more follow."""
+    """Return a base-128 number and its end. Low groups come first, and the high bit marks that more follow."""
     value, shift = 0, 0
     while raw[at] & 0x80:
         value |= (raw[at] & 0x7F) << shift

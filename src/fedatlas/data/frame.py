@@ -1,8 +1,8 @@
 """Tables: from text cells to raw columns (numbers, or codes of categories), a target, owners and weights.
 
-Missing values are an empty cell, "NA", "NaN" or "null" (any case), and also "?" in a column whose other cells are
-all numbers. In a column of texts "?" is a category itself (adult: "unknown"). What a number is stands in `cells`. pandas is
-imported only when a table is read, so that runs without one start half a second sooner.
+Missing values are an empty cell, "NA", "NaN" or "null" (any case), and also "?" in a column whose other cells are all
+numbers. In a column of texts "?" is a category (adult: "unknown"). `cells` defines a number. pandas is imported only
+when a table is read, so other runs start half a second sooner.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MOST_CATEGORIES = 256  # a text column with more is probably a name or a date
 DECIMAL_COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")  # 1,5; also 1.234,5
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+")  # 1,240: thousands, or a decimal comma
-MOSTLY = 0.8  # share of numbers among a column's texts from which the rest look like marks
+MOSTLY = 0.8  # share of numbers in a column's texts from which the rest look like codes for missing cells
 OWNER = "client column"
 MOST_CLASSES = 20  # a target of whole numbers with more values is a number
 
@@ -54,7 +54,7 @@ TaskChoice = Literal["auto", "classes", "numbers"]
 
 
 class Roles(NamedTuple):
-    """The roles of a table's columns; every column not named here is an input."""
+    """The roles of a table's columns. Every column not named here is an input."""
 
     label: str
     client: str = ""
@@ -63,7 +63,7 @@ class Roles(NamedTuple):
     drop: Names = ()
     categories: Names = ()  # columns of numbers that are codes, not quantities
     client_is_input: bool = False  # a registered table's natural owner is an input as well
-    same_owner: bool = False  # owners that differ only in how they are written are one
+    same_owner: bool = False  # whether owners that differ only in spelling are one
 
 
 class Encoded(NamedTuple):
@@ -100,7 +100,10 @@ def first_odd(column: pd.Series, cells: np.ndarray, odd: np.ndarray) -> str:
 
 
 def narrow(values: np.ndarray, column: pd.Series, what: str, bits: int = 32) -> np.ndarray:
-    """Return a column's numbers with so many bits, NaN kept; DataError that names the first infinite or overflowing one."""
+    """Return a column's numbers with this many bits, NaN kept.
+
+    DataError that names the first infinite or overflowing one.
+    """
     with np.errstate(over="ignore"):
         out: np.ndarray = values.astype(FLOATS[bits])
     if (bad := np.isinf(out)).any():
@@ -112,7 +115,7 @@ def narrow(values: np.ndarray, column: pd.Series, what: str, bits: int = 32) -> 
 
 
 def number_columns(columns: Collection[str], roles: Roles) -> list[str]:
-    """Return the columns whose cells may be numbers: the target, the weight and inputs that are no categories."""
+    """Return the columns whose cells may be numbers: the target, the weight, and inputs that are not categories."""
     texts_ = {*roles.drop, *roles.categories, *(() if roles.client_is_input else (roles.client,))}
     texts_ |= {roles.label} if roles.task == "classes" else set()
     return [name for name in columns if name not in texts_]
@@ -121,10 +124,11 @@ def number_columns(columns: Collection[str], roles: Roles) -> list[str]:
 def encode_table(
     table: pd.DataFrame, roles: Roles, source: str, drop_unusable: bool = False, classes: int = 2, bits: int = 32
 ) -> Encoded:
-    """Encode a table as raw columns, target, owners and weights, in numbers of so many bits.
+    """Encode a table as raw columns, target, owners and weights, in numbers with ``bits`` bits.
 
-    The target is numeric if its cells are numbers with a fractional part or with more than 20 different values,
-    else a class; ``task`` overrides this. Rows without a target, owner or weight are an error, or left out if ``drop_unusable``.
+    The target is numeric if its cells are numbers with a fractional part or with more than 20 different values, else a
+    class. ``task`` overrides this. Rows without a target, owner or weight are an error, or left out if
+    ``drop_unusable``.
     """
     if not roles.label:
         raise ConfigError(f"{source}: data.label must name the target: one of {', '.join(table.columns)}.")
@@ -133,7 +137,7 @@ def encode_table(
     needed = {"target": roles.label, OWNER: roles.client, "weight column": roles.weight}
     advice = "data.missing = 'drop' or 'median' leaves out such rows"
     kept = np.flatnonzero(~unusable(table, needed, source, drop_unusable, advice, problems))
-    labels = table if problems.found else table.iloc[kept]  # what a row lacks elsewhere says nothing about its class
+    labels = table if problems.found else table.iloc[kept]  # other missing cells of a row say nothing about its class
     table = table.iloc[kept]
     what = f"{source}: the target '{roles.label}'"
     if roles.label in table.columns:
@@ -153,7 +157,7 @@ def encode_table(
 def unusable(
     table: pd.DataFrame, needed: Mapping[str, str], source: str, drop: bool, advice: str, problems: Problems
 ) -> np.ndarray:
-    """Return a mask, bool (rows,), of rows that lack a value no rule can fill, which is a problem unless ``drop``.
+    """Return a mask, bool (rows,), of rows that lack a value no rule can fill. They are a problem unless ``drop``.
 
     ``needed``: purpose of a column -> its name, "" for none; an absent column lacks nothing. DataError if no row is left.
     """
@@ -174,7 +178,7 @@ def unusable(
 
 
 def absent(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> list[Problem]:
-    """Return an error for each role that names an absent column; ``prefix`` precedes the role's key in the message."""
+    """Return an error for each role that names an absent column. ``prefix`` precedes the role's key in the message."""
     out = dict[str, Problem]()
     for key in ("id", "label", "client", "weight", "image", "drop", "categories", "dates"):
         named = roles.get(key) or ""
@@ -202,9 +206,11 @@ def encode_inputs(
     bits: int = 32,
     problems: Problems | None = None,
 ) -> tuple[tuple[Column, ...], np.ndarray]:
-    """Return the raw columns except those ``outside``, and their values (rows, columns); ``keys``: what a message calls a key.
+    """Return the raw columns except those ``outside``, and their values (rows, columns).
 
-    All ``problems`` that were noted so far are refused here with those of the columns.
+    ``keys``: prefix of a key in a message.
+
+    All ``problems`` noted so far are raised here with those of the columns.
     """
     problems, encoded = problems or Problems(source), []
     inputs = [name for name in table.columns if name not in outside and (name or now().rules < 3)]
@@ -220,7 +226,7 @@ def encode_inputs(
 def encode_column(
     column: pd.Series, as_category: bool, source: str, keys: str = "data.", bits: int = 32
 ) -> tuple[Column, np.ndarray]:
-    """Return a raw column and its values of so many bits: numbers, or codes into the sorted texts; NaN = missing."""
+    """Return a raw column and its values with ``bits`` bits: numbers, or codes into the sorted texts; NaN = missing."""
     name = str(column.name)
     values = None if as_category else numbers(column)
     if values is not None:
@@ -250,7 +256,7 @@ def encode_column(
 
 
 def marked(cells: np.ndarray, keys: str) -> str:
-    """Return which keys would make numbers of most of these texts (all different); "" for none."""
+    """Return which keys would turn most of these texts (all different) into numbers; "" for none."""
     odd = no_numbers(cells.tolist()) if now().rules > 1 else []
     found = [one for cell in odd if (one := marks_of(cell))]
     if not found or len(odd) - len(found) > (1 - MOSTLY) * len(cells):
@@ -265,7 +271,7 @@ def marked(cells: np.ndarray, keys: str) -> str:
 def refuse_commas(column: pd.Series, what: str, otherwise: str = "", keys: str = "data.") -> None:
     """Raise DataError if most of a column's cells are numbers, some with a comma, which would be read as texts.
 
-    A comma may be a decimal one or stand between thousands; before three digits it is not known which.
+    A comma may be a decimal mark or separate thousands. Before three digits it is not known which.
     """
     cells = texts(column)
     commas = np.char.find(cells, ",") >= 0
@@ -298,7 +304,7 @@ def refuse_commas(column: pd.Series, what: str, otherwise: str = "", keys: str =
 def encode_target(
     column: pd.Series, choice: TaskChoice, what: str, least: int = 2, keys: str = "data.", bits: int = 32
 ) -> tuple[torch.Tensor, TaskKind, Names]:
-    """Return the target as numbers of so many bits, or as class ids; a class is a cell's text (`class_codes`)."""
+    """Return the target as numbers with ``bits`` bits, or as class ids. A class is a cell's text (`class_codes`)."""
     values = numbers(column)
     if choice != "classes" and values is None:
         refuse_commas(column, what, f"; {keys}task = 'classes' reads them as texts", keys)
@@ -335,7 +341,10 @@ def is_quantity(values: np.ndarray) -> bool:
 
 
 def encode_clients(column: pd.Series, same: bool = False) -> tuple[torch.Tensor, Names]:
-    """Return owner codes and names, sorted: by value if all are numbers, as in an array; ``same``: see `joined_owners`."""
+    """Return owner codes and names, sorted: by value if all are numbers, as in an array.
+
+    ``same``: see `joined_owners`.
+    """
     names, codes = joined_owners(*np.unique(texts(column), return_inverse=True), same=same)
     values = values_of(names)
     if values is not None and not missing(names).any():
@@ -345,7 +354,10 @@ def encode_clients(column: pd.Series, same: bool = False) -> tuple[torch.Tensor,
 
 
 def joined_owners(names: np.ndarray, codes: np.ndarray, same: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different names of owners and each row's code; if ``same``, those that are alike are the first of them."""
+    """Return the different names of owners and each row's code.
+
+    With ``same``, names that are alike become the first of them.
+    """
     if not same:
         return names, codes
     first: dict[str, int] = {}
@@ -355,7 +367,7 @@ def joined_owners(names: np.ndarray, codes: np.ndarray, same: bool) -> tuple[np.
 
 
 def encode_weights(column: pd.Series, source: str, bits: int = 32) -> torch.Tensor:
-    """Return survey weights: finite numbers, none negative, not all zero."""
+    """Return survey weights: finite numbers of 0 or more, not all zero."""
     values = numbers(column)
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         cells = texts(column)
@@ -374,9 +386,9 @@ def raw_rows(
     unused: Collection[str] = (),
     keys: str = "data.",
 ) -> torch.Tensor:
-    """Return new rows in the raw form of ``schema``: (n, columns) of so many bits, NaN = missing, -1 = an unseen category.
+    """Return new rows in the raw form of ``schema``: (n, columns) with ``bits`` bits, NaN = missing, -1 = an unseen category.
 
-    A column that is ``unused`` may be absent: all its cells are then missing.
+    A column that is ``unused`` may be absent. All its cells are then missing.
     """
     import pandas as pd
 

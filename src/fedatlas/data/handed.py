@@ -1,4 +1,4 @@
-"""Rows that a user has in Python, as the arrays of `kept`: a DataFrame, arrays, a torch Dataset, a Hugging Face data set."""
+"""Rows that a user has in Python, as arrays for `kept`: a DataFrame, arrays, a torch Dataset, a Hugging Face data set."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FORMS = "give a DataFrame, (x, y), (x, y, owner), a mapping with x_train and y_t
 
 
 class Handed(NamedTuple):
-    """Rows that were handed over: the keys of ``[data]`` that name them, and what keeps them until a run has them."""
+    """Rows given in Python: the keys of ``[data]`` that name them, and the objects that keep them until a run has them."""
 
     keys: dict[str, Any]
     held: tuple[Held, ...]
-    owned: bool  # whether an owner is known of each row
+    owned: bool  # whether each row has a known owner
 
 
 def is_rows(data: Any) -> bool:
@@ -92,7 +92,7 @@ def is_table(data: Any, keys: Mapping[str, Any]) -> bool:
 
 
 def as_frame(data: Any) -> Any:
-    """Return a table as a DataFrame; the class names of a Hugging Face data set take the place of their numbers."""
+    """Return a table as a DataFrame. The class names of a Hugging Face data set replace their numbers."""
     import pandas as pd
 
     if isinstance(data, pd.DataFrame):
@@ -107,7 +107,7 @@ def as_frame(data: Any) -> Any:
 
 
 def with_dates(frame: Any, names: Collection[str]) -> Any:
-    """Return a DataFrame whose columns of these names hold dates by their own type, if they are any."""
+    """Return a DataFrame in which these columns have a date type, if they hold dates."""
     found = {name: frame[name] for name in frame.columns if name in names and frame[name].ndim == 1}
     known = {name: days.dt.tz_localize(None) for name, column in found.items() if (days := by_type(column)) is not None}
     return frame.assign(**known) if known else frame
@@ -130,13 +130,13 @@ def as_arrays(data: Any, side: str, keys: Mapping[str, Any]) -> Arrays:
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Return a tensor, a Series, a list or an array as an array; texts without objects."""
+    """Return a tensor, a Series, a list or an array as an array. Texts get a text type."""
     found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     return found.astype(str) if found.dtype == object and {*map(type, found.flat)} == {str} else found
 
 
 def _columns_of(data: Any) -> tuple[np.ndarray, ...]:
-    """Return the rows of a torch Dataset, (x, y) or (x, y, owner) each, as arrays. ConfigError for others."""
+    """Return the rows of a torch Dataset, each (x, y) or (x, y, owner), as arrays. ConfigError for others."""
     if not hasattr(data, "__len__"):
         raise ConfigError("data: a torch Dataset needs a length; give one with __len__, or arrays.")
     rows: Sequence[Any] = [data[i] for i in range(len(data))]

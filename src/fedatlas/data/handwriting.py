@@ -62,7 +62,10 @@ def emnist_files(form: str) -> Names:
 
 
 def prepare_emnist(originals: Originals, home: Path, form: str) -> None:
-    """Prepare NIST's archive of idx files: transpose its pictures, stored by columns; its letters count from 1."""
+    """Prepare NIST's archive of idx files.
+
+    Its pictures are stored by columns and are transposed; its letters count from 1.
+    """
     archive = originals[EMNIST_REMOTES[0].file]
     arrays: Arrays = {}
     for side in SIDES:

@@ -42,7 +42,10 @@ def load_har(request: LoadRequest, *, split: Literal["official", "pooled"] = "of
 
 
 def prepare_har(originals: Originals, home: Path) -> None:
-    """Prepare UCI's archive (a zip within a zip) of text files; activities and people count from 1, activities from 0 here."""
+    """Prepare UCI's archive (a zip within a zip) of text files.
+
+    Activities and people count from 1 there, activities from 0 here.
+    """
     archive = originals[REMOTES[0].file]
 
     def table(name: str) -> list[list[str]]:

@@ -53,7 +53,10 @@ def _others(names: Sequence[str]) -> str:
 
 
 def drop_holes(dataset: Dataset) -> Dataset:
-    """Return the data set without rows that have a missing cell; DataError if an owner or a split loses all its rows."""
+    """Return the data set without rows that have a missing cell.
+
+    DataError if an owner or a split loses all its rows.
+    """
     holes = _holes(dataset)
     if holes is None or not any(bool(gone.any()) for gone in holes.values()):
         return dataset

@@ -87,7 +87,7 @@ def from_hub(splits: dict[str, Any], name: str, label: str, image: str, client: 
 
 
 def _owners(values: Sequence[Any], client: str, name: str) -> np.ndarray:
-    """Return the rows' owners as texts; DataError where one is missing."""
+    """Return the rows' owners as texts. DataError if one is missing."""
     found = np.array(values).astype(str)
     lost = int((missing(found) | (found == str(None))).sum()) if now().rules > 1 else 0
     if lost:

@@ -1,11 +1,12 @@
-"""Rows that were handed over in Python, kept as a file named by its content: ``data/<fingerprint>.table`` or ``.npz``.
+"""Rows given in Python, kept as a file named by its content: ``data/<fingerprint>.table`` or ``.npz``.
 
-A configuration names them by that path, so another content is another configuration. Before a run begins the file lies in a
-temporary folder; the run copies it into its own folder, where later readers find it: next to ``config.toml``, or above it for
-seeds and baselines.
+A configuration names them by that path, so different content makes a different configuration. Before a run begins, the
+file is in a temporary folder. The run copies it into its folder, where later readers find it: next to ``config.toml``,
+or above it for seeds and baselines.
 
-A ``.table`` is a .npz without pickles. ``names`` holds the columns' names; column i is ``numbers_i`` (also dates), or ``texts_i[codes_i]``
-with the text of each cell ("" = missing), which is all that `frame` reads of a column that holds no plain numbers.
+A ``.table`` is a .npz without pickles. ``names`` holds the columns' names. Column i is ``numbers_i`` (also dates), or
+``texts_i[codes_i]`` with the text of each cell ("" = missing). `frame` reads only the text of a column that does not
+hold plain numbers.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
 
 TABLE, ARRAYS = ".table", ".npz"
 CALLED = {TABLE: "data frame", ARRAYS: "arrays"}
-"""Suffix -> what a report calls such rows."""
+"""Suffix -> name of such rows in a report."""
 FOLDER = "data"
 NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{32}})(\.table|\.npz)")
 ABOVE = 3  # folders above a configuration that may hold its rows: RUN/seed-1/baselines/local_only
 
-_PLACES: dict[Path, None] = {}  # folders of configurations that were read in this process, and those of `Held`
+_PLACES: dict[Path, None] = {}  # folders of configurations read in this process, and those of `Held`
 
 
 class Held:
-    """Rows in a temporary folder, until nothing refers to them any more."""
+    """Rows in a temporary folder, kept until the last reference to them is gone."""
 
     def __init__(self, suffix: str, arrays: Arrays) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="fedatlas-")).resolve()
@@ -64,12 +65,12 @@ def look_in(folder: Path) -> None:
 
 
 def is_kept(path: str) -> bool:
-    """Return whether a path of a configuration names rows that were handed over in Python."""
+    """Return whether a path of a configuration names rows that were given in Python."""
     return NAME.fullmatch(path) is not None
 
 
 def located(path: str) -> Path:
-    """Return where a file of a configuration lies. DataError if it names handed rows that are gone, or were altered."""
+    """Return the place of a file of a configuration. DataError for given rows that are gone or were altered."""
     if (found := NAME.fullmatch(path)) is None:
         return Path(path).expanduser()
     places = [each for place in reversed(list(_PLACES)) for each in (place, *list(place.parents)[:ABOVE])]
@@ -83,7 +84,7 @@ def located(path: str) -> Path:
 
 
 def keep(paths: Iterable[str], folder: Path) -> None:
-    """Copy handed rows into a run's folder, unless it, or a run that it is part of, has them."""
+    """Copy given rows into a run's folder, unless it, or a run that contains it, has them."""
     for path in filter(is_kept, paths):
         if not any((place / path).is_file() for place in (folder.resolve(), *list(folder.resolve().parents)[:ABOVE])):
             source, target = located(path), folder / path
@@ -103,7 +104,7 @@ def forget(paths: Iterable[str], folder: Path) -> None:
 
 
 def table_arrays(frame: pd.DataFrame, drop: Collection[str] = ()) -> Arrays:
-    """Return a table as arrays (see above). DataError for one that no file could hold, or without rows."""
+    """Return a table as arrays (see above). DataError for a table that a file cannot hold, or without rows."""
     names = [str(name).strip() for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"the data frame has two columns called '{twice[0]}': rename one.")
@@ -115,14 +116,14 @@ def table_arrays(frame: pd.DataFrame, drop: Collection[str] = ()) -> Arrays:
         if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iufM":
             out[f"numbers_{i}"] = column.to_numpy()
             continue
-        cells = np.array([""] * len(column)) if name in drop else texts(column)  # a dropped one may hold lists
+        cells = np.array([""] * len(column)) if name in drop else texts(column)  # a dropped column may hold lists
         out[f"texts_{i}"], codes = np.unique(cells, return_inverse=True)
         out[f"codes_{i}"] = codes.astype(np.min_scalar_type(len(out[f"texts_{i}"])))
     return out
 
 
 def read_kept(path: Path) -> pd.DataFrame:
-    """Invert `table_arrays`; the index is the row number."""
+    """Invert `table_arrays`. The index is the row number."""
     import pandas as pd
 
     arrays = read_npz(path, (), whole=True)

@@ -24,7 +24,7 @@ OWN_FRACTION = 0.25  # test share of a source without a test set (`data.test` in
 
 @dataclass(frozen=True)
 class Loaded:
-    """The rows and facts of a source; ``test`` is None if it has no test set."""
+    """The rows and facts of a source. ``test`` is None if it has no test set."""
 
     train: Split
     test: Split | None
@@ -51,7 +51,7 @@ class LoadRequest:
     seed: int
     test_file: str = ""  # data.test = FILE; only tables and files read it
     drop_unusable: bool = False  # leave out rows without a target, owner or weight (unless data.missing = "error")
-    few_classes: bool = False  # one class is allowed: these are the rows of one of several parties
+    few_classes: bool = False  # whether one class is allowed: the rows are one party's
     bits: int = 32  # of a table's numbers
 
     def leaf(self, name: str, path: str) -> Path | None:
@@ -73,7 +73,7 @@ def divided(channels: int, by: int = 255) -> dict[str, Any]:
 
 
 def numbered(loaded: Loaded) -> Loaded:
-    """Return the same with each row numbered by its place in the source: training and test rows each from 0, in the loader's order."""
+    """Return the same rows, each numbered by its place in the source: training and test rows each from 0, in the loader's order."""
     rows = loaded.train_rows or len(loaded.train.y)
     test = None if loaded.test is None else loaded.test.numbered()
     return replace(loaded, train=loaded.train.numbered(), test=test, train_rows=rows)

@@ -1,7 +1,7 @@
-"""One party's table, and the columns of one table dealt to parties: ids, numbers with missing values, and at one party the label.
+"""One party's table, and the columns of one table dealt to parties: ids, numbers with missing values, one party's label.
 
-A text column becomes one 0/1 column per category, at its owner ("city=Rome"); a missing cell is missing in all of them. No party's
-table is read for another party.
+A text column becomes one 0/1 column per category, at its owner ("city=Rome"). A missing cell is missing in all of them.
+No party's table is read for another party.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 OWN_KEY = "the party's "
-"""What a message puts before a key of ``[[parties]]``."""
+"""Prefix of a key of ``[[parties]]`` in a message."""
 
 
 class PartyFile(NamedTuple):
@@ -81,7 +81,7 @@ class PartyTable(NamedTuple):
     called: str = ""  # the file
     reading: Reading = Reading()
     bits: int = 64  # of the numbers of x
-    doubts: Names = ()  # what was probably meant otherwise
+    doubts: Names = ()  # warnings about probable mistakes
 
     @property
     def without_id(self) -> int:
@@ -90,7 +90,7 @@ class PartyTable(NamedTuple):
 
 
 def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
-    """Read a party's own file. DataError, naming the party, for anything that cannot be used.
+    """Read a party's file. DataError, naming the party, for anything that cannot be used.
 
     ``drop_unlabelled``: leave out rows without a label or weight; else they are an error.
     """
@@ -151,7 +151,7 @@ def count_rows(n: int) -> str:
 
 
 def id_texts(column: pd.Series, what: str) -> Names:
-    """Return ids in the form compared: the file's text, stripped, integers in decimal; "" for none."""
+    """Return ids as compared texts: the file's text, stripped, integers in decimal; "" for a missing one."""
     import pandas as pd
 
     if pd.api.types.is_float_dtype(column.dtype):  # a Parquet column of whole numbers with holes
@@ -171,7 +171,7 @@ def id_texts(column: pd.Series, what: str) -> Names:
 
 
 def _refuse_large(ids: Floats, column: pd.Series, what: str, limit: int = EXACT) -> None:
-    """Raise DataError for floats of which several whole numbers may be one."""
+    """Raise DataError for floats so large that several whole numbers become one."""
     if now().rules > 1 and (np.abs(ids) >= limit).any():
         raise DataError(
             f"{what}: the ids in '{column.name}' are stored as floating-point numbers of 2^{limit.bit_length() - 1} or more, which "
@@ -180,7 +180,7 @@ def _refuse_large(ids: Floats, column: pd.Series, what: str, limit: int = EXACT)
 
 
 def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
-    """Raise DataError if an id occurs in two rows; it names their lines, so that no message holds an id."""
+    """Raise DataError if an id occurs in two rows. It names their lines, so that no message holds an id."""
     seen: dict[str, int] = {}
     twice = []
     for i, one in enumerate(ids):
@@ -208,14 +208,17 @@ def target(table: pd.DataFrame, file: PartyFile, what: str, bits: int) -> tuple[
 
 
 def check_classes(y: Floats, task: str, names: Names, what: str) -> tuple[Floats, str, Names]:
-    """Return the arguments but the last; ConfigError for three or more classes."""
+    """Return the arguments except the last. ConfigError for three or more classes."""
     if task == "classes" and len(names) > 2:
         raise ConfigError(f"{what} has {len(names)} classes, but this version supports only two classes or a number.")
     return y, task, names
 
 
 def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:
-    """Return raw columns (numbers, or codes of categories) as columns of trees, and their names: one 0/1 column per category."""
+    """Return raw columns (numbers, or codes of categories) as columns of trees, and their names.
+
+    A category is a 0/1 column.
+    """
     parts: list[NDArray[Any]] = []
     for j, column in enumerate(schema):
         values = raw[:, j].astype(np.float64)
@@ -244,7 +247,10 @@ class TrainedTable(NamedTuple):
 
 
 def new_rows(file: str, trained: TrainedTable) -> PartyTable:
-    """Read a party's new rows, by the columns that it was trained with; one that the model does not use may be absent."""
+    """Read a party's new rows, by the columns that it was trained with.
+
+    A column that the model does not use may be absent.
+    """
     what, schema = f"party '{trained.name}'", trained.schema
     with read_as(trained.reading):
         table = read_table(file, OPTION)
@@ -294,7 +300,7 @@ def deal(
 ) -> list[PartyTable]:
     """Deal one table's columns to parties, each with its rows in a separate order.
 
-    ``target_``: task and names of the classes; ``reading``: how the table was read; None: as in this context.
+    ``target_``: task and names of the classes. ``reading``: how the table was read; None: as in this context.
     """
     known = [column.name for column in schema]
     groups = dict(how.columns) or {

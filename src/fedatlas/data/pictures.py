@@ -1,7 +1,7 @@
 """A folder of pictures, one subfolder per class.
 
-A picture is turned as its EXIF orientation says, and where it is transparent it lies on a background. Subfolders of any depth count;
-files and folders whose name begins with a dot do not, whether for training or for `predict`.
+A picture is turned by its EXIF orientation, and a transparent one gets a background. Subfolders of any depth count.
+Files and folders whose name begins with a dot do not, in training and in `predict`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TWICE = 257  # factor from 8 bits to 16: 255 -> 65535
 
 
 class PictureForm(NamedTuple):
-    """Form in which all pictures of a set are kept: colour or grey, grey with 8 or 16 bits."""
+    """The common form of all pictures of a set: colour or grey, grey with 8 or 16 bits."""
 
     colour: bool
     depth: int = 8
@@ -45,8 +45,8 @@ class PictureForm(NamedTuple):
 def load_pictures(folder: Path, size: int) -> Loaded:
     """Load ``folder/class/*.png`` (or ``folder/train/class/...`` and ``folder/test/class/...``), resized to size x size.
 
-    Colour if any picture has colours, else grey; uint8, divided by 255 for the model. Grey with any picture of 16 bits:
-    float32, divided by 65535.
+    Colour if any picture has colours, else grey; uint8, divided by 255 for the model. If any grey picture has 16 bits,
+    all are float32, divided by 65535.
     """
     sides = (folder / "train").is_dir() and (folder / "test").is_dir()
     roots = [folder / side for side in SIDES] if sides else [folder]
@@ -90,7 +90,7 @@ def load_pictures(folder: Path, size: int) -> Loaded:
 
 
 def told_of(paths: Sequence[Path], roots: Sequence[Path]) -> dict[str, Any]:
-    """Return as facts what was done to pictures, and which were left out; {} if nothing."""
+    """Return facts about turned, transparent and skipped pictures; {} if there are none."""
     read = now()
     if read.rules < 2:
         return {}
@@ -118,13 +118,13 @@ def told_of(paths: Sequence[Path], roots: Sequence[Path]) -> dict[str, Any]:
 
 
 def is_class(path: Path) -> bool:
-    """Return whether a path is the folder of a class; hidden ones, such as .git, are not."""
+    """Return whether a path is the folder of a class. Hidden folders, such as .git, are not."""
     return path.is_dir() and not path.name.startswith(".")
 
 
 def _listed(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     """Return (picture, class number), class by class."""
-    old = now().rules < 2  # only those that lie in the class's folder itself
+    old = now().rules < 2  # only those directly in the class's folder
     found = [sorted((root / name).glob("*")) if old else pictures_in(root / name) for name in classes]
     return [(p, c) for c, paths in enumerate(found) for p in paths if p.suffix.lower() in PICTURE_SUFFIXES]
 
@@ -142,12 +142,12 @@ def _check_test(test: Path, train: Path, classes: Sequence[str], listed: Sequenc
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return the pictures of a folder and its subfolders in the order in which they are read: by path."""
+    """Return the pictures of a folder and its subfolders, ordered by path, which is the order of reading."""
     return sorted(_visible(folder, folder.rglob("*")))
 
 
 def _visible(folder: Path, paths: Iterable[Path]) -> list[Path]:
-    """Return those that are pictures and not hidden, nor in a hidden folder such as .ipynb_checkpoints."""
+    """Return the pictures that are not hidden, nor in a hidden folder such as .ipynb_checkpoints."""
     old = now().rules < 2
     return [
         p
@@ -158,14 +158,14 @@ def _visible(folder: Path, paths: Iterable[Path]) -> list[Path]:
 
 
 def form_of(paths: Sequence[Path]) -> PictureForm:
-    """Return the form that fits all pictures; colours have 8 bits."""
+    """Return the form that fits all pictures. Colours have 8 bits."""
     modes = {_look(path).mode for path in paths}
     colour = not modes <= set(GREY)
     return PictureForm(colour, 16 if modes & set(SIXTEEN) and not colour else 8)
 
 
 class _Look(NamedTuple):
-    """What a picture's header says."""
+    """Facts from a picture's header."""
 
     mode: str
     turned: bool
@@ -183,7 +183,7 @@ def _transparent(picture: Any) -> bool:
 
 
 def _seen_through(picture: Any) -> bool:
-    """Whether some pixel is not opaque."""
+    """Return whether some pixel is not opaque."""
     return picture.mode in SIXTEEN or bool(picture.convert("RGBA").getchannel("A").getextrema()[0] < 255)
 
 
@@ -199,7 +199,7 @@ def read_picture(path: Path, size: int, form: PictureForm) -> np.ndarray:
 
 
 def upright(picture: Any) -> Any:
-    """Return a picture turned as its EXIF orientation says, and on the background where it is transparent."""
+    """Return a picture turned by its EXIF orientation, on the background if it is transparent."""
     from PIL import ImageOps
 
     if now().rules < 2:
@@ -223,9 +223,9 @@ def _deep(picture: Any, path: Path, size: int) -> np.ndarray:
 
 
 def eight_bits(picture: Any, what: str) -> Any:
-    """Reduce a grey picture of 16 bits to its upper 8, and return others unchanged; DataError for 32 bits, whose range is unknown.
+    """Reduce a grey picture of 16 bits to its upper 8 bits, and return others unchanged. DataError for 32 bits.
 
-    Pillow's own conversion clips at 255, which would turn an X-ray white.
+    The range of 32-bit pictures is unknown. Pillow's conversion clips at 255, which would turn an X-ray white.
     """
     if picture.mode in ("I", "F"):
         raise DataError(f"the picture {what} holds 32-bit numbers, whose range is unknown: save it with 8 or 16 bits.")
@@ -243,14 +243,17 @@ def _pillow() -> Any:
 
 
 def _content(path: Path) -> Any:
-    """Return what Pillow shall open; of a TIFF the bytes, since it turns pictures wrongly that it maps into memory."""
+    """Return the input for Pillow.
+
+    For a TIFF these are its bytes, because Pillow turns memory-mapped pictures wrongly.
+    """
     mapped = path.suffix.lower() in {".tif", ".tiff"} and now().rules > 2
     return io.BytesIO(path.read_bytes()) if mapped else path
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a picture; DataError with its path if it cannot be read to its end, or is too large to be a picture."""
+    """Open a picture. DataError with its path if it cannot be read to its end, or has too many pixels."""
     image = _pillow()
     try:
         with image.open(_content(path)) as picture:

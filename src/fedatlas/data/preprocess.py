@@ -84,8 +84,9 @@ class Preprocess:
     ) -> Tensor:
         """Turn new rows into model inputs: a table by column names (further columns are ignored), or an array in stored form.
 
-        Categories that no training client held become zeros, with a UserWarning that counts them. A missing cell is filled
-        if ``missing = "median"``. Otherwise it is a DataError or, with ``keep_holes``, makes its whole row NaN.
+        Categories that no training client held become zeros, with a UserWarning that counts them. A missing cell is
+        filled if ``missing = "median"``. Otherwise it raises DataError or, with ``keep_holes``, makes its whole row
+        NaN.
         """
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(np.ascontiguousarray(rows))
@@ -117,7 +118,7 @@ class Preprocess:
         return x * by_channel(self.input_scale, x) + by_channel(self.input_shift, x) if self.input_scale else x
 
     def of_client(self, client: int) -> Preprocess:
-        """Return the preprocessing for this client's rows: by its own constants if ``scale = "client"`` and it has any."""
+        """Return the preprocessing for this client's rows: by its constants if ``scale = "client"`` and it has any."""
         own = self.client_constants[client] if client < len(self.client_constants) else ()
         if not own:
             return self
@@ -131,7 +132,7 @@ class Preprocess:
         return replace(self, rules=_with_constants(self.rules, _numeric(self.rules), mean, sd))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; of runs by the first rules without ``reading``, as they wrote it."""
+        """Return plain values, without ``reading`` for runs by the first rules, which did not write it."""
         values = {**asdict(self), "reading": self.reading.to_json()}
         if self.reading == OLDEST:
             del values["reading"]
@@ -172,25 +173,26 @@ def preprocess(
     scale_target: bool = True,
     learn: Learn | None = None,
 ) -> Done:
-    """Turn raw rows into model inputs by constants that clients compute from summaries; return (data set, preprocessing applied).
+    """Turn raw rows into model inputs by constants from the clients' summaries; return (data set, preprocessing applied).
 
-    ``scale = "auto"``: tables "federated", all else as its source says. "federated": numbers minus the mean over all
-    clients' training rows, divided by their standard deviation, from n, sum x, sum x^2 (pictures: per channel).
+    ``scale = "auto"``: tables "federated", all other data as their source defines. "federated": numbers minus the mean
+    over all clients' training rows, divided by their standard deviation, from n, sum x, sum x^2 (pictures: per
+    channel).
 
-    "client": each client's rows by its own two numbers, including the rows that it keeps out of training (`Partition.kept`), which
-    do not affect these numbers. Rows of other splits, and training rows that no client holds, use the mean of the clients'
-    constants. "none": as stored.
+    "client": each client's rows by its mean and standard deviation. The rows that it keeps out of training
+    (`Partition.kept`) are scaled too, but do not affect these two numbers. Rows of other splits, and training rows that
+    no client holds, use the mean of the clients' constants. "none": as stored.
 
-    Categories become one 0/1 column each, from the union over training clients;
-    they and the indicator columns are never scaled. A numeric target keeps its unit. Its mean and
-    deviation over all clients are kept with it (`Dataset.targets`), or 0 and 1 if ``scale = "none"``
-    or without ``scale_target``, for a loss that reads the target in its own unit.
+    Categories become one 0/1 column each, from the union over training clients. They and the indicator columns are
+    never scaled. A numeric target keeps its unit. Its mean and deviation over all clients are kept with it
+    (`Dataset.targets`). They are 0 and 1 if ``scale = "none"``, or without ``scale_target``, for a loss that reads the
+    target in its unit.
 
-    ``missing``: "error", "drop" (rows with a missing cell were removed before: `drop_holes`), "median" (the exact median over all
-    clients' cells, from counts, and an indicator column if any training row has a missing cell).
+    ``missing``: "error", "drop" (rows with a missing cell were removed before: `drop_holes`), "median" (the exact
+    median over all clients' cells, from counts, and an indicator column if any training row has a missing cell).
 
-    ``learn`` asks the clients and adds up their answers; all constants come from its sums. None: one client after another, in
-    this process.
+    ``learn`` asks the clients and adds up their answers. All constants come from its sums. None: one client after
+    another, in this process.
     """
     learn = learn or summaries.in_process(partition.parties(dataset.train))
     if dataset.train.x.dtype == torch.int64:
@@ -249,7 +251,7 @@ def _untouched(dataset: Dataset, kind: Literal["table", "pictures", "tokens"], s
 
 
 class _Constants(NamedTuple):
-    """Constants of each column, float64: those of all clients' rows, or the mean of the clients' own, with the latter."""
+    """Constants of each column, float64: of all clients' rows, or the mean of the clients' constants together with these."""
 
     mean: Tensor
     sd: Tensor
@@ -268,7 +270,7 @@ def _constants(
     asked = summaries.constants_of(moments)
     learnt = learn(asked, message)
     mean, sd = (learnt.sum[what] / learnt.sum["clients"] for what in ("mean", "sd"))
-    own = []  # computed by each client for itself, and kept there
+    own = []  # each client computes and keeps them
     for rows in partition.clients:
         found = asked.of(HeldRows(dataset.train, rows), message) if len(rows) else {}
         own.append(tuple(zip(found["mean"].tolist(), found["sd"].tolist(), strict=True)) if found else ())
@@ -320,7 +322,7 @@ def _with_constants(
 
 
 def _categories(schema: Sequence[Column], learn: Learn) -> tuple[tuple[ColumnRule, ...], Traffic]:
-    """Return a rule for each column; the categories are those that any training client holds."""
+    """Return a rule for each column. The categories are those that any training client holds."""
     names = {j: column.categories for j, column in enumerate(schema) if column.categories}
     kept, traffic = summaries.categories(learn, names)
     if empty := [schema[j].name for j, known in kept.items() if not known]:
@@ -346,7 +348,7 @@ def _medians(rules: Sequence[ColumnRule], learn: Learn) -> tuple[tuple[ColumnRul
 
 
 def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[ColumnRule]) -> Tensor:
-    """Turn codes into the schema's categories into codes into the rules'; -1 if no training client holds the category."""
+    """Recode categories from the schema's list to the rules' list; -1 if no training client holds the category."""
     if not any(column.categories for column in schema):
         return x
     x = x.clone()
@@ -367,8 +369,8 @@ def _fills(rules: Sequence[ColumnRule], dtype: torch.dtype) -> Tensor:
 def encode(x: Tensor, rules: Sequence[ColumnRule], fills: bool, keep_holes: bool = False) -> Tensor:
     """Turn raw rows coded by the rules' categories (n, columns) into model inputs, float32 (n, outputs).
 
-    ``fills``: a missing category becomes zeros (numbers have their median). Otherwise a missing cell is a DataError or, with
-    ``keep_holes``, makes its row NaN.
+    ``fills``: a missing category becomes zeros (numbers have their median). Otherwise a missing cell raises DataError
+    or, with ``keep_holes``, makes its row NaN.
     """
     if all(rule == ColumnRule(rule.name) for rule in rules) and not bool(torch.isnan(x).any()):
         return x

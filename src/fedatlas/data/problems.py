@@ -1,4 +1,4 @@
-"""All that is wrong with a file in one message, so that nobody corrects one cell a try."""
+"""All problems of a file in one message, so that nobody has to find them one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Problem = ConfigError | DataError
 
 
 class Problems:
-    """Problems of one file, in the order in which they were found; what begins every sentence about it is said once."""
+    """Problems of one file, in the order in which they were found. Their common prefix is written once."""
 
     def __init__(self, source: str) -> None:
         self.source, self.found = source, list[Problem]()
@@ -22,14 +22,14 @@ class Problems:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what is refused inside the block, which ends there, and go on behind it."""
+        """Note an error raised inside the block, which ends there, and continue after it."""
         try:
             yield
         except (ConfigError, DataError) as error:
             self.found.append(error)
 
     def refuse(self) -> None:
-        """Raise what was noted: one problem as it is, several as a list."""
+        """Raise the noted problems: a single one as it is, several as a list."""
         if not self.found:
             return
         first = self.found[0]

@@ -1,4 +1,4 @@
-"""A description of how a table was read, and warnings where it was probably meant otherwise."""
+"""A description of how a table was read, and warnings about probable mistakes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedatlas.data.suspicions import FEW, copies, of_code, of_dates, of_owners, 
 if TYPE_CHECKING:
     import pandas as pd
 
-MARKS = 0.5  # share of cells up to which texts among numbers look like marks
-NAMED = 8  # columns or classes that are named; the rest are counted
+MARKS = 0.5  # share of cells up to which texts among numbers look like codes for missing cells
+NAMED = 8  # columns or classes listed by name; the rest are counted
 ROUNDED = 0.01  # share of a column's standard deviation that rounding to 32 bits may change
 _NAMED: ContextVar[int] = ContextVar("named", default=NAMED)
 
@@ -53,7 +53,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded, bits: int = 32) -> list[str]:
-    """Return a warning for each input, of so many bits, that is probably none or no category, and for names that may mean the same."""
+    """Return a warning for each input with ``bits`` bits that is probably not an input or not a category, and for similar names."""
     named = f"the target '{roles.label}'"
     found = [same_classes(named, encoded.class_names)]
     if encoded.class_names:
@@ -70,7 +70,7 @@ def doubts(table: pd.DataFrame, roles: Roles, encoded: Encoded, bits: int = 32) 
 def of_inputs(
     table: pd.DataFrame, schema: Sequence[Column], codes: Collection[str], keys: str = "data.", bits: int = 32
 ) -> list[str]:
-    """Return the warnings about inputs of so many bits; ``codes``: columns of known codes; ``keys``: what stands before a key."""
+    """Return the warnings about inputs with ``bits`` bits. ``codes``: columns of known codes. ``keys``: prefix of a key."""
     found = [doubt(table[column.name], column, codes, keys, bits) for column in schema]
     alike = [same_classes(f"column '{column.name}'", column.categories, by_number=False) for column in schema]
     if now().rules > 2 and "" in table.columns and not missing(texts(table[""])).all():
@@ -79,7 +79,7 @@ def of_inputs(
 
 
 def same_classes(what: str, names: Sequence[str], by_number: bool = True) -> str:
-    """Return a sentence if two names differ only in case, Unicode's form or how a number is written; else ""."""
+    """Return a sentence if two names differ only in case, in the form of Unicode or in the spelling of a number; else ""."""
 
     def common(name: str) -> Hashable:
         value = value_of(name) if by_number and now().rules > 1 else None
@@ -93,7 +93,7 @@ def same_classes(what: str, names: Sequence[str], by_number: bool = True) -> str
 
 
 def same_owners(what: str, names: Sequence[str]) -> str:
-    """Return a sentence if two owners differ only in how they are written; else ""."""
+    """Return a sentence if two owners differ only in spelling; else ""."""
     if now().rules < 2 or (pair := alike(names, one_owner)) is None:
         return ""
     return (
@@ -103,7 +103,7 @@ def same_owners(what: str, names: Sequence[str]) -> str:
 
 
 def alike(names: Sequence[str], common: Callable[[str], Hashable]) -> tuple[str, str] | None:
-    """Return the first two names that have something in common; None without any."""
+    """Return the first two names with the same value of ``common``; None without any."""
     first: dict[Hashable, str] = {}
     for name in names:
         if (other := first.setdefault(common(name), name)) != name:
@@ -132,7 +132,7 @@ def said_of_marks(what: str, cells: Sequence[str], keys: str = "data.") -> str:
 
 
 def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = "data.", bits: int = 32) -> str:
-    """Return a warning about one input; "" for none."""
+    """Return a warning about one input; "" without one."""
     if column.categories and column.name not in codes:
         if said := said_of_marks(f"Column '{column.name}'", column.categories, keys):
             return said
@@ -172,7 +172,7 @@ def doubt(cells: pd.Series, column: Column, codes: Collection[str], keys: str = 
 
 
 def _coded(name: str, known: np.ndarray, keys: str) -> str:
-    """Return a warning about numbers that are codes of missing cells, or dates without marks between; "" for none."""
+    """Return a warning about numbers that are codes of missing cells, or dates without marks; "" for none."""
     if name in dict(now().dates):
         return ""
     if said := of_code(name, known, keys):

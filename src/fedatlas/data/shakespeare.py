@@ -106,7 +106,7 @@ def role_texts(path: Path) -> Arrays:
 
 
 def encode(text: str) -> np.ndarray:
-    """Return the codes 0..79 of characters; any outside LEAF's alphabet reads as a space (never as index -1)."""
+    """Return the codes 0..79 of characters. Characters outside LEAF's alphabet become spaces (never index -1)."""
     codes: np.ndarray = _CODES[np.frombuffer(text.encode("latin-1", "replace"), np.uint8)]
     return codes
 

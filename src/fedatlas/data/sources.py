@@ -49,7 +49,9 @@ def read_once() -> Iterator[None]:
 
 
 def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> Dataset:
-    """Return the data set of ``[data]``: loaded, split into train and test, limited; tables stay raw until `preprocess`.
+    """Return the data set of ``[data]``: loaded, split into train and test, limited.
+
+    Tables stay raw until `preprocess`.
 
     ``store``: searched for files; by default ``FEDATLAS_DATA``, then the user's cache folder.
     """
@@ -93,7 +95,7 @@ def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
 
 
 def whole(config: DataConfig, request: LoadRequest, options: dict[str, Any]) -> Loaded:
-    """Return all rows of a source, numbered; inside `read_once` its files are read once for all seeds and limits."""
+    """Return all rows of a source, numbered. Inside `read_once` its files are read once for all seeds and limits."""
     source, kept = find_source(config.name), _KEPT.get()
     known = kept[1] if kept else {}
     seed = request.seed if source.drawn else None
@@ -111,8 +113,8 @@ def whole(config: DataConfig, request: LoadRequest, options: dict[str, Any]) -> 
 def take_public(dataset: Dataset, config: PublicConfig, seed: int, store: Store | None = None) -> Dataset:
     """Return the data set with public rows by ``[public]`` as its split "public".
 
-    Public rows from the test or training rows are removed there. From another data set its training rows are used, whose shape
-    must be the same. Runs before the partition.
+    Public rows from the test or training rows are removed there. From another data set, the training rows are used;
+    their shape must be the same. Runs before the partition.
     """
     side = config.source if config.source in {"test", "train"} else ""
     if not side:

@@ -77,7 +77,10 @@ def cache(what: str) -> Path:
 
 
 def _writable(folder: Path) -> bool:
-    """Return whether files may be created there; the mode bits count for root too, although the system lets root write anywhere."""
+    """Return whether files may be created there.
+
+    Mode bits count for root too, although the system lets root write anywhere.
+    """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK) and bool(stat.S_IMODE(folder.stat().st_mode) & stat.S_IWUSR)
@@ -85,7 +88,10 @@ def _writable(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; it becomes ``path`` when the block ends without error, with the permissions of the user's umask."""
+    """Yield a path to write to.
+
+    It becomes ``path`` if the block ends without error, with the permissions of the user's umask.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -102,15 +108,16 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_npz(path: Path, write: Callable[..., None] = np.savez_compressed, /, **arrays: np.ndarray) -> None:
-    """Write a prepared ``.npz``: compressed members, no pickles, whole or not at all."""
+    """Write a prepared ``.npz`` completely or not at all: compressed members, no pickles."""
     with replacing(path) as part, open(part, "wb") as file:
         write(file, allow_pickle=False, **arrays)
 
 
 def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
-    """Return `read_npz` of a public set's prepared file. A large one is kept unpacked in the cache folder: CIFAR-10 takes 15 s to unpack.
+    """Return `read_npz` of a public set's prepared file. A large file is also kept unpacked in the cache folder.
 
-    The copy is found by the file's SHA-256. If no copy can be written, the next run unpacks again.
+    CIFAR-10, for example, takes 15 s to unpack. The copy is found by the file's SHA-256. If no copy can be written, the
+    next run unpacks again.
     """
     if path.stat().st_size < LARGE:
         return read_npz(path, names)
@@ -124,7 +131,10 @@ def read_prepared(path: Path, names: Iterable[str]) -> Arrays:
 
 
 def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> Arrays:
-    """Return arrays of a ``.npz`` by name, or all of them; DataError if the file cannot be read or lacks one of the names."""
+    """Return arrays of a ``.npz`` by name, or all of them.
+
+    DataError if the file cannot be read or lacks one of the names.
+    """
     with _archive(path) as file:
         names = list(names)
         missing = [name for name in names if name not in file]
@@ -134,14 +144,14 @@ def read_npz(path: Path, names: Iterable[str], *, whole: bool = False) -> Arrays
 
 
 def members_of(path: Path) -> set[str]:
-    """Return the names of a ``.npz``'s arrays; DataError if the file cannot be read."""
+    """Return the names of a ``.npz``'s arrays. DataError if the file cannot be read."""
     with _archive(path) as file:
         return set(file.files)
 
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[Any]:
-    """Open a ``.npz``; DataError for any error of a damaged one, now or when its arrays are read."""
+    """Open a ``.npz``. DataError if it is damaged, also when its arrays are read."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             yield file
@@ -168,7 +178,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def read_tsv(path: Path, header: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a prepared ``.tsv.xz``; DataError if its header differs."""
+    """Return the rows of a prepared ``.tsv.xz``. DataError if its header differs."""
     with lzma.open(path, "rt", encoding="utf-8", newline="\n") as file:
         first, *rows = [line.rstrip("\n").split("\t", len(header) - 1) for line in file] or [[]]
     if first != [*header]:
@@ -194,9 +204,9 @@ def sha256(path: Path) -> str:
 
 
 def provenance(found: Found) -> list[PlainValues]:
-    """Return the name and SHA-256 of each prepared file for the record of a run, checked against ``SHA256SUMS`` in the same folder.
+    """Return the name and SHA-256 of each prepared file for the record of a run, checked against ``SHA256SUMS``.
 
-    DataError if the list gives a file another sum: the file was altered or cut short.
+    The list is in the same folder. DataError if it gives a file another sum: the file was altered or cut short.
     """
     root = found.root
     sums = _sums(root / "SHA256SUMS")
@@ -213,7 +223,7 @@ def provenance(found: Found) -> list[PlainValues]:
 
 
 def _sums(path: Path) -> dict[str, str]:
-    """Return file -> SHA-256, as ``sha256sum`` writes them."""
+    """Return file -> SHA-256 from the format of ``sha256sum``."""
     if not path.exists():
         return {}
     lines = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())

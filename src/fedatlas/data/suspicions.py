@@ -1,4 +1,4 @@
-"""What is probably meant otherwise in a table as a whole: keys as inputs, copies of the target, codes among quantities, dates as texts."""
+"""Probable mistakes in a whole table: keys as inputs, copies of the target, codes among quantities, dates as texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedatlas.data.dates import forms_of, proposed
 from fedatlas.data.frame import Encoded, Roles
 
 FEW = 50  # with fewer rows, distinct values prove nothing
-MANY = 10  # whole numbers as classes, above which they may be a quantity
+MANY = 10  # whole numbers as classes; with more they may be a quantity
 OFTEN = 0.01  # share of the rows from which an extreme value repeats like a code
 FAR = 3.0  # times the largest gap between the other values
-LOOKED_AT = 1000  # rows, of a column that may be a copy of the target
+LOOKED_AT = 1000  # rows looked at first in a column that may copy the target
 
 
 def of_target(roles: Roles, encoded: Encoded, keys: str = "data.") -> str:
@@ -24,7 +24,7 @@ def of_target(roles: Roles, encoded: Encoded, keys: str = "data.") -> str:
 
 
 def of_owners(roles: Roles, encoded: Encoded, keys: str = "data.") -> str:
-    """Return a sentence about one owner only, and about an owner for each row; "" for others."""
+    """Return a sentence about a single owner, and about a different owner in each row; "" for others."""
     names, rows = encoded.client_names, len(encoded.kept)
     if len(names) == 1:
         return f"Column '{roles.client}' names one owner only, '{names[0]}': nobody is there to train with."
@@ -34,7 +34,7 @@ def of_owners(roles: Roles, encoded: Encoded, keys: str = "data.") -> str:
 
 
 def copies(roles: Roles, encoded: Encoded, keys: str = "data.") -> list[str]:
-    """Return a sentence for each input that says the same as the target: its values, or one value for each class."""
+    """Return a sentence for each input that repeats the target: its values, or one value for each class."""
     y, x = encoded.rows.y.numpy(), encoded.rows.x.numpy()
     if len(y) < FEW:
         return []
@@ -57,7 +57,7 @@ def same(x: np.ndarray, y: np.ndarray, task: str) -> bool:
     if task == "numbers":
         return bool((x == y).all()) and len(np.unique(y)) > 1
     pairs = np.unique(np.stack([x.astype(np.float64), y.astype(np.float64)]), axis=1)
-    return bool(1 < pairs.shape[1] == len(np.unique(x)) == len(np.unique(y)) < len(y))  # else no class says anything
+    return bool(1 < pairs.shape[1] == len(np.unique(x)) == len(np.unique(y)) < len(y))  # else classes tell nothing
 
 
 def of_code(name: str, values: np.ndarray, keys: str = "data.") -> str:
@@ -78,12 +78,12 @@ def of_code(name: str, values: np.ndarray, keys: str = "data.") -> str:
 
 
 def like_a_code(value: float) -> bool:
-    """Return whether a number is one that questionnaires use for no answer: of nines, eights or sevens alone, or -1."""
+    """Return whether a number is a usual code for "no answer" in questionnaires: only nines, eights or sevens, or -1."""
     digits = f"{abs(value):.0f}"
     return value == np.rint(value) and (value == -1 or (set(digits) in ({"9"}, {"8"}, {"7"})))
 
 
 def of_dates(name: str, cells: np.ndarray, keys: str = "data.") -> str:
-    """Return a sentence if all these different texts are dates; "" if not. At least three of them, since two may be anything."""
+    """Return a sentence if all these different texts are dates; "" if not. Fewer than three texts prove nothing."""
     forms = forms_of(cells.tolist()) if len(cells) > 2 else []
     return f"Column '{name}' looks like dates: {proposed(name, forms, keys)} reads them as days." if forms else ""

@@ -1,4 +1,4 @@
-"""The files of tables, whatever their kind: their cells, without those that are missing, and with dates as numbers."""
+"""Table files of all kinds: their cells, with missing cells marked and dates as numbers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WHOLE_TYPES = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
-GIVEN = "as given"  # attribute of a table whose missing cells and dates are as the keys say
+GIVEN = "as given"  # attribute of a table whose missing cells and dates follow the keys
 
 
 def read_table(path: str | Path, keys: str = "data.") -> pd.DataFrame:
-    """Read a .csv, .csv.gz, .tsv, .xlsx or .parquet file, or a table of `kept`; cells of texts stay texts. DataError if it cannot be read.
+    """Read a .csv, .csv.gz, .tsv, .xlsx or .parquet file, or a table of `kept`. Cells of texts stay texts.
 
-    Missing cells and dates are then as the keys ``na`` and ``dates`` say; ``keys``: what a message calls a key.
+    DataError if it cannot be read. Missing cells and dates follow the keys ``na`` and ``dates``. ``keys``: prefix of a
+    key in a message.
     """
     path = Path(path)
     if not path.is_file():
@@ -50,7 +51,7 @@ def read_table(path: str | Path, keys: str = "data.") -> pd.DataFrame:
 
 
 def as_given(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFrame:
-    """Return the table with missing cells and dates as the keys ``na`` and ``dates`` say; once for each table."""
+    """Return the table with missing cells and dates by the keys ``na`` and ``dates``, once for each table."""
     if table.attrs.get(GIVEN):
         return table
     table = with_days(with_gaps(table), name, "data." if keys == OPTION else keys).copy(deep=False)  # not the caller's
@@ -59,7 +60,7 @@ def as_given(table: pd.DataFrame, name: str, keys: str = "data.") -> pd.DataFram
 
 
 def with_gaps(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table without the cells that ``na`` names: a text as it stands, a whole number also with ``.0`` or ``,0``."""
+    """Return the table without the cells that ``na`` names: a text exactly, a whole number also with ``.0`` or ``,0``."""
     if not (na := {*now().na}):
         return table
     gaps = {}
@@ -72,20 +73,23 @@ def with_gaps(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_room(column: pd.Series) -> pd.Series:
-    """Return a column that can lack cells: one of plain whole numbers as a type that keeps them whole."""
+    """Return a column that can hold missing cells. A column of whole numbers gets a type that keeps them whole."""
     kind = getattr(column.dtype, "kind", "")
     whole = kind in {"i", "u"} and isinstance(column.dtype, np.dtype) and now().rules > 2
     return column.astype("UInt64" if kind == "u" else "Int64") if whole else column
 
 
 def spelled(cell: str) -> str:
-    """Return a text as a key would spell it: a whole number without ``.0`` or ``,0``."""
+    """Return a text in the spelling of a key: a whole number without ``.0`` or ``,0``."""
     cell = cell.strip()
     return class_text(f"{cell[:-2]}.0" if cell.endswith(",0") else cell)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    """Return a Parquet file by its own types: whole numbers stay whole with holes, whatever pandas noted beside them."""
+    """Return a Parquet file by its stored types.
+
+    Whole numbers with missing cells stay whole, despite metadata from pandas.
+    """
     import pandas as pd
 
     try:

@@ -1,4 +1,4 @@
-"""Loaders of the registered tables: prepared ``tables/*.csv.gz``, else the original file in its own layout."""
+"""Loaders of the registered tables, from prepared ``tables/*.csv.gz``, or else from the original file in its layout."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def from_frames(
 ) -> Loaded:
     """Load one table, or a training and a test table with the same columns, as a source.
 
-    They are coded together, so that codes agree; the categories that a model reads come from the training rows. ``classes``: the
-    fewest classes of a target; ``bits``: of the numbers.
+    They are coded together, so that codes agree. The categories that a model reads come from the training rows.
+    ``classes``: the least number of classes of a target. ``bits``: of the numbers.
     """
     import pandas as pd
 
@@ -137,7 +137,7 @@ def from_frames(
 
 
 def unseen(train: Split, test: Split, encoded: Encoded) -> list[str]:
-    """Return a sentence for each column of categories that lacks some of the test rows' in training."""
+    """Return a sentence for each category column with test rows whose category no training row has."""
     if now().rules < 3:
         return []
     out = []
@@ -153,9 +153,9 @@ def unseen(train: Split, test: Split, encoded: Encoded) -> list[str]:
 
 
 def pointed(frames: list[pd.DataFrame], roles: Roles, source: str) -> tuple[list[pd.DataFrame], Names]:
-    """Return tables that belong together with a decimal point in all numbers, and what is told of how each file was written.
+    """Return tables that belong together with a decimal point in all numbers, and a description of each file's format.
 
-    A comma that is found in one of them counts for all.
+    A comma that is detected in one of them counts for all.
     """
     columns = [number_columns(frame.columns, roles) for frame in frames]
     named = [source, f"{source} (test file)"]
@@ -169,7 +169,10 @@ def pointed(frames: list[pd.DataFrame], roles: Roles, source: str) -> tuple[list
 
 
 def as_texts(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with those columns as objects that have another type in ``other``, so that no whole number becomes a float."""
+    """Return the table with columns as objects if their type differs in ``other``.
+
+    So no whole number becomes a float.
+    """
     if now().rules < 2:
         return table
     odd = [name for name in table.columns if name in other.columns and table[name].dtype != other[name].dtype]
@@ -177,7 +180,7 @@ def as_texts(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def given_keys(commas: bool = False) -> PlainValues:
-    """Return the keys of reading as facts, if any is given, and whether ``commas`` were found."""
+    """Return the keys of reading as facts, if any is given, and whether ``commas`` were detected."""
     read = now()._replace(commas=commas and not now().decimal)
     return {"reading": read.to_json()} if read != Reading(read.rules) else {}
 

@@ -1,4 +1,4 @@
-"""Text files of tables: from bytes to cells. What a file does not say is found by looking, where one reading fits all of it."""
+"""Text files of tables: from bytes to cells. The format is detected if exactly one reading fits the whole file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedatlas.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-SEPARATOR = re.compile(r"sep=(.)", re.IGNORECASE)  # a first line that a spreadsheet writes
-FOUND = ",;\t"  # separators that are looked for; "|" only where a first line has none of them
+SEPARATOR = re.compile(r"sep=(.)", re.IGNORECASE)  # a first line that spreadsheets write
+FOUND = ",;\t"  # separators that are tried; "|" only if a first line has none of them
 NAMES = {"\t": "tabs", ",": "commas"}
 BOMS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -29,15 +29,15 @@ BOMS = {
 }
 WORD = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xbf][A-Za-z\x80-\xff]*")
 OTHERS = ("cp850", "mac_roman")  # encodings that have letters where cp1252 has signs
-BETWEEN = b"\x91\x92\x96\x97"  # apostrophes and dashes, which stand between letters
-BEGINS = b"\x80\x82\x84\x85\x86\x87\x8b\x93\x94\x95\xa0\xa1\xab\xb5\xbb\xbf"  # what cp1252 has before a word: quotes, bullets
+BETWEEN = b"\x91\x92\x96\x97"  # apostrophes and dashes between letters
+BEGINS = b"\x80\x82\x84\x85\x86\x87\x8b\x93\x94\x95\xa0\xa1\xab\xb5\xbb\xbf"  # cp1252 before a word: quotes, bullets
 ENDS = b"\x85\x86\x87\x8b\x93\x94\x99\x9b\xa0\xab\xbb"  # and behind one
-SHORT = 3  # letters, below which a sign beside them is no letter: \N{POUND SIGN}m, \N{DEGREE SIGN}C
+SHORT = 3  # words with fewer letters: a sign next to them is not a letter: \N{POUND SIGN}m, \N{DEGREE SIGN}C
 BEFORE = "\N{ZERO WIDTH NO-BREAK SPACE}"  # a byte order mark that a named encoding leaves
 
 
 class FileForm(NamedTuple):
-    """How one file is written, as it was found or said."""
+    """The format of one file, detected or given."""
 
     separator: str = ""
     encoding: str = ""
@@ -45,7 +45,7 @@ class FileForm(NamedTuple):
     sheet: str = ""
 
     def in_words(self) -> str:
-        """Return what is not usual, as the end of a sentence; "" for a file with commas, UTF-8 and decimal points."""
+        """Return the unusual parts, as the end of a sentence; "" for a file with commas, UTF-8 and decimal points."""
         between = "" if self.separator in {"", ","} else f"{NAMES.get(self.separator, self.separator)} between columns"
         encoding = "" if self.encoding in {"", "utf-8", "utf-8-sig"} else f"the encoding {self.encoding}"
         decimal = "a decimal comma" if self.decimal == "," else ""
@@ -63,13 +63,13 @@ class _Rows(NamedTuple):
 
 
 def form_of(table: pd.DataFrame) -> FileForm:
-    """Return how the file of a table was written."""
+    """Return the format of a table's file."""
     found: FileForm = table.attrs.get("form", FileForm())
     return found
 
 
 def read_text(path: Path, keys: str) -> pd.DataFrame:
-    """Read a text file; ValueError, ConfigError for one that cannot be read. ``keys``: what a message calls a key."""
+    """Read a text file. ValueError or ConfigError if it cannot be read. ``keys``: prefix of a key in a message."""
     import pandas as pd
 
     raw = path.read_bytes()
@@ -83,7 +83,7 @@ def read_text(path: Path, keys: str) -> pd.DataFrame:
 
 
 def decoded(raw: bytes, keys: str = "data.") -> tuple[str, str]:
-    """Return the text, and the name of its encoding: the key's, or UTF-8, UTF-16 or cp1252, whichever fits."""
+    """Return the text, and the name of its encoding: the key's, or the one that fits of UTF-8, UTF-16 and cp1252."""
     wanted = now().encoding or ("utf-8-sig" if now().rules < 3 else _encoding(raw, keys))
     try:
         return raw.decode("utf-8-sig" if wanted.lower() == "utf-8" else wanted).removeprefix(BEFORE), wanted
@@ -127,7 +127,7 @@ def _is_utf8(raw: bytes) -> bool:
 
 
 def _of_one_byte(raw: bytes, first: int, keys: str) -> str:
-    """Return cp1252, of which latin-1 is a part in texts; ValueError where it does not fit, or its words look wrong."""
+    """Return cp1252, which includes latin-1 for texts. ValueError if it does not fit, or its words look wrong."""
     line = raw.count(b"\n", 0, first) + 1
     beyond = [one for one in raw.split(b"\n") if not one.isascii()]
     if 2 * sum(map(_is_utf8, beyond)) >= len(beyond):
@@ -158,7 +158,7 @@ def _of_one_byte(raw: bytes, first: int, keys: str) -> str:
 
 
 def _others(word: bytes) -> list[str]:
-    """Return the encodings by which a word with bytes that are signs in cp1252 has letters instead."""
+    """Return the encodings that have letters for the sign bytes of a word, where cp1252 has signs."""
     signs = word.decode("cp1252")
     return [
         name
@@ -168,7 +168,7 @@ def _others(word: bytes) -> list[str]:
 
 
 def _is_letter(signs: str, i: int, byte: int, name: str) -> bool:
-    """Whether a byte of a word looks like a letter of another encoding: by its neighbours, and by upper and lower case."""
+    """Return whether a byte of a word looks like a letter of another encoding, by its neighbours and their case."""
     before, sign, after = signs[:i][-1:], signs[i], signs[i + 1 :][:1]
     inside = before.isalpha() and after.isalpha()
     other, letters = bytes([byte]).decode(name), "".join(one for one in signs[:i] + signs[i + 1 :] if one.isalpha())
@@ -220,7 +220,7 @@ def divided(text: str, keys: str = "data.") -> tuple[_Rows, str]:
 
 
 def _whole(lines: Any) -> Iterator[list[str]]:
-    """Yield the rows; ValueError for a quotation mark that would hide the rows behind it in its cell."""
+    """Yield the rows. ValueError for a quotation mark that would hide the following rows in its cell."""
     while True:
         at = lines.line_num
         try:
@@ -244,7 +244,7 @@ def _columns(header: list[str]) -> str:
 
 
 def _cells(text: str, separator: str, skip: bool = False) -> _Rows:
-    """Return the cells; ValueError that counts the rows whose number of cells is not that of the header."""
+    """Return the cells. ValueError that counts the rows whose number of cells differs from the header's."""
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=now().rules > 2)
     if skip:
         next(lines)
@@ -254,7 +254,7 @@ def _cells(text: str, separator: str, skip: bool = False) -> _Rows:
         if len(row) == len(header):
             found.rows.append(row)
             found.lines.append(at + 1)
-        elif row:  # an empty line is no row
+        elif row:  # an empty line is not a row
             until = f" to {lines.line_num} (one quoted cell)" if lines.line_num > at + 1 else ""
             wrong.append(f"line {at + 1}{until} has {len(row)} cells, but the header has {len(header)}")
         at = lines.line_num

@@ -1,4 +1,4 @@
-"""Excel workbooks: one sheet as a table, by the types of its own cells."""
+"""Excel workbooks: one sheet as a table, by the types of its cells."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ SUFFIXES = (".xlsx", ".xlsm")
 UNCOMPUTED = re.compile(
     rb"<(?:\w+:)?c\b([^>]*)>\s*<(?:\w+:)?f\b(?:[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)"
     rb"\s*(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v>\s*</(?:\w+:)?v>)?\s*</(?:\w+:)?c>"
-)  # a formula whose value nobody stored; with t="str" it is the empty text
+)  # a formula without a stored value; with t="str" it is the empty text
 DAY = datetime.timedelta(days=1)
 
 
 def read_workbook(path: Path, keys: str) -> pd.DataFrame:
-    """Read the sheet that ``sheet`` names, or the only one with cells. DataError that names the cell that cannot be used."""
+    """Read the sheet that ``sheet`` names, or the only one with cells.
+
+    DataError that names a cell that cannot be used.
+    """
     import pandas as pd
 
     try:
@@ -50,7 +53,7 @@ def read_workbook(path: Path, keys: str) -> pd.DataFrame:
 def _sheet(book: Any, path: Path, keys: str) -> Any:
     names = [sheet.title for sheet in book.worksheets]
     for sheet in book.worksheets:
-        sheet.reset_dimensions()  # what a file says of its size may be wrong, and would cut rows and columns off
+        sheet.reset_dimensions()  # the size in a file may be wrong, and would cut off rows and columns
     if wanted := now().sheet:
         if wanted not in names:
             raise unknown_name(f"sheet of '{path.name}'", wanted, names)
@@ -65,7 +68,7 @@ def _sheet(book: Any, path: Path, keys: str) -> Any:
 
 
 def _refuse_uncomputed(path: Path, sheet: Any) -> None:
-    """DataError for a formula without a stored value, which would be read as a missing cell."""
+    """Raise DataError for a formula without a stored value, which would be read as a missing cell."""
     with zipfile.ZipFile(path) as archive:
         content = archive.read(sheet._worksheet_path)  # noqa: SLF001  (openpyxl tells it nowhere else)
     if not re.search(rb"[<:]f\b", content):
@@ -81,7 +84,7 @@ def _refuse_uncomputed(path: Path, sheet: Any) -> None:
 
 
 def _cells(sheet: Any) -> tuple[list[str], list[list[Any]], list[int]]:
-    """Return header, rows and their numbers; rows and columns without any value are left out."""
+    """Return header, rows and their numbers. Rows and columns without any value are left out."""
     found = [(n, row) for n, row in enumerate(sheet.iter_rows(), 1) if any(_filled(cell) for cell in row)]
     if not found:
         raise ValueError("it is empty")
@@ -98,7 +101,7 @@ def _cells(sheet: Any) -> tuple[list[str], list[list[Any]], list[int]]:
 
 
 def _dated(column: list[Any]) -> list[Any]:
-    """Return a column with its dates as texts of one form: with the time if one of them has any."""
+    """Return a column with its dates as texts of one form, with the time if one of them has a time."""
     found = [cell for cell in column if isinstance(cell, datetime.datetime)]
     timed = any(cell.time() != datetime.time() for cell in found)
     return [
@@ -112,9 +115,9 @@ def _filled(cell: Any) -> bool:
 
 
 def _value(cell: Any) -> Any:
-    """Return a cell's value: numbers as they are, whole ones without ``.0``, days in the form of ISO 8601, times in days.
+    """Return a cell's value: numbers unchanged, whole ones without ``.0``, days in ISO 8601, times in days.
 
-    A workbook holds 64-bit floats: what is too large to be sure of its last digit stays one.
+    A workbook holds 64-bit floats. A number too large for an exact last digit stays a float.
     """
     value = cell.value
     if cell.data_type == "e":

@@ -37,9 +37,9 @@ REDRAWN = ("dirichlet_class", "quantity_skew")  # these keep a minimum by drawin
 def make_partition(
     name: str, params: Mapping[str, Any], dataset: Dataset, clients: int, seed: int, min_size: int = 1
 ) -> Partition:
-    """The partition that an experiment names, over the training rows of ``dataset``.
+    """Return the partition that an experiment names, over the training rows of ``dataset``.
 
-    name: a key of `PARTITIONS`, a plugin's, or ``flwr:ClassName`` for a partitioner of flwr-datasets. params: its own
+    name: a key of `PARTITIONS`, a plugin's, or ``flwr:ClassName`` for a partitioner of flwr-datasets. params: its further
     keys. clients: number of clients; 0 = all natural owners (``natural`` only). min_size: fewest rows of a client.
     ``info`` holds the name and, for ``natural``, the clients' ``names``. ConfigError in one sentence for an unknown
     name or key, a value of the wrong type or range, and for a client that would hold fewer rows than asked for.
@@ -69,7 +69,10 @@ def split(
     min_size: int = 1,
     why: str = "",
 ) -> Partition:
-    """As `make_partition`, from plain arrays: ``labels`` (n,) and, where rows have owners, ``owners`` (n,); else ``why`` they have none."""
+    """Return a partition as `make_partition` does, from plain arrays: ``labels`` (n,) and, if rows have owners, ``owners`` (n,).
+
+    ``why``: the reason if rows have no owners.
+    """
     keys = check_split(name, params, clients)
     if name.startswith(FLOWER):
         part = from_flower(name.removeprefix(FLOWER), params, labels, owners, clients, seed)
@@ -89,7 +92,10 @@ def split(
 
 
 def check_split(name: str, params: Mapping[str, Any], clients: int) -> PlainValues:
-    """The builder's keys, defaults included; ConfigError for a name, a key or a number of clients that no rows could be split by."""
+    """Return the builder's keys with defaults.
+
+    ConfigError for a name, key or number of clients that no rows could be split by.
+    """
     if name.startswith(FLOWER):
         partitioner_of(name.removeprefix(FLOWER))
         return dict(params)
@@ -104,7 +110,7 @@ def check_split(name: str, params: Mapping[str, Any], clients: int) -> PlainValu
 def _source(
     name: str, builder: Callable[..., Partition], labels: np.ndarray, owners: np.ndarray | None, why: str
 ) -> np.ndarray:
-    """What the builder splits by: its first parameter is called ``owners`` or ``labels``."""
+    """Return the array that the builder splits by: its first parameter is called ``owners`` or ``labels``."""
     if next(iter(inspect.signature(builder).parameters)) != "owners":
         return labels
     if owners is None:
@@ -114,7 +120,7 @@ def _source(
 
 
 def _check_disjoint(name: str, part: Partition, n: int) -> None:
-    """What a partitioner from elsewhere might break: rows exist, and each has at most one holder."""
+    """Check what an external partitioner might break: rows exist, and each has at most one holder."""
     held = np.bincount(np.concatenate(part.clients), minlength=n)
     if len(held) > n or held.max() > 1:
         odd = f"row {len(held) - 1}, but there are {n}" if len(held) > n else f"row {held.argmax()} to two clients"

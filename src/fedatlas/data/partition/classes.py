@@ -1,7 +1,7 @@
-"""Partitioners that give clients classes of their own: majority even, majority, pick two, shards.
+"""Partitioners that give clients particular classes: majority even, majority, pick two, shards.
 
-Each has two halves: a table ``counts[client, class]``, computed from the class counts alone, and the dealing of a
-seeded permutation of each class by that table.
+Each has two halves: a table ``counts[client, class]``, computed from only the class counts, and the dealing of a seeded
+permutation of each class by that table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedatlas.data.partition.common import (
 )
 from fedatlas.errors import ConfigError
 
-TRIED = 30  # other numbers of clients that are looked at where the one asked for is impossible
+TRIED = 30  # other numbers of clients that are tried if the given one is impossible
 
 
 def majority_even(labels: np.ndarray, clients: int, seed: int, *, majority: float = 0.7) -> Partition:
@@ -97,9 +97,9 @@ class _TooFew(ConfigError):
 
 
 def or_advice(table: Callable[[int], Ints], clients: int, least: int) -> Ints:
-    """``table(clients)``; where a class is too small for it, a ConfigError that names a number of clients that works.
+    """Return ``table(clients)``. If a class is too small for it, raise ConfigError with a number of clients that works.
 
-    Tried are at most `TRIED` numbers from ``least`` to twice as many, nearest first.
+    At most `TRIED` numbers from ``least`` to twice ``clients`` are tried, nearest first.
     """
     try:
         return table(clients)
@@ -120,7 +120,7 @@ def _can(table: Callable[[int], Ints], clients: int) -> bool:
 
 
 def majority_even_counts(total: Ints, clients: int, majority: float) -> Ints:
-    """Table of D3 from the class counts ``total`` (k,); (K, k) with equal row sums floor(N/K)."""
+    """Return the table of D3 from the class counts ``total`` (k,): (K, k) with equal row sums floor(N/K)."""
     k, quota = len(total), int(total.sum()) // clients
     _check_majority(majority, clients, k)
     counts, left = np.zeros((clients, k), dtype=np.int64), total.copy()
@@ -138,7 +138,7 @@ def majority_even_counts(total: Ints, clients: int, majority: float) -> Ints:
 
 
 def majority_counts(total: Ints, quota: Ints, majority: float) -> Ints:
-    """Table of D4 from the class counts ``total`` (k,) and the clients' quotas (K,), which sum to N."""
+    """Return the table of D4 from the class counts ``total`` (k,) and the clients' quotas (K,), which sum to N."""
     k, clients = len(total), len(quota)
     _check_majority(majority, clients, k)
     counts, left = np.zeros((clients, k), dtype=np.int64), total.copy()
@@ -155,7 +155,7 @@ def majority_counts(total: Ints, quota: Ints, majority: float) -> Ints:
 
 
 def pick_two_counts(total: Ints, clients: int, majority: float) -> Ints:
-    """Table of D5 from the class counts ``total`` (k,); (K, k) with equal row sums floor(N/K)."""
+    """Return the table of D5 from the class counts ``total`` (k,): (K, k) with equal row sums floor(N/K)."""
     k, quota = len(total), int(total.sum()) // clients
     pairs = k // 2
     _check_majority(majority, clients, pairs)
@@ -184,7 +184,7 @@ def _majority_quotas(total: Ints, clients: int, sigma: float, rng: np.random.Gen
 
 
 def _reserve(quota: Ints, k: int) -> int:
-    """Rows of every class kept for the balanced clients: the sum of ceil(q_i / k)."""
+    """Return the rows of every class kept for the balanced clients: the sum of ceil(q_i / k)."""
     return int((-(-quota[k:] // k)).sum())
 
 
@@ -199,7 +199,7 @@ def _take(counts: Ints, left: Ints, client: int, c: int, rows: int) -> None:
 
 
 def _fill(counts: Ints, left: Ints, quota: Sequence[int], own: Sequence[Sequence[int]]) -> None:
-    """D3's fill: one row at a time, cycling over the clients, from the class not their own with most rows left."""
+    """Fill the rest as D3 does: one row at a time, cycling over the clients, from their largest other class."""
     need = [q - int(row.sum()) for q, row in zip(quota, counts, strict=False)]
     while any(need):
         for i in range(len(need)):
@@ -218,5 +218,5 @@ def _check_majority(majority: float, clients: int, needed: int) -> None:
 
 
 def _realised(counts: Ints) -> list[float]:
-    """Return the share of its own class at each client that has one."""
+    """Return the share of its majority class at each client that has one."""
     return [float(counts[i, i] / counts[i].sum()) for i in range(counts.shape[1])]

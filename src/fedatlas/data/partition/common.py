@@ -17,11 +17,11 @@ Ints = NDArray[np.int64]
 Draws = TypeVar("Draws")
 LABEL_FREE = "iid, random, quantity_skew, feature_skew or natural"  # partitioners that never look at a class
 TRIES = 1_000  # redraws before a random split is called infeasible (D4)
-TINY, HUGE = 1e-9, 1e9  # bounds of concentrations: beyond them the draws underflow or overflow
+TINY, HUGE = 1e-9, 1e9  # bounds of concentrations; outside them the draws underflow or overflow
 
 
 class Classes(NamedTuple):
-    """The classes that occur: their ``ids`` ascending, the ``place`` in ``ids`` of each row's, their ``counts``."""
+    """The classes that occur: their ``ids`` ascending, each row's ``place`` in ``ids``, and their ``counts``."""
 
     ids: Ints
     place: Ints
@@ -29,7 +29,10 @@ class Classes(NamedTuple):
 
 
 def classes_of(labels: np.ndarray) -> Classes:
-    """Classes of the rows; ConfigError where rows carry no single class (regression targets, token sequences)."""
+    """Return the classes of the rows.
+
+    ConfigError if rows do not have one class each (regression targets, token sequences).
+    """
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         kind = "numbers" if labels.ndim == 1 else "sequences"
         raise ConfigError(f"this partition splits by class, but the targets are {kind}: use {LABEL_FREE}.")
@@ -45,11 +48,11 @@ RANGES: Mapping[str, tuple[float, float, tuple[float, ...]]] = {
     "rotate": (-360, 360, ()),
     "sigma": (0, 10, ()),
 }
-"""Key of a partitioner of ours -> (lowest, highest, other values) that it takes, whatever the rows."""
+"""Key of our partitioners -> (lowest, highest, other values) allowed, for any rows."""
 
 
 def check_keys(**keys: Any) -> None:
-    """ConfigError for a key that no rows could be split by; of a list, for each of its values."""
+    """Raise ConfigError for a key that no rows could be split by; in a list, for each value."""
     for name, value in keys.items():
         if name in RANGES:
             low, high, also = RANGES[name]
@@ -62,13 +65,13 @@ def check_keys(**keys: Any) -> None:
 
 
 def check_some(clients: int) -> None:
-    """ConfigError for a partition among nobody."""
+    """Raise ConfigError for a partition without clients."""
     if clients < 1:
         raise ConfigError(f"clients = {clients}: a partition needs at least one client.")
 
 
 def check_clients(clients: int, rows: int) -> None:
-    """ConfigError unless every one of ``clients`` can hold at least one of ``rows``."""
+    """Raise ConfigError unless each of ``clients`` can hold at least one of ``rows``."""
     check_some(clients)
     if clients > rows:
         raise ConfigError(
@@ -77,7 +80,7 @@ def check_clients(clients: int, rows: int) -> None:
 
 
 def check_sizes(sizes: Sequence[int] | Ints, least: int) -> None:
-    """ConfigError that names the smallest client if it holds fewer than ``least`` rows."""
+    """Raise ConfigError that names the smallest client if it holds fewer than ``least`` rows."""
     smallest = int(np.argmin(sizes))
     if sizes[smallest] < least:
         held = f"hold {sizes[smallest]} rows, fewer than the {least} asked for" if sizes[smallest] else "be empty"
@@ -87,25 +90,25 @@ def check_sizes(sizes: Sequence[int] | Ints, least: int) -> None:
 
 
 def check_range(name: str, value: float, low: float, high: float, *, also: Sequence[float] = ()) -> None:
-    """ConfigError unless ``low <= value <= high`` or the value is one of ``also``."""
+    """Raise ConfigError unless ``low <= value <= high`` or the value is one of ``also``."""
     if not (low <= value <= high or value in also):
         extra = "".join(f" or {v:g}" for v in also)
         raise ConfigError(f"{name} = {value:g}: it must lie between {low:g} and {high:g}{extra}.")
 
 
 def class_pools(classes: Classes, rng: np.random.Generator) -> list[Ints]:
-    """Per class, a seeded permutation of its rows: a stack, dealt from the end."""
+    """Return a seeded permutation of each class's rows: a stack, dealt from the end."""
     return [rng.permutation(np.flatnonzero(classes.place == c)) for c in range(len(classes.ids))]
 
 
 def classes_and_stream(labels: np.ndarray, clients: int, seed: int) -> tuple[Classes, np.random.Generator]:
-    """Return the classes of the rows and the stream of a partition by class; ConfigError where it cannot be."""
+    """Return the classes of the rows and the stream of a partition by class. ConfigError if it is not possible."""
     check_clients(clients, len(labels))
     return classes_of(labels), numpy_stream(seed, "partition")
 
 
 def redraw(draw: Callable[[], Draws], sizes: Callable[[Draws], Ints], least: int) -> Draws:
-    """Return the first draw whose smallest client has ``least`` rows, of `TRIES`; ConfigError where none has."""
+    """Return the first of `TRIES` draws whose smallest client has ``least`` rows. ConfigError if none has."""
     for _ in range(TRIES):
         drawn = draw()
         if sizes(drawn).min() >= least:
@@ -120,7 +123,7 @@ def by_table(classes: Classes, counts: Ints, rng: np.random.Generator, **info: A
 
 
 def deal(pools: Sequence[Ints], counts: Ints) -> list[Ints]:
-    """Rows of each client when client k takes ``counts[k, c]`` rows of class c, clients in ascending order."""
+    """Return the rows of each client: client k takes ``counts[k, c]`` rows of class c, clients in ascending order."""
     stacks = [pool[::-1] for pool in pools]
     ends = np.cumsum(counts, axis=0)
     starts = ends - counts
@@ -137,7 +140,7 @@ def finish(
     least: int = 1,
     info: Mapping[str, Any] | None = None,
 ) -> Partition:
-    """Return the partition of ``n`` rows: indices ascending, rows of nobody counted, nobody below ``least`` rows."""
+    """Return the partition of ``n`` rows: indices ascending, unassigned rows counted, no client below ``least`` rows."""
     sizes = [len(r) for r in rows]
     check_sizes(sizes, least)
     clients = tuple(np.sort(np.asarray(r, dtype=np.int64)) for r in rows)

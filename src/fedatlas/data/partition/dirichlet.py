@@ -94,7 +94,7 @@ def dirichlet_fedseq(
 
 
 def _limit(labels: np.ndarray, clients: int, seed: int, alpha: float) -> Partition | None:
-    """D10: alpha = 0 is one block of the sorted rows each, alpha = inf is IID; None in between."""
+    """Return the partition of D10: one block of the sorted rows each for alpha = 0, IID for inf, None in between."""
     check_clients(clients, len(labels))
     check_keys(alpha=alpha)
     if alpha == 0:
@@ -106,10 +106,10 @@ def _limit(labels: np.ndarray, clients: int, seed: int, alpha: float) -> Partiti
 
 
 def _draw_rows(q: np.ndarray, left: Ints, uniform: np.ndarray) -> Ints:
-    """How many of each class a client draws, one row per number in ``uniform``.
+    """Return how many rows of each class a client draws, one row per number in ``uniform``.
 
-    The mixture changes only when a class runs out, so rows are drawn in runs up to that point; the outcome is that
-    of D7's row-by-row loop with the same stream.
+    The mixture changes only when a class runs out, so rows are drawn in runs up to that point. The outcome is that of
+    D7's row-by-row loop with the same stream.
     """
     taken, left = np.zeros_like(left), left.copy()
     while len(uniform):
@@ -128,7 +128,7 @@ def _draw_rows(q: np.ndarray, left: Ints, uniform: np.ndarray) -> Ints:
 
 
 def _split_classes(total: Ints, clients: int, alpha: float, rng: np.random.Generator) -> Ints:
-    """One draw of D8: class by class, pi ~ Dir_K(alpha), zero for clients that hold n/K rows or more."""
+    """Return one draw of D8: class by class, pi ~ Dir_K(alpha), zero for clients that hold n/K rows or more."""
     counts = np.zeros((clients, len(total)), dtype=np.int64)
     for c, rows in enumerate(total):
         below = counts.sum(axis=1) < total.sum() / clients
@@ -139,7 +139,7 @@ def _split_classes(total: Ints, clients: int, alpha: float, rng: np.random.Gener
 
 
 def _rebalance(rows: list[Ints], n: int, rng: np.random.Generator) -> list[Ints]:
-    """Sizes n/K: clients above hand random rows over, clients below receive them in ascending order."""
+    """Return rows with sizes n/K: clients above it give random rows away, clients below it receive them in ascending order."""
     quota = [n // len(rows) + (k < n % len(rows)) for k in range(len(rows))]
     mixed = [rng.permutation(r) for r in rows]
     spare = np.concatenate([r[q:] for r, q in zip(mixed, quota, strict=True)])

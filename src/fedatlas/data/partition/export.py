@@ -18,7 +18,7 @@ from fedatlas.errors import ConfigError
 def to_flower(
     name: str, clients: int, seed: int, *, partition_by: str = "label", min_size: int = 1, **params: Any
 ) -> Any:
-    """A flwr-datasets ``Partitioner`` that splits by the fedatlas partition ``name`` with its own keys.
+    """Return a flwr-datasets ``Partitioner`` that splits by the fedatlas partition ``name`` with its keys.
 
     partition_by: the column with the labels (for ``natural``: with the owners; any values that sort). Example::
 

@@ -1,4 +1,4 @@
-"""Feature skew of one client's rows: the same world seen through another instrument."""
+"""Feature skew of one client's rows: measurements as if by another instrument."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from fedatlas.registry import PlainValues
 
 
 def histogram(partition: Partition, labels: np.ndarray, classes: int) -> Ints:
-    """Rows of each class at each client, (K, classes)."""
+    """Return the rows of each class at each client, (K, classes)."""
     return np.stack([np.bincount(labels[rows], minlength=classes) for rows in partition.clients])
 
 
 def distances(counts: Ints, overall: np.ndarray) -> np.ndarray:
-    """Total variation distance of each client's class mixture to the overall one: TV = 1/2 sum_c |p_kc - P_c|.
+    """Return the total variation distance of each client's class mixture to the overall one: TV = 1/2 sum_c |p_kc - P_c|.
 
-    counts: (K, classes). overall: (classes,) counts. (K,) values in [0, 1); NaN for a client without rows.
+    counts: (K, classes). overall: (classes,) counts. Returns (K,) values in [0, 1); NaN for a client without rows.
     """
     sizes = counts.sum(axis=1, keepdims=True)
     mixture = np.divide(counts, sizes, out=np.full(counts.shape, np.nan), where=sizes > 0)
@@ -25,18 +25,18 @@ def distances(counts: Ints, overall: np.ndarray) -> np.ndarray:
 
 
 def gini(sizes: np.ndarray) -> float:
-    """Gini coefficient of the sizes, sum_ij |n_i - n_j| / (2 K sum_i n_i): 0 = all equal, towards 1 = one has all."""
+    """Return the Gini coefficient of the sizes, sum_ij |n_i - n_j| / (2 K sum_i n_i): 0 = equal, towards 1 = one has all."""
     ordered, k = np.sort(np.asarray(sizes, dtype=np.float64)), len(sizes)
     return float((2 * np.arange(1, k + 1) - k - 1) @ ordered / (k * ordered.sum()))
 
 
 def describe(partition: Partition, labels: np.ndarray, classes: int) -> PlainValues:
-    """Plain values for records and tables.
+    """Return plain values for records and tables.
 
-    Always ``clients``, ``sizes``, ``left_out``, ``gini`` (of the sizes). With one class a row also ``histogram``
-    (K lists of counts), ``tv`` (per client, None where a client is empty) and ``tv_mean``, distance of the class
-    mixture to that of all training rows, and ``majority`` (share of each client's largest class). For numbers
-    (classes = 0) ``target_mean`` and ``target_sd`` of each client instead. Of rows that were counted alone, neither.
+    Always ``clients``, ``sizes``, ``left_out``, ``gini`` (of the sizes). With one class per row also ``histogram`` (K
+    lists of counts), ``tv`` (per client, None for an empty client) and ``tv_mean``, the distances of class mixtures to
+    that of all training rows, and ``majority`` (share of each client's largest class). For numbers (classes = 0),
+    ``target_mean`` and ``target_sd`` of each client instead. For rows that were only counted, neither.
     """
     sizes = partition.sizes
     facts: PlainValues = {

@@ -1,6 +1,6 @@
-"""The partitioners of flwr-datasets here; ours there are in `export.py`.
+"""The partitioners of flwr-datasets for fedatlas. The other direction is in `export.py`.
 
-Needs ``pip install "fedatlas[hub]"``; nothing is imported before it is asked for. Written against flwr-datasets 0.6.
+Needs ``pip install "fedatlas[hub]"``, imported only on use. Written against flwr-datasets 0.6.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def from_flower(
     clients: int,
     seed: int,
 ) -> Partition:
-    """Who holds what according to ``flwr_datasets.partitioner.<name>(**params)``.
+    """Return the partition by ``flwr_datasets.partitioner.<name>(**params)``.
 
-    The partitioner sees a table with the columns ``row``, ``label`` (where a row has one) and ``client`` (its natural
-    owner, where it has one), in seeded random order, as ``FederatedDataset`` shuffles by default. What the user
-    does not set follows the experiment: ``num_partitions`` is the number of clients, ``partition_by`` is ``label``
-    (``client`` for natural ids), ``seed`` comes from the experiment's. clients = 0 takes as many as it makes.
+    The partitioner sees a table with the columns ``row``, ``label`` (if a row has one) and ``client`` (its natural
+    owner, if any), in seeded random order, as ``FederatedDataset`` shuffles by default. Keys that the user does not set
+    follow the experiment: ``num_partitions`` is the number of clients, ``partition_by`` is ``label`` (``client`` for
+    natural ids), ``seed`` comes from the experiment's. clients = 0 takes all that it makes.
     """
     kind = partitioner_of(name)
     keys = _keys(name, kind, params, clients, seed)
@@ -54,7 +54,10 @@ def from_flower(
 
 
 def partitioner_of(name: str) -> Any:
-    """The class of that name; ConfigError where flwr-datasets is not installed, or has none that deals out rows."""
+    """Return the class of that name.
+
+    ConfigError if flwr-datasets is not installed, or has no such partitioner of rows.
+    """
     try:
         from flwr_datasets import partitioner
     except ImportError:

@@ -1,4 +1,4 @@
-"""Partitioners that never look at a class: IID, random, natural owners, quantity skew, feature skew."""
+"""Partitioners that ignore classes: IID, random, natural owners, quantity skew, feature skew."""
 
 from __future__ import annotations
 
