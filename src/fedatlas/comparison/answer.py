@@ -28,7 +28,7 @@ def answer_of(
 ) -> dict[str, Any]:
     """Return the answer: the figure, one row per scheme from best to worst, the pairs, and the sentences.
 
-    ``schemes``: their entries of the record, each with the seeds that ended well; ``keys``: those with several values;
+    ``schemes``: their entries of the record, each with the seeds that ended well. ``keys``: those with several values.
     ``file``: the experiment, for commands that a sentence names.
     """
     runs: dict[str, dict[int, Plain]] = {
@@ -67,7 +67,7 @@ def taken_text(out: Path, name: str) -> list[str]:
 
 
 def price_lines(out: Path, row: dict[str, Any], found: Ranked) -> list[str]:
-    """Return what protection costs another scheme than the one to take; nothing where that was not measured."""
+    """Return the cost of protection for a scheme other than the one to take; nothing if it was not measured."""
     top = RunFolder(out / row["scheme"])
     summary = top.summary() if (top.path / SUMMARY).exists() else {}
     price = of_plain(summary.get("answer", {}).get("price"))
@@ -78,7 +78,7 @@ def price_lines(out: Path, row: dict[str, Any], found: Ranked) -> list[str]:
 
 
 def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: Sequence[str], file: str) -> list[str]:
-    """Return what the figures of a comparison may not be read to say."""
+    """Return cautions about the figures of a comparison."""
     lower = found.lower_is_better
     runs = {one["scheme"]: [RunFolder(out / one["scheme"] / f"seed-{seed}") for seed in one["seeds"]] for one in rows}
     curves = {name: [curve_of(run.rows(), found.figure) for run in each] for name, each in runs.items()}
@@ -89,7 +89,7 @@ def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: S
 
 
 def curve_of(rows: Sequence[Mapping[str, Any]], figure: str) -> list[float | None]:
-    """Return the figure of the judged rounds, or the accuracy where rounds are not judged by it and more is better."""
+    """Return the figure of the judged rounds, or the accuracy if rounds lack that figure and more of it is better."""
     known = next((key for key in (figure, "accuracy") if any(key in row for row in rows)), None)
     usable = known == figure or (figure not in METRICS or not METRICS[figure].lower_is_better)
     return [row.get(known) for row in rows[1:]] if known is not None and usable else []
@@ -138,7 +138,7 @@ def _of_baseline(summary: Plain, part: str, figure: str) -> float | None:
 
 
 def _on_own_rows(clients: Sequence[Plain], part: str) -> float | None:
-    """Return a model's mean over the parties' own test rows, of the parties that the answer compares."""
+    """Return a model's mean over the parties' own test rows, for the parties that the answer compares."""
     own = [one["own"] for one in clients if one.get("own")]
     told = [(one["test_rows"], [one.get(name, {}).get("value") for name in (part, *TOGETHER)]) for one in own]
     known = [(n, values[0]) for n, values in told if None not in values]

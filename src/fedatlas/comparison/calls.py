@@ -1,4 +1,4 @@
-"""`compare` and `tune` in Python: the commands of these names, for a file or an `Experiment`, and what a notebook shows of them."""
+"""`compare` and `tune` in Python: the commands of these names, for a file or an `Experiment`, and their display in a notebook."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Keys = Mapping[str, Any] | Sequence[str]
 """``{"algorithm.name": ["fedavg", "fedprox"]}``, or words of the command line: ``["algorithm.name=fedavg,fedprox"]``."""
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
-ROWS = 5  # of a tuning that a notebook shows
+ROWS = 5  # trials of a tuning that a notebook shows
 
 
 class ComparedSchemes(NamedTuple):
@@ -55,23 +55,26 @@ class ComparedSchemes(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """Which schemes can be told apart, which one to take, and whether to federate with it."""
+        """The schemes that can be told apart, the one to take, and whether to federate with it."""
         return "\n".join(self.record["answer"]["sentences"])
 
     @property
     def page(self) -> Path | None:
-        """The page of all schemes and seeds; None where no run came far enough."""
+        """The page of all schemes and seeds; None if no run came far enough."""
         return self.path / self.record["page"] if "page" in self.record else None
 
     def plot(self, figure: str = "", against: str = "round") -> SvgPicture:
-        """Draw a figure of each round, lines of one colour per scheme, as `RunResult.plot`. ConfigError where no run came far enough."""
+        """Draw a figure of each round, lines of one colour per scheme, as `RunResult.plot`.
+
+        ConfigError if no run came far enough.
+        """
         paths = [self.path / row["scheme"] for row in self.record["answer"]["rows"]]
         if not paths:
             raise ConfigError("no run of this comparison came to its end, so there is nothing to draw.")
         return curve(paths, figure, against)
 
     def frame(self) -> pandas.DataFrame:
-        """Return a row per scheme, from best to worst: mean, sd, seeds, ``alone``, ``pooled``, bytes and seconds."""
+        """Return one row per scheme, from best to worst: mean, sd, seeds, ``alone``, ``pooled``, bytes and seconds."""
         import pandas
 
         return pandas.DataFrame(self.record["answer"]["rows"]).rename(columns=PARTS)
@@ -99,12 +102,12 @@ class TuningResult(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """What the winner reaches on test rows, what the tuning may not be read to say, and the winner's answer."""
+        """The winner's figure on test rows, cautions about the tuning, and the winner's answer."""
         told = tuning.winner_text(dict(self.record), self.winner)
         return "\n".join(filter(None, [told, *self.record["notices"], self.winner.answer]))
 
     def frame(self) -> pandas.DataFrame:
-        """Return a row per trial, the best first: a column per key, ``figure``, ``validation``, ``rows``, ``status``.
+        """Return one row per trial, the best first: one column per key, ``figure``, ``validation``, ``rows``, ``status``.
 
         The keys of the trials' runs in the study's table are in ``record``.
         """
@@ -126,12 +129,14 @@ def compare(
     parallel: int = PARALLEL,
     progress: Progress | bool | None = None,
 ) -> ComparedSchemes:
-    """Run an experiment with every value of its keys and every seed, as ``fedatlas compare`` does; what is there is not run again.
+    """Run an experiment with every value of its keys and every seed, as ``fedatlas compare`` does.
+
+    Finished runs are kept.
 
     ``experiment``: a file, an `Experiment`, or None for the embedded default. ``keys``: key -> its values, such as
-    ``{"algorithm.name": ["fedavg", "fedprox"]}``; a single value is an override. ``seeds``: how many (5: from 1 to 5), or
-    which. ``out``: by default a folder in ``runs/compare``. ``price``: also run each scheme without its ``[[privacy]]``.
-    ``progress``: as in `run`. ConfigError for anything that is wrong, before any run.
+    ``{"algorithm.name": ["fedavg", "fedprox"]}``; a single value is an override. ``seeds``: how many (5: from 1 to 5),
+    or which. ``out``: by default a folder in ``runs/compare``. ``price``: also run each scheme without its
+    ``[[privacy]]``. ``progress``: as in `run`. ConfigError for any error in these, before any run.
     """
     told = watched(progress)
     with _file(experiment) as path:
@@ -154,7 +159,8 @@ def tune(
 ) -> TuningResult:
     """Try values of keys on validation rows, then train the best and judge it once on test rows, as ``fedatlas tune`` does.
 
-    ``keys``: key -> a range ``"0.01..0.3"``, drawn on a log scale, or a list of values. The rest as in `compare`.
+    ``keys``: key -> a range ``"0.01..0.3"``, drawn on a log scale, or a list of values. Other arguments as in
+    `compare`.
     """
     told = watched(progress)
     with _file(experiment) as path:
@@ -174,7 +180,10 @@ def words_of(keys: Keys) -> list[str]:
 
 
 def _values_text(value: Any) -> str:
-    """Return one value, or several parted by commas; a text is as on the command line: a range, or one value."""
+    """Return one value, or several separated by commas.
+
+    A text is read as on the command line: a range, or one value.
+    """
     if isinstance(value, str):
         return value
     return ",".join(map(_text, value)) if isinstance(value, list | tuple) else _text(value)
@@ -199,7 +208,7 @@ def _seeds(seeds: int | Sequence[int] | None) -> str | None:
 
 @contextlib.contextmanager
 def _file(experiment: Experiment | str | Path | None) -> Iterator[Path | None]:
-    """Yield an experiment as a file. ConfigError for one with a network of its own, which no file can hold."""
+    """Yield an experiment as a file. ConfigError for one with a custom network, which a file cannot hold."""
     if not isinstance(experiment, Experiment):
         yield None if experiment is None else Path(experiment)
         return

@@ -29,7 +29,7 @@ from fedatlas.wording import count, listed
 
 RECORD = "comparison.json"
 SHARED = "shared-baselines"
-NOTES = "working"  # what the children write while they run
+NOTES = "working"  # written by the children while they run
 
 
 def compare(
@@ -41,10 +41,11 @@ def compare(
     parallel: int = PARALLEL,
     say: Say = print,
 ) -> dict[str, Any]:
-    """Make the runs that are missing, and return the record that stands in ``out / RECORD``: the schemes and the answer.
+    """Make the missing runs, and return the record in ``out / RECORD``: the schemes and the answer.
 
     If it is stopped at any time, a new call continues from there, also with more schemes or seeds. ConfigError if the
-    folder holds something else, or another process works on it. ``price``: also run each scheme without its ``[[privacy]]``.
+    folder holds something else, or another process works on it. ``price``: also run each scheme without its
+    ``[[privacy]]``.
     """
     if price:
         refuse_price(given)
@@ -57,7 +58,7 @@ def compare(
             begun(one, out / one.label, asked(baselines, price))
         options = asked(baselines, price)
         more = More(baselines, attacks=True, report=False, options=options, price=price, shared=out / SHARED)
-        # In this order runs side by side have different seeds, so that none waits for the other's baselines.
+        # In this order parallel runs have different seeds, so that no run waits for another's baselines.
         jobs = [
             ComparedRun(one.label, seed, one.checked.with_seed(seed), out / one.label / f"seed-{seed}")
             for one in given.schemes
@@ -79,7 +80,7 @@ def compare(
 
 
 def plan_lines(given: Comparison, out: Path) -> list[str]:
-    """Return what `compare` would do: the schemes, the seeds, how many runs are missing, and the folder.
+    """Return the plan of `compare`: the schemes, the seeds, how many runs are missing, and the folder.
 
     ConfigError as `compare` would raise for the folder.
     """
@@ -95,7 +96,7 @@ def plan_lines(given: Comparison, out: Path) -> list[str]:
 
 
 def refuse_price(given: Comparison) -> None:
-    """Raise ConfigError where no scheme has a price to measure."""
+    """Raise ConfigError if no scheme has a price to measure."""
     protected = [one.checked.config for one in given.schemes if one.checked.config.privacy]
     for config in protected or [one.checked.config for one in given.schemes][:1]:
         check_price(config)
@@ -113,7 +114,7 @@ def begun(one: ComparedScheme, folder: Path, options: Mapping[str, Any]) -> None
 
 
 def reworded(job: ComparedRun) -> None:
-    """Give a run that is there the words and the margin that are asked for now; they change its answer, not its rounds."""
+    """Give an existing run the current words and margin. They change its answer, not its rounds."""
     if not (job.folder / CONFIG).exists() or finished(job.whole, job.folder) is None:
         return
     folder = RunFolder.open(job.folder)
@@ -127,7 +128,7 @@ def reworded(job: ComparedRun) -> None:
 
 
 def words_of(config: ExperimentConfig) -> tuple[object, ...]:
-    """Return what decides the words and the verdict of an answer, and nothing that a run computes."""
+    """Return the settings of an answer's words and verdict, which change nothing that a run computes."""
     return config.words, config.evaluation.margin
 
 
@@ -140,7 +141,7 @@ def head_of(one: ComparedScheme) -> dict[str, Any]:
 def carry_out_all(
     jobs: Sequence[ComparedRun], out: Path, more: More, parallel: int, say: Say
 ) -> dict[tuple[str, int], JobEnd]:
-    """Carry out the jobs in children, which share the data that are read before they are forked."""
+    """Run the jobs in children, which share the data read before they are forked."""
     if not jobs:
         return {}
     with read_once():
@@ -159,7 +160,7 @@ def ended(
     runs = [RunFolder(folder / f"seed-{seed}") for seed in seeds if seed not in bad]
     if not bad:
         summed_up(folder, [run.summary() for run in runs])
-    # The page shows a run that diverged as it was before, so that it needs a summary, but not one of the whole scheme.
+    # The page shows a run that diverged as it was before, so it needs a summary, but not one of the whole scheme.
     shown = not bad or all(_has_summary(folder / f"seed-{seed}") for seed in seeds)
     return {**out, "seeds": [seed for seed in seeds if seed not in bad], "shown": shown}
 

@@ -1,4 +1,4 @@
-"""The values that `tune` tries: drawn from the seed between two ends on a log scale, or among those that are listed."""
+"""The values that `tune` tries: drawn from the seed between two ends on a log scale, or from a list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIES = 100  # draws per trial until one is new
 
 
 class Searched(NamedTuple):
-    """A key that is tried: between two numbers, ``ends``, or among ``values``."""
+    """A key to search: between two numbers, ``ends``, or among ``values``."""
 
     key: str
     values: tuple[Any, ...] = ()
@@ -28,7 +28,7 @@ class Searched(NamedTuple):
 
     @property
     def limits(self) -> tuple[Any, ...]:
-        """The values that have to be allowed for the rest to be: both ends, or each of the list."""
+        """The values that must be allowed for the others to be: both ends, or each of the list."""
         if self.ends is None:
             return self.values
         return tuple(int(x) for x in self.ends) if self.whole else self.ends
@@ -46,7 +46,10 @@ class Searched(NamedTuple):
 
 
 def searched_keys(given: Sequence[GivenKey]) -> list[Searched]:
-    """Return the keys with a range or several values. ConfigError that names every wrong range, or if there is none."""
+    """Return the keys with a range or several values.
+
+    ConfigError that names every wrong range, or if no key has several.
+    """
     found, wrong = list[Searched](), list[str]()
     for one in given:
         if len(one.values) > 1:
@@ -68,7 +71,7 @@ def searched_keys(given: Sequence[GivenKey]) -> list[Searched]:
 
 
 def is_range(text: str) -> bool:
-    """Return whether a value is meant as a range ``a..b``, and is no path, text or list."""
+    """Return whether a value is meant as a range ``a..b``, and not as a path, text or list."""
     return ".." in text and "/" not in text and text[:1] not in "\"'[{"
 
 
@@ -89,9 +92,9 @@ def range_of(one: GivenKey) -> Searched:
 
 
 def trials_of(keys: Sequence[Searched], budget: int, seed: int) -> list[dict[str, Any]]:
-    """Return up to ``budget`` different combinations {key: value}: all, if they are lists with no more; else drawn.
+    """Return up to ``budget`` different combinations {key: value}: all of them for short lists, else drawn ones.
 
-    A larger budget begins with the same ones.
+    A larger budget begins with the same combinations.
     """
     if all(one.ends is None for one in keys) and math.prod(len(one.values) for one in keys) <= budget:
         return [

@@ -1,4 +1,4 @@
-"""The folder of a comparison or of a tuning: it goes on with what it began with, and with nothing else."""
+"""The folder of a comparison or of a tuning. It continues what it began with, and nothing else."""
 
 from __future__ import annotations
 

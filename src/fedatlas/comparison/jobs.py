@@ -24,7 +24,7 @@ from fedatlas.study import children
 from fedatlas.wording import seconds_text
 
 PAUSE = 0.02  # seconds between checks of the children
-MINUTE = 60.0  # seconds without an end after which the rounds are told
+MINUTE = 60.0  # seconds without a finished run after which the rounds are reported
 Say = Callable[[str], None]
 
 
@@ -38,7 +38,7 @@ class ComparedRun(NamedTuple):
 
 
 class JobEnd(NamedTuple):
-    """How a run ended: "done", "diverged", "failed" or another status of a study's run, and why."""
+    """The end of a run: "done", "diverged", "failed" or another status of a study's run, and the reason."""
 
     status: str
     reason: str = ""
@@ -56,7 +56,7 @@ class Heard(Silent):
 
 
 def there(job: ComparedRun, more: More) -> bool:
-    """Return whether nothing is left to do for a run: it is finished, with its baselines and the price if they are wanted."""
+    """Return whether a run needs no more work: it is finished, with its baselines and the price if they are wanted."""
     done = finished(job.whole, job.folder)
     if done is None or job.whole.config.attack:
         return False
@@ -66,7 +66,7 @@ def there(job: ComparedRun, more: More) -> bool:
 
 
 def carried_out(job: ComparedRun, more: More) -> dict[str, Any]:
-    """Carry out a run in a child, and return its outcome."""
+    """Run a job in a child, and return its outcome."""
     heard = Heard()
     try:
         with warnings.catch_warnings():
@@ -78,10 +78,10 @@ def carried_out(job: ComparedRun, more: More) -> dict[str, Any]:
 
 
 class JobRunner:
-    """The jobs that wait and those that work."""
+    """The waiting and the running jobs."""
 
     def __init__(self, jobs: Sequence[ComparedRun], notes: Path, more: More, most: int, say: Say) -> None:
-        """``notes``: folder for what children write; ``most``: how many work at once."""
+        """Take the jobs. ``notes``: folder for the children's files; ``most``: how many run at once."""
         self.waiting, self.working = list(jobs), list[tuple[ComparedRun, children.Child]]()
         self.notes, self.more, self.most, self.say = notes, more, most, say
         self.ends: dict[tuple[str, int], JobEnd] = {}
@@ -109,7 +109,7 @@ class JobRunner:
         return self.ends
 
     def look(self) -> None:
-        """Collect the children that have ended; tell the rounds of the others once a minute."""
+        """Collect the children that have ended. Report the rounds of the others once a minute."""
         for job, child in list(self.working):
             ended = children.reaped(child)
             if ended is None:
@@ -125,7 +125,7 @@ class JobRunner:
             self.say("; ".join(rounds_text(job) for job, _ in self.working))
 
     def tell(self, job: ComparedRun, notices: Sequence[str]) -> None:
-        """Say how a run ended, its notices that were not told of another run, and how long the rest takes."""
+        """Report how a run ended, its new notices, and the time left."""
         for notice in notices:
             if notice not in self.told:
                 self.told.add(notice)
@@ -138,7 +138,7 @@ class JobRunner:
 
 
 def came_text(job: ComparedRun, end: JobEnd) -> str:
-    """Return what came of a run, in a few words."""
+    """Return the outcome of a run in a few words."""
     if end.status != "done":
         return f"{end.status}: {end.reason.rstrip('.')}"
     final = RunFolder(job.folder).summary()["final"]
@@ -148,7 +148,7 @@ def came_text(job: ComparedRun, end: JobEnd) -> str:
 
 
 def rounds_text(job: ComparedRun) -> str:
-    """Return how far a run has come."""
+    """Return how far a run has come, as text."""
     done = 0
     with contextlib.suppress(OSError, LookupError):
         done = RunFolder(job.folder).rows()[-1]["round"]

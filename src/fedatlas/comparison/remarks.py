@@ -1,4 +1,4 @@
-"""What a comparison may not be read to say: rounds that end too early, a rate that suits one scheme, pooled rows that lose."""
+"""Cautions about a comparison: runs that end too early, a rate that suits one scheme, pooled rows that do worse."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from fedatlas.verdict.noise import FEWEST, SHARE, last_swing
 from fedatlas.wording import count, listed, number
 
-LEAST, NOTHING = 0.02, 1e-9  # of a curve's whole range, and at all: a rise below it is none
+LEAST, NOTHING = 0.02, 1e-9  # least rise that counts: share of the curve's range, and absolute
 RATE = "local.lr"
 
 
 def still_gains(values: Sequence[float | None], *, lower_is_better: bool = False) -> bool:
-    """Return whether a figure still gets better over the last judged rounds, by more than it swings there.
+    """Return whether a figure still improves over the last judged rounds, by more than it swings there.
 
     ``values``: those of the judged rounds, without the initial model.
     """
@@ -31,7 +31,10 @@ def still_gains(values: Sequence[float | None], *, lower_is_better: bool = False
 def rounds_remark(
     curves: Mapping[str, Sequence[Sequence[float | None]]], *, lower_is_better: bool = False
 ) -> list[str]:
-    """Return which schemes still gain at the end in most seeds. ``curves``: scheme -> the figure by round, of each seed."""
+    """Return which schemes still gain at the end in most seeds.
+
+    ``curves``: scheme -> one list per seed, the figure by round.
+    """
     gaining = [
         name
         for name, found in curves.items()
@@ -44,9 +47,9 @@ def rounds_remark(
 
 
 def rate_remark(keys: Sequence[str], rates: Sequence[float], file: str) -> list[str]:
-    """Return that one rate was used for all schemes, and how to tune it; nothing where rates were compared, or differ.
+    """Return that one rate was used for all schemes, and how to tune it; nothing if rates were compared, or differ.
 
-    ``keys``: those with several values; ``rates``: each scheme's `local.lr`; ``file``: the experiment.
+    ``keys``: those with several values. ``rates``: each scheme's `local.lr`. ``file``: the experiment.
     """
     if len(set(rates)) != 1 or not any(key.partition(".")[0] == "algorithm" for key in keys):
         return []
@@ -66,7 +69,7 @@ def pooled_remark(row: Mapping[str, Any], *, lower_is_better: bool = False) -> l
 
 
 def baselines_remark(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return that only some seeds of a scheme have baselines, so that its answer is over these. ``runs``: seed -> summary."""
+    """Return that only some seeds of a scheme have baselines, so its answer covers these. ``runs``: seed -> summary."""
     compared = [seed for seed, one in runs.items() if one.get("answer", {}).get("compared")]
     if not compared or len(compared) == len(runs):
         return []

@@ -1,4 +1,4 @@
-"""The schemes of a comparison: one experiment per combination of values, all refused together or none."""
+"""The schemes of a comparison: one experiment per combination of values. If one is refused, all are."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ Made = TypeVar("Made")
 class ComparedScheme(NamedTuple):
     """One combination of values."""
 
-    label: str  # name of its folder, too
-    given: tuple[str, ...]  # the overrides that tell it from the others
+    label: str  # also the name of its folder
+    given: tuple[str, ...]  # the overrides in which it differs from the others
     config: ExperimentConfig  # as written, with all seeds
     checked: Checked
     task: str  # "classes" or "numbers"
 
     @property
     def key(self) -> str:
-        """Digest of everything that its runs compute, whatever the seeds: the same for runs that need not be made again."""
+        """Digest of everything that its runs compute, for any seeds.
+
+        Equal digests mean that runs need not be repeated.
+        """
         config = self.checked.with_seed(0).config
         parts = [config.hash(), str(config.rounds), *sorted(plugins.LOADED.values())]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -57,7 +60,7 @@ class Comparison(NamedTuple):
 def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = None) -> Comparison:
     """Return the comparison of an experiment file under ``key=a,b`` words. ``seeds``: "5" (1 to 5) or "1,4,9".
 
-    ConfigError for anything that is wrong, with all bad values in one sentence; the data are read for it.
+    ConfigError for any error, with all bad values in one sentence. The data are read for this check.
     """
     given = given_keys(words)
     several = [one for one in given if len(one.values) > 1]
@@ -89,7 +92,7 @@ def comparison_of(path: Path | None, words: Sequence[str], seeds: str | None = N
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """Return the seeds of ``--seeds``: 1 to N, or those that are listed."""
+    """Return the seeds of ``--seeds``: 1 to N, or the listed ones."""
     words = [word.strip() for word in text.split(",")]
     if twice := next((word for word in words if word and words.count(word) > 1), ""):
         raise ConfigError(f"--seeds {text} names {twice} twice: write each seed once, or how many, --seeds 5.")
@@ -104,7 +107,7 @@ def labelled(given: Sequence[GivenKey], at: Sequence[int]) -> str:
 
 
 def made_of_all(labels: Sequence[str], makers: Sequence[Callable[[], Made]]) -> list[Made]:
-    """Return what all makers return. ConfigError, after the last, that says which of them refused, and why."""
+    """Return the results of all makers. ConfigError, after the last one, that names those that refused, and why."""
     made: list[Made] = []
     wrong: dict[str, list[str]] = {}
     for label, make in zip(labels, makers, strict=True):
@@ -112,7 +115,7 @@ def made_of_all(labels: Sequence[str], makers: Sequence[Callable[[], Made]]) -> 
             made.append(make())
         except FedatlasError as error:
             wrong.setdefault(str(error).rstrip("."), []).append(label)
-    if len(wrong) == 1 and not made:  # the same for all: it is the file's
+    if len(wrong) == 1 and not made:  # the same for all: the file is at fault
         raise ConfigError(stopped(next(iter(wrong))))
     if wrong:
         refused = sum(map(len, wrong.values()))

@@ -1,4 +1,4 @@
-"""Tune keys on validation rows, by runs in a study's table; then train the winner once, as the file says."""
+"""Tune keys on validation rows, by runs in a study's table. Then train the winner once, as the file says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NAME = "tune"  # of the study in the table
 
 
 class Tuning(NamedTuple):
-    """What is tried, on which experiment."""
+    """The keys to search, and the experiment."""
 
     name: str  # of its default folder
     key: str  # of the experiment and what is searched; a folder continues a tuning with the same key
@@ -68,7 +68,7 @@ class Tuning(NamedTuple):
 
 
 def tuning_of(path: Path | None, words: Sequence[str]) -> Tuning:
-    """Return what to tune from ``key=a..b`` and ``key=a,b`` words. ConfigError with all that is wrong in one sentence."""
+    """Return what to tune from ``key=a..b`` and ``key=a,b`` words. ConfigError with all errors in one sentence."""
     given = given_keys(words)
     keys = searched_keys(given)
     tried = {one.key for one in keys}
@@ -101,7 +101,7 @@ def refuse_wrong(given: Tuning) -> None:
     if not wrong:
         return
     if len(wrong) == 1 and len(next(iter(wrong.values()))) == sum(len(one.limits) for one in given.keys):
-        raise ConfigError(stopped(next(iter(wrong))))  # the same with all values: it is the file's
+        raise ConfigError(stopped(next(iter(wrong))))  # the same for all values: the file is at fault
     raise ConfigError(stopped("; ".join(f"{', '.join(names)}: {why}" for why, names in wrong.items())))
 
 
@@ -117,7 +117,7 @@ def plan_of_trials(given: Tuning, trials: Sequence[Mapping[str, Any]], parallel:
 
 
 def study_file(given: Tuning, parallel: int) -> StudyFile:
-    """Return a study in whose name the table keeps the trials."""
+    """Return the study under which the table keeps the trials."""
     levels = [{"name": one.key, "set": {}} for one in given.keys]
     tables = {"base": given.values, "factor": [{"name": "tried", "role": "choice", "level": levels}]}
     return study_of({**tables, "execute": {"parallel": parallel}}, NAME, Path(), given.key)
@@ -128,8 +128,8 @@ def tune(
 ) -> tuple[Run, Plain]:
     """Try up to ``budget`` combinations, and train the one that does best on validation rows as the file says.
 
-    Returns the winner's run, whose figures are on test rows, and the record that stands in ``out / TUNED``. What is
-    there is not run again, also with a larger budget. ConfigError if no trial came to its end.
+    Returns the winner's run, whose figures are on test rows, and the record in ``out / TUNED``. Finished runs are kept,
+    also for a larger budget. ConfigError if no trial came to its end.
     """
     refuse_other(out, TUNED, given.key, "tuning")
     with RunFolder(out).claimed():
@@ -190,7 +190,7 @@ def figure_of(summary: Plain) -> tuple[str, float | None]:
 
 
 def better(one: Plain) -> float:
-    """Return a trial's sort key: more is better; minus infinity for one without a figure."""
+    """Return a trial's sort key: more is better; minus infinity without a figure."""
     if one["validation"] is None:
         return -math.inf
     lower = one["figure"] in LOWER_IS_BETTER or (one["figure"] in METRICS and METRICS[one["figure"]].lower_is_better)
@@ -198,7 +198,7 @@ def better(one: Plain) -> float:
 
 
 def winner(tried: Sequence[Plain]) -> Plain:
-    """Return the trial that did best, the earlier among equals; ConfigError if none came to its end."""
+    """Return the trial that did best, the earlier among equals. ConfigError if none came to its end."""
     best = max(tried, key=better)
     if best["validation"] is None:
         ends = ", ".join(dict.fromkeys(one["status"] for one in tried))
@@ -219,7 +219,7 @@ def values_text(values: Mapping[str, Any]) -> str:
 
 
 def winner_text(record: Plain, done: Run) -> str:
-    """Return what the winner reaches on test rows."""
+    """Return the winner's figure on test rows, as a sentence."""
     shown_by: Plain = {**done.summary}
     if tested := done.summary.get("test"):
         shown_by |= {"final": tested, "metric": tested.get("metric")}
@@ -229,7 +229,7 @@ def winner_text(record: Plain, done: Run) -> str:
 
 
 def lines(record: Plain, done: Run, out: Path) -> list[str]:
-    """Return the answer: the best trials, what the winner reaches on test rows, and the files."""
+    """Return the answer: the best trials, the winner's figure on test rows, and the files."""
     best = sorted(record["trials"], key=better, reverse=True)
     shown = [one for one in best if one["validation"] is not None][:SHOWN]
     figure = best[0]["figure"]

@@ -1,4 +1,4 @@
-"""What a tuning's winner may not be read to say: values at the end of a range, and trials that chance may have ordered."""
+"""Cautions about a tuning's winner: values at the end of a range, and trials whose order may be chance."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def near_end(keys: Sequence[Searched], values: Mapping[str, Any]) -> list[str]:
 def told_apart(best: Sequence[Mapping[str, Any]], gap: Difference | None = None) -> list[str]:
     """Return whether the winner can be told apart from the next trial. ``best``: trials with a figure, the best first.
 
-    ``gap``: their difference by paired draws of the validation rows. Without it, as for trials of an older version: of
-    accuracy by the standard error of two shares as if their rows were different ones; of other figures too little is kept.
+    ``gap``: their difference by paired draws of the validation rows. Trials of an older version lack it. Then
+    accuracies are compared by the standard error of two shares, as if their rows were different ones. For other figures
+    too little is kept.
     """
     if len(best) < 2 or not best[0].get("rows"):
         return []

@@ -43,7 +43,7 @@ def stopped(text: str) -> str:
 
 
 def _refused(word: str, one: GivenKey, before: Sequence[str]) -> str:
-    """Return what is wrong with a word of the command line, or ""."""
+    """Return the error in a word of the command line, or ""."""
     if one.key in before:
         return f"'{one.key}' is given twice: write its values behind one another, {one.key}=a,b"
     if not all(one.values) and (len(one.values) > 1 or "=" not in word):

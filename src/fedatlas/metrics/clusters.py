@@ -11,8 +11,8 @@ from typing import Any
 def adjusted_rand(found: Sequence[Hashable], planted: Sequence[Hashable]) -> float:
     """Return the chance-corrected share of pairs grouped alike by both: 1 for equal groupings, 0 on average for random ones.
 
-    (sum_ij C(n_ij, 2) - E) / ((sum_i C(a_i, 2) + sum_j C(b_j, 2)) / 2 - E) with E = sum_i C(a_i, 2) sum_j C(b_j, 2) / C(n, 2).
-    Source: Hubert, Arabie, Journal of Classification 1985.
+    (sum_ij C(n_ij, 2) - E) / ((sum_i C(a_i, 2) + sum_j C(b_j, 2)) / 2 - E)
+    with E = sum_i C(a_i, 2) sum_j C(b_j, 2) / C(n, 2). Source: Hubert, Arabie, Journal of Classification 1985.
     """
     both, a, b = (
         sum(comb(n, 2) for n in Counter(of).values()) for of in (zip(found, planted, strict=True), found, planted)

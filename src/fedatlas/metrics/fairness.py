@@ -14,8 +14,8 @@ _COLUMNS = 1 << 16  # numbers of each model compared at once, to avoid a float64
 def client_summary(values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
     """Return ``{mean, p10, min}`` of one figure over clients: the mean weighted by test size, the 10th percentile, the worst.
 
-    The percentile counts every client once (linear interpolation between clients). A client without test rows, or
-    whose figure is None, is left out; None if no client remains.
+    The percentile counts every client once (linear interpolation between clients). A client without test rows, or whose
+    figure is None, is left out. None if no client remains.
     """
     pairs = [(v, s) for v, s in zip(values, sizes, strict=True) if v is not None and s > 0]
     if not pairs:

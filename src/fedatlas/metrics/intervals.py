@@ -91,8 +91,9 @@ def differences(
 ) -> Floats:
     """Return percentile intervals of the weighted mean of ``one`` minus that of ``other``, (2, columns): low, high.
 
-    ``one``, ``other`` (columns, n): scores of the same n rows, with the same draws for both (paired bootstrap); a single column applies
-    to all. ``weight`` (n,); ``root``: compare the roots of the means (errors). The draws come from the stream (seed, ``bootstrap``, key).
+    ``one``, ``other`` (columns, n): scores of the same n rows, with the same draws for both (paired bootstrap). A
+    single column applies to all. ``weight`` (n,). ``root``: compare the roots of the means (errors). The draws come
+    from the stream (seed, ``bootstrap``, key).
     """
     more, less = (mean_draws(scores, weight, seed, *key, **how) for scores in (one, other))
     ends = np.nanquantile(more - less, [(1 - level) / 2, (1 + level) / 2], axis=0)

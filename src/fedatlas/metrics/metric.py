@@ -1,6 +1,6 @@
 """The figure by which models are compared (``evaluation.metric``): a table of records, each a function of row scores.
 
-A `Metric` maps what a model said of some rows (`Said`) to a `Weighted`, so its value, its interval and the paired
+A `Metric` maps a model's results on some rows (`Said`) to a `Weighted`. So its value, its interval and the paired
 difference of two models come from the same few sums. Scores of different models are never put into one `Said`.
 """
 
@@ -20,13 +20,13 @@ from fedatlas.metrics.resampling import Area, Weighted
 
 Task = Literal["classes", "numbers", "tokens"]
 Need = Literal["true", "predicted", "outputs"]
-SKEWED = 1.5  # times its even share that the largest class holds, above which accuracy says little
-OF_ONE_CLASS = frozenset({"pr_auc"})  # figures of two classes that say more of one of them than of the other
+SKEWED = 1.5  # times its even share that the largest class holds, above which accuracy is misleading
+OF_ONE_CLASS = frozenset({"pr_auc"})  # figures of two classes that depend more on one of them
 _LEAST = math.log(1e-12)  # C15: of a log-probability
 
 
 class Said(NamedTuple):
-    """What one model said of n rows, and the truth. What a metric does not need may be None."""
+    """One model's results on n rows, and the truth. Fields that a metric does not need may be None."""
 
     score: Floats  # (n,) share of right answers, or squared error in the target's unit
     weight: Floats  # (n,)
@@ -68,20 +68,20 @@ class Metric(NamedTuple):
     """One figure. ``weighted(said)`` maps weightings of the rows to {name: values}, nan where it is undefined."""
 
     name: str
-    words: str  # as a page calls it
+    words: str  # its name on a page
     tasks: tuple[Task, ...]
-    needs: tuple[Need, ...]  # beside score and weight
+    needs: tuple[Need, ...]  # besides score and weight
     weighted: Callable[[Said], Weighted]
     lower_is_better: bool = False
 
     def of_class(self, positive: int | None) -> Metric:
-        """Return the metric about class 0 of two in the place of class 1, where that makes a difference."""
+        """Return the metric for class 0 of two instead of class 1, if that makes a difference."""
         if positive != 0 or self.name not in OF_ONE_CLASS:
             return self
         return self._replace(weighted=lambda said: self.weighted(_swapped(said)))
 
     def value(self, said: Said) -> float | None:
-        """Return the figure of these rows; None where it is undefined."""
+        """Return the figure of these rows; None if it is undefined."""
         found = (
             float(self.weighted(said)(np.ones((1, len(said.weight))))[self.name][0]) if len(said.weight) else math.nan
         )
@@ -89,7 +89,7 @@ class Metric(NamedTuple):
 
 
 def _swapped(said: Said) -> Said:
-    """Return the same of two classes in the other order; more classes stay."""
+    """Return the same with two classes in the other order. More than two classes stay as they are."""
     true, outputs = _given(said.true), _given(said.outputs)
     return said if outputs.ndim > 1 else said._replace(true=1 - true, outputs=-outputs)
 
@@ -131,14 +131,17 @@ def _balanced(said: Said) -> Weighted:
 
 
 def _areas(name: str, under: Callable[[Any, NDArray[np.bool_], Floats], Area]) -> Callable[[Said], Weighted]:
-    """Return the area of class 1 of two; of more classes the mean of one against the rest, over those with both kinds."""
+    """Return the area of class 1 of two.
+
+    For more classes: the mean of one against the rest, over classes with both kinds of rows.
+    """
 
     def weighted(said: Said) -> Weighted:
         true, outputs, w = _given(said.true), _given(said.outputs), said.weight.astype(np.float64)
         if outputs.ndim == 1:
             one = under(outputs, one_of_two(true), w)
             return lambda drawn: {name: one(drawn)}
-        there = np.unique(true[w > 0]).astype(np.int64)  # the others have rows of one kind only, in each draw
+        there = np.unique(true[w > 0]).astype(np.int64)  # the others have rows of only one kind, in each draw
         each = [under(outputs[:, c], true == c, w) for c in there]
 
         def figures(drawn: Floats) -> dict[str, Floats]:
@@ -198,9 +201,9 @@ METRICS: Mapping[str, Metric] = {
 
 
 def chosen(task: Task, counts: Sequence[float] | None) -> str:
-    """Return the metric that is used where ``evaluation.metric`` is left out.
+    """Return the default metric, used without ``evaluation.metric``.
 
-    ``counts``: training rows of each class; None where they are not told.
+    ``counts``: training rows of each class; None if they are not told.
     """
     if task == "numbers":
         return "rmse"
@@ -217,10 +220,10 @@ def skewed(counts: Sequence[float]) -> bool:
 def positive_class(
     asked: str | None, names: Sequence[str], counts: Sequence[float] | None, what: str = ""
 ) -> int | None:
-    """Return the class of two that figures of one class are about: the one asked for, else the rarer one of the training rows.
+    """Return the class of two that figures of one class refer to: the one asked for, else the rarer one of the training rows.
 
-    None for other numbers of classes. ``counts``: training rows of each class; where they are not told, it is the second
-    class. ConfigError if a class of the data called ``what`` is asked for that is none of two.
+    None for other numbers of classes. ``counts``: training rows of each class; without them it is the second class.
+    ConfigError if the data called ``what`` do not have the class asked for, or do not have two classes.
     """
     if asked is not None and (len(names) != 2 or asked not in names):
         known = " or ".join(f"'{name}'" for name in names) if len(names) == 2 else ""

@@ -210,7 +210,7 @@ def number_sums(predicted: Values, targets: Values, losses: Values, weights: Val
 def number_figures(sums: NumberSums) -> dict[str, float | None]:
     """Return root mean squared error and mean absolute error in the target's unit, R^2 = 1 - squared / spread, mean loss.
 
-    R^2 is None where all targets are equal: rounding can leave a spread of which it would be a huge multiple.
+    R^2 is None if all targets are equal. Rounding can then leave a tiny spread, and R^2 would be huge.
     """
     mse = _ratio(sums.squared, sums.weight)
     return {

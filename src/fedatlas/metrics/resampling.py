@@ -1,8 +1,8 @@
 """Figures of test rows under many weightings at once, as needed by the bootstrap, computed as a few weighted sums.
 
-A `Weighted` maps how often each row was drawn, (draws, n), to each figure's values, (draws,), nan if
-undefined: those of `quality` for rows repeated as often as drawn, times their own weights. The sums are NumPy's
-own, computed by one thread in a fixed order, and never a product that a library may split among threads.
+A `Weighted` maps how often each row was drawn, (draws, n), to each figure's values, (draws,), nan if undefined. They
+are the figures of `quality` for rows repeated as often as drawn, times their weights. The sums are NumPy's, computed by
+one thread in a fixed order, and never a product that a library may split among threads.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def of_numbers(predicted: Values, targets: Values, weights: Values | None = None
 
 
 def different(y: Floats, w: Floats) -> Callable[[Floats], NDArray[np.bool_]]:
-    """Map (draws, n) to (draws,): whether the targets of the rows drawn differ, those of weight 0 aside."""
+    """Map (draws, n) to (draws,): whether the targets of the drawn rows differ. Rows of weight 0 are ignored."""
     value = np.unique(y, return_inverse=True)[1]
     counts = w > 0
 
@@ -121,7 +121,7 @@ def of_two_classes(margin: Values, probabilities: Values, targets: Values, weigh
 
 
 def under_roc(score: Values, y: NDArray[np.bool_], w: Floats) -> Area:
-    """Return the area under the ROC curve of scores (n,) for rows that are of the class, ``y``, or not; ties by half."""
+    """Return the area under the ROC curve of scores (n,); ``y``: whether each row is of the class. Ties count half."""
     score = plain_array(score)
     order = np.argsort(score, kind="stable")
     positive, negative = order[y[order]], order[~y[order]]
@@ -151,7 +151,7 @@ def under_precision(score: Values, y: NDArray[np.bool_], w: Floats) -> Area:
         seen, hits = weight.cumsum(), weight[hit]
         found = np.concatenate([[0.0], hits.cumsum()])[before]
         total = found[-1] if len(hit) else 0.0
-        if not 0 < total < seen[-1]:  # rows of one kind alone
+        if not 0 < total < seen[-1]:  # rows of only one kind
             return np.nan
         all_of = seen[last]
         return float((hits * found / np.where(all_of > 0, all_of, 1.0)).sum() / total)
@@ -160,7 +160,9 @@ def under_precision(score: Values, y: NDArray[np.bool_], w: Floats) -> Area:
 
 
 def pairs_won(positive: Floats, negative: Floats, lower: Values, upper: Values) -> float:
-    """Return the weight of pairs in which the positive row scores higher, ties by half; weights are in the scores' order.
+    """Return the weight of pairs in which the positive row scores higher; ties count half.
+
+    Weights are in the scores' order.
 
     ``lower``, ``upper``: numbers of negative rows that score below each positive row, and at most as high.
     """

@@ -1,7 +1,7 @@
-"""Modules read as a chain of layers of units, for algorithms that reorder or add units, and modules whose widths may change.
+"""Modules read as a chain of layers of units, for algorithms that reorder or add units, and modules with variable widths.
 
-A trial decides whether a module is such a chain: its units are shuffled and one of each hidden layer is split in two, and the
-outputs must not change. Skip connections, normalisation over units or layers used twice would change them.
+A trial decides whether a module is such a chain. Its units are shuffled and one of each hidden layer is split in two,
+and the outputs must not change. Skip connections, normalisation over units or layers used twice would change them.
 """
 
 from __future__ import annotations

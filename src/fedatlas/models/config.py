@@ -41,7 +41,7 @@ class ModelConfig(registry.Component):
         return value
 
     def given(self, module: Any) -> ModelConfig:
-        """Return the table of a network given as an object, which has none of a builder's keys."""
+        """Return the table of a network given as an object, which has no keys of a builder."""
         if not isinstance(module, nn.Module):
             made = f"an instance, {module.__name__}(...)" if isinstance(module, type) else "a torch.nn.Module"
             raise ConfigError(f"module = {module!r}: give {made}.")
@@ -92,7 +92,9 @@ def names(models: Sequence[MixedConfig]) -> list[str]:
 
 
 def dealt(shares: Sequence[float], clients: int, seed: int) -> list[int]:
-    """Return each client's architecture by index: numbers of clients follow the shares (largest remainders), which ones is drawn.
+    """Return each client's architecture by index.
+
+    Their numbers follow the shares (largest remainders); the clients are drawn.
 
     ConfigError if an architecture gets no client.
     """

@@ -1,7 +1,7 @@
 """Random numbers that torch's layers draw by themselves: supplied from a stream, or found and refused.
 
-No global generator is set or read: torch's modes and Python's profile function hold for one thread only, so what other
-threads draw at the same time changes nothing.
+No global generator is set or read. torch's modes and Python's profile function affect only one thread, so draws of
+other threads at the same time change nothing.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PASSES = 4  # of equal rows, whose answers must be equal to the bit
 def draws(func: Any, kwargs: Any) -> bool:
     """Return whether an operator draws from torch's default generator when it is called with these keywords."""
     declared = {argument.name for argument in func._schema.arguments}  # noqa: SLF001  # where an operator says what it takes
-    fused = "dropout_p" in declared  # fused attention: on a processor it runs only where nothing is dropped
+    fused = "dropout_p" in declared  # fused attention: on a processor it runs only without dropout
     return torch.Tag.nondeterministic_seeded in func.tags and not fused and (kwargs or {}).get("generator") is None
 
 
 class Supplied(Watching):
-    """Every draw inside the block, in this thread, comes from ``stream`` and not from torch's default generator.
+    """Take every draw inside the block, in this thread, from ``stream`` instead of torch's default generator.
 
     The numbers are those of a default generator with the stream's seed. ConfigError for an operator that takes no generator.
     """
@@ -85,7 +85,7 @@ class _Found(Watching):
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look inside the block at what this thread draws, and in which layer."""
+        """Observe inside the block what this thread draws, and in which layer."""
         hooks, before = [], sys.getprofile()
         for name, layer in self.module.named_modules():
             hooks.append(layer.register_forward_pre_hook(lambda *_, name=name: self.open.append(name)))
@@ -103,9 +103,9 @@ class _Found(Watching):
 def refuse_hidden_draws(module: nn.Module, sample_x: Tensor) -> None:
     """Raise ConfigError if a pass draws random numbers by itself (``F.dropout``, an LSTM's ``dropout=`` ...).
 
-    Such draws come from a global generator, so the run would not depend only on its seed (C7). Those of torch and Python are
-    seen as they happen. Those of NumPy and of generators of the model's own are seen by their effect: passes of equal rows
-    differ.
+    Such draws come from a global generator, so the run would not depend only on its seed (C7). Draws of torch and
+    Python are observed directly. Draws of NumPy and of the model's own generators are detected by their effect: passes
+    of equal rows differ.
     """
     found = _Found(module)
     with found.looking():
@@ -145,5 +145,5 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _bits(answer: Any) -> Any:
-    """Return something that is equal only for answers of equal bits."""
+    """Return a value that is equal only for answers of equal bits."""
     return bytes(answer.flatten().contiguous().view(torch.uint8).numpy()) if isinstance(answer, Tensor) else None

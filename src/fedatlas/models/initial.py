@@ -1,4 +1,4 @@
-"""The file of `model.init`: read where it lies or, between real parties, as bytes that came with an agreement on their digest."""
+"""The file of `model.init`: read from its path or, between real parties, received as bytes that match the agreed digest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIVEN: ContextVar[bytes] = ContextVar("given", default=b"")
 
 
 def named(data: bytes) -> str:
-    """Return what stands for these bytes in an agreement, in the place of the name of a file."""
+    """Return the name that replaces the file's name in an agreement: the digest of these bytes."""
     return BY_DIGEST + hashlib.sha256(data).hexdigest()
 
 
@@ -28,7 +28,7 @@ def by_digest(init: str) -> bool:
 
 @contextmanager
 def given(data: bytes) -> Iterator[None]:
-    """Inside, a `model.init` that is the digest of ``data`` is read from them."""
+    """Within this context, read a `model.init` that is the digest of ``data`` from ``data``."""
     token = _GIVEN.set(data)
     try:
         yield

@@ -89,7 +89,7 @@ class Loss:
 
     @property
     def bounded(self) -> bool:
-        """Return whether numbers must lie above `lowest`, labels and predictions alike, both in the target's own unit."""
+        """Return whether numbers must lie above `lowest`, labels and predictions alike, both in the target's unit."""
         return not math.isinf(self.lowest)
 
     @property

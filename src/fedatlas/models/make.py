@@ -25,8 +25,8 @@ from fedatlas.rng import torch_stream
 def init_model(builder: Builder, shape: Shape, outputs: int, seed: int, **keys: Any) -> nn.Module:
     """Return the builder's module with torch's default initialisation, drawn from the stream (seed, ``init``).
 
-    They are the numbers of a default generator with that seed, which is neither set nor read. The draws are float32 for every
-    precision, so that all runs with one seed start from the same model.
+    The numbers are those of a default generator with that seed, which is neither set nor read. The draws are float32
+    for every precision, so that all runs with one seed start from the same model.
     """
     with _init_stream(seed):
         return builder(tuple(shape), outputs, **keys)
@@ -115,7 +115,7 @@ def _checked(name: str, module: nn.Module, sample: Tensor) -> nn.Module:
             f"the model {name} takes ({takes}) in its forward pass, but is called with one tensor, the rows: "
             "join its inputs into one tensor, or give the others defaults."
         ) from None
-    except ValueError:  # a function of C: the pass itself will tell
+    except ValueError:  # a function of C: the pass itself will show it
         pass
     return module
 

@@ -1,8 +1,8 @@
-"""Checks that a forward pass leaves the network as it was: its weights are lent to it, and only tensors travel.
+"""Checks that a forward pass leaves the network as it was. Its weights are lent to it, and only tensors travel.
 
-Examples of what is refused: ``nn.Embedding(max_norm=...)``, ``self.layer.weight.data.clamp_(...)``, a buffer that is assigned
-anew (``self.mean = 0.9 * self.mean``), a count that is kept in a plain attribute. In training, batch norm and other
-layers may write into their buffers: buffers travel with the model.
+Examples of refused passes: ``nn.Embedding(max_norm=...)``, ``self.layer.weight.data.clamp_(...)``, a buffer that is
+reassigned (``self.mean = 0.9 * self.mean``), a count in a plain attribute. In training, batch norm and other layers may
+write into their buffers, because buffers travel with the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedatlas.tree import Tensors
 
 
 def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
-    """Raise ConfigError if a pass writes into parameters, or into buffers in evaluation, keeps anything else, or draws itself."""
+    """Raise ConfigError if a pass writes into parameters, or into buffers in evaluation, keeps other state, or draws itself."""
     parameters = dict(module.named_parameters())
     rows = some_rows(sample_x)
     with Writes({**parameters, **dict(module.named_buffers())}) as evaluation, evaluating(module), torch.no_grad():
@@ -44,7 +44,7 @@ def refuse_impure(name: str, module: nn.Module, sample_x: Tensor) -> None:
 
 @contextmanager
 def _refusing_kept(name: str, module: nn.Module) -> Iterator[None]:
-    """Raise ConfigError after each pass inside the block that binds a tensor anew or changes a plain attribute."""
+    """Raise ConfigError after each pass inside the block that rebinds a tensor or changes a plain attribute."""
     before: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def note(*_: Any) -> None:
@@ -80,14 +80,14 @@ def _tensors(module: nn.Module) -> dict[str, Any]:
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    """Return what is to be compared of each attribute that is no tensor of the module and no part of torch's own book-keeping."""
+    """Return a comparable value of each attribute outside the module's tensors and torch's book-keeping."""
     own = vars(nn.Module()).keys()
     kept = ((path, key, x) for path, m in module.named_modules() for key, x in vars(m).items() if key not in own)
     return {f"{path}.{key}".lstrip("."): _contents(x) for path, key, x in kept}
 
 
 def _contents(x: Any) -> Any:
-    """Return values by which a change of an attribute is noticed: contents of containers, the identity of other objects."""
+    """Return values that reveal a change of an attribute: contents of containers, the identity of other objects."""
     if isinstance(x, dict):
         return [(_contents(key), _contents(each)) for key, each in x.items()]
     if isinstance(x, list | tuple | deque):

@@ -1,8 +1,9 @@
-"""Attack by defence, cell by cell: the figure under each rule and each mechanism, or the reason why the two cannot be combined.
+"""Attack by defence, cell by cell: the figure under each rule and each mechanism, or the reason why they cannot be combined.
 
-Digits, FedAvg and FedSeq (superclients of two). Poisoning by a fifth of twenty clients or of ten superclients, and attacks on views:
-inverted gradients of clients with one row each, and membership of clients with few rows. Each is run against every rule and every
-mechanism. No cell is empty: it holds a figure with its 95% interval, or the sentence of the refusal.
+Digits, FedAvg and FedSeq (superclients of two). Poisoning by a fifth of twenty clients or of ten superclients, and
+attacks on views: inverted gradients of clients with one row each, and membership of clients with few rows. Each is run
+against every rule and every mechanism. No cell is empty: it holds a figure with its 95% interval, or the sentence of
+the refusal.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class ViewCells(NamedTuple):
     figure: str
     shape: str = ".3f"  # of a figure in text
     unit: str = ""
-    outside: bool = False  # whether an outsider looks always
-    settled: bool = False  # whether pictures are settled without rows
+    outside: bool = False  # whether the observer is always an outsider
+    settled: bool = False  # whether the constants of pictures are set without rows
 
 
 PSNR = partial(ViewCells, tables=ONE_ROW, figure="PSNR above the placebo's", shape=".1f", unit=" dB", settled=True)
@@ -184,7 +185,7 @@ def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: 
 
 
 def observed(algorithm: str, attack: str, defence: str, defending: Row) -> MatrixCell:
-    """A cell of a view; a server that is trusted sees all, so that there an outsider looks."""
+    """Return a cell of a view. A trusted server sees everything, so in that case the observer is an outsider."""
     how = VIEWS[attack]
     tables = {**how.tables, "algorithm": dict(LEAST[algorithm]), **defending}
     if how.outside:
@@ -243,7 +244,7 @@ def seen(config: ExperimentConfig, folder: Path) -> None:
 
 
 def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
-    """What a view betrays above the placebo."""
+    """Return how much a view reveals beyond the placebo."""
     tables, how = dict(cell.tables), VIEWS[cell.attack]
     if how.settled:
         constants = folder.parent / "constants.json"
@@ -258,7 +259,7 @@ def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
 
 
 def text_of(cell: MatrixCell, value: float, low: float | None, high: float | None, sign: str = "") -> str:
-    """A figure with its interval, in the unit of its cell: that of an attack on a view, else percent of rows."""
+    """Return a figure with its interval, in the unit of its cell: that of an attack on a view, else percent of rows."""
     how = VIEWS.get(cell.attack)
     shape, unit, by = (".1f", "%", 100) if how is None else (how.shape, how.unit, 1)
     span = "" if low is None or high is None else f" [{by * low:{sign}{shape}}, {by * high:{sign}{shape}}]"

@@ -1,7 +1,7 @@
 """A published experiment as a record: its parts, and gates, rules that an outcome meets or misses (floors, orders, margins).
 
-A gate combines a figure of a part's runs with a rule on the figures of several parts: `gate_of_means` applies the rule to means over
-seeds, `gate_in_seeds` to each seed. Any other check is a function of all parts.
+A gate combines a figure of a part's runs with a rule on the figures of several parts. `gate_of_means` applies the rule
+to means over seeds, `gate_in_seeds` to each seed. Any other check is a function of all parts.
 """
 
 from __future__ import annotations

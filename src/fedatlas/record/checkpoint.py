@@ -76,14 +76,14 @@ class Checkpoints:
         return min((int(path.stem.split("-")[1]) for path in self.folder.glob("manifest-*.json")), default=-1)
 
     def load(self, party: PartyState) -> Restored:
-        """Return the newest checkpoint that is intact; CheckpointError if there is none."""
+        """Return the newest intact checkpoint. CheckpointError if there is none."""
         refused: list[str] = []
         for path in sorted(self.folder.glob("manifest-*.json"), reverse=True):
             try:
                 body = _open(path, self.config_hash)
                 server = self._read(body["server"])
                 for entry in body["clients"].values():
-                    self._read(entry)  # only checks it: all of them at once may be more than memory holds
+                    self._read(entry)  # only a check: all of them at once may exceed the memory
             except CheckpointError as error:
                 refused.append(str(error))
                 continue

@@ -52,7 +52,7 @@ def of_tables(tables: Sequence[PartyTable]) -> Iterator[str | np.ndarray[Any, An
 
 
 def of_splits(splits: Mapping[str, Split]) -> Iterator[str | np.ndarray[Any, Any]]:
-    """A node's own rows, by split."""
+    """Yield a node's own rows, by split."""
     for name in sorted(splits):
         for x in splits[name]:
             if x is not None:

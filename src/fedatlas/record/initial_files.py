@@ -20,7 +20,7 @@ CONSTANTS = "constants.json"  # written for runs with data.constants: names the 
 
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
-    """Write what is known before round 1: derived files, draws of attacks, and records of outside code and files."""
+    """Write the files that are known before round 1: derived files, draws of attacks, and records of outside code and files."""
     write_derived(setup, folder)
     for name, attack in view_attacks_of(setup.config).items():
         for drawn, arrays in attack.draws(truth_of(setup)).items():

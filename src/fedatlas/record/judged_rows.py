@@ -1,17 +1,17 @@
-"""``judged.npz``: what the final models of a run said of the rows that they are judged on, row by row.
+"""``judged.npz``: results of a run's final models on the rows that they are judged on, row by row.
 
 ==============================  ====================================================================================
 ``score`` ``weight``            (n,) share of right answers or squared error, and the row's weight
 ``true``                        (n,) class numbers, or numbers in the target's unit
 ``predicted`` ``outputs``       (n,) the same; (n,) log-odds of class 1 of two, or (n, C) log-probabilities
-``owner``                       (n,) the client whose own row it is, -1 for nobody's: natural owners alone
+``owner``                       (n,) the client that owns the row, -1 for none: only natural owners
 ``trivial-...``                 the same fields of the constant model
 ``test-...``                    of a run judged on validation rows: the same fields of the test rows that no choice has used
 ==============================  ====================================================================================
 
-A name ends in ``-K`` if it belongs to client K: of ``weight``, ``true`` and ``trivial-...`` where the client is judged on
-rows that it held out, of the others also where its model is its own. ``true``, ``predicted`` and ``outputs`` are there if
-the run's metric needs them, and if they are not too many.
+A name ends in ``-K`` if it belongs to client K. For ``weight``, ``true`` and ``trivial-...`` that is if the client is
+judged on rows that it held out, for the others also if the client has its own model. ``true``, ``predicted`` and
+``outputs`` are there if the run's metric needs them, and if they are not too many.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def named(said: Said, model: str, rows: str, kind: str = "") -> dict[str, NDArra
 
 
 def said_of(arrays: Arrays, client: int | None = None, kind: str = "") -> Said | None:
-    """Return what a client's model, or the one that all share, said of the rows it is judged on; None if it is not kept.
+    """Return the results of a client's model, or of the shared one, on the rows it is judged on; None if they are not kept.
 
     ``kind``: "" or `TRIVIAL`, for the constant model on the same rows.
     """
@@ -49,19 +49,19 @@ def said_of(arrays: Arrays, client: int | None = None, kind: str = "") -> Said |
     model = one if f"{kind}score{one}" in arrays else ""
     if f"{kind}score{model}" not in arrays or f"weight{rows}" not in arrays:
         return None
-    if rows and not model:  # a model that all share is not what this client's rows were kept with
+    if rows and not model:  # this client's rows were not kept with the shared model
         return None
     from_model = {name: arrays.get(f"{kind}{name}{model}") for name in ("score", "predicted", "outputs")}
     return Said(**from_model, **{name: arrays.get(f"{name}{rows}") for name in OF_ROWS})  # type: ignore[arg-type]
 
 
 def of_test(arrays: Arrays) -> Arrays:
-    """Return what was kept of the test rows of a run that is judged on validation rows, under the names of other runs."""
+    """Return the arrays of the test rows of a run that is judged on validation rows, under the names of other runs."""
     return {name.removeprefix(TEST): x for name, x in arrays.items() if name.startswith(TEST)}
 
 
 def own_of(arrays: Arrays, client: int, kind: str = "") -> Said | None:
-    """Return the same of the client's own rows alone; None if it has none, or they are not kept."""
+    """Return the same for only the client's own rows; None if it has none, or they are not kept."""
     said = said_of(arrays, client, kind)
     if said is None or f"weight-{client}" in arrays:
         return said

@@ -1,10 +1,10 @@
-"""``observed/``: what roles saw of a run, one file per role and round, with the SHA-256 of each.
+"""``observed/``: the recorded views of roles, one file per role and round, with the SHA-256 of each.
 
     observed/
       index.json                        role -> file -> SHA-256, size, frames, bytes by direction; why recording stopped
       server/round-000001.frames        frames one after another: 8 bytes of length, then the codec's bytes
 
-A round's files have the suffix ``.part`` until its checkpoint is written, which renames them all: a resumed run repeats
+A round's files have the suffix ``.part`` until its checkpoint is written, which renames them all. A resumed run repeats
 the rounds after its checkpoint, and records their views again.
 """
 

@@ -1,4 +1,4 @@
-"""The run directory, as docs/experiment.md describes it; it is written while the run goes on."""
+"""The run directory, as docs/experiment.md describes it. It is written while the run goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedatlas.setup.columns_method import of_columns
 Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 JUDGED = "judged.npz"  # score and weight of each row that the final models are judged on
-ATTACKED, ATTACK, FOUND = "attacks", "attack.json", "found.npz"  # of each attack on a view: its figures, what it found
+ATTACKED, ATTACK, FOUND = "attacks", "attack.json", "found.npz"  # of an attack on a view: its figures and findings
 LOCK = "lock"  # exists while a process writes the run
 OPTIONS = "options.json"  # options of a run that are not in its configuration; absent if there are none
 BASELINES = ("local_only", "centralised")  # algorithms that a run is compared with, each in a folder inside the run's
@@ -88,7 +88,7 @@ class RunFolder:
         return folder
 
     def reopen(self) -> None:
-        """Remove the summary before rounds are added, so that nobody takes its old figures for the new ones."""
+        """Remove the summary before rounds are added, so that its old figures are not taken for the new ones."""
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -102,16 +102,17 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open the folder of an earlier run; ConfigError if it holds none."""
+        """Open the folder of an earlier run. ConfigError if the folder is not a run."""
         if not (path / CONFIG).exists():
             raise ConfigError(f"'{path}' is not a run: it has no {CONFIG}.")
         return cls(path)
 
     @contextlib.contextmanager
     def claimed(self, *, wait: bool = False) -> Iterator[None]:
-        """Let only this process write the run; ConfigError if another one does, or ``wait`` until it ends.
+        """Let only this process write the run. ConfigError if another one does, or ``wait`` until it ends.
 
-        A lock ends with its process. Not to be entered twice. A folder that is made for the lock and stays empty is removed again.
+        A lock ends with its process, and must not be taken twice. A folder made only for the lock is removed again if
+        it stays empty.
         """
         there = self.path.exists()
         if sys.platform == "win32" or (there and not self.path.is_dir()):  # `create` refuses a file
@@ -169,11 +170,11 @@ class RunFolder:
 
     @property
     def of_columns(self) -> bool:
-        """Whether the run is of parties that hold columns."""
+        """Whether the parties of the run hold columns."""
         return of_columns(self.config())
 
     def reading(self) -> Reading:
-        """Return how a run that has begun reads its data, those of this context if it has not."""
+        """Return how a run that has begun reads its data; for a new run, the reading of this context."""
         name = "partition.json" if (self.path / CONFIG).exists() and self.of_columns else "preprocess.json"
         kept = self.read_json(name) if (self.path / name).exists() else {}
         return now()._replace(rules=Reading.from_json(kept.get("reading")).rules) if kept else now()

@@ -1,4 +1,4 @@
-"""What a summary of one run tells besides figures, as means over several seeds: classes, clients, gain."""
+"""Details of a run's summary besides figures, as means over several seeds: classes, clients, gain."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ DETAIL = (
     "client_rmse",
 )
 OF_ONE = ("low", "high", "reliability", "interval")
-"""Keys that are None over seeds: the ends of intervals over test rows, and bins, are those of one seed."""
+"""Keys that are None over seeds, because intervals over test rows, and bins, belong to one seed."""
 
 BY_METRIC = ("metric", "own")
-"""Keys of figures by the run's metric, which have no mean where the seeds have different ones."""
+"""Keys of figures by the run's metric, which have no mean if the seeds have different metrics."""
 
 
 def detail_over(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return ``final`` by class and client, ``gain`` and ``per_client`` as means over the seeds, as far as all have them.
 
-    Single clients are told where they are the same natural owners; otherwise client k is another one in each seed.
+    Single clients are included only if they are the same natural owners. Otherwise client k differs between seeds.
     """
     finals = [one["final"] for one in summaries]
     out: dict[str, Any] = {
@@ -53,9 +53,9 @@ def without(value: Any, keys: Sequence[str]) -> Any:
 
 
 def mean_of(values: Sequence[Any]) -> Any:
-    """Return the mean of numbers, by key of tables and by place of lists; what is the same in all stays as it is.
+    """Return the mean of numbers, by key of tables and by place of lists. Equal values stay as they are.
 
-    None where the seeds have nothing in common: texts that differ, lists of different lengths, no number.
+    None if the seeds have nothing in common: texts that differ, lists of different lengths, no number.
     """
     first = values[0]
     if all(value == first and type(value) is type(first) for value in values) and not isinstance(first, Mapping | list):

@@ -24,7 +24,7 @@ FIGURES = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
 
 
 def write_summary(folder: RunFolder, summary: RunSummary) -> None:
-    """Write summary.json, whole; nothing else does."""
+    """Write summary.json whole. All summaries are written here."""
     folder.write_json(SUMMARY, summary)
 
 

@@ -13,8 +13,8 @@ REPORT, COMPARISON = "report.html", "comparison.html"
 def write_report(runs: Sequence[Path], out: Path | None = None, remarks: Sequence[str] = ()) -> Path:
     """Write the report of these run folders to ``out``, with remarks below its answer; return its path.
 
-    The default is report.html in the run's folder, or for several runs comparison.html in the first folder. If parties hold columns,
-    each party without the label gets its own page next to the default one.
+    The default is report.html in the run's folder, or for several runs comparison.html in the first folder. If parties
+    hold columns, each party without the label gets its page next to the default one.
 
     ConfigError if a folder is not a run, is not finished, is named twice, or predicts a different kind of target than the first.
     """

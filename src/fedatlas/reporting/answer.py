@@ -56,7 +56,7 @@ def ranking_of(entries: Sequence[Entry]) -> Ranked | None:
 
 
 def _table(entry: Entry, found: Answer) -> TableBlock:
-    """Return the fate of each party on test rows of its own."""
+    """Return the fate of each party on its own test rows."""
     asked = found.asked
     shown = found.parties[:LISTED]
     rows: list[Cells] = [

@@ -1,4 +1,4 @@
-"""What each party could learn about the others, step by step, according to the protocols."""
+"""The facts that each party could learn about the others, step by step, according to the protocols."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
 
 
 def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
-    """(step, what a passive party learns, what the active party learns, what the coordinator learns)."""
+    """Return (step, what a passive party learns, what the active party learns, what the coordinator learns)."""
     return [
         *aligning(s),
         ("split", "which common rows train, stop and test", "it draws them", "how many there are"),

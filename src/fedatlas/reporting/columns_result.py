@@ -1,7 +1,8 @@
 """Parties that hold columns: the result, the importance of columns, the parties themselves.
 
-``report.html`` is the page of the party that holds the label: of the trees it shows that party's own columns and thresholds, and only
-the owner of all other nodes. ``report-NAME.html`` is another party's page: its own columns and thresholds, and no leaf values.
+``report.html`` is the page of the party that holds the label. Of the trees it shows that party's columns and
+thresholds, and only the owner of all other nodes. ``report-NAME.html`` is another party's page: its columns and
+thresholds, and no leaf values.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def importance_blocks(subject: Subject) -> list[Block]:
 
 
 def with_nodes(s: Plain, head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """(head, rows) with how many nodes each party owns, where the model is trees."""
+    """Return (head, rows) with the number of nodes of each party, if the model is trees."""
     if "trees" not in s:
         return head, rows
     nodes = [str(sum(one.get(name, 0) for one in s["trees"])) for name, *_ in rows]

@@ -15,7 +15,10 @@ ELSEWHERE = "another party"
 
 
 def tree_blocks(subject: Subject) -> list[Block]:
-    """Return the trees with the thresholds of the page's party only; other owners' names and the leaves are for the label's holder."""
+    """Return the trees with only the thresholds of the page's party.
+
+    Owners' names and leaves are for the label's holder.
+    """
     if "trees" not in subject.summary:
         return []
     folder, own, parties = subject.folder, subject.party, subject.summary["parties"]

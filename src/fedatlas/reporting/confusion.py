@@ -1,4 +1,4 @@
-"""Errors of the final model: the confusion matrix, F1 of every class, and for two classes how reliable the probabilities are.
+"""Errors of the final model: the confusion matrix, F1 of every class, and for two classes the reliability of probabilities.
 
 For a numeric target: predictions for small to large true values.
 """
@@ -235,7 +235,7 @@ def _two_class(subject: Subject) -> list[Block]:
 
 
 def _positive(subject: Subject) -> str:
-    """Return the class of two that is spoken of: the rarer one, or the one asked for; of older records the second one."""
+    """Return the class of two that is discussed: the rarer one, or the one asked for; for older records the second one."""
     names: Sequence[str] = subject.summary["class_names"]
     return str(subject.summary.get("metric", {}).get("positive", names[1]))
 

@@ -62,7 +62,7 @@ def _table(subject: Subject) -> TableBlock:
     table: list[tuple[object, ...]] = []
 
     def add(name: str, key: str, text: Callable[[float], str], *, each: bool = False) -> None:
-        """Add a line; its rounds are those from 1, since the set-up before them has a separate line."""
+        """Add a line. Its rounds are those from 1, since the set-up before them has a separate line."""
         if key in HIDDEN and cost[key] is None:
             rows.append([name, NOT_TOLD, _expected(subject, key), ""])
             table.append((name, None, None, None))

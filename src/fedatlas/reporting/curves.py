@@ -161,7 +161,7 @@ def _training(subject: Subject) -> str:
 
 
 def _models(subject: Subject) -> CurveFigure:
-    """Return one line per cluster or architecture, over the rounds in which it existed; or one for each model the algorithm names."""
+    """Return one line per cluster or architecture, over the rounds in which it existed, or one per model that the algorithm names."""
     names, name = dict.fromkeys(name for row in subject.rows for name in row.get(MODELS, ())), NAMES[subject.headline]
     each, parties = (
         {name: points(subject, MODELS, name, subject.headline) for name in names},

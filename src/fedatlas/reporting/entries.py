@@ -17,7 +17,7 @@ from fedatlas.wording import count, interval_note, number, printed, where
 
 Plain = Mapping[str, Any]
 ROWS, COLUMNS, PARTY = "rows", "columns", "party"
-"""The kinds of page: clients that hold rows; parties that hold columns, for the one with the label; the same for another party."""
+"""The kinds of page: clients that hold rows; the party with the label, if parties hold columns; another such party."""
 
 
 class Subject(NamedTuple):
@@ -59,7 +59,7 @@ class Subject(NamedTuple):
 
     @property
     def test_rows(self) -> int | None:
-        """How many rows the final figures are of; None in runs older than this record, and where a server has no rows."""
+        """Number of rows behind the final figures; None in older runs, and if a server has no rows."""
         rows: int | None = self.summary.get("metric", {}).get("test_rows")
         return rows
 
@@ -165,7 +165,7 @@ def _entry(path: Path, label: str, key: str) -> Entry:
     subjects = [_subject(path / f"seed-{s}", f"{label}, seed {s}", f"{key}-seed{s}") for s in ended]
     if not any("diverged" in subject.summary for subject in subjects):
         return Entry(key, label, config, text, folder.summary(), tuple(subjects) or (_subject(path, label, key),))
-    summary = over([subject.summary for subject in whole(subjects)], config.hash())  # the folder itself has none
+    summary = over([subject.summary for subject in whole(subjects)], config.hash())  # the folder itself has no summary
     return Entry(key, label, config, text, summary, tuple(subjects))
 
 

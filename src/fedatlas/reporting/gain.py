@@ -82,7 +82,7 @@ def gains_of(subject: Subject) -> Gains:
 
 
 def _as_answered(subject: Subject, rows: Sequence[Plain]) -> Sequence[Plain]:
-    """Return the rows with the intervals that the answer rests on, if it names clients: a page states one for each gain."""
+    """Return the rows with the answer's intervals, if it names clients, so that a page states one interval per gain."""
     found = {one["client"]: one["gain"] for one in subject.summary.get("answer", {}).get("parties", ())}
     if not found:
         return rows
@@ -137,7 +137,10 @@ def _means(entries: Sequence[Entry]) -> TableBlock | None:
 
 
 def _spread_of(gains: Gains, part: str) -> Mapping[str, float | None]:
-    """Return mean and worst figure over the clients: the mean by test rows, where they are judged on their own."""
+    """Return mean and worst figure over the clients.
+
+    The mean is weighted by test rows if they are judged on their own rows.
+    """
     if gains.summary:
         return gains.summary[part]
     known = [(row["test_rows"], row[part]["value"]) for row in gains.rows if row[part]["value"] is not None]
@@ -158,7 +161,7 @@ def gain_of_parties(entry: Entry, labelled: bool) -> TableBlock | None:
     each = [{s.name(row["client"]): row for row in g.rows} for s, g in zip(entry.subjects, found, strict=True)]
     parts = [p for p in PARTS if all(p in one.parts for one in found)]
     rows, table = list[Cells](), list[tuple[object, ...]]()
-    common = [k for k in each[0] if all(k in one for one in each)]  # names: client k may be another in the next seed
+    common = [k for k in each[0] if all(k in one for one in each)]  # names: client k may differ in the next seed
     for k in sorted(common, key=lambda k: int(each[0][k]["client"])):
         values = [[one[k][part]["value"] for one in each] for part in parts]
         values.append([gained(s, one[k]) for s, one in zip(entry.subjects, each, strict=True)])
@@ -234,7 +237,7 @@ def gained(subject: Subject, row: Plain) -> float | None:
 
 
 def _verdict(subject: Subject, gains: Gains) -> list[Block]:
-    """Return for whom federation is certain to help, in the words of the answer; there is no second opinion here."""
+    """Return for whom federation is certain to help, in the words of the answer, so that the two agree."""
     found = subject.summary.get("answer")
     said = whom_text(of_plain(found)) if found and gains.both else ""
     return [lead(f"{capital(said)}.")] if said else []
@@ -341,7 +344,7 @@ def _table(subject: Subject, gains: Gains) -> TableBlock:
 
 
 def _foot(subject: Subject, gains: Gains) -> list[Cells]:
-    """Return three figures over the clients, or one where all have the same; for an error the keys are the same.
+    """Return three figures over the clients, or one if all have the same. For an error the keys are the same.
 
     See `fedatlas.runs.baselines`.
     """

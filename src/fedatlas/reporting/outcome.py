@@ -296,7 +296,7 @@ def _keys(entry: Entry) -> list[Key]:
 
 
 def _skewed(entry: Entry) -> tuple[list[Key], str]:
-    """Return the recall of the rarest class, and what a constant answer reaches, where one class is so large that accuracy says little."""
+    """Return the recall of the rarest class, and the figure of a constant answer, if one class is too large for accuracy to be useful."""
     matrix = entry.summary["final"].get("confusion")
     rows = [sum(row) for row in matrix or ()]
     if not any(rows) or not skewed(rows):
@@ -311,7 +311,7 @@ def _skewed(entry: Entry) -> tuple[list[Key], str]:
 
 
 def _decisive(entry: Entry, decided: Plain) -> list[Key]:
-    """Return the figure that decides, where it is not the one shown first: together, and alone."""
+    """Return the figure that decides, if another one is shown first: together, and alone."""
     words = capital(decided["asked"]["words"])
     mean = f"mean of the {plural(entry.config.party)} by test rows" if decided["own_rows"] else ""
     out = [Key(f"{words}, together", entry.printed("answer.together"), mean)]
@@ -420,7 +420,7 @@ def _runs(entries: Sequence[Entry]) -> TableBlock:
 
 
 def _rows_of(subject: Subject, part: str) -> str:
-    """Return how many rows a figure is of."""
+    """Return the number of rows behind a figure."""
     if part == "final":
         return DASH if subject.test_rows is None else count(subject.test_rows)
     rows = subject.summary.get("test", {}).get("metric", {}).get("test_rows")

@@ -20,7 +20,7 @@ from fedatlas.reporting.words import in_words
 from fedatlas.wording import plural
 
 # The colours of a downloaded picture: chart.css refers to them by name, but a separate file has no such names.
-ANSWER = "answer"  # id of the section that remarks stand in
+ANSWER = "answer"  # id of the section with the remarks
 LIGHT = re.compile(r"--([\w-]+):\s*([^;]+);")
 
 

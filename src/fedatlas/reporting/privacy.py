@@ -91,7 +91,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
 
 
 def _priced(subject: Subject) -> str:
-    """Return what the figures of the price are, and how its cost in accuracy is measured where it was not."""
+    """Return an explanation of the figures of the price, and how to measure its cost in accuracy if that was not done."""
     summary = subject.summary
     measured = summary.get("answer", {}).get("price")
     return f"{PRICED}{'' if measured else UNPRICED}{UNPROTECTED if summary.get('gain') else ''}"

@@ -52,7 +52,7 @@ class Ranked(NamedTuple):
 def ranked(runs: Runs, resampled: DrawsOf = lambda scheme, seed: None) -> Ranked | None:
     """Rank schemes by the figure of their answers; None without a run, or if runs are compared by different figures.
 
-    ``resampled`` is asked where all runs are judged on the same test rows, whose error is then in every difference.
+    ``resampled`` is called if all runs are judged on the same test rows, whose error is then in every difference.
     """
     known = [one for found in runs.values() for one in found.values()]
     if not known or len({_figure(one) for one in known}) > 1:

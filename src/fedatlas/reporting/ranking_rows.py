@@ -1,4 +1,4 @@
-"""A run's figure in draws of its test rows, for pairs of schemes that are judged on the same ones."""
+"""A run's figure in draws of its test rows, for pairs of schemes that are judged on the same rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DRAWS = 400  # the standard error of a difference is then known to 4%
 
 
 def resampled(run: RunFolder, summary: Mapping[str, Any]) -> SeedDraws | None:
-    """Return the mean over the parties by test rows, as the answer takes it, in draws that are the same for every scheme.
+    """Return the mean over the parties by test rows, as in the answer, in draws that are the same for every scheme.
 
-    Of a run judged on validation rows, those are the test rows. None for runs whose rows were not kept.
+    For a run judged on validation rows, these are its test rows. None for runs whose rows were not kept.
     """
     metric = METRICS.get(summary.get("metric", {}).get("name", ""))
     if metric is None or "per_client" not in summary:

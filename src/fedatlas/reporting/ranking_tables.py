@@ -13,7 +13,7 @@ OPEN = 12  # most rows without a fold
 
 
 def ranking_tables(found: Ranked) -> list[TableBlock]:
-    """Return both tables; of one scheme none."""
+    """Return both tables; none for a single scheme."""
     return [_schemes(found), _pairs(found)] if found.ranking.pairs else []
 
 

@@ -45,7 +45,7 @@ def left_blocks(subject: Subject) -> list[Block]:
 
 
 def prepared_text(preprocess: Plain) -> str:
-    """Return a sentence on the column summaries that clients sent before round 1, used to prepare rows alike; "" for none."""
+    """Return a sentence on the column summaries that clients sent before round 1 to prepare their rows in the same way; or ""."""
     told = told_before(preprocess)
     sent = f"Before round 1, each client sent once about its rows: {told}. For a client with one row, such sums are that row."
     return sent if told else ""
@@ -109,7 +109,7 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
 
 
 def _planned(plan: Plain) -> list[tuple[str, str]]:
-    """Return how it was computed; parties that hold columns train no network."""
+    """Return how it was computed. Parties that hold columns train no network."""
     workers = count(plan["workers"], "process", "processes")
     if "engine" not in plan:
         return [("workers", workers)]

@@ -27,9 +27,11 @@ LITERAL = re.compile(r"(<code.*?</code>|<[^>]*>|'[^' ]*')", re.DOTALL)  # keys, 
 
 
 def in_words(blocks: Sequence[Block], subject: Subject) -> Sequence[Block]:
-    """Return the blocks with the run's word for a party in their sentences; contents of tables, files and commands stay.
+    """Return the blocks with the run's word for a party in their sentences.
 
-    They also stay where a name or a class of the data holds the word "client" itself.
+    Contents of tables, files and commands stay.
+
+    They also stay if a name or a class of the data holds the word "client".
     """
     word = subject.config.party
     if word == "client" or _held(subject):

@@ -1,4 +1,4 @@
-"""``[aggregation]``: the rule that combines the clients' changes, and the algorithms that it cannot serve."""
+"""``[aggregation]``: the rule that combines the clients' changes, and the algorithms that cannot use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAMILIES: Mapping[str, str] = {
     "client weighting": "the method consists in its weights, and this rule ignores weights",
     "distillation": "its clients send scores, which its server averages itself",
 }
-"""Family of algorithms -> why it takes no rule."""
+"""Family of algorithms -> why it cannot use a rule."""
 
 
 def rule_of(config: ExperimentConfig) -> Rule | None:

@@ -54,8 +54,8 @@ from fedatlas.wire import codec
 class Holdings(NamedTuple):
     """The data and the rows of each client, before there is a model."""
 
-    checked: Checked  # with the classes of ``[[attack]]`` by number
-    raw: Dataset  # as it was loaded
+    checked: Checked  # with the classes of ``[[attack]]`` as numbers
+    raw: Dataset  # as loaded
     dataset: Dataset  # as models read it
     preprocess: Preprocess
     partition: Partition
@@ -174,7 +174,7 @@ class Setup(NamedTuple):
         return self.bench.built(architecture)
 
     def owned(self) -> dict[str, list[int]]:
-        """Map each architecture to the clients whose models have it; {} if all have the same."""
+        """Map each architecture to the clients that use it; {} if all clients use the same."""
         owners = self.bench.owners
         return {name: [k for k, own in enumerate(owners) if own == name] for name in self.networks if owners}
 
@@ -227,11 +227,11 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
 
 
 def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
-    """Return everything of `set_up` but the model, which need not suit the data yet.
+    """Return everything of `set_up` except the model, which may not suit the data yet.
 
-    All that is learnt about the clients' rows together comes from sums that ``learner`` asks for (`summaries`); by
-    default the mechanisms choose the learner. The class counts, used in a notice, are only taken without mechanisms.
-    ConfigError if these rows do not fit the experiment.
+    Facts about the clients' rows together come from sums that ``learner`` asks for (`summaries`). By default the
+    mechanisms choose the learner. The class counts, used in a notice, are only taken without mechanisms. ConfigError if
+    these rows do not fit the experiment.
     """
     config, algorithm, mechanisms, rule = whole.of_rows().config, whole.algorithm, whole.mechanisms, whole.rule
     seed, part = config.seed, config.partition
@@ -258,20 +258,23 @@ def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
 
 
 def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
-    """Return the algorithm's facts for so many clients; ConfigError if it cannot work with that number."""
+    """Return the algorithm's facts for this number of clients. ConfigError if it cannot work with that number."""
     describe = algorithm.card.describe
     return describe(clients, seed) if describe else {}
 
 
 def set_up(whole: Checked, learner: Learner | None = None) -> Setup:
-    """Return a federation ready to run: the data, their holders and the networks. ConfigError if it cannot be."""
+    """Return a federation ready to run: the data, their holders and the networks.
+
+    ConfigError if that is not possible.
+    """
     with overheard() as heard:
         shared = share_out(whole, learner)
     return assemble(shared._replace(heard=tuple(heard) if views_of(whole.config) is not None else ()))
 
 
 def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
-    """Add the model, and what trains and judges it: the second half of `set_up`.
+    """Add the model, its training and its judging: the second half of `set_up`.
 
     ``alone``: these are the rows of only one client among several, so checks of the whole federation are skipped.
     """
@@ -362,7 +365,7 @@ def local_options(config: ExperimentConfig) -> LocalOptions:
 
 
 def rules_of(setup: Setup) -> Rules:
-    """What the experiment says of its rounds, as a party compares it with what it is asked."""
+    """Return the experiment's rules for rounds, with which a party compares each request."""
     config, algorithm = setup.config, setup.algorithm
     local, failures = config.local, config.failures
 

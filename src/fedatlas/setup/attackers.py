@@ -1,4 +1,4 @@
-"""``[[attack]]``: which clients attack, in which rounds, and what they train on and send; drawn once per run."""
+"""``[[attack]]``: the clients that attack, the rounds, and what they train on and send. Drawn once per run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def with_class_numbers(
 
 
 def attackers_of(poisonings: Sequence[Poisoning], seed: int) -> dict[str, Attacker]:
-    """Map the number of each table, as text, to what its attackers do in place of honest work."""
+    """Map the number of each table, as text, to the actions of its attackers, which replace honest work."""
 
     def attacker(table: int, one: Poisoning) -> Attacker:
         if one.flip is None:
@@ -129,7 +129,7 @@ class AttackerDraw(NamedTuple):
         return count
 
     def orders(self, drawn: Drawn, groups: Groups | None) -> dict[int, Order]:
-        """Map each attacker that was drawn for this round, and attacks in it, to what it does."""
+        """Map each attacker that was drawn for this round and attacks in it to its actions."""
         number, cohort = drawn.round.number, drawn.round.cohort
         found = self.attackers(groups).items()
         active = {k: table for k, table in found if k in cohort and self.poisonings[table].active(number)}

@@ -1,4 +1,4 @@
-"""An experiment that has been resolved and checked: the value from which both halves of a run are built."""
+"""A resolved and checked experiment: the value from which both halves of a run are built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOR_ROWS = (
 
 
 class Checked(NamedTuple):
-    """An experiment that can be run as far as its text tells; no data have been read."""
+    """An experiment that can run, as far as its text tells. No data have been read."""
 
     config: ExperimentConfig  # every key written out, as config.toml records it
     algorithm: Algorithm

@@ -79,7 +79,7 @@ def draw_round(
         if len(struck) and epochs:
             shorter = stream.integers(1, epochs + 1, size=len(struck))
             slow = {back[i]: int(e) for i, e in zip(struck, shorter, strict=True)}
-    else:  # client by client: who fails, or works less, does not depend on who else was drawn
+    else:  # client by client: failures and budgets do not depend on who else was drawn
         own = {k: numpy_stream(seed, "failures", number, k) for k in selected}
         back = [k for k in selected if own[k].random() >= failures.dropout]
         late = [k for k in back if own[k].random() < failures.stragglers] if epochs else []

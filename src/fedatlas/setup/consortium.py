@@ -34,7 +34,7 @@ class Consortium(NamedTuple):
     checked: Checked
     tables: tuple[PartyTable, ...]
     parties: tuple[Columns, ...]
-    notices: tuple[str, ...]  # what the user should know about the tables
+    notices: tuple[str, ...]  # notices about the tables
 
     @property
     def config(self) -> ExperimentConfig:
@@ -63,30 +63,30 @@ class Consortium(NamedTuple):
 
     @property
     def beginning(self) -> dict[str, Any]:
-        """The coordinator's state before anything is asked: what it knows of the parties."""
+        """The coordinator's state before the first question: its facts about the parties."""
         known = {"columns": [len(one.names) for one in self.tables], "task": self.holder.task}
         return {"names": list(self.names), "active": self.active, **known}
 
     @property
     def test(self) -> float:
-        """Share of the aligned rows that test."""
+        """Share of the aligned rows for testing."""
         return rows_asked(self.config).test
 
     @property
     def held(self) -> float:
-        """Share of the aligned rows that are held out to stop by."""
+        """Share of the aligned rows held out for stopping."""
         return rows_asked(self.config).held
 
 
 def consortium(whole: Checked) -> Consortium:
-    """Read all tables, without training or sending anything. ConfigError or DataError for what cannot be used."""
+    """Read all tables, without training or sending anything. ConfigError or DataError if one cannot be used."""
     tables = tuple(party_tables(whole.config))
     refuse_labels(whole.config, tables)
     return consortium_of(whole, tables, whole.config.engine.workers or machine.cores())
 
 
 def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1) -> Consortium:
-    """The parties with these tables. ConfigError where the scheme does not learn such a label."""
+    """Return the parties with these tables. ConfigError if the scheme does not learn such a label."""
     active = next(k for k, one in enumerate(tables) if one.y is not None)
     scheme, task = whole.of_columns(), tables[active].task
     if task not in scheme.tasks:
@@ -124,14 +124,14 @@ def align_of(config: ExperimentConfig) -> Align:
 
 
 def rows_asked(config: ExperimentConfig) -> Rows:
-    """How the experiment matches and parts rows. Its parties are those of ``[[parties]]``."""
+    """Return how the experiment matches and splits its rows. Its parties are those of ``[[parties]]``."""
     test = config.data.test if isinstance(config.data.test, float) else OWN_FRACTION
     held = config.evaluation.validation if config.evaluation.on == "validation" else 0.0
     return Rows(align_of(config), len(config.parties), test, held)
 
 
 def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], seed: int, workers: int = 1) -> Columns:
-    """Return a party's table as the protocols take it."""
+    """Return a party's table in the form that the protocols use."""
     found = Columns(k, table.name, active, names, table.ids, table.x, table.names, table.y, table.weight, table.task)
     return found._replace(seed=seed, workers=workers, rules=table.reading.rules)
 
@@ -153,7 +153,7 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
 
 
 def files_of(config: ExperimentConfig) -> list[PartyFile]:
-    """Return ``[[parties]]`` as the reader of their files takes them."""
+    """Return ``[[parties]]`` in the form that the reader of their files uses."""
     return [PartyFile(**one.model_dump(exclude_none=True)) for one in config.parties]
 
 
@@ -192,7 +192,7 @@ def refuse_labels(config: ExperimentConfig, tables: Sequence[PartyTable]) -> Non
 
 
 def said_of(tables: Sequence[PartyTable]) -> list[str]:
-    """Return what the user should know about the tables."""
+    """Return notices about the tables."""
     out: list[str] = []
     for one in tables:
         out += one.doubts

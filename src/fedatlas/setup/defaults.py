@@ -18,7 +18,7 @@ from fedatlas.transforms import TRANSFORMS
 
 
 def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
-    """Return the configuration with every key of its components' builders; a custom network has none."""
+    """Return the configuration with every key of its components' builders. A custom network has no builder."""
     tables: dict[str, Any] = {
         "algorithm": full(config.algorithm, find("algorithms", ALGORITHMS, config.algorithm.name))
     }

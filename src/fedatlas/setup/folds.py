@@ -1,4 +1,4 @@
-"""``evaluation.fold``: each client's rows in five folds, by class; one is judged on, and the others are trained on."""
+"""``evaluation.fold``: each client's rows in five folds, by class. One fold is for judging, the others for training."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FEWEST = 10  # rows; a client with fewer trains on all of them
 
 
 def with_fold(config: ExperimentConfig, dataset: Dataset, partition: Partition) -> Partition:
-    """Return a partition whose clients keep one fold of their rows for judging; the same one if no fold is asked for.
+    """Return a partition whose clients keep one fold of their rows for judging; unchanged if no fold is asked for.
 
-    Rows that ``evaluation.clients`` holds out are in no fold: they are neither trained on nor judged on.
-    ConfigError if no client has rows enough.
+    Rows that ``evaluation.clients`` holds out are in no fold: they are neither trained on nor judged on. ConfigError if
+    no client has enough rows.
     """
     fold = config.evaluation.fold
     if fold is None:
@@ -40,16 +40,20 @@ def with_fold(config: ExperimentConfig, dataset: Dataset, partition: Partition) 
 
 
 def course_seed(config: ExperimentConfig) -> int:
-    """Return the seed of all draws after the rows are dealt; each fold has its own, so that runs on two folds are like two seeds."""
+    """Return the seed of all draws after the rows are dealt.
+
+    Each fold has its own, so runs on two folds are like two seeds.
+    """
     fold = config.evaluation.fold
     return config.seed if fold is None else derive(config.seed, "fold", fold)
 
 
 def folds_of(labels: NDArray[np.int64], seed: int, client: int) -> NDArray[np.int64]:
-    """Return (n,) the fold, from 1, of each row of a client; 0 for all of fewer than `FEWEST` rows.
+    """Return (n,) the fold, from 1, of each row of a client; 0 for all if there are fewer than `FEWEST` rows.
 
-    The rows of a class are dealt to the folds in turn, in an order drawn from the seed, and each class goes on where the one
-    before it ended: two folds differ by at most one row, in all and in each class. ``labels``: (n,) the rows' classes.
+    The rows of a class are dealt to the folds in turn, in an order drawn from the seed. Each class continues where the
+    one before it ended. So two folds differ by at most one row, in all and in each class. ``labels``: (n,) the rows'
+    classes.
     """
     out = np.zeros(len(labels), np.int64)
     if len(labels) >= FEWEST:

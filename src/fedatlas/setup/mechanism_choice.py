@@ -1,7 +1,7 @@
-"""``[[privacy]]``: the mechanisms an experiment asks for, in the order applied, and the algorithms they can protect.
+"""``[[privacy]]``: the mechanisms that an experiment asks for, in the order applied, and the algorithms they can protect.
 
-`mechanisms_of` is about the tables alone, `protection_of` about them in a federation, the rest about a mechanism and an algorithm
-(`Limits.why_not`).
+`mechanisms_of` needs only the tables, `protection_of` also the federation. The other functions compare a mechanism with
+an algorithm (`Limits.why_not`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedatlas.registry import arguments, find, keywords
 from fedatlas.setup.folds import course_seed
 
 REMEDIES: tuple[Mapping[str, Any], ...] = ({"weights": "uniform"}, {"phi": "random"})
-"""Parameters under which an algorithm may be protected that cannot be with its defaults."""
+"""Parameters with which an algorithm may be protected that cannot be with its defaults."""
 
 
 def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
@@ -49,7 +49,7 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
 def protection_of(
     config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
 ) -> Protection | None:
-    """The mechanisms of ``[[privacy]]`` in a federation of clients with so many rows; None without any."""
+    """Return the mechanisms of ``[[privacy]]`` in a federation of clients with these numbers of rows; None without mechanisms."""
     held = [n for n in sizes if n]
     if not mechanisms or not held:
         return None
@@ -97,7 +97,7 @@ def remedy(mechanism: Mechanism, name: str, given: Mapping[str, Any]) -> Mapping
 
 
 def check_algorithm(config: ExperimentConfig, algorithm: Algorithm, mechanism: Mechanism) -> None:
-    """Raise ConfigError for a mechanism that cannot protect the algorithm's rounds, and say what would help."""
+    """Raise ConfigError for a mechanism that cannot protect the algorithm's rounds. The error suggests a remedy."""
     if not (why := mechanism.limits.why_not(algorithm)):
         return
     found = remedy(mechanism, config.algorithm.name, config.algorithm.parameters())

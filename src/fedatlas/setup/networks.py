@@ -29,7 +29,7 @@ def checked_loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
 
 
 def reads_units(config: ExperimentConfig, dataset: Dataset) -> bool:
-    """Return whether the loss reads the target in its own unit, because its domain is bounded.
+    """Return whether the loss reads the target in its unit, because its domain is bounded.
 
     A standardised target would leave that domain.
     """

@@ -22,7 +22,7 @@ from fedatlas.registry import defaults, find, shown
 LIKE_OWNERS = frozenset(
     "bank branch center centre client clinic company device hospital institution office owner party region school site station".split()
 )
-"""Words in the names of columns that say who holds a row."""
+"""Words in column names that suggest the holder of a row."""
 OWNERS = "Owners", "have no training row and are not clients"
 BY_CLIENT = (
     "The test rows, which no client owns, are scaled by the mean of the clients' constants (data.scale = 'client'); "
@@ -79,7 +79,7 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
 
 
 def altered(table: ConfigTable, key: str) -> bool:
-    """Return whether a key differs from its default; config.toml names all keys, so being named tells nothing."""
+    """Return whether a key differs from its default. config.toml names all keys, so only the value counts."""
     return bool(getattr(table, key) != type(table).model_fields[key].default)
 
 
@@ -90,7 +90,7 @@ def network_notices(config: ExperimentConfig, algorithm: Algorithm, network: Net
 
 
 def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Module) -> list[str]:
-    """Return a notice if there is a policy for batch norm but the model has none."""
+    """Return a notice if there is a policy for batch norm but the model has no batch norm."""
     policy = f"'{algorithm.name}'" if has_own_norms(algorithm) else f"model.bn = '{config.model.bn}'"
     if has_batch_norm(module) or policy == "model.bn = 'average'":
         return []
@@ -118,7 +118,7 @@ def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tenso
 
 
 def forgotten_owners(config: ExperimentConfig, schema: Sequence[Column]) -> list[str]:
-    """Return a notice for each input of texts in the user's own file that is called like an owner, where none is named."""
+    """Return a notice for each text column of the user's file that has a name like an owner, if no owner is named."""
     if config.data.name != "file" or (config.data.model_extra or {}).get("client"):
         return []
     named = [one.name for one in schema if one.categories and LIKE_OWNERS & {*re.split(r"[\W_]+", one.name.lower())}]
@@ -147,7 +147,7 @@ def left_out(dataset: Dataset) -> list[str]:
 
 
 def precision_notices(config: ExperimentConfig, module: nn.Module) -> list[str]:
-    """Return a notice about what bfloat16 means for this model."""
+    """Return a notice about the effect of bfloat16 on this model."""
     if config.engine.precision != "bfloat16":
         return []
     if any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in module.modules()):

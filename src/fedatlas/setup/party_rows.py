@@ -51,7 +51,7 @@ def join(parts: Iterable[Rows]) -> Rows:
 
 
 class PartyRows:
-    """Source of a party's rows as the model sees them; a client's rows are gathered whenever they are needed."""
+    """Source of a party's rows as the model sees them. A client's rows are gathered each time they are needed."""
 
     def __init__(self, dataset: Dataset, partition: Partition, seed: int, dtype: torch.dtype) -> None:
         self.dataset, self.partition, self.seed, self.dtype = dataset, partition, seed, dtype

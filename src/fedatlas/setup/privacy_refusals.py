@@ -1,7 +1,7 @@
 """Refusals of an experiment under ``[[privacy]]``, each a ConfigError with one sentence.
 
-`check_protection` needs only the configuration, the others also the data, the clients or the network. They are raised
-before anything is computed from rows.
+`check_protection` needs only the configuration. The others also need the data, the clients or the network. They are
+raised before anything is computed from rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTLED = 'set data.constants = "FILE.json", a file like a run\'s preprocess.jso
 def check_protection(
     config: ExperimentConfig, algorithm: Algorithm, transform: Transform | None, mechanisms: Sequence[Mechanism]
 ) -> None:
-    """Raise ConfigError for the first thing in the configuration that does not go with its mechanisms."""
+    """Raise ConfigError for the first setting in the configuration that its mechanisms do not allow."""
     for one in mechanisms:
         check_algorithm(config, algorithm, one)
         for why in refused(config, transform, one):
@@ -71,7 +71,10 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
 
 
 def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:
-    """Raise ConfigError for what the mechanism itself refuses. ``clients``: their total, 0 if not known yet."""
+    """Raise ConfigError for settings that the mechanism itself refuses.
+
+    ``clients``: their total, 0 if not known yet.
+    """
     cohort, code = config.cohort, "" if transform is None else transform.name
     if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code)):
         raise ConfigError(why)
@@ -158,7 +161,7 @@ def check_protected_rows(
 
 
 def from_rows(config: ExperimentConfig, dataset: Dataset) -> str:
-    """Name what `preprocess` would compute from clients' rows; "" if nothing."""
+    """Return what `preprocess` would compute from clients' rows; "" if nothing."""
     if dataset.train.x.dtype.is_floating_point and dataset.train.x.dim() == 2:
         schema = schema_of(dataset)
         if any(column.categories for column in schema):

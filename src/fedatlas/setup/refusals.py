@@ -83,7 +83,7 @@ def check_builder(config: ExperimentConfig, module: nn.Module | None) -> None:
     if module is not None or config.models:
         return
     config.model.builder_arguments()
-    if config.model.init and not by_digest(config.model.init):  # else it comes later, and its digest is looked at then
+    if config.model.init and not by_digest(config.model.init):  # else it comes later, and its digest is checked then
         read_initial(config.model.init)
 
 
@@ -95,7 +95,7 @@ def check_cohort(config: ExperimentConfig) -> None:
 
 
 def check_engine(config: ExperimentConfig) -> None:
-    """Raise ConfigError if this machine cannot do what ``[engine]`` asks for."""
+    """Raise ConfigError if this machine does not support the settings of ``[engine]``."""
     find_device("cpu" if config.engine.device == "auto" else config.engine.device)
     if config.engine.plan == "native" and find_compiler() is None:
         raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
@@ -211,7 +211,7 @@ def check_batch_norm(module: nn.Module, partition: Partition, local: LocalConfig
 
 
 def check_keys(config: ExperimentConfig, algorithm: Algorithm, sizes: Sequence[int] | None = None) -> None:
-    """Raise ConfigError for what the algorithm itself finds wrong with the experiment's keys or the clients' sizes."""
+    """Raise ConfigError if the algorithm itself refuses the experiment's keys or the clients' sizes."""
     if algorithm.check is not None and (said := algorithm.check(flat(config), sizes)):
         raise ConfigError(said)
 

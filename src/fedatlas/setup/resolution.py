@@ -92,7 +92,7 @@ def public_default(config: ExperimentConfig, algorithm: Algorithm) -> tuple[Expe
 
 
 def with_batch_norm(algorithm: Algorithm, bn: str, mixed: bool = False) -> Algorithm:
-    """Return the algorithm under ``model.bn``, which says how running statistics of batch norm are treated.
+    """Return the algorithm under ``model.bn``, which sets the treatment of running statistics of batch norm.
 
     They are averaged, kept by the clients, or recomputed after each round.
     """

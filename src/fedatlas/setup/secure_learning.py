@@ -38,7 +38,7 @@ class Hidden:
 
     @cached_property
     def keys(self) -> Keys:
-        """The parties' keys, made at the first question: they take seconds, and many set-ups ask nothing."""
+        """The parties' keys, made at the first question. They take seconds, and many set-ups ask nothing."""
         protocol, many = self.protocol, len(self.parties)
         if many < protocol.fewest or many > (protocol.most or many):
             most = f" to {protocol.most}" if protocol.most else " or more"

@@ -109,7 +109,8 @@ class TorchModel:
         """Return predictions and losses in evaluation mode (C10), computed in pieces.
 
         Each thread gets whole pieces, so the results do not depend on the number of threads, bit for bit. Threads that
-        share every operator would wait for each other at each one: on a busy machine, twenty times as long as the work.
+        share every operator would wait for each other at each one. On a busy machine that takes twenty times as long as
+        the work.
         """
         device = self.networks.device
         here = device == CPU

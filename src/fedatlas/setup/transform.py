@@ -1,4 +1,4 @@
-"""``[compression]``: the transform between the clients' updates and the server, and the algorithms it cannot serve."""
+"""``[compression]``: the transform between the clients' updates and the server, and the algorithms that cannot use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def refused(algorithm: Algorithm) -> Mapping[str, str]:
 
 
 def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform | None:
-    """Return the transform that ``[compression]`` names, or None; ConfigError if the algorithm has no use for it."""
+    """Return the transform that ``[compression]`` names, or None.
+
+    ConfigError if it makes no sense with the algorithm.
+    """
     if config.compression is None:
         return None
     builder = find("transforms", TRANSFORMS, config.compression.name)
@@ -40,7 +43,7 @@ def make_transform(config: ExperimentConfig, algorithm: Algorithm) -> Transform 
 
 
 def transform_notices(config: ExperimentConfig, transform: Transform | None) -> list[str]:
-    """Return the profile's warnings about a transform that keeps something on its clients."""
+    """Return the profile's warnings about a transform that keeps state on its clients."""
     if config.profile != "device" or transform is None or transform.memory_init is None:
         return []
     return [

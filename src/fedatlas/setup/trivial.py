@@ -1,8 +1,8 @@
-"""The metric of a run, and the constant model that each other has to be told apart from.
+"""The metric of a run, and the constant model with which every other model is compared.
 
-In a simulation both come from the clients' training rows. In a deployment the server knows how many rows each class has
-only if it was told before round 1 (`Holdings.class_counts`); otherwise the metric is the usual one, and the constant is
-the best one on the test rows, which is said. Neither asks a party anything, and nothing enters the ledger.
+In a simulation both come from the clients' training rows. In a deployment the server knows the rows of each class only
+if it was told before round 1 (`Holdings.class_counts`). Otherwise the metric is the default one, and the constant is
+the best one on the test rows, with a note. Neither asks a party anything, and nothing enters the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Trivial(NamedTuple):
     """The constant model of a run."""
 
     constant: Constant
-    source: str  # the rows that it is the best of: "training rows" or "test rows"
+    source: str  # the rows for which it is the best: "training rows" or "test rows"
 
 
 def metric_of(setup: Setup) -> Metric:
@@ -33,7 +33,7 @@ def metric_of(setup: Setup) -> Metric:
 
 
 def positive_of(setup: Setup) -> int | None:
-    """Return the class of two that figures of one class are about; None for other targets."""
+    """Return the class of two that figures of one class refer to; None for other targets."""
     d = setup.dataset
     return positive_class(
         setup.config.evaluation.positive, d.class_names if d.task == "classes" else (), class_rows(setup), d.name
@@ -41,7 +41,7 @@ def positive_of(setup: Setup) -> int | None:
 
 
 def class_rows(setup: Setup) -> list[float] | None:
-    """Return how many training rows each class has; None without classes, or where the server was not told."""
+    """Return the number of training rows of each class; None without classes, or if the server was not told."""
     if setup.dataset.task != "classes":
         return None
     if not setup.partition.counted:

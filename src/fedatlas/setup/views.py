@@ -88,7 +88,7 @@ def check_kind_of_role(made: ViewAttack, where: str) -> None:
 
 
 def check_role(role: ViewRole, where: str, config: ExperimentConfig, algorithm: Algorithm) -> None:
-    """Raise ConfigError for a role that nobody plays."""
+    """Raise ConfigError for a role that does not exist in this experiment."""
     if role.kind == "server" and algorithm.serverless:
         raise ConfigError(f"{where} = '{role}': no server takes part in '{algorithm.name}'; name a client.")
     if role.kind == "successor" and algorithm.groups is None:
@@ -113,7 +113,7 @@ def check_observed_clients(config: ExperimentConfig, clients: int) -> None:
 
 
 def check_declared_attacks(config: ExperimentConfig, rows: Sequence[int]) -> None:
-    """Raise ConfigError for a declared attack that is meaningless where clients hold so many ``rows`` each."""
+    """Raise ConfigError for a declared attack that is meaningless if clients hold ``rows`` rows each."""
     for made in view_attacks_of(config).values():
         if why := made.refuses_run(config, rows):
             raise ConfigError(why)

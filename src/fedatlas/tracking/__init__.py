@@ -1,1 +1,4 @@
-"""Tools that hear a run round by round: MLflow, TensorBoard, Weights & Biases. None is imported unless ``[tracking]`` names it."""
+"""Tools that follow a run round by round: MLflow, TensorBoard, Weights & Biases.
+
+Imported only if ``[tracking]`` names them.
+"""

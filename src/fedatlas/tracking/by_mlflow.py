@@ -1,4 +1,7 @@
-"""MLflow: a run of an experiment; several seeds are a parent run with a child each. By its client, without global state."""
+"""MLflow: one run per experiment; several seeds are a parent run with one child each.
+
+Uses its client, without global state.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class MlflowRun:
 
 
 def begin(asked: Beginning) -> MlflowRun:
-    """Begin a run, or go on with the one of that id. A server that is gone costs seconds, not minutes."""
+    """Begin a run, or continue the one with that id. An unreachable server costs seconds, not minutes."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     to = asked.how.to or os.environ.get("MLFLOW_TRACKING_URI") or FOLDER

@@ -1,4 +1,4 @@
-"""TensorBoard: a folder of events; those of several seeds lie in the folder of all."""
+"""TensorBoard: a folder of events; those of several seeds are in one common folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TensorboardRun:
         self.writer.flush()
 
     def artefact(self, file: Path) -> None:
-        """Show a record as text; a page stays where it is, as TensorBoard shows none."""
+        """Show a record as text. A page is skipped, as TensorBoard cannot show it."""
         if file.suffix == ".json":
             text = "".join(f"    {line}\n" for line in file.read_text(encoding="utf-8").splitlines())
             self.writer.add_text(file.stem, text, 0)
@@ -38,7 +38,7 @@ class TensorboardRun:
 
 
 def begin(asked: Beginning) -> TensorboardRun:
-    """Open a folder for events. What an earlier process wrote of rounds that are told again is hidden by the reader."""
+    """Open a folder for events. The reader hides an earlier process's events of rounds that are sent again."""
     from torch.utils.tensorboard import SummaryWriter
 
     if asked.before:
@@ -52,7 +52,7 @@ def begin(asked: Beginning) -> TensorboardRun:
 
 
 def unused(folder: Path) -> Path:
-    """Return the folder, or with a number if there is one of that name: two runs in one would be one curve."""
+    """Return the folder, with a number if the name is taken: two runs in one folder would be one curve."""
     found, number = folder, 2
     while found.exists():
         found, number = folder.with_name(f"{folder.name}-{number}"), number + 1

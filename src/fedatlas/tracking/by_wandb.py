@@ -1,4 +1,4 @@
-"""Weights & Biases: a run of a project; several seeds are a group. It is told nothing of machine, code or console."""
+"""Weights & Biases: a run of a project; several seeds are a group. It gets no facts about machine, code or console."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class WandbRun:
 
 
 def begin(asked: Beginning) -> WandbRun:
-    """Begin a run, or go on with the one of that id. ConfigError without a key: the tool itself would wait for one to be typed."""
+    """Begin a run, or continue the one with that id.
+
+    ConfigError without a key, for which the tool would wait at a prompt.
+    """
     import wandb
 
     if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:

@@ -1,4 +1,4 @@
-"""Progress that also tells a tool of tracking. A tool that fails is told no more, with one notice; the run goes on."""
+"""Progress that also informs a tracking tool. A tool that fails gets nothing more, with one notice; the run goes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedatlas.record.run_folder import SUMMARY, RunFolder
 from fedatlas.tracking.told import of_end, of_round, parameters, shows_rows, summary_of
 from fedatlas.tracking.tracker import Beginning, Ended, TrackedRun, Tracker
 
-STATE = "tracking.json"  # in a run's folder: the tool, its id of the run, and the last round that it has heard
+STATE = "tracking.json"  # in a run's folder: the tool, its id of the run, and the last round sent to it
 TRACKERS = {"mlflow": "by_mlflow.MLFLOW", "tensorboard": "by_tensorboard.TENSORBOARD", "wandb": "by_wandb.WANDB"}
 
 
@@ -35,7 +35,7 @@ def tracker(name: str) -> Tracker:
 
 @contextmanager
 def tracked(config: ExperimentConfig, path: Path, progress: Progress) -> Iterator[Progress]:
-    """Yield progress that also tells the tool of ``[tracking]`` about the run in ``path``; the same progress without the table."""
+    """Yield progress that also informs the tool of ``[tracking]`` about the run in ``path``; the same progress without it."""
     if config.tracking is None:
         yield progress
         return
@@ -49,17 +49,17 @@ def tracked(config: ExperimentConfig, path: Path, progress: Progress) -> Iterato
 
 
 class Follower:
-    """Progress of one run, or of all seeds of one, that a tool hears too."""
+    """Progress of one run, or of all its seeds, that a tool follows too."""
 
     def __init__(self, config: ExperimentConfig, how: TrackingConfig, path: Path, inner: Progress) -> None:
         self.config, self.how, self.path, self.inner = config, how, path, inner
         self.run: TrackedRun | None = None
         self.told = -1
-        self.own = False  # whether the rows that come are this run's, not those of one of its seeds
+        self.own = False  # whether the incoming rows are this run's, not those of one of its seeds
         self.lost = False  # whether the tool has failed
 
     def started(self, course: Course) -> None:
-        """Begin at the tool, or go on with the same run there, and tell it the rounds that it missed."""
+        """Begin at the tool, or continue the same run there, and send the rounds that it missed."""
         self.inner.started(course)  # first that of all seeds
         self.own = course.keeper.folder.path == self.path
         if self.run is None:
@@ -69,11 +69,11 @@ class Follower:
                 self._tell(row)
 
     def said(self, notice: str) -> None:
-        """Pass a notice on; tools are told none, since some name columns and clients."""
+        """Pass a notice on. Tools get no notices, because some name columns and clients."""
         self.inner.said(notice)
 
     def row(self, row: RoundRow) -> None:
-        """Pass a row on, and tell its figures."""
+        """Pass a row on, and send its figures."""
         self.inner.row(row)
         self._tell(row)
 
@@ -82,7 +82,7 @@ class Follower:
         return self.inner.beside(name)
 
     def finished(self, folder: Path, summary: RunSummary) -> None:
-        """Tell the final figures, and hand over the summary and the page."""
+        """Send the final figures, the summary and the page."""
         if folder == self.path:
             self._guarded(lambda: self._hand_over(summary))
         self.inner.finished(folder, summary)
@@ -144,7 +144,7 @@ class Follower:
         write_json(self.path / STATE, {"name": self.how.name, "id": self.run.id, "told": self.told})
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do the work unless the tool has failed; whatever it raises ends the tracking, not the run."""
+        """Do the work unless the tool has failed. Any error of the tool ends the tracking, not the run."""
         if self.lost or (isinstance(self.inner, Follower) and self.inner.lost):
             return
         try:
@@ -162,7 +162,7 @@ class Follower:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return what a run's folder holds of its tool; {} for none, and for one that is damaged."""
+    """Return the tracking state in a run's folder; {} if it is missing or damaged."""
     try:
         found: Any = json.loads((path / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

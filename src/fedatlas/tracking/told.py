@@ -1,4 +1,7 @@
-"""What a tool is told of a run: numbers of the whole federation and the settings. No cell, no client's own figure, no name of one."""
+"""Data that a tool gets about a run: settings, and numbers of the whole federation.
+
+It gets no cell, no figure of a single client, and no client's name.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ OF_ALL = (
     "config_hash",
     "versions",
 )
-"""Fields of summary.json that are of the whole federation."""
+"""Fields of summary.json about the whole federation."""
 
 
 def numbers(values: Mapping[str, Any], keys: Iterable[str], before: str = "") -> dict[str, float]:
@@ -65,7 +68,7 @@ def of_end(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def parameters(config: ExperimentConfig) -> dict[str, str]:
-    """Return the settings of an experiment as text by TABLE.KEY; of a file outside this folder only its name."""
+    """Return the settings of an experiment as text by TABLE.KEY. For a file outside this folder it is only its name."""
     plain = config.plain()
     plain.pop("tracking", None)
     return dict(flat(plain))
@@ -86,7 +89,7 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def summary_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is told of summary.json."""
+    """Return the part of summary.json that the tool gets."""
     final = {key: value for key, value in summary.get("final", {}).items() if not isinstance(value, list)}
     told = {key: final[key] for key in ("round", "interval", *QUALITY) if key in final}
     return {**{key: summary[key] for key in OF_ALL if key in summary}, "final": told}

@@ -1,4 +1,4 @@
-"""What a tool for tracking has to do, as a record: begin a run, or go on with one, and hear it."""
+"""The interface of a tracking tool, as a record: begin a run or continue one, and take its figures."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Ended = Literal["finished", "failed", "stopped"]
 
 
 class TrackedRun(Protocol):
-    """A run at a tool. Every method may raise whatever the tool raises."""
+    """A run at a tool. Every method may raise any error of the tool."""
 
-    id: str  # by which the same run is continued
+    id: str  # with which the same run is continued
 
     def parameters(self, values: Mapping[str, str]) -> None: ...
     def figures(self, step: int, values: Mapping[str, float]) -> None: ...
@@ -23,15 +23,15 @@ class TrackedRun(Protocol):
 
 
 class Beginning(NamedTuple):
-    """What a tool has to know to begin a run."""
+    """Facts that a tool needs to begin a run."""
 
     how: TrackingConfig
     path: Path  # the run's folder
     name: str
-    several: bool  # whether it stands for several seeds, which follow as runs of their own
+    several: bool  # whether it covers several seeds, which follow as separate runs
     parent: str = ""  # id of the run of all seeds
-    before: str = ""  # id of the run to go on with
-    told: int = -1  # the last round that it has heard
+    before: str = ""  # id of the run to continue
+    told: int = -1  # the last round sent to it
 
 
 class Tracker(NamedTuple):

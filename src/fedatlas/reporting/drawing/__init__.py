@@ -1,1 +1,1 @@
-"""Pictures as SVG text: charts, their parts and scales, and who holds what."""
+"""Pictures as SVG text: charts, their parts and scales, and partitions."""

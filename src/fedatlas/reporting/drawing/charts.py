@@ -12,14 +12,14 @@ from fedatlas.reporting.drawing.scales import Band, Linear, linear, logarithmic
 from fedatlas.reporting.drawing.svg import Frame, place
 from fedatlas.wording import count, share, tick
 
-MARKED = 150  # points of a line that still get a mark each
-TOLD = 1500  # cells of a shaded table that still say their number
-LEVELS = 12  # of shading, where cells are too many to be told apart
+MARKED = 150  # points of a line that are still marked one by one
+TOLD = 1500  # cells of a shaded table that still show their number
+LEVELS = 12  # of shading, if there are too many cells to tell apart
 PLOT = 190.0  # height of a plot area
 
 
 class Axis(NamedTuple):
-    """The title of an axis, how its values are written, and how its ticks are chosen (`scales.linear`)."""
+    """The title of an axis, the format of its values, and the choice of its ticks (`scales.linear`)."""
 
     title: str
     text: Callable[[float], str] = tick
@@ -29,7 +29,7 @@ class Axis(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A value at a place, what it says, and its interval where it has one."""
+    """A value at a place, its text, and its interval if it has one."""
 
     x: float
     y: float
@@ -42,7 +42,8 @@ class Point(NamedTuple):
 class Series(NamedTuple):
     """Points that belong together.
 
-    ``thin``: in the background, without marks and without a name in the legend; ``hollow``: single marks, not joined and not named.
+    ``thin``: in the background, without marks and without a name in the legend. ``hollow``: single marks, not joined
+    and not named.
     """
 
     label: str
@@ -53,7 +54,7 @@ class Series(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """One value a slot; several `Bars` are stacked."""
+    """One value per slot. Several `Bars` are stacked."""
 
     label: str
     style: int
@@ -62,12 +63,12 @@ class Bars(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The plot area of a picture with its vertical axis: what is common to lines, bars, dots and scatters."""
+    """The plot area of a picture with its vertical axis: the common part of lines, bars, dots and scatters."""
 
     frame: Frame
     up: Linear
     key: str  # the legend
-    heads: Sequence[str] = ()  # names of slots as they are set
+    heads: Sequence[str] = ()  # names of slots as they are drawn
     slanted: bool = False
 
     @property
@@ -76,7 +77,7 @@ class Panel(NamedTuple):
         return Band(len(self.heads), self.frame.left, self.frame.right)
 
     def drawing(self, y: Axis, title: str, label: str, drawn: Iterable[str], across: str = "") -> str:
-        """The whole picture; its horizontal axis is ``across``, or that of the slots."""
+        """Return the whole picture. Its horizontal axis is ``across``, or that of the slots."""
         across = across or svg.band_axis(self.frame, self.band, self.heads, title, slanted=self.slanted)
         axes = svg.y_axis(self.frame, self.up, y.text) + across
         return svg.drawing(self.frame, label, svg.heading(y.title), self.key, axes, *drawn)
@@ -92,7 +93,7 @@ def panel(
     bars: bool = False,
     least: int = 2,
 ) -> Panel:
-    """A plot area of height ``high`` for these values, with a legend of ``least`` entries or more; over slots that have ``names``."""
+    """Return a plot area of height ``high`` for these values, with a legend of at least ``least`` entries; over slots with ``names``."""
     key, top = svg.legend(legend if len(legend) >= least else [], width, 32, bars=bars)
     bottom = top + high
     up = linear(values, bottom, top, zero=y.zero or bars, unit=y.unit)
@@ -100,12 +101,12 @@ def panel(
     if not names:
         return Panel(Frame(width, left, width - 14, top, bottom, 40), up, key)
     heads, slanted, below = _heads(names, (width - 8 - left) / len(names))
-    left = max(left, below - 46) if slanted else left  # a slanted name reaches to the left of its slot
+    left = max(left, below - 46) if slanted else left  # a slanted name extends to the left of its slot
     return Panel(Frame(width, left, width - 8, top, bottom, below), up, key, heads, slanted)
 
 
 def lines(width: int, x: Axis, y: Axis, series: Sequence[Series], label: str) -> str:
-    """Values along a measured axis, a line a series."""
+    """Draw values along a measured axis, one line per series."""
     named = [(s.label, s.style) for s in series if not s.thin and not s.hollow]
     points = [p for s in series for p in s.points]
     made = panel(width, y, (p.y for p in points), named)
@@ -127,7 +128,7 @@ def lines(width: int, x: Axis, y: Axis, series: Sequence[Series], label: str) ->
 
 
 def bars(width: int, names: Sequence[str], title: str, y: Axis, stacks: Sequence[Bars], label: str) -> str:
-    """Amounts, a bar a slot, stacked where there are several kinds."""
+    """Draw amounts, one bar per slot, stacked if there are several kinds."""
     totals = [sum(values) for values in zip(*(s.values for s in stacks), strict=True)]
     made = panel(width, y, totals, [(s.label, s.style) for s in stacks], names=names, bars=True)
     band, up = made.band, made.up
@@ -146,9 +147,9 @@ def bars(width: int, names: Sequence[str], title: str, y: Axis, stacks: Sequence
 
 
 def _heads(names: Sequence[str], step: float) -> tuple[list[str], bool, float]:
-    """The names of slots as they are set: cut, whether they are slanted, and the room they take below the plot.
+    """Return the names of slots as they are drawn: cut, whether they are slanted, and their height below the plot.
 
-    Whole numbers are never slanted: some of them are left out instead.
+    Whole numbers are never slanted. Some of them are left out instead.
     """
     heads = svg.shortened(names, 14)
     widest = max(map(svg.text_width, heads), default=0.0)
@@ -159,7 +160,10 @@ def _heads(names: Sequence[str], step: float) -> tuple[list[str], bool, float]:
 def dots(
     width: int, names: Sequence[str], title: str, y: Axis, series: Sequence[Series], label: str, join: bool = False
 ) -> str:
-    """A few values a slot, side by side, with their intervals; ``join`` links the first two. A point's x is its slot."""
+    """Draw a few values per slot, side by side, with their intervals.
+
+    ``join`` links the first two. A point's x is its slot.
+    """
     roomy = (width - 60) / len(names) >= 5 * len(series)
     ends = [v for s in series for p in s.points for v in ((p.low, p.high) if roomy else ()) if v is not None]
     values = [*(p.y for s in series for p in s.points), *ends]
@@ -189,7 +193,7 @@ def _whisker(x: float, y: Linear, p: Point, style: int) -> str:
 
 
 class Shaded(NamedTuple):
-    """A cell: how strong its colour is (0 to 1, None = empty), what is printed in it, what it says."""
+    """A cell: the strength of its colour (0 to 1, None = empty), its printed text, its tooltip."""
 
     shade: float | None
     text: str = ""
@@ -197,7 +201,7 @@ class Shaded(NamedTuple):
 
 
 def shaded(what: str, n: float, total: float, things: tuple[str, str] = ("row", "rows")) -> Shaded:
-    """A cell that holds ``n`` of ``total``: the larger its share, the stronger its colour."""
+    """Return a cell that holds ``n`` of ``total``. The larger its share, the stronger its colour."""
     part = n / total if total else 0.0
     text = f"{n:.0f}" if n else ""
     return Shaded(max(part, 0.03) if n else 0.0, text, f"{what}: {count(n, *things)} ({share(part)})")
@@ -211,12 +215,15 @@ def heat(
     titles: tuple[str, str],
     label: str,
 ) -> str:
-    """A table of shades; ``titles`` of rows and columns. Cells too many to print are drawn a shade at a time."""
+    """Draw a table of shades; ``titles`` of rows and columns.
+
+    If there are too many cells to print, the cells of a shade are drawn together.
+    """
     letters = 22 if width > 500 else 12
     names = svg.shortened(rows, letters)
     left, right = svg.left_of(names) + 6, width - 6.0  # names have wider letters than numbers
     heads, slanted, below = _heads(columns, (right - left) / len(columns))
-    left = max(left, below - 36) if slanted else left  # a slanted name reaches to the left of its slot
+    left = max(left, below - 36) if slanted else left  # a slanted name extends to the left of its slot
     band = Band(len(columns), left, right)
     high = min(max(band.step, 18.0), 26.0) if len(rows) <= 14 else max(3.0, min(18.0, 360 / len(rows)))
     frame = Frame(width, left, right, 24, 24 + high * len(rows), below)
@@ -276,7 +283,7 @@ def _shades(cells: Sequence[Sequence[Shaded]], across: Band, down: Band) -> str:
 
 
 class Named(NamedTuple):
-    """Points with names beside them; ``join``: a line goes through them."""
+    """Points with names next to them. ``join``: a line goes through them."""
 
     label: str
     style: int
@@ -286,7 +293,7 @@ class Named(NamedTuple):
 
 
 def scatter(width: int, x: Axis, y: Axis, groups: Sequence[Named], label: str) -> str:
-    """Named points over an axis of amounts, on which equal ways are equal factors."""
+    """Draw named points over a logarithmic axis of amounts."""
     points = [p for g in groups for p in g.points]
     made = panel(width, y, (p.y for p in points), [(g.label, g.style) for g in groups if g.points], PLOT + 30, least=1)
     frame, up = made.frame, made.up
@@ -302,7 +309,10 @@ def scatter(width: int, x: Axis, y: Axis, groups: Sequence[Named], label: str) -
 
 
 def _beside(at: tuple[float, float], name: str, frame: Frame, taken: list[tuple[float, float, float, float]]) -> str:
-    """A name where it covers nothing yet: right, left, above or below its point; left out where there is no room."""
+    """Place a name where it covers nothing: right, left, above or below its point.
+
+    It is left out if there is no room.
+    """
     wide = svg.text_width(name)
     for dx, dy in (
         (9, 4),
@@ -332,12 +342,15 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
 
 
 def diagonal(width: int, x: Axis, y: Axis, points: Sequence[Point], label: str) -> str:
-    """Points between 0 and 1 that should lie on the diagonal; the area of a point is its weight."""
+    """Draw points between 0 and 1 that should lie on the diagonal. The area of a point is its weight."""
     return _square(width, x, y, TENTHS, points, label)
 
 
 def power_curve(width: int, names: tuple[str, str], values: Sequence[tuple[float, float]], label: str) -> str:
-    """A curve of shares between 0 and 1, both axes by powers of ten; the diagonal is chance. Points at 0 are left out."""
+    """Draw a curve of shares between 0 and 1, both axes logarithmic.
+
+    The diagonal is chance. Points at 0 are left out.
+    """
     points = [Point(math.log10(x), math.log10(y)) for x, y in values if x > 0 and y > 0]
     lowest = min((min(p.x, p.y) for p in points), default=-1.0)
     ticks = tuple(float(e) for e in range(min(math.floor(lowest), -1), 1))
@@ -348,7 +361,7 @@ def power_curve(width: int, names: tuple[str, str], values: Sequence[tuple[float
 def _square(
     width: int, x: Axis, y: Axis, ticks: tuple[float, ...], points: Sequence[Point], label: str, marked: bool = True
 ) -> str:
-    """A line whose two axes are alike, and the diagonal."""
+    """Draw a line whose two axes are alike, and the diagonal."""
     left = svg.left_of([y.text(v) for v in ticks])
     frame = Frame(width, left, width - 14, 30, 30 + min(width - left - 14, 300.0), 40)
     across = Linear(ticks[0], ticks[-1], left, frame.right, ticks)

@@ -1,7 +1,7 @@
 """The picture of a partition: one stacked bar per client, its classes as segments (S0, figure 1).
 
 Drawn as a self-contained SVG, and as text for a terminal. Colours are never the only sign: segments follow the order of
-the legend, carry the class's number where it fits, and, unless there are thousands, say everything in a tooltip.
+the legend and carry the class's number if it fits. Unless there are thousands, each has a tooltip with all its values.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ MUTED = ("#332288", "#88ccee", "#44aa99", "#117733", "#999933", "#ddcc77", "#cc6
 # Stops of the colour map cividis (Nunez, Anderton, Renslow 2018), for more classes: lightness tells them apart.
 CIVIDIS = ("#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838")
 WIDTH, TOP, HEIGHT, LEFT = 760, 34, 300, 70  # of the figure and its plot area, in SVG units
-DRAWN = 200  # clients that still make a visible bar
-TOLD = 2_000  # segments that still carry a tooltip each
-LISTED = 24  # classes that the legend names one by one
-LINES = 40  # clients that a terminal shows
+DRAWN = 200  # most clients that still make a visible bar
+TOLD = 2_000  # most segments with a tooltip each
+LISTED = 24  # most classes that the legend lists by name
+LINES = 40  # most clients in a terminal
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def draw(partition: Partition, labels: np.ndarray, class_names: Sequence[str], unit: str = "rows") -> str:
-    """Class distribution per client as an SVG document: stacked bars, height = rows.
+    """Draw the class distribution per client as an SVG document: stacked bars, height = rows.
 
-    labels: the training targets; without class names (regression) or without one class a row the bars show sizes only.
-    Above 200 clients every m-th is drawn, and the picture says so.
+    labels: the training targets. Without class names (regression), or without one class per row, the bars show only
+    sizes. Above 200 clients every m-th is drawn, with a note.
     """
     counts, names = _bars(partition, labels, class_names)
     apart = math.ceil(len(counts) / DRAWN)
@@ -58,10 +58,10 @@ def draw(partition: Partition, labels: np.ndarray, class_names: Sequence[str], u
 
 
 def draw_text(partition: Partition, labels: np.ndarray, class_names: Sequence[str]) -> str:
-    """The same for a terminal, a line per client.
+    """Draw the same for a terminal, one line per client.
 
-    Its rows, a block per class (height = share of the client's largest class), its largest class with its share, and
-    the total variation distance of its class mixture to the overall one.
+    A line has its rows, one block per class (height = share of the client's largest class), its largest class with its
+    share, and the total variation distance of its class mixture to the overall one.
     """
     facts = describe(partition, labels, len(class_names))
     sizes, lines = facts["sizes"], []
@@ -110,14 +110,14 @@ def _colour(c: int, classes: int) -> str:
 
 
 def _ink(colour: str) -> str:
-    """Black or white, whichever reads on ``colour`` (WCAG 2 relative luminance; equal contrast near 0.18)."""
+    """Return black or white, the one that is readable on ``colour`` (WCAG 2 relative luminance; equal contrast near 0.18)."""
     part = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in part]
     return "#ffffff" if 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.18 else "#111111"
 
 
 def _ceiling(value: int, steps: Sequence[float] = (1, 2, 3, 4, 6, 8, 10)) -> float:
-    """The smallest number of the form step x 10^m that is not below ``value``."""
+    """Return the smallest number of the form step x 10^m that is not below ``value``."""
     scale = 10.0 ** math.floor(math.log10(max(value, 1)))
     return scale * next(step for step in steps if step * scale >= value)
 
@@ -173,7 +173,7 @@ def _segments(counts: Ints, shown: Ints, names: Sequence[str], tallest: float) -
 
 
 def _legend(names: Sequence[str], top: int) -> tuple[str, int]:
-    """The legend and the y where the figure ends: names in columns, or the ends of the scale for many classes."""
+    """Return the legend and the y where the figure ends: names in columns, or the ends of the scale for many classes."""
     if not names:
         return "", top - 10
     if len(names) > LISTED:

@@ -19,7 +19,7 @@ Pixels = np.ndarray[Any, Any]
 
 
 def png(pixels: Pixels) -> bytes:
-    """A picture as a PNG file: 8 bits a channel, grey or RGB, no filter."""
+    """Return a picture as a PNG file: 8 bits per channel, grey or RGB, no filter."""
     x = np.round(np.clip(np.nan_to_num(pixels), 0, 1) * 255).astype(np.uint8)
     channels, height, width = x.shape
     rows = np.ascontiguousarray(np.moveaxis(x, 0, -1)).reshape(height, width * channels)
@@ -33,7 +33,7 @@ def png(pixels: Pixels) -> bytes:
 
 
 def pairs(width: int, names: tuple[str, str], values: Sequence[tuple[Pixels, Pixels, str]], label: str) -> str:
-    """Pairs of pictures (above, below, text under the pointer) side by side, as many as fit; ``names`` of the two rows."""
+    """Draw pairs of pictures (above, below, tooltip) side by side, as many as fit; ``names`` of the two rows."""
     left = svg.left_of(names) + 4
     fits = values[: max(2, int((width - left) / 46))]
     step = min((width - left - 6) / len(fits), 84.0)

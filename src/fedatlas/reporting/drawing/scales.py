@@ -1,4 +1,4 @@
-"""From values to places on paper."""
+"""Scales: from values to coordinates."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Linear(NamedTuple):
     ticks: tuple[float, ...]
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
+        """Return the place of a value."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
 class Band(NamedTuple):
-    """Equal slots from ``start`` to ``end``, one a category."""
+    """Equal slots from ``start`` to ``end``, one per category."""
 
     slots: int
     start: float
@@ -34,12 +34,12 @@ class Band(NamedTuple):
         return (self.end - self.start) / self.slots
 
     def __call__(self, i: int) -> float:
-        """The middle of slot ``i``."""
+        """Return the middle of slot ``i``."""
         return self.start + (i + 0.5) * self.step
 
 
 def nice_step(span: float, parts: int, *, whole: bool = False) -> float:
-    """The smallest of 1, 2, 2.5, 5 x 10^m that cuts ``span`` into at most ``parts``; ``whole``: 1, 2, 5, 10 ... only."""
+    """Return the smallest of 1, 2, 2.5, 5 x 10^m that cuts ``span`` into at most ``parts``; ``whole``: only 1, 2, 5, 10 ..."""
     rough = max(span / parts, 1.0) if whole else span / parts
     power = 10.0 ** math.floor(math.log10(rough))
     steps = (1.0, 2.0, 5.0, 10.0) if whole else (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -57,10 +57,10 @@ def linear(
     tight: bool = False,
     unit: float = 1.0,
 ) -> Linear:
-    """An axis over the values with round ticks.
+    """Return an axis over the values with round ticks.
 
-    ``zero``: begins at 0; ``whole``: ticks at whole numbers only; ``tight``: ends at the last value instead of at a tick;
-    ``unit``: ticks are round in this unit.
+    ``zero``: begins at 0. ``whole``: ticks only at whole numbers. ``tight``: ends at the last value instead of at a
+    tick. ``unit``: ticks are round in this unit.
     """
     known = [v / unit for v in values]
     low, high = min(known, default=0.0), max(known, default=1.0)
@@ -78,7 +78,7 @@ def linear(
 
 
 def logarithmic(values: Sequence[float], start: float, end: float) -> Linear:
-    """An axis of amounts above 0 on which equal ways are equal factors: it takes log10 of a value; its ticks are round values."""
+    """Return a logarithmic axis of amounts above 0. It takes log10 of a value, and its ticks are round values."""
     low, high = (math.log10(f(values, default=1.0)) for f in (min, max))
     if high - low < 0.3:  # less than a factor of two
         middle = (low + high) / 2

@@ -1,7 +1,7 @@
 """The parts of a drawing: frame, axes, marks, legend, as SVG text whose colours are classes of chart.css.
 
 Series differ by colour, by the shape of their marks and by their dashes, never only by colour. An element with
-``data-tip`` says its numbers under the pointer and to the arrow keys.
+``data-tip`` shows its numbers under the pointer and for the arrow keys.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fedatlas.reporting.drawing.scales import Band, Linear, nice_step
 
 COLOURS = 6
-LETTER = 7.0  # width of a letter of 12 units, on average
+LETTER = 7.0  # average width of a letter in a text of size 12
 MARKS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",  # circle
     "M-3.6 -3.6h7.2v7.2h-7.2z",  # square
@@ -26,38 +26,38 @@ LINE = 18.0  # height of a line of the legend
 
 
 class Frame(NamedTuple):
-    """A drawing and the plot area inside it, SVG units."""
+    """A drawing and the plot area inside it, in SVG units."""
 
     width: float
     left: float
     right: float
     top: float
     bottom: float  # y of the lower end of the plot area
-    below: float  # room under it
+    below: float  # room below it
 
     @property
     def height(self) -> float:
-        """Of the whole drawing."""
+        """Height of the whole drawing."""
         return self.bottom + self.below
 
 
 def place(v: float) -> str:
-    """A coordinate, two decimals at most."""
+    """Return a coordinate with at most two decimals."""
     return f"{v:.2f}".rstrip("0").rstrip(".")
 
 
 def text_width(text: str) -> float:
-    """About how wide a text of 12 units is."""
+    """Return the approximate width of a text of size 12."""
     return LETTER * len(text)
 
 
 def short(text: str, letters: int) -> str:
-    """The text, cut where it is too long."""
+    """Return the text, cut if it is too long."""
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 def shortened(texts: Sequence[str], letters: int) -> list[str]:
-    """The texts, cut where they are too long: their ends, or, where they would then be alike, their beginnings."""
+    """Return the texts, cut if they are too long: at their ends, or at their beginnings if they would then be alike."""
     cut = [short(text, letters) for text in texts]
     if len(set(cut)) == len(set(texts)):
         return cut
@@ -65,7 +65,7 @@ def shortened(texts: Sequence[str], letters: int) -> list[str]:
 
 
 def drawing(frame: Frame, label: str, *parts: str) -> str:
-    """The whole picture as one SVG element."""
+    """Return the whole picture as one SVG element."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {place(frame.width)} {place(frame.height)}" '
         f'width="{place(frame.width)}" height="{place(frame.height)}" role="img" aria-label="{escape(label)}">'
@@ -74,12 +74,12 @@ def drawing(frame: Frame, label: str, *parts: str) -> str:
 
 
 def heading(text: str) -> str:
-    """The title of the vertical axis, across, above it: easier to read than along it."""
+    """Return the title of the vertical axis, written horizontally above it, which is easier to read."""
     return f'<text class="axis" x="2" y="13">{escape(text)}</text>'
 
 
 def y_axis(frame: Frame, scale: Linear, text: Callable[[float], str]) -> str:
-    """Lines across and their values."""
+    """Return horizontal lines and their values."""
     return "".join(
         f'<g class="tick y" data-value="{v!r}" transform="translate(0 {place(scale(v))})">'
         f'<path class="grid" d="M{place(frame.left)} 0H{place(frame.right)}"/>'
@@ -89,7 +89,7 @@ def y_axis(frame: Frame, scale: Linear, text: Callable[[float], str]) -> str:
 
 
 def x_axis(frame: Frame, scale: Linear, text: Callable[[float], str], title: str) -> str:
-    """Ticks below and the title under them."""
+    """Return ticks below and the title under them."""
     ticks = "".join(
         f'<g class="tick x" data-value="{v!r}" transform="translate({place(scale(v))} {place(frame.bottom)})">'
         f'<path class="edge" d="M0 0V4"/><text y="17" text-anchor="middle">{escape(text(v))}</text></g>'
@@ -99,7 +99,7 @@ def x_axis(frame: Frame, scale: Linear, text: Callable[[float], str], title: str
 
 
 def band_axis(frame: Frame, band: Band, names: Sequence[str], title: str, *, slanted: bool = False) -> str:
-    """The names of the slots, as many as fit; of whole numbers, round ones."""
+    """Return the names of the slots, as many as fit; of whole numbers, round ones."""
     room = 14.0 if slanted else max(map(text_width, names), default=0.0) + 6
     every = int(nice_step(room / band.step, 1, whole=True))
     shown = list(range(0, len(names), every))
@@ -125,25 +125,25 @@ def _below(frame: Frame, title: str) -> str:
 
 
 def tip(text: str) -> str:
-    """The text of a mark under the pointer."""
+    """Return the tooltip of a mark."""
     return f' data-tip="{escape(text)}"' if text else ""
 
 
 def mark(x: float, y: float, style: int, said: str = "", size: float = 1.0) -> str:
-    """A point."""
+    """Return a point."""
     scale = "" if size == 1 else f" scale({place(size)})"
     shape = MARKS[style % len(MARKS)]
     return f'<path class="mark s{style % COLOURS}" transform="translate({place(x)} {place(y)}){scale}" d="{shape}"{tip(said)}/>'
 
 
 def ring(x: float, y: float, style: int) -> str:
-    """A hollow mark, larger than the marks of a line in the same colour."""
+    """Return a hollow mark, larger than the marks of a line in the same colour."""
     shape = MARKS[style % len(MARKS)]
     return f'<path class="whisker s{style % COLOURS}" transform="translate({place(x)} {place(y)}) scale(1.8)" d="{shape}"/>'
 
 
 def line(points: Sequence[tuple[float, float]], style: int, *, thin: bool = False) -> str:
-    """A line through points."""
+    """Return a line through points."""
     if len(points) < 2:
         return ""
     path = "M" + "L".join(f"{place(x)} {place(y)}" for x, y in points)
@@ -152,9 +152,10 @@ def line(points: Sequence[tuple[float, float]], style: int, *, thin: bool = Fals
 
 
 def legend(entries: Sequence[tuple[str, int]], width: float, top: float, *, bars: bool = False) -> tuple[str, float]:
-    """Names of series from ``top`` on, in lines as wide as the drawing; and where they end.
+    """Return names of series from ``top`` on, in lines as wide as the drawing, and where they end.
 
-    Where colours come a second time, a piece of the line stands behind each mark: only its dashes tell them apart.
+    If a colour is used twice, a piece of the line is drawn behind each mark, because only its dashes tell the series
+    apart.
     """
     dashed = not bars and any(style >= COLOURS for _, style in entries)
     wide = 30 if dashed else 12
@@ -173,5 +174,5 @@ def legend(entries: Sequence[tuple[str, int]], width: float, top: float, *, bars
 
 
 def left_of(texts: Sequence[str]) -> float:
-    """Room for the values of a vertical axis."""
+    """Return the room for the values of a vertical axis."""
     return max(map(text_width, texts), default=0.0) + 12

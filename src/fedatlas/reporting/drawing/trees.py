@@ -1,4 +1,4 @@
-"""A decision tree as a picture: a box a node, each child below its parent, leaves at the bottom of their branch."""
+"""A decision tree as a picture: one box per node, each child below its parent, leaves at the bottom of their branch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIGH, APART = 30.0, 62.0  # height of a box, distance of two levels
 
 
 class Node(NamedTuple):
-    """A node: what stands in it, what it says, whose it is (a style), its children."""
+    """A node: its text, its tooltip, its owner (a style), its children."""
 
     text: str
     tip: str
@@ -23,7 +23,7 @@ class Node(NamedTuple):
 
 
 def tree(width: int, nodes: Mapping[int, Node], owners: Sequence[tuple[str, int]], label: str) -> str:
-    """The tree whose root is node 0; ``owners``: names and styles of those that own nodes."""
+    """Draw the tree whose root is node 0. ``owners``: names and styles of those that own nodes."""
     key, top = svg.legend(owners, width, 16, bars=True)
     slots = leaves(nodes, 0)
     step = (width - 8) / max(len(slots), 1)
@@ -51,7 +51,7 @@ def tree(width: int, nodes: Mapping[int, Node], owners: Sequence[tuple[str, int]
 
 
 def box(node: Node, x: float, y: float, step: float, slots: int) -> str:
-    """A node's box and text, as wide as its level has room."""
+    """Return a node's box and text, as wide as its level allows."""
     room = step - 4 if node.style is None else min(step * max(slots / 4, 1.6), 190.0)
     text = short(node.text, max(int(room / svg.LETTER), 3))
     wide = min(svg.text_width(text) + 12, max(room, 20.0))
@@ -67,7 +67,7 @@ def box(node: Node, x: float, y: float, step: float, slots: int) -> str:
 
 
 def leaves(nodes: Mapping[int, Node], k: int) -> list[int]:
-    """The leaves under a node, from left to right."""
+    """Return the leaves under a node, from left to right."""
     node = nodes[k]
     if node.left is None or node.right is None:
         return [k]
@@ -77,7 +77,10 @@ def leaves(nodes: Mapping[int, Node], k: int) -> list[int]:
 def settle(
     nodes: Mapping[int, Node], k: int, level: int, slots: Mapping[int, float], at: dict[int, tuple[float, int]]
 ) -> float:
-    """Places a node and all under it: leaves in their slots, others in the middle of their children; its place across."""
+    """Place a node and all below it: leaves in their slots, others in the middle of their children.
+
+    Return its horizontal place.
+    """
     node = nodes[k]
     if node.left is None or node.right is None:
         x = slots[k]
