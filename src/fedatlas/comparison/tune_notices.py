@@ -15,7 +15,7 @@ SURE = 1.96  # standard errors
 
 
 def near_end(keys: Sequence[Searched], values: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each value of the winner that lies near an end of its range."""
+    """Return a sentence for each value of the winner near an end of its range."""
     out = []
     for one in keys:
         if one.ends is None:

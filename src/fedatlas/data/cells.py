@@ -51,7 +51,7 @@ Dates = Mapping[str, str]
 
 
 class Reading(NamedTuple):
-    """How cells and pictures are read."""
+    """The rules and keys for reading cells and pictures."""
 
     rules: int = NEWEST
     thousands: str = ""  # mark between groups of three digits; "" = none

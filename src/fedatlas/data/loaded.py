@@ -36,7 +36,7 @@ class Loaded:
     scale: tuple[float, ...] = ()
     shift: tuple[float, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    train_rows: int = 0  # of the source's training side before any were left out; 0 = as many as train holds
+    train_rows: int = 0  # of the source's training side before any were left out; 0 = those in train
 
     def with_facts(self, **facts: Any) -> Loaded:
         """Return the same with further facts for the record."""
@@ -195,7 +195,7 @@ def to_dataset(name: str, loaded: Loaded) -> Dataset:
 
 
 def check(dataset: Dataset) -> None:
-    """Raise DataError if rows are absent, a value is infinite, or a label lies outside the classes."""
+    """Raise DataError if rows are absent, a value is infinite, or a label is not among the classes."""
     for side, (x, y, *_) in (("training", dataset.train), ("test", dataset.test)):
         if len(y) == 0:
             raise DataError(f"data set '{dataset.name}' has no {side} rows.")

@@ -236,7 +236,7 @@ def spread_names(column: Column) -> list[str]:
 
 
 class TrainedTable(NamedTuple):
-    """How a party's table was read in training, as its part of the model records it."""
+    """The reading of a party's table in training, as its part of the model records it."""
 
     name: str
     id: str

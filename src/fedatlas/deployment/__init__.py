@@ -1,1 +1,1 @@
-"""The same experiment between real processes: the programs of server, node and operator."""
+"""Experiments between real processes: the programs of server, node and operator."""

@@ -31,7 +31,7 @@ AGREEMENT, REQUEST, ANSWER, REFUSAL = "agreement", "request", "answer", "refusal
 
 
 class Line(NamedTuple):
-    """A whole line: its place in the file, its digest and what it says."""
+    """A whole line: its place in the file, its digest and its content."""
 
     place: int  # from 1
     digest: str
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The digest of the last line, which stands for all before it."""
+        """The digest of the last line, which represents all before it."""
         return self.lines[-1].digest if self.lines else FIRST
 
 
@@ -84,7 +84,7 @@ class Audit:
 
 
 def digest_of(text: str) -> str:
-    """SHA-256 of a line without its line feed."""
+    """Return the SHA-256 of a line without its line feed."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

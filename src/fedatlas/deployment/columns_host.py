@@ -24,12 +24,12 @@ from fedatlas.wire.frames import LIMIT
 
 
 def counted(whole: Checked, facts: Sequence[ColumnsFacts]) -> Consortium:
-    """The parties as the server knows them: as many ids and columns as each says, without their names, and no row."""
+    """Return the parties as the server knows them: their numbers of ids and columns, without names, and no rows."""
     return consortium_of(whole, [table_of_counts(name, one) for name, one in zip(whole.parties, facts, strict=True)])
 
 
 def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
-    """A table of which only counts are known."""
+    """Return a table of which only counts are known."""
     ids, without, nothing = facts.rows.train, facts.without_id, np.zeros(0)
     return PartyTable(
         name,
@@ -46,7 +46,7 @@ def table_of_counts(name: str, facts: ColumnsFacts) -> PartyTable:
 
 
 def columns_host(held: Consortium, link: NodesLink) -> StreamsHost:
-    """Return the host of a run whose nodes hold columns; a round that a party fell out of is restarted."""
+    """Return the host of a run whose nodes hold columns. If a party drops out, the round is restarted."""
     sizes = {k: len(one.ids) for k, one in enumerate(held.tables)}
     asked = held.checked.algorithm
     algorithm = bench_of(asked.name, asked.tasks, {}).algorithm

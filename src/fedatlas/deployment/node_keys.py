@@ -25,7 +25,7 @@ SESSIONS = "begun.jsonl"
 
 
 def identities_of(members: Mapping[str, Member], names: tuple[str, ...]) -> dict[int, bytes]:
-    """Public keys of a run's nodes by their numbers. PrivacyError for a node that is not on the list."""
+    """Return the public keys of a run's nodes by number. PrivacyError for a node that is not on the list."""
     for name in names:
         if name not in members or members[name].role != "node" or not members[name].identity:
             raise PrivacyError(f"'{name}' is not a node in this node's members.json.")

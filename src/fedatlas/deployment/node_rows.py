@@ -40,7 +40,7 @@ OF_THE_EXPERIMENT = (
     *("label", "task", "weight", "drop", "categories", "size"),
     *("thousands", "units", "background", "na", "dates"),
 )
-"""Keys of ``[data]`` that the experiment sets. Each node sets where its file lies, its format, and its test rows."""
+"""Keys of ``[data]`` that the experiment sets. Each node sets its file's place and format, and its test rows."""
 
 
 FEW_TEXTS = (
@@ -75,7 +75,7 @@ class RowsFacts(NamedTuple):
     y: Form
     rows: RowCounts = RowCounts()
     weighted: bool = False
-    empty: tuple[str, ...] = ()  # columns of which nothing is told: too few cells are filled
+    empty: tuple[str, ...] = ()  # undisclosed columns: too few cells are filled
 
 
 class NodeRows(NamedTuple):

@@ -52,7 +52,7 @@ from fedatlas.wire.messages import (
 )
 
 CLOSED, ANSWERS = "closed.jsonl", "answers.jsonl"
-BEGUN = -1  # stands for an ask's number: the attempt began
+BEGUN = -1  # replaces an ask's number: the attempt began
 TOLD = 3  # times that a node may be sent a run again during one ask
 REPLY = 4  # a reply may be this many times as long as its request, plus the limit of any message
 LOOK = 0.5  # seconds after which a waiting ask looks for nodes that have been gone too long
@@ -129,7 +129,7 @@ class NodesLink:
 
     @contextlib.contextmanager
     def together(self, *, patient: bool) -> Iterator[None]:
-        """Within this context, all nodes answer an ask, or TooFew is raised.
+        """Raise TooFew within this context unless all nodes answer an ask.
 
         With ``patient`` it also waits for absent nodes.
         """
@@ -189,7 +189,7 @@ class _OpenAsk:
         self.answered: set[int] = set()
         self.lost: dict[int, str] = {}
         self.dropped = ""  # why one node cannot continue a round of several questions
-        if self.place[1] and not self.place[2]:  # an attempt stands in the journal before anybody hears of it
+        if self.place[1] and not self.place[2]:  # an attempt is in the journal before anybody learns of it
             link.closed.close((*self.place[:2], BEGUN), ())
         self.begun: Counter[int] = Counter()  # per node: how often it was sent the run again
         self.known = link.closed.known.get(self.place)  # if repeated: exactly these replies were taken
@@ -272,7 +272,7 @@ class _OpenAsk:
             loss = math.nan if said.work[4] is None else said.work[4]
             reply, work = read_reply(self.requests[k], self.messages[k].digest, said), Work(*said.work[:4], loss)
             why = self.link.check(self.requests[k], reply, work)
-        except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
+        except Exception as error:  # noqa: BLE001  # foreign bytes may lead to any error
             why = f"its reply cannot be read ({first_line(error)})"
         if why:
             self._lose(k, why)

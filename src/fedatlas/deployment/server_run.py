@@ -262,7 +262,7 @@ class InitialAnswers:
         self.totals: list[LearntSum] = [*record(tuple[LearntSum, ...], self.kept["totals"], LEARNT)]
         self.about: RowsFacts | None = None  # facts of the rows of all nodes, once they have answered
         self.judging: list[int] | None = None  # the nodes that judge, if the server does not
-        self.body = b""  # the outcome of round 0, as all nodes are told it
+        self.body = b""  # the outcome of round 0, as sent to all nodes
 
     def keep(self) -> None:
         """Write them to disk."""
@@ -280,7 +280,7 @@ class InitialAnswers:
                 found[name] = read(said[name])
             except (ProtocolError, TransportError) as error:
                 raise _refused(name, str(error)) from None
-            except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
+            except Exception as error:  # noqa: BLE001  # foreign bytes may lead to any error
                 raise _refused(name, f"its answer cannot be read ({first_line(error)})") from None
         return found
 

@@ -70,5 +70,5 @@ def decoded(kind: Any, body: Body) -> Any:
         return record(kind, codec.decode(bytearray(body)), kind.__name__)
     except FedatlasError:
         raise
-    except Exception as error:  # noqa: BLE001  # whatever foreign bytes lead to
+    except Exception as error:  # noqa: BLE001  # foreign bytes may lead to any error
         raise ProtocolError(f"the bytes of a message cannot be read ({first_line(error)}).") from None

@@ -1,4 +1,6 @@
-"""How a file was read when its node sent sums of it.
+"""The readings with which a node made sums of its files.
+
+Another reading of a few cells would reveal them by the difference.
 
 A different reading of a few cells would reveal them by the difference.
 

@@ -150,7 +150,7 @@ class Trainer:
                 yield written(answer)
         except FedatlasError as error:
             yield self._refused(message, str(error), dropped=isinstance(error, Dropped))
-        except Exception:  # noqa: BLE001  # whatever a message leads to ends with it
+        except Exception:  # noqa: BLE001  # no message may end the process
             sys.stderr.write(f"fedatlas: {traceback.format_exc()}")
             yield self._refused(message, "it failed (the node's own log says why)")
 

@@ -57,7 +57,7 @@ class Option(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The same figures in several forms, one shown at a time."""
+    """Several forms of the same figures, one shown at a time."""
 
     id: str
     question: str

@@ -346,7 +346,7 @@ def interval_words(subject: Subject, key: str) -> str:
 
 
 def models_used(subject: Subject) -> str:
-    """Return whose models the clients use, if there is no model of all."""
+    """Return whose models the clients use, if they do not share one."""
     found = subject.summary.get("clusters")
     if not found:
         return "every client uses its own model"

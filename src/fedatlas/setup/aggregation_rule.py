@@ -70,7 +70,7 @@ def check_rule(
     mechanisms: Sequence[Mechanism],
     transform: Transform | None,
 ) -> None:
-    """Raise ConfigError for a rule that the configuration alone rules out."""
+    """Raise ConfigError for a rule that the configuration rules out by itself."""
     if rule is None or rule.name == "mean":
         return
     where = f"aggregation.name = '{rule.name}'"

@@ -150,7 +150,7 @@ class AttackerDraw(NamedTuple):
         if not one.scaled or one.scale is not None:
             return one.scale or 1.0
         if self.neighbours:
-            return float(self.neighbours + 1)  # a neighbour weighs the update as one of so many
+            return float(self.neighbours + 1)  # a neighbour weighs the update as one of these
         mine = {k for k, each in active.items() if each == table}
         units = [unit.members for unit in drawn_round.units if unit.members] or [(k,) for k in drawn_round.cohort]
         uniform = self.config.algorithm.parameters().get("weights") == "uniform"
@@ -169,7 +169,7 @@ def server_rate(config: ExperimentConfig) -> float:
 
 
 def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning]) -> None:
-    """Raise ConfigError for attacks that the configuration alone rules out."""
+    """Raise ConfigError for attacks that the configuration rules out by itself."""
     taken: set[int] = set()
     for one in poisonings:
         where = f"attack.{one.name}"

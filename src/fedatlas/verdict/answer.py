@@ -85,7 +85,7 @@ class Answer(NamedTuple):
     pooled: float | None = None  # the figure of a model of all rows in one place
     alone_over_trivial: Ends | None = None
     pooled_over_trivial: Ends | None = None
-    compared: bool = True  # whether there is a baseline alone to compare with
+    compared: bool = True  # whether there is a baseline ``alone`` to compare with
     swing: float | None = None  # how far the figure swings over the last rounds, if that matters
     swing_of: str = ""  # that figure's name
     cures: Sequence[str] = ()  # remedies

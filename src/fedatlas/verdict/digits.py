@@ -13,12 +13,12 @@ NOTHING = 1e-9  # a value below this share of the largest figure is a rounding e
 
 
 class Digits(NamedTuple):
-    """How figures of one sentence are written."""
+    """The format of the figures of one sentence."""
 
     decimals: int
 
     def number(self, v: float | None) -> str:
-        """0.81111 -> '0.811'; a dash for None."""
+        """Return a number as text: 0.81111 -> '0.811'; a dash for None."""
         if v is None:
             return DASH
         text = f"{abs(v):,.{self.decimals}f}"

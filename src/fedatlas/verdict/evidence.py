@@ -42,7 +42,7 @@ class Shares(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much better one model is than another, and how sure that is."""
+    """The difference between two models' figures, with its uncertainty."""
 
     value: float
     error: float  # standard error

@@ -1,4 +1,4 @@
-"""How sure: what an interval counts, what it excludes, and what would settle the question."""
+"""The certainty of an answer: the unit of its interval, what it excludes, and what would settle the question."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LITTLE = 0.5  # share of the smallest party's ids below which parties reveal how
 
 
 class Look(NamedTuple):
-    """Figures about a party's ids that name none of them."""
+    """Figures about a party's ids, without any id."""
 
     ids: int
     digits: float  # share of those that hold only digits

@@ -1,4 +1,4 @@
-"""Figures of the model on rows outside training, computed by the active party, which alone has labels and margins."""
+"""Figures of the model on rows outside training. Only the active party can compute them: it has labels and margins."""
 
 from __future__ import annotations
 

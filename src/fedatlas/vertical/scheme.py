@@ -34,7 +34,7 @@ class Words(NamedTuple):
     model: str  # product of all rounds, in summary.json
     keeps: str  # what a party keeps, after "A party keeps"
     leaves: str  # what leaves the parties
-    clear: str  # what crossed unprotected, and what it shows: after "This run was in the clear:"
+    clear: str  # unprotected messages and what they show: after "This run was in the clear:"
     learns: Callable[
         [bool], Sequence[LearnsRow]
     ]  # whether labels are hidden -> who learns what, after alignment and split
@@ -101,7 +101,7 @@ def questions(scheme: Scheme, how: How) -> dict[str, Question]:
 
 
 class Rows(NamedTuple):
-    """How an experiment matches and splits its rows."""
+    """The matching and splitting of an experiment's rows."""
 
     matching: align.Align
     parties: int

@@ -35,7 +35,7 @@ class Fields(NamedTuple):
     offset: int  # added to every g
 
     def batches(self, candidates: int) -> list[int]:
-        """Return how many ciphertexts each batch has for so many sums."""
+        """Return how many ciphertexts each batch has for ``candidates`` sums."""
         return [-(-candidates // each) for each in self.each]
 
 
