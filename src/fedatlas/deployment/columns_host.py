@@ -51,7 +51,7 @@ def columns_host(held: Consortium, link: NodesLink) -> StreamsHost:
     asked = held.checked.algorithm
     algorithm = bench_of(asked.name, asked.tasks, {}).algorithm
     host = StreamsHost(link, algorithm, sizes, held.config.seed, whole=_whole)
-    link.most = LIMIT  # ciphertexts of all rows are longer than what asks for them
+    link.most = LIMIT  # ciphertexts of all rows are longer than their request
     host.resumes = "; submit the experiment again to start over"
     return host
 

@@ -22,7 +22,7 @@ from fedatlas.wire.messages import FileName, FinishedModel
 ALSO = (
     "preprocess.json",
     "partition.json",
-)  # of a run of columns the latter, which says of a party no more than all know
+)  # the latter for a run of columns: of a party it tells only what all know
 FILES = {CONFIG, METRICS, *ALSO}
 PRIVATE = ("partition_facts", "judged_on", "per_client", "privacy")
 """Keys of the summary that tell of other nodes."""

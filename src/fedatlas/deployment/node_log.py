@@ -72,7 +72,7 @@ def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dic
         return {"what": what, "left": "columns", **sealed, "rows": len(running.table.ids), "cohort": asks.members}
     how, judging = running.setup.bench.protection, request.what == JUDGE
     if how is not None and request.what in how.phases:
-        return {"what": what, "cohort": asks.members}  # keys and shares, which are of no rows
+        return {"what": what, "cohort": asks.members}  # keys and shares, which hold no rows
     masked = request.word is not None and how is not None and how.protocol is not None
     weighty = {"share": round(asks.share, 4)} if masked and not counts and asks.share > NEARLY else {}
     noise = {} if how is None or how.noising is None else {"epsilon": how.noising.epsilon or "infinite"}

@@ -46,7 +46,7 @@ class NodeState:
         self._load()
         self.broken = (
             self.place if self.replies else None
-        )  # the attempt that another process had begun: its keys went with it
+        )  # the attempt that an earlier process began, whose keys are gone
 
     def _load(self) -> None:
         if (self.folder / "state.bin").exists():

@@ -117,10 +117,8 @@ class NodesLink:
         self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that some node has not acknowledged: who counted
         self.acknowledged: dict[int, int] = {}  # client -> the last round that it reported as landed
         self.check: Callable[[Request, Reply, Work], str] = lambda request, reply, work: unlikely(reply, work)
-        self.whole = self.patient = (
-            False  # whether an ask needs all nodes, and waits for those that are gone (`together`)
-        )
-        self.most = 0  # bytes of a reply, where they do not follow from those of its request
+        self.whole = self.patient = False  # whether an ask needs all nodes, and waits for absent ones (`together`)
+        self.most = 0  # bytes of a reply, if they do not follow from those of its request
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
         """Yield replies as they come, except from a node that is lost, refuses, or sends an unusable reply."""

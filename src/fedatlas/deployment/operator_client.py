@@ -85,7 +85,7 @@ def signed_submission(
 
     Each call names a new run.
     """
-    from fedatlas.config import read  # with torch, which the other commands do without
+    from fedatlas.config import read  # imports torch, which the other commands do without
     from fedatlas.deployment.refusals import deployable, initial_of, with_values
     from fedatlas.setup.columns_method import of_columns
 

@@ -46,7 +46,7 @@ class ReplyForms:
         asked = request._replace(client=0, budget=budget)
         try:
             (answer,) = self.party.answer([asked])
-        except Exception:  # noqa: BLE001  # two rows of zeros may be too few for an honest question: then types alone are checked
+        except Exception:  # noqa: BLE001  # two rows of zeros may be too few for an honest question: then only types are checked
             return None
         return None if answer.lost else answer.reply.update
 

@@ -185,7 +185,7 @@ def planned(
     Without names there is one node for each natural owner, to be counted later. ConfigError for an experiment that
     cannot be deployed, before any process starts.
     """
-    from fedatlas.config import read  # with torch, which submitting needs as well
+    from fedatlas.config import read  # imports torch, which submitting needs as well
     from fedatlas.deployment.refusals import deployable, with_values
     from fedatlas.deployment.trial_rows import NATURAL, of_nodes, site
 

@@ -172,7 +172,7 @@ def from_rows(config: ExperimentConfig, dataset: Dataset) -> str:
     return "mean and deviation of the target" if numbers and not reads_units(config, dataset) else ""
 
 
-# ---------------------------------------------------------------------- what is said
+# ---------------------------------------------------------------------- notices
 
 
 LOPSIDED = (

@@ -28,7 +28,7 @@ class PartyVerdict(NamedTuple):
     test_rows: int
     fate: Fate
     gain: Ends | None = None  # over training alone; None if its test rows are too few
-    together: float | None = None  # the figure of the model together on these rows, also where they are too few
+    together: float | None = None  # the figure of the model together on these rows, even if they are too few
     alone: float | None = None
     alone_always: str | None = None  # the only class that its model alone answers, if its rows hold no other
     train_rows: int | None = None  # None if it is not told

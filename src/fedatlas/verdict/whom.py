@@ -165,5 +165,5 @@ def _cure(found: Answer, few: Sequence[PartyVerdict]) -> str:
     said = "; ".join(out)
     everybody = said.startswith(
         f"all {count(len(found.parties), found.asked.party)}"
-    )  # else a key, or a name as it is written
+    )  # else a key, or a name in its spelling
     return f" {capital(said) if everybody else said}."

@@ -37,9 +37,7 @@ class Columns(NamedTuple):
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
     row_order: Literal["seed", "secret"] = "seed"  # source of the key of the rows' order
-    rules: int = (
-        2  # number of the rules by which tables are read; by the first a value that training never lacked goes left
-    )
+    rules: int = 2  # rules for reading tables; by the first, a value that training never lacked goes left
 
 
 class PartyLeft(ProtocolError):

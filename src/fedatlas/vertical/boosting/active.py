@@ -131,7 +131,7 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
         sums = {data.party: own, **{k: _possible(one[v], whole, data.parties[k], how) for k, one in sums_of.items()}}
         best = gains.chosen({k: gains.gains(left, whole, now["fixed"], how) for k, left in sums.items()})
         if best is not None:
-            counts = sums[best.party][best.ties, 2]  # candidates that gain as much may divide otherwise
+            counts = sums[best.party][best.ties, 2]  # candidates with equal gain may divide the rows differently
             choices[v] = (best, counts.max(), whole[2] - counts.min())
     now, told, after = _own_splits(data, state, now, choices)
     now = {**now, "open": _next(how, choices)}
