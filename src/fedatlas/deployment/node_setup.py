@@ -113,7 +113,7 @@ def learnt(summary: Summary, total: LearntSum | None) -> Learnt:
 
 
 class _Due(Exception):
-    """Carries the question that comes next."""
+    """Carrier of the question that comes next."""
 
     def __init__(self, summary: Summary, message: Message) -> None:
         self.question = summary, message

@@ -22,7 +22,7 @@ STEP = 0.25  # seconds after which a waiting call checks whether the run must en
 
 
 class Nodes:
-    """Handles the events of the streams, in one thread."""
+    """Handler of the events of the streams, in one thread."""
 
     def __init__(self, listener: Listener, stop: Stop = lambda: None) -> None:
         self.listener, self.stop = listener, stop

@@ -129,7 +129,7 @@ class NodesLink:
     def together(self, *, patient: bool) -> Iterator[None]:
         """Raise TooFew within this context unless all nodes answer an ask.
 
-        With ``patient`` it also waits for absent nodes.
+        With ``patient``, an ask also waits for absent nodes.
         """
         self.whole, self.patient = True, patient
         try:

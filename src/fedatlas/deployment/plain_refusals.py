@@ -1,7 +1,7 @@
-"""Refusals of a deployed run that follow from the plain values of an experiment. No heavy import is needed for them.
+"""Refusals of a deployed run that follow from the plain values of an experiment.
 
-So they take well under a second. The full check (`deployment.refusals`) calls the same function. It looks names up in
-the registries. Here a shipped list is used.
+They need no heavy import, so they take well under a second. The full check (`deployment.refusals`) calls the same
+function. It looks names up in the registries. Here a shipped list is used.
 """
 
 from __future__ import annotations

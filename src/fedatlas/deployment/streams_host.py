@@ -101,8 +101,8 @@ class StreamsHost(Host):
 
         Who counts in the round does not depend on it.
 
-        If the server sees only sums, either all nodes judge or none. Otherwise NotJudged is raised, as it is if
-        ``read`` raises it, and no node is asked again in this round. A refusal before round 1 ends the run.
+        If the server sees only sums, all nodes must judge, or NotJudged is raised. The same holds if ``read`` raises
+        it. Then no node is asked again in this round. A refusal before round 1 ends the run.
         """
         number, ask = self.server.now.start.round, Ask(tuple(to), JUDGE, dict.fromkeys(to, message), "sum")
         if number == self.unjudged:

@@ -186,7 +186,7 @@ class Search:
     def _few(self, left: Any, free: Any, sizes: Any, budget: int) -> bool:
         """Search one group after another.
 
-        ``left``: rest of each group. ``free`` (groups, ways): ways to change the rests still.
+        ``left``: rest of each group. ``free`` (groups, ways): ways in which the rests can still be changed.
         """
         self.patience -= len(left) + 50
         if self.patience < 0:
