@@ -45,8 +45,8 @@ class PictureForm(NamedTuple):
 def load_pictures(folder: Path, size: int) -> Loaded:
     """Load ``folder/class/*.png`` (or ``folder/train/class/...`` and ``folder/test/class/...``), resized to size x size.
 
-    Colour if any picture has colours, else grey; uint8, divided by 255 for the model. If any grey picture has 16 bits,
-    all are float32, divided by 65535.
+    Colour if any picture has colours, else grey; uint8, divided by 255 for the model. If all are grey and any has 16
+    bits, all are float32, divided by 65535.
     """
     sides = (folder / "train").is_dir() and (folder / "test").is_dir()
     roots = [folder / side for side in SIDES] if sides else [folder]

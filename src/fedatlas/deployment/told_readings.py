@@ -2,8 +2,6 @@
 
 Another reading of a few cells would reveal them by the difference.
 
-A different reading of a few cells would reveal them by the difference.
-
 ``data.units = ["432"]`` turns the cells that begin with it into other numbers. So before sums of a reading leave, the
 file is also read as in earlier runs. If a number differs, the sums are refused. Cells that are text or missing in one
 of the readings are not compared.

@@ -32,7 +32,7 @@ def from_flower(
     The partitioner sees a table with the columns ``row``, ``label`` (if a row has one) and ``client`` (its natural
     owner, if any), in seeded random order, as ``FederatedDataset`` shuffles by default. Keys that the user does not set
     follow the experiment: ``num_partitions`` is the number of clients, ``partition_by`` is ``label`` (``client`` for
-    natural ids), ``seed`` comes from the experiment's. clients = 0 takes all that it makes.
+    natural ids), ``seed`` is derived from the experiment's. clients = 0 takes all clients that it makes.
     """
     kind = partitioner_of(name)
     keys = _keys(name, kind, params, clients, seed)
