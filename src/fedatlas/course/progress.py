@@ -61,7 +61,7 @@ class Run(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """Should we federate, with which scheme, at which cost, for whom, how sure; "" if a run has no answer."""
+        """The answer: should we federate, with which scheme, at which cost, for whom, how sure; "" if a run has no answer."""
         return str(self.summary.get("answer", {}).get("text", ""))
 
 

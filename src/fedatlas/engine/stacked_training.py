@@ -46,7 +46,8 @@ def train_together(
 
     Clients do not wait for each other's epochs. Each tick gives every unfinished client one batch. Next batches of one common
     size are taken as they are. Otherwise each client gets a whole one (of ``usual`` rows, or of the largest size), after the others
-    before it have been done one by one. A client's bits depend on its stack (where a row falls in the processor's vectors), so a stack must be run whole.
+    before it have been done one by one. A client's bits depend on its stack, since they depend on where a row falls in the
+    processor's vectors. A stack must therefore be run whole.
     """
     training = _Stack(programs, alone, members, usual if usual in programs else max(programs))
     while training.rows:
