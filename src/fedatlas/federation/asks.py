@@ -108,7 +108,7 @@ class Tally:
     """How often each party has been asked each form in one attempt at a round. ``clients``: of the federation."""
 
     def __init__(self, clients: int, layers: int | None = None) -> None:
-        self.clients, self.layers = clients, layers  # hidden layers of the network; None where they are not known
+        self.clients, self.layers = clients, layers  # hidden layers of the network; None if unknown
         self.times: Counter[tuple[int, Form]] = Counter()
 
     def once_more(self, party: int, form: Form) -> bool:

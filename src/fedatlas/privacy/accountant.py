@@ -11,7 +11,7 @@ Laplace and Gaussian            Laplace's as the worst mechanism of its epsilon,
 without noise                   infinity
 ==============================  =============================================================================================
 
-Where the noise is so small that a loss distribution does not fit on a grid, sampling is ignored. The closed form of the
+If the noise is so small that a loss distribution does not fit on a grid, sampling is ignored. The closed form of the
 same releases without sampling is never smaller and is called an upper bound (a sampled release is a mixture, and divergences
 are convex). Releases about named clients cost only these clients; the stated epsilon is that of the client that paid most.
 Sampling counts only where neighbours differ by adding or removing a unit. Drawing exactly n of N is not Poisson sampling
