@@ -37,7 +37,7 @@ Answered = tuple[Update, State, Any]
 
 
 class Batch(NamedTuple):
-    """Rows of one local step. ``extra``: what the module needs besides parameters: buffers and dropout masks."""
+    """Rows of one local step. ``extra``: the module's inputs besides parameters, which are buffers and dropout masks."""
 
     x: Tensor
     y: Tensor
@@ -202,7 +202,7 @@ class Task(NamedTuple):
     passes: Passes = Passes()
     sealing: Sealing = Sealing()
     reshapes: bool = False  # its tensors change shape between rounds: only a long job gets a step program
-    tells_labels: bool = False  # its answer says how many rows of each class the party holds
+    tells_labels: bool = False  # its answer reveals how many rows of each class the party holds
 
 
 class Question(NamedTuple):
@@ -292,7 +292,7 @@ class Ask(NamedTuple):
     weights: Callable[[tuple[int, ...]], Weights] | None = None
     budgets: Mapping[int, Budget] = {}
     mixing: Callable[[tuple[int, ...]], Mixing] | None = None  # with "neighbours"
-    architectures: Mapping[int, str] = {}  # party -> the architecture it works with, if it is the server's, not its own
+    architectures: Mapping[int, str] = {}  # party -> the architecture it works with, if the server chooses it
     route: Route = Route()
     words: Mapping[int, Mapping[str, Any]] = {}  # party -> further information with which it seals a protected update
 
@@ -418,16 +418,16 @@ class Algorithm(NamedTuple):
     # In a chain, if clients send more than their model: (the other parts that were received, the client's own update) ->
     # the parts that it passes on.
     hand_on: Callable[[Update, Update], Update] | None = None
-    asks: Asks | None = None  # what its set-up and its rounds ask; None: `grammar` derives it
+    asks: Asks | None = None  # asks of its set-up and its rounds; None: `grammar` derives them
 
     @property
     def grammar(self) -> Asks | None:
-        """What it asks: without a word, one training a round for a mean. None for rounds of its own that say nothing."""
+        """The asks of the algorithm; by default one training per round for a mean. None for custom rounds that declare nothing."""
         plain = self.rounds is None and self.prepare is None and "train" in self.tasks
         return Asks((Form("train", broadcast=True),)) if self.asks is None and plain else self.asks
 
     def tells_labels(self, what: str) -> bool:
-        """Return whether the answer to a task says how many rows of each class a party holds."""
+        """Return whether the answer to a task reveals how many rows of each class a party holds."""
         return what in self.tasks and self.tasks[what].tells_labels
 
     def training(self, what: str = "train") -> Task:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Experiment(NamedTuple):
-    """A configuration, and optionally a custom network, with whose weights every run begins.
+    """A configuration, and optionally a custom network whose weights every run begins with.
 
     The network replaces ``[model]``, of which only ``loss`` and ``bn`` still apply.
     ``Experiment.of(rounds=5, algorithm={"name": "fedprox", "mu": 0.1})`` or ``Experiment.read("FILE.toml", "local.lr=0.01")``.
@@ -54,7 +54,7 @@ class Experiment(NamedTuple):
 
     config: ExperimentConfig
     module: nn.Module | None = None
-    held: tuple[Held, ...] = ()  # keeps rows that were handed over until a run has them
+    held: tuple[Held, ...] = ()  # keeps given rows until a run has them
 
     def __repr__(self) -> str:
         return experiment_text(self.config)
@@ -66,10 +66,10 @@ class Experiment(NamedTuple):
     def of(cls, module: nn.Module | None = None, **tables: Any) -> Experiment:
         """Make an experiment from tables as keyword arguments; keys that are left out have their defaults.
 
-        The name alone may stand for a table that names a component: ``model="logistic"`` is ``model={"name": "logistic"}``.
+        A name may replace a table that names a component: ``model="logistic"`` is ``model={"name": "logistic"}``.
         ``data`` may be rows: a DataFrame, arrays ``(x, y)`` or ``(x, y, owner)``, a mapping with ``x_train`` and ``y_train``,
         a torch Dataset or a Hugging Face data set. The keys of ``[data]``, such as ``label``, are then keyword arguments, and
-        ``test`` may be rows, too. Known owners are the clients, unless ``partition`` is given.
+        ``test`` may also be rows. Known owners are the clients, unless ``partition`` is given.
         """
         if isinstance(module, Mapping):
             raise ConfigError(
@@ -93,7 +93,7 @@ class Experiment(NamedTuple):
 
 
 def rows_in(tables: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Held, ...]]:
-    """Return tables in which rows given as ``data`` are named by their content, and what keeps these rows."""
+    """Return tables in which rows given as ``data`` are named by their content, and the values that keep these rows."""
     if not is_rows(tables.get("data")):
         return dict(tables), ()
     tops = ExperimentConfig.model_fields
@@ -119,7 +119,7 @@ def run(
 
     ``baselines``: also train each client alone and all data pooled, for the table of gains; by default only if that is
     cheap. ``price``: also run the same without ``[[privacy]]``, to measure what protection costs. ``progress``: True shows
-    the course, False nothing; by default one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate
+    the progress, False nothing; by default one line in a notebook, nothing elsewhere. With ``seeds``, every seed has a separate
     folder in ``out``. ``observers`` see the messages between server and parties (`fedatlas.federation.link.Observer`), for every
     seed but not for baselines; they change no result.
     """
@@ -133,7 +133,7 @@ def run(
         with RunFolder(path).claimed():
             if whole.config.seeds is None:
                 return RunResult(*carry_out(whole, path, "new", more, progress, observers))
-            fixed, _ = apply_fixes(given.config, whole.algorithm)  # config.toml names every key, also those it fixes
+            fixed, _ = apply_fixes(given.config, whole.algorithm)  # config.toml names every key, including fixed ones
             folder = RunFolder.create(path, fixed, more.options)
             try:
                 return RunResult(*run_seeds(whole, path, more, progress, observers))
@@ -225,7 +225,7 @@ def remember(path: Path, baselines: bool | None, price: bool = False) -> tuple[b
 def new_folder(config: ExperimentConfig) -> Path:
     """Make and return an empty folder under ``runs/``, named by data, algorithm and time.
 
-    It is made at once, so that no other run takes the same name.
+    It is created at once, so that no other run takes the same name.
     """
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{config.data.name}-{config.algorithm.name}-{stamp}"
@@ -254,9 +254,9 @@ def dry_run(
     baselines: bool | None = None,
     all_columns: bool = False,
 ) -> dict[str, Any]:
-    """Preview a run: who would hold what, how many bytes would be sent and about how long it would take.
+    """Preview a run: who would hold which rows, how many bytes would be sent and about how long it would take.
 
-    Raises every refusal that the run would. Trains nothing. ``all_columns``: name every column of a table that was read.
+    Raises every refusal of the run. Trains nothing. ``all_columns``: name every column of a table that was read.
     """
     from fedatlas.data.reading import all_named
     from fedatlas.runs import preview
@@ -266,7 +266,7 @@ def dry_run(
 
 
 def partition(experiment: Experiment | ExperimentConfig | None = None, out: str | Path | None = None) -> Shown:
-    """Return who would hold what: row indices and figures of each client, and a text; ``out``: also draw it as SVG."""
+    """Return who would hold which rows: row indices and figures of each client, and a text. ``out``: also draw it as SVG."""
     from fedatlas.runs import preview
 
     return preview.partition_of(_checked(experiment), None if out is None else Path(out))
@@ -300,9 +300,9 @@ def predict(
 
 
 def load(path: str | Path, module: nn.Module | None = None) -> LoadedRun:
-    """Read a finished run: model, configuration and rows, and what a run in Python has: ``answer``, ``plot``, ``estimator``.
+    """Read a finished run: its model, configuration and rows, with the methods of a run in Python: ``answer``, ``plot``, ``estimator``.
 
-    ``module``: the network of a run with a custom one. Of several seeds, one is read, such as ``load("RUN/seed-1")``;
+    ``module``: the network of a run with a custom one. Of several seeds, one is read, such as ``load("RUN/seed-1")``.
     `resume` of a finished folder trains nothing and returns all of them.
     """
     return LoadedRun(*finished_run.load(path, module))
@@ -311,7 +311,7 @@ def load(path: str | Path, module: nn.Module | None = None) -> LoadedRun:
 def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Match the rows of an experiment's parties privately, and return how many they have in common.
 
-    ``dry_run``: only estimate what that would take.
+    ``dry_run``: only estimate the effort.
     """
     from fedatlas.runs import alignment
 

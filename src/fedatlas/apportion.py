@@ -11,7 +11,7 @@ _NEARLY = 1e-9  # a quota this little below an integer counts as that integer: 0
 def largest_remainder(quotas: NDArray[np.floating], total: int) -> NDArray[np.int64]:
     """Round ``quotas`` (n,) to integers that sum to ``total``, which must be at least the sum of their floors.
 
-    What flooring loses goes to the largest fractional parts, one each; ties go to the lower index.
+    The remainder after flooring goes to the largest fractional parts, one each; ties go to the lower index.
     """
     whole: NDArray[np.int64] = np.floor(quotas + _NEARLY).astype(np.int64)
     whole[np.argsort(whole - quotas, kind="stable")[: total - int(whole.sum())]] += 1

@@ -143,7 +143,7 @@ def run(
 def _refuse_together(
     resume: Path | None, path: Path | None, dry_run: bool, out: Path | None, every: bool, price: bool
 ) -> None:
-    """ConfigError for options of `run` that do not go together."""
+    """Raise ConfigError for options of `run` that exclude each other."""
     if resume is not None and path is not None:
         raise ConfigError("--resume uses the configuration of the run it continues: give no file with it.")
     if resume is not None and (dry_run or out is not None):
@@ -159,7 +159,7 @@ def _refuse_together(
 
 
 def _ended(done: Any, as_json: bool, quiet: bool) -> None:
-    """Print the summary of a run if that is wanted, else the answer where no progress showed it.
+    """Print the summary of a run if requested, else the answer if no progress showed it.
 
     Exit code 1 if an attack that the run declares could not be carried out.
     """
@@ -173,7 +173,7 @@ def _ended(done: Any, as_json: bool, quiet: bool) -> None:
 
 @app.command()
 def watch(run: Annotated[Path, Argument(help="Folder of a run, of several seeds, or of a comparison.")]) -> None:
-    """Follow a run that another process runs, live, until it ends; of a finished one, show the figures."""
+    """Follow a run in another process, live, until it ends. For a finished run, show the figures."""
     from fedatlas.watching import watch as watch_
 
     watch_(run)
@@ -309,10 +309,10 @@ def reproduce(
 
 
 def main() -> None:
-    """Run the command line; turn every error into one sentence and an exit code."""
+    """Run the command line. Turn every error into one sentence and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf-"):
-            stream.reconfigure(errors="replace")  # a terminal without some letter gets a question mark
+            stream.reconfigure(errors="replace")  # a letter that the terminal lacks becomes a question mark
     signal.signal(signal.SIGTERM, _terminate)
     code: Any = None
     try:

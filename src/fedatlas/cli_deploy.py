@@ -34,7 +34,7 @@ def dated(text: str) -> None:
 
 
 def names_of(text: str) -> list[str]:
-    """Split a text at commas into names; ConfigError where one of them is empty."""
+    """Split a text at commas into names. ConfigError if one of them is empty."""
     names = [part.strip() for part in text.split(",")] if text.strip() else []
     if "" in names:
         raise ConfigError(
@@ -245,7 +245,7 @@ def audit(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Verify a node's audit log, show it, and say what has left this site. Exit code 1 where it was altered."""
+    """Verify a node's audit log, show it, and list what has left this site. Exit code 1 if it was altered."""
     from fedatlas.deployment import audit as log
 
     found = log.verified(bundle, known)

@@ -71,7 +71,7 @@ def study(
 
 
 def _analysis_hint(file: Path, out: Path | None, table: Path | None) -> str:
-    """Return the command that answers from the runs that are there."""
+    """Return the command that answers from the finished runs."""
     options = [f" {name} {path}" for name, path in (("--out", out), ("--table", table)) if path is not None]
     return f"The answer from these runs: fedatlas study {file}{''.join(options)} --analyse"
 

@@ -26,7 +26,7 @@ def component_names(incomplete: str) -> list[str]:
 
 
 def component_words(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete ``algorithm.name=fed`` for a shell; bash passes the key, the sign and the value as words of their own."""
+    """Complete ``algorithm.name=fed`` for a shell; bash passes the key, the sign and the value as separate words."""
     key, sign, value = incomplete.rpartition("=")
     before = [*(ctx.params.get("arguments") or ())]
     if not sign and before[-1:] == ["="]:
@@ -71,7 +71,7 @@ def spelled(arguments: list[str] | None, plugin: list[Path] | None = None) -> tu
 
 
 def spelled_several(arguments: list[str] | None, plugin: list[Path] | None) -> tuple[Path | None, list[str]]:
-    """As `spelled`, of keys with several values. Whether a key belongs to each of several components is left to the full check."""
+    """Split arguments as `spelled` does, for keys with several values. Only the full check matches keys to several components."""
     path, words = split(arguments)
     named = [word for word in words if "," in word and word.partition("=")[0].strip().endswith(".name")]
     if not plugin and named:
@@ -82,7 +82,7 @@ def spelled_several(arguments: list[str] | None, plugin: list[Path] | None) -> t
 
 
 def check_names(words: list[str]) -> None:
-    """Raise one ConfigError for all names in ``table.name=a,b`` that nothing has; tables and quoted names are left to the full check."""
+    """Raise one ConfigError for all unknown names in ``table.name=a,b``. The full check handles tables and quoted names."""
     wrong = []
     for word in words:
         key, _, raw = word.partition("=")
@@ -126,7 +126,7 @@ def noticing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Say how to continue if the user interrupts the block."""
+    """Print how to continue if the user interrupts the block."""
     try:
         yield
     except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
     FedatlasError
     ├── ConfigError       the experiment asks for something unknown, impossible or unsound
-    │   └── ValueMistake  a value in the file is wrong, whatever else the file says
+    │   └── ValueMistake  a value in the file is wrong, regardless of the rest of the file
     ├── DataError         the data cannot be used as they are
     ├── ProtocolError     a party, or a worker acting as one, broke the rules of a round
     ├── PrivacyError      a privacy mechanism would not keep its promise
@@ -32,7 +32,7 @@ class ConfigError(FedatlasError):
 
 
 class ValueMistake(ConfigError):
-    """A value in the file is of a wrong type or outside its bounds, whatever else the file says."""
+    """A value in the file is of a wrong type or outside its bounds, regardless of the rest of the file."""
 
 
 class DataError(FedatlasError):
@@ -89,12 +89,12 @@ def first_line(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Return the type of an exception and the first line of what it says."""
+    """Return the type of an exception and the first line of its message."""
     return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
 
 
 def raised(error: BaseException) -> str:
-    """Return, as part of a sentence, an exception of a user's own code and the line of it in which it was raised."""
+    """Return, as part of a sentence, an exception from a user's code and the line in which it was raised."""
     frame = own_frame(error)
     return f"{named(error)} ({frame.filename}, line {frame.lineno}: {frame.line})" if frame else named(error)
 
@@ -120,13 +120,13 @@ def lacks_memory(error: BaseException) -> bool:
 _LIBRARIES = (Path(__file__).parent, *{Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
 
 SHORT = 2  # names of at most this many letters are not completed
-MANY = 20  # names, above which only the nearest are told
+MANY = 20  # with more names, only the nearest are listed
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], table: str = "") -> ConfigError:
-    """Return the error for an unknown name; it suggests the nearest known name, or lists all, or the nearest of many.
+    """Return the error for an unknown name. It suggests the nearest known name, or lists all, or the nearest of many.
 
-    ``table``: text before each name where it is told, such as ``"local."``.
+    ``table``: text before each listed name, such as ``"local."``.
     """
     names = sorted(set(known), key=lambda each: (edits(name.lower(), each.lower()), each))
     if near := nearest(name, names):
@@ -139,7 +139,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], table: str = "") ->
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that ``name`` is the beginning of, else the one with the fewest typing errors, or "".
+    """Return the known name that begins with ``name``, else the one with the fewest typing errors, or "".
 
     Two names are near if at most half of the letters differ.
     """
@@ -151,7 +151,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def edits(one: str, other: str) -> int:
-    """Return how many letters must be put in, left out, replaced or swapped with their neighbour to get from one text to the other."""
+    """Return the edit distance of two texts: letters inserted, left out, replaced or swapped with their neighbour."""
     before, above, row = list[int](), list[int](), list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         before, above, row = above, row, [i]

@@ -1,4 +1,4 @@
-"""Federations as scikit-learn estimators. They hold the trained model; no folder stays behind."""
+"""Federations as scikit-learn estimators. They hold the trained model and leave no folder behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
 from fedatlas.setup.refusals import checked
 
-JUDGED = 50  # rows that stand in for a test set, which every run has; nothing is made of their figures
+JUDGED = 50  # rows used as the test set that every run needs; their figures are not used
 ONLY_TRAIN = More(attacks=False, report=False, intervals=False)
 
 
@@ -66,7 +66,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _checked(self, X: Any, y: Any = None) -> Any:
-        """Return rows as a DataFrame, with the target if ``y`` is given, after scikit-learn's own checks."""
+        """Return rows as a DataFrame, with the target if ``y`` is given, after the checks of scikit-learn."""
         finite = "allow-nan" if self.missing == "median" else True
         if isinstance(X, pd.DataFrame) and not all(map(pd.api.types.is_numeric_dtype, X.dtypes)):
             validate_data(self, X, reset=y is not None, skip_check_array=True)
@@ -125,7 +125,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = int(done.summary["rounds"])
 
     def _tables(self) -> dict[str, Any]:
-        """Return the tables of an experiment that the parameters mean."""
+        """Return the tables of an experiment that the parameters define."""
         once = max(self.rounds, 1)
         local = {key: getattr(self, key) for key in ("epochs", "batch_size", "lr", "momentum", "weight_decay")}
         return {
@@ -141,14 +141,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
-    """A classifier that several owners of rows train together; simulated here.
+    """A classifier trained jointly by several owners of rows; simulated here.
 
     ``fit(X, y, groups=owner)`` makes each owner a client; without owners the rows are dealt to ``clients`` at random. In cross
-    validation owners are ``params={"groups": owner}``, since ``groups=`` there is for the splitter alone. X is an array or a
-    DataFrame, whose columns of texts are categories. Numbers are standardised over all clients.
+    validation, give owners as ``params={"groups": owner}``, since ``groups=`` there is only for the splitter. X is an array or a
+    DataFrame, whose text columns are categories. Numbers are standardised over all clients.
 
     algorithm, model: a name, or a mapping with the name and its keys, such as ``{"name": "fedprox", "mu": 0.1}``. A model may be a
-    torch network. rounds: of communication. clients: to whom rows without owners are dealt. epochs, batch_size, lr, momentum,
+    torch network. rounds: of communication. clients: number of clients for rows without owners. epochs, batch_size, lr, momentum,
     weight_decay: of local training. missing: "error", "drop" or "median". settings: further tables of an experiment, such as
     ``{"privacy": [...]}``. random_state: of every draw.
 
@@ -157,7 +157,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Train. ``groups``: the owner of each row. ValueError for less than two classes; ConfigError, DataError as of a run."""
+        """Train. ``groups``: the owner of each row. ValueError for fewer than two classes; ConfigError and DataError as in a run."""
         rows, y = self._given(X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -178,10 +178,10 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
-    """A regressor that several owners of rows train together; simulated here. Parameters as of `FederatedClassifier`."""
+    """A regressor trained jointly by several owners of rows; simulated here. The parameters are those of `FederatedClassifier`."""
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Train. ``groups``: the owner of each row. ConfigError, DataError as of a run."""
+        """Train. ``groups``: the owner of each row. ConfigError and DataError as in a run."""
         rows, y = self._given(X, y)
         self._train(rows, np.asarray(y, np.float64), groups, "numbers")
         return self
@@ -197,13 +197,13 @@ def _named(component: Any) -> dict[str, Any]:
 
 
 def _free(columns: Sequence[Any], name: str) -> str:
-    """Return a name that no column has."""
+    """Return a name that no column has yet."""
     while name in columns:
         name += "_"
     return name
 
 
 def _merged(tables: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables with further keys, which count where both have one."""
+    """Return tables with further keys, which take precedence."""
     both = {key: {**tables[key], **value} for key, value in further.items() if isinstance(tables.get(key), dict)}
     return {**tables, **further, **both}

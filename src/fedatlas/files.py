@@ -15,7 +15,7 @@ from fedatlas.errors import DiskError, as_utf8
 OWN_FILES = "each node's own"
 """Text in place of a path in the configuration of a deployed run, in which each node names its rows with --data."""
 OF_THE_FILE = ("decimal", "separator", "encoding", "sheet")
-"""Keys that say how one file is written. In a deployment each node has its own, and no other party is told of them."""
+"""Keys for the format of one file. In a deployment each node has its own, and no other party learns them."""
 
 
 def write_bytes(path: Path, data: bytes | bytearray) -> str:
@@ -36,7 +36,7 @@ def write_bytes(path: Path, data: bytes | bytearray) -> str:
 
 
 def lacks_room(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came of, says that a disk or a quota is full."""
+    """Whether an error, or one of its causes, says that a disk or a quota is full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             return True
@@ -55,7 +55,7 @@ def disk_error(path: Path, error: OSError) -> DiskError:
 
 
 def name_too_long(path: Path | str) -> str:
-    """Return the sentence for a name that no file or folder can have, which it need not repeat in full."""
+    """Return the sentence for a name too long for a file or folder. It does not repeat the whole name."""
     name = max(Path(path).parts, key=len)
     return f"the name '{name[:20]}...' of {len(name)} letters is too long for a file or folder: choose a shorter one."
 

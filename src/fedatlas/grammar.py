@@ -1,6 +1,6 @@
-"""What an algorithm asks of a party in a round, as a small grammar: the server half is held to it, and a party compares.
+"""The asks of an algorithm to a party in a round, as a small grammar. It binds the server half, and a party compares with it.
 
-A form is one thing that may be asked. Whatever is in none of an algorithm's forms is not asked by an honest server.
+A form is one kind of ask. An honest server asks nothing outside an algorithm's forms.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import Literal, NamedTuple
 
 
 class Form(NamedTuple):
-    """One thing that a party may be asked in a round."""
+    """One kind of ask to a party in a round."""
 
     what: str  # the task
     reduce: str = "mean"  # the name of the reducer that updates go into
-    # At most so often a party in one round; or once a hidden layer of the network, or once a client of the federation.
+    # Most asks per party in one round; or one per hidden layer of the network, or one per client of the federation.
     most: int | Literal["layers", "clients"] = 1
     to: Literal["clients", "server", "union"] = "clients"
-    via: Literal["server", "peer"] = "server"  # where replies go
-    handed: Literal["", "self", "client"] = ""  # who may hand over the message beside the server
-    # Whether the server looks at one party's update by a reducer of the algorithm's own; by "each" it always does.
+    via: Literal["server", "peer"] = "server"  # destination of the replies
+    handed: Literal["", "self", "client"] = ""  # sender of the message, besides the server
+    # Whether the server looks at one party's update by a custom reducer; by "each" it always does.
     alone: bool = False
-    epochs: int | None = None  # that the algorithm itself tells a party to work, where they are not the experiment's
-    when: Callable[[int], bool] | None = None  # in which rounds, where not in all
-    broadcast: bool = False  # whether what is sent is `Algorithm.broadcast` of the state as the round finds it
-    whole: bool = False  # whether all are asked, however few a round draws
+    epochs: int | None = None  # set by the algorithm itself; None: the experiment's
+    when: Callable[[int], bool] | None = None  # in which rounds; None: in all
+    broadcast: bool = False  # whether the message is `Algorithm.broadcast` of the state at the start of the round
+    whole: bool = False  # whether all are asked, even if a round draws few
 
     @property
     def single(self) -> bool:
@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 
 class Asks(NamedTuple):
-    """All that an algorithm asks."""
+    """All asks of an algorithm."""
 
     round: tuple[Form, ...] = (Form("train"),)
     first: tuple[Form, ...] = ()  # in the set-up before round 1

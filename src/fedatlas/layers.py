@@ -1,7 +1,7 @@
 """A network as a chain of layers of units, and functions that pick, renumber or add units in its tensors.
 
-A `Layer` says where its units lie in each of its tensors; `fedatlas.models.chain` finds the chain of a module. All
-functions are pure and work for dense, convolutional, embedding and recurrent layers, because they only look at an `Axis`.
+A `Layer` gives the position of its units in each of its tensors. `fedatlas.models.chain` finds the chain of a module. All
+functions are pure and work for dense, convolutional, embedding and recurrent layers, because they look only at an `Axis`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def commit() -> str | None:
 
 
 def peak_memory() -> int:
-    """Return the largest resident set of this process so far, in bytes; 0 if the system does not tell (Windows)."""
+    """Return the largest resident set of this process so far, in bytes; 0 if the system does not report it (Windows)."""
     try:
         import resource
     except ImportError:

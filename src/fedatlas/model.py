@@ -21,9 +21,9 @@ class Scores(NamedTuple):
 
 
 class Model(Hashable, Protocol):
-    """A trained model. Models that are equal (``==``) give equal results, so results can be reused.
+    """A trained model. Equal models (``==``) give equal results, so results can be reused.
 
-    ``x`` are rows as `Preprocess` gives them to the model, and ``y`` their targets as its loss reads them.
+    ``x`` are rows in the form in which `Preprocess` gives them to the model, and ``y`` their targets in the form its loss reads.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Results as a notebook shows them: short texts, small cards with the main figures and a link to the page, and curves as SVG."""
+"""Results in a notebook: short texts, small cards with the main figures and a link to the page, and curves as SVG."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OnDisk(Protocol):
 
 
 class Viewed:
-    """How to look at a finished run, and how to use its model: what `run`, `resume` and `load` return has these methods."""
+    """Methods for viewing a finished run and using its model. The results of `run`, `resume` and `load` have them."""
 
     __slots__ = ()
 
@@ -88,11 +88,11 @@ class Viewed:
 
     @property
     def answer(self: OnDisk) -> str:
-        """Should we federate, with which scheme, at which cost, for whom, how sure; "" where a run has no answer."""
+        """The answer: should we federate, with which scheme, at which cost, for whom, how sure; "" if a run has no answer."""
         return Run(*_pair(self)).answer
 
     def plot(self: OnDisk, figure: str = "", against: str = "round") -> SvgPicture:
-        """Draw a figure of each round against "round", "bytes" or "seconds"; by default the one by which the answer compares."""
+        """Draw a figure of each round against "round", "bytes" or "seconds"; by default the figure that decides the answer."""
         return curve([self.path], figure, against)
 
     def beside(self: OnDisk, *others: OnDisk | str | Path) -> SideBySide:
@@ -103,7 +103,7 @@ class Viewed:
     def estimator(self: OnDisk) -> FittedClassifier | FittedRegressor:
         """Return the trained model as a scikit-learn estimator over the run's raw columns, which needs no folder.
 
-        It predicts what ``fedatlas predict`` does; classes that are whole numbers, true and false are numbers and booleans
+        It predicts the same as ``fedatlas predict``. Classes that are whole numbers, true or false become numbers and booleans
         again. ConfigError if no model is common to all clients.
         """
         from fedatlas.prediction.fitted import fitted
@@ -118,13 +118,13 @@ class Viewed:
 
 
 class RunResult(Viewed, Run):
-    """A finished run: its folder (``path``), its figures (``summary``), and how to look at it and use it."""
+    """A finished run: its folder (``path``), its figures (``summary``), and methods to view and use it."""
 
     __slots__ = ()
 
 
 class LoadedRun(Viewed, FinishedRun):
-    """A finished run that was read from its folder: its model and rows, and how to look at it and use it."""
+    """A finished run read from its folder: its model and rows, and methods to view and use it."""
 
     __slots__ = ()
 
@@ -158,11 +158,11 @@ class SideBySide(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """Which run did best, as far as that can be told, and the answer of each, as on the page; "" without any."""
+        """The best run, as far as it can be told, and the answer of each, as on the page; "" without any."""
         return "\n".join(answers(read_entries(self.paths)))
 
     def plot(self, figure: str = "", against: str = "round") -> SvgPicture:
-        """Draw a figure of each round, one line per run, as `RunResult.plot`."""
+        """Draw a figure of each round, one line per run, like `RunResult.plot`."""
         return curve(self.paths, figure, against)
 
 
@@ -174,7 +174,7 @@ def answers(entries: Sequence[Entry]) -> list[str]:
 
 
 def experiment_text(config: ExperimentConfig) -> str:
-    """Return an experiment in a line."""
+    """Return an experiment as one line."""
     return f"<Experiment: {', '.join(f'{key} {value}' for key, value in described(config).items())}>"
 
 
@@ -202,11 +202,11 @@ def described(config: ExperimentConfig) -> dict[str, str]:
 
 
 def figures(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Map the main figures of a finished run to their texts; what decides is that of its answer, if it has one."""
+    """Map the main figures of a finished run to their texts. The deciding figure is that of its answer, if it has one."""
     cost, found = summary["cost"], summary.get("answer")
     out = headline(summary) if not found else decisive(of_plain(found))
     pooled = summary.get("gain", {}).get("metric", {}).get("values", {}).get("centralised")
-    if found and not found["own_rows"] and pooled is not None:  # else it is of other rows than the figures beside it
+    if found and not found["own_rows"] and pooled is not None:  # else it describes other rows than these figures
         out["Pooled"] = number(pooled)
     sent = total_of(cost.get(each) for each in ("bytes_up", "bytes_down", "bytes_peer"))
     out |= {"Rounds": count(summary["rounds"]), "Sent": bytes_text(sent), "Time": seconds_text(cost["seconds"])}
@@ -284,9 +284,9 @@ def curve(paths: Sequence[Path], figure: str, against: str) -> SvgPicture:
 
 
 def watched(progress: Progress | bool | None = None) -> Progress:
-    """Return what shows a run in Python: the receiver given; True: a line now and then, in a notebook one that is rewritten.
+    """Return the receiver of progress in Python. True: a line now and then; in a notebook, one line that is rewritten.
 
-    None: as True in a notebook, else nothing. False: nothing. ConfigError for anything else.
+    None: as True in a notebook, else silent. False: silent. A receiver is returned as it is. ConfigError for anything else.
     """
     if progress is None or isinstance(progress, bool):
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -299,9 +299,9 @@ def watched(progress: Progress | bool | None = None) -> Progress:
 
 
 class Screen(Protocol):
-    """Where progress is written: a line that the next one may replace, or one that stays."""
+    """An output for progress: a line that the next one may replace, or one that stays."""
 
-    apart: float  # seconds between two rounds that are shown
+    apart: float  # seconds between two shown rounds
 
     def show(self, text: str) -> None: ...
     def keep(self, text: str) -> None: ...
@@ -323,7 +323,7 @@ class PlainLines:
 
 
 class NotebookLine:
-    """One line of a notebook's cell, rewritten twice a second at most; notices have lines of their own."""
+    """One line of a notebook's cell, rewritten at most twice a second; notices have separate lines."""
 
     apart = 0.5
 
@@ -340,12 +340,12 @@ class NotebookLine:
             self.handle.update(content, raw=True)
 
     def keep(self, text: str) -> None:
-        """Write a line of its own, which stays."""
+        """Write a separate line, which stays."""
         self.module.display({"text/plain": text}, raw=True)
 
 
 class OnScreen(Silent):
-    """Progress on a screen. ``of``: a baseline whose rounds it shows."""
+    """Progress on a screen. ``of``: the baseline whose rounds it shows."""
 
     def __init__(self, screen: Screen, of: str = "") -> None:
         self.screen, self.of = screen, of

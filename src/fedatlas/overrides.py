@@ -1,4 +1,4 @@
-"""An experiment file and ``table.key=value`` of the command line as plain values, before anything is checked. Needs no torch."""
+"""An experiment file and ``table.key=value`` of the command line as plain values, before any check. Needs no torch."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ ALTERNATIVES = (
 
 
 class OwnKeys(NamedTuple):
-    """What a table names by default ("" or no text: nothing), and the keys that do not depend on what it names."""
+    """The default component of a table ("" or no text: none), and the keys that do not depend on the component."""
 
     default: Any
     keys: Collection[str]
 
 
 def plain_values(path: Path | None, overrides: Sequence[str], tables: Mapping[str, OwnKeys]) -> dict[str, Any]:
-    """Return the values of an experiment file with overrides; None = the embedded default experiment. ConfigError if it cannot be read.
+    """Return the values of an experiment file with overrides; None = the embedded default. ConfigError if the file cannot be read.
 
-    ``tables``: the tables of one component each.
+    ``tables``: the tables that name one component each.
     """
     values = {} if path is None else _read(path, overrides)
     given = {text.partition("=")[0].strip() for text in overrides}
@@ -51,7 +51,7 @@ def plain_values(path: Path | None, overrides: Sequence[str], tables: Mapping[st
 
 
 def no_file(path: Path, overrides: Sequence[str]) -> ConfigError:
-    """Return the error for an experiment file that is not there."""
+    """Return the error for a missing experiment file."""
     if overrides and overrides[0].startswith("="):
         return ConfigError(
             f"'{path} {overrides[0]}': write key=value without spaces, and quote a value that contains some."
@@ -88,10 +88,10 @@ def without_replaced(values: dict[str, Any], text: str, tables: Mapping[str, Own
 
 
 def override(values: dict[str, Any], text: str) -> None:
-    """Apply ``table.key=value``; a value that parses as TOML is taken as such, else as text.
+    """Apply ``table.key=value``. A value that parses as TOML is read as such, else as text.
 
-    ``privacy.NAME.key=value`` sets a key of the mechanism of that name, which is added if absent; ``privacy.NAME={}`` adds
-    it with its defaults, and ``privacy=[]`` removes all; ``attack.NAME`` likewise.
+    ``privacy.NAME.key=value`` sets a key of the mechanism of that name, which is added if absent. ``privacy.NAME={}`` adds
+    it with its defaults, and ``privacy=[]`` removes all. ``attack.NAME`` works the same.
     """
     key, equals, raw = text.partition("=")
     parts = key.strip().split(".")
@@ -125,7 +125,7 @@ def value_of(raw: str) -> Any:
 
 
 def _of_several(values: dict[str, Any], text: str, parts: Sequence[str], value: Any) -> None:
-    """Apply `override` to ``[[privacy]]`` or a similar table: after the table's name comes one name and, unless given whole, a key."""
+    """Apply `override` to ``[[privacy]]`` or a similar table. The table's name is followed by one name and, unless given whole, a key."""
     several, *parts = parts
     named = parts[0] if parts and parts[0] != "name" else value
     how = f"'{text}': write {several}.{named if isinstance(named, str) else 'NAME'}={{}}, or a key after the name."

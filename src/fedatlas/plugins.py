@@ -32,12 +32,12 @@ OURS: Mapping[str, Mapping[str, Builder]] = {
 }
 
 LOADED: dict[str, str] = {}
-"""The plug-in files of this process, as they were named, and their SHA-256, for a run's record."""
+"""The plug-in files of this process, under their given names, and their SHA-256, for a run's record."""
 RECORD = "plugins.json"
 
 
 def load_plugins(paths: Iterable[Path]) -> None:
-    """Run each file and register its builders; ConfigError if it cannot be run or defines none."""
+    """Run each file and register its builders. ConfigError if it cannot be run or defines none."""
     for path in paths:
         as_utf8(str(path), "--plugin ")  # the name goes into a run's record
         spec = importlib.util.spec_from_file_location(f"fedatlas_plugin_{path.stem}", path)
@@ -64,7 +64,7 @@ def load_plugins(paths: Iterable[Path]) -> None:
 
 
 def blamed(error: Exception) -> str:
-    """Return one sentence about an error that was raised in a plug-in's code, with its line; "" for any other error."""
+    """Return one sentence about an error raised in a plug-in's code, with its line; "" for any other error."""
     modules = {getattr(builder, "__module__", "") for builders in PLUGINS.values() for builder in builders.values()}
     modules |= {point.module for kind in PLUGINS for point in entry_points(group=f"fedatlas.{kind}")}
     files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}

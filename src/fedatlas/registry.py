@@ -35,7 +35,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Type of a parameter that is a finite number above 0."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-"""Type of a parameter that says how much of the past is kept, from 0 to below 1."""
+"""Type of a parameter for the share of the past that is kept, from 0 to below 1."""
 
 Whole = Annotated[int, Field(ge=1)]
 """Type of a parameter that counts, 1 or more."""
@@ -50,7 +50,7 @@ PLUGINS: dict[str, dict[str, Builder]] = {
 OURS: dict[str, Mapping[str, Builder]] = {}
 """The package's own tables by kind, once they are imported, for a component that names another one of its kind."""
 INSTALLED: dict[str, str] = {}
-"""Packages whose builders were used, with their versions, since a result depends on them, too."""
+"""Packages whose builders were used, with their versions, since a result also depends on them."""
 
 
 class ConfigTable(BaseModel):
@@ -121,7 +121,7 @@ def keywords(builder: Builder) -> dict[str, inspect.Parameter]:
 
 
 def hints_of(builder: Builder) -> PlainValues:
-    """Return the types of a builder's parameters; {} if they cannot be read, and any value is then accepted."""
+    """Return the types of a builder's parameters; {} if they cannot be read. Any value is then accepted."""
     try:
         return typing.get_type_hints(builder, include_extras=True)
     except TypeError:
@@ -183,13 +183,13 @@ def bytes_of(text: str) -> int:
 def config_error(error: ValidationError, table: str = "", model: type[BaseModel] | None = None) -> ConfigError:
     """Return the first problem that pydantic found, as one sentence with the key, the expected and the given value.
 
-    A `ValueMistake` where the value of one key is wrong by itself.
+    It is a `ValueMistake` if the value of one key is wrong by itself.
     """
     every = error.errors(include_url=False)
     first = every[0]
     alike = [
         e for e in every if _keys(e)[: len(_keys(first))] == _keys(first)
-    ]  # one choice each of "a text or a table"
+    ]  # one entry per choice of "a text or a table"
     first = max(alike, key=lambda e: len(_keys(e)))
     parts = _keys(first)
     where = ".".join([*([table] if table else []), *parts])
@@ -200,9 +200,9 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
         return unknown_key(
             ".".join([*([table] if table else []), *parts[:-1]]), parts[-1], at.model_fields if at else ()
         )
-    if first["type"] == "value_error":  # a sentence of ours
+    if first["type"] == "value_error":  # a sentence written by us
         said = first["msg"].removeprefix("Value error, ")
-        kind = ValueMistake if parts else ConfigError  # without a key, several do not go together
+        kind = ValueMistake if parts else ConfigError  # without a key, several keys exclude each other
         return kind(f"{said}." if not where or where.split(".")[0] in said else f"{where}: {said}.")
     place = [x for x in first["loc"] if isinstance(x, int)]
     if first["type"] == "missing" and not place:
@@ -226,7 +226,7 @@ def _keys(error: Mapping[str, Any]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it would be written in the file, shortened; of others, which may hold a user's rows, the type alone."""
+    """Return a value in the form of the file, shortened; for other types, which may hold a user's rows, only the type."""
     if isinstance(value, Mapping):
         return "a table"
     every = value if isinstance(value, list | tuple) else [value]
@@ -315,7 +315,7 @@ def meanings(builder: Builder) -> dict[str, str]:
     """Map each parameter to its meaning, from the line ``name: meaning.`` of the builder's docstring.
 
     Builders in one file that share a parameter may give its meaning once, in the docstring of the file. A parameter whose
-    annotation has a description needs no line, and none is read.
+    annotation has a description needs no line. If there is one, it is not read.
     """
     names = undescribed(builder)
     return told_apart(head(builder), names)[1] | told_apart(inspect.getdoc(builder) or "", names)[1]

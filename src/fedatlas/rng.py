@@ -1,11 +1,10 @@
 """Random streams: every draw takes a generator derived from (seed, purpose, key...).
 
-No library code sets or reads a global generator (a network's initial weights are drawn from a stream, too:
-`models.draws`), so neither the order in which clients, chunks or workers happen to run nor what other threads do changes
-anything (C7). Purposes in use: ``init``, ``sampling``, ``shuffle``, ``dropout``,
-``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``, ``grouping``, ``graph``,
-``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``, ``check``, ``noise``,
-``effects``, ``front``, ``track``, ``attack``, ``boosting``, ``tune``, ``fold``, ``race``.
+No library code sets or reads a global generator. A network's initial weights also come from a stream (`models.draws`). So
+neither the order of clients, chunks or workers nor other threads change anything (C7). Purposes in use: ``init``,
+``sampling``, ``shuffle``, ``dropout``, ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``,
+``grouping``, ``graph``, ``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``,
+``check``, ``noise``, ``effects``, ``front``, ``track``, ``attack``, ``boosting``, ``tune``, ``fold``, ``race``.
 The union of all rows and the server, which are not clients, shuffle with the streams of client 0.
 """
 
@@ -33,6 +32,6 @@ def numpy_stream(seed: int, purpose: str, *key: int | str) -> np.random.Generato
 
 def torch_stream(seed: int, purpose: str, *key: int | str) -> torch.Generator:
     """Return a torch CPU generator for one purpose."""
-    import torch  # takes seconds to load, which code that only uses NumPy avoids
+    import torch  # takes seconds to load; code that uses only NumPy avoids it
 
     return torch.Generator().manual_seed(derive(seed, purpose, *key))

@@ -1,4 +1,4 @@
-"""Round generators, which decide a round's asks and their order. They do no I/O; `federation.server` drives them."""
+"""Round generators, which decide the asks of a round and their order. They do no I/O; `federation.server` drives them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def relay(
 ) -> Relay:
     """Pass the models of ``starts`` (by superclient) along all chains at once, up to the last client of each.
 
-    Return the chains and the fields of the remaining ask; the caller decides how it is reduced. Shorter chains begin
+    Return the chains and the fields of the remaining ask; the caller decides its reduction. Shorter chains begin
     later, so that all end in the same ask. A client that leaves on the way is skipped, and its examples do not count. The
     parts that a client sends besides its model reach the next client in ``message["handed"]``, as `Algorithm.hand_on`
     defines; ProtocolError if the algorithm does not define it.

@@ -2,14 +2,14 @@
 
 They come from the operating system at every call. Nothing is kept between calls, so a forked process cannot continue its
 parent's generator, and no number can be derived again. Streams of `fedatlas.rng` follow from the seed and hide nothing.
-Numbers drawn here must not decide what a run computes, or the run would not be a function of its seed. For many numbers,
+Numbers drawn here must not decide what a run computes, or the run would no longer be a function of its seed. For many numbers,
 expand a fresh `key` for each draw.
 """
 
 from __future__ import annotations
 
 import os
-import secrets  # noqa: TID251  # the one place that may
+import secrets  # noqa: TID251  # the only place that may import it
 from typing import NoReturn
 
 from fedatlas.errors import PrivacyError
@@ -33,7 +33,7 @@ def integer_below(bound: int) -> int:
 
 
 class Secret(bytes):
-    """Bytes that show nothing of themselves and that pickle refuses: they live in the memory of their party alone."""
+    """Bytes that never show their content and that pickle refuses. They live only in the memory of their party."""
 
     __slots__ = ()
 

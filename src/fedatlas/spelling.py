@@ -1,7 +1,8 @@
 """Names and keys of an experiment file, checked against a shipped list (`names.json`) before anything heavy is imported.
 
-The sentences are those of the full check: it calls the same functions. What the list cannot judge (plug-ins, other packages'
-components, values) is left to it. `tests/support/known_names.py` writes the list, and a test compares it with the registries.
+The sentences are those of the full check, because it calls the same functions. The list cannot judge plug-ins, other packages'
+components or values; these are left to the full check. `tests/support/known_names.py` writes the list, and a test compares it
+with the registries.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ SYNONYMS = {
     "batchsize": "batch_size",
     "target": "label",
 }
-"""Name of a key in other software -> its name here."""
+"""Name of a key in other software -> its name in fedatlas."""
 GROUPS = {"partition": "partitions", "model": "models", "algorithm": "algorithms", "compression": "transforms"}
 """Table -> the kind of its components, which other packages may add."""
 
 
 def names(table: str | None = None) -> list[str]:
-    """Return the names that a table can take; None: all that `fedatlas show` describes, plug-ins and other packages aside."""
+    """Return the names that a table can take. None: all that `fedatlas show` describes, without plug-ins and other packages."""
     held = known()
     parts = [one for part in (held["kinds"], held["further"]) for key, one in part.items() if table in (None, key)]
     return list(dict.fromkeys(name for part in parts for name in part))
 
 
 def check(path: Path | None, overrides: Sequence[str]) -> None:
-    """Raise the ConfigError of the full check for a file that is not there, and for a name, a key or a choice that it would not know.
+    """Raise the ConfigError of the full check for a missing file, and for an unknown name, key or choice.
 
-    A file that cannot be read is left to it.
+    An unreadable file is left to the full check.
     """
     if path is not None and not path.exists():
         raise no_file(path, overrides)
@@ -63,7 +64,7 @@ def known() -> dict[str, Any]:
 
 
 def values_of(path: Path | None, overrides: Sequence[str]) -> dict[str, Any] | None:
-    """Return the plain values of an experiment file with overrides; None where it cannot be read, which the full check says."""
+    """Return the plain values of an experiment file with overrides; None if it cannot be read, which the full check reports."""
     held = known()
     tables = {table: OwnKeys(held["defaults"].get(table), keys) for table, keys in held["own"].items()}
     try:
@@ -73,7 +74,7 @@ def values_of(path: Path | None, overrides: Sequence[str]) -> dict[str, Any] | N
 
 
 def at(values: Mapping[str, Any], where: str) -> Any:
-    """Return the value of a key such as "evaluation.metric"; None where there is none."""
+    """Return the value of a key such as "evaluation.metric"; None if it is absent."""
     found: Any = values
     for key in where.split("."):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -88,7 +89,7 @@ def check_tables(values: Mapping[str, Any], known: Mapping[str, Collection[str]]
         inner = f"{table}.{key}" if table else key
         if inner not in known or isinstance(value, Mapping) == (
             inner in LISTS
-        ):  # of another kind: the full check says so
+        ):  # of the wrong kind: the full check reports it
             continue
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Mapping):
@@ -96,14 +97,14 @@ def check_tables(values: Mapping[str, Any], known: Mapping[str, Collection[str]]
 
 
 class _Components:
-    """The tables that name a component, with what the list knows of each."""
+    """The tables that name a component, with the list's knowledge of each."""
 
     def __init__(self, values: Mapping[str, Any], known: Mapping[str, Any]) -> None:
         self.values, self.kinds, self.own = values, known["kinds"], known["own"]
         self.defaults, self.elsewhere = known["defaults"], known["elsewhere"]
 
     def check(self) -> None:
-        """Raise ConfigError for the first name or key that nothing has."""
+        """Raise ConfigError for the first unknown name or key."""
         columns = "parties" in self.values or self._named("partition") == "vertical"
         self._data()
         for table in ("algorithm", "partition", "model", "compression", "aggregation"):
@@ -183,7 +184,7 @@ def unknown_key(table: str, key: str, known: Iterable[str]) -> ConfigError:
 
 
 def tables_with(key: str) -> list[str]:
-    """Return the tables that have a key, or the first that names a component with it; none of those that occur several times."""
+    """Return the tables that have a key, or the first that names a component with it. Tables that occur several times are left out."""
     held = known()
     fixed = {**{table: keys for table, keys in held["tables"].items() if "." not in table}, **held["own"]}
     found = [table for table, keys in fixed.items() if table not in ("", *LISTS, *SEVERAL) and key in keys]
@@ -196,19 +197,19 @@ def tables_with(key: str) -> list[str]:
 
 
 def one_of(value: str, known: Sequence[str]) -> str:
-    """Return the texts that a key can have, with the one that is near."""
+    """Return the texts that a key can have, with a suggestion if one is near."""
     near, parts = nearest(value, known), [repr(one) for one in known]
     listed = " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
     return listed + (f" (did you mean '{near}'?)" if near else "")
 
 
 def unknown_argument(table: str, key: str, known: Collection[str]) -> ConfigError:
-    """Return the error for a key that a builder does not take; ``name`` is proposed where it is near, since it stands beside them."""
+    """Return the error for a key that a builder does not take. ``name`` is also a key, so it is suggested if it is near."""
     return unknown_key(table, key, [*known, *(["name"] if nearest(key, ["name"]) else [])])
 
 
 def unknown_source(name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a data set that there is not."""
+    """Return the error for an unknown data set."""
     if "." in name or "/" in name:
         said = f"unknown data set '{name}'; to load your own file, set data.name = 'file' and data.path = '{name}'."
         return ConfigError(said)
@@ -216,7 +217,7 @@ def unknown_source(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def unknown_data_key(key: str, keys: Iterable[str], of_files: Collection[str], own: Iterable[str]) -> ConfigError:
-    """Return the error for a key that a source does not take; ``of_files``: what the user's own files take."""
+    """Return the error for a key that a source does not take. ``of_files``: the keys for the user's own files."""
     if key in of_files:
         where = "add data.name=file, or give it to one of [[parties]]"
         return ConfigError(f"data.{key}: this key applies only to your own files; {where}.")

@@ -1,9 +1,9 @@
 """Questions by which a server learns about all parties' rows before round 1; the answers of single parties are summed.
 
-A `Summary` is a pure function of one party's rows and a message; its answer is numbers by name, as plain values of the
+A `Summary` is a pure function of one party's rows and a message. Its answer is numbers by name, as plain values of the
 codec. No rows are sent, although the sums of a party with a single row are that row. `Learn` asks all parties and adds
-up; `in_process` is the one here. Masks, or a link to other machines, use another `Learn`, with the same questions and the
-same use of the sums.
+the answers; `in_process` is the one here. Masks, or a link to other machines, use another `Learn` with the same questions
+and the same use of the sums.
 
 ==================  =====================================================================================================
 `COLUMN_MOMENTS`    n, sum x, sum x^2 of each numeric column, for mean and deviation (`Moments`)
@@ -37,7 +37,7 @@ Numbers = Mapping[str, Any]
 
 
 class StoredRows(Protocol):
-    """What one party holds: inputs (rows, ...) in stored form, targets (rows, ...)."""
+    """A party's rows: inputs (rows, ...) in stored form, targets (rows, ...)."""
 
     @property
     def x(self) -> Tensor: ...
@@ -105,7 +105,7 @@ class Summary(NamedTuple):
 
     name: str
     of: Callable[[StoredRows, Message], Numbers]
-    # What each party is told for it, question or outcome, of (message, sum); None: nothing that it has not anyway.
+    # What each party is told for it, question or outcome, from (message, sum); None: nothing beyond what it already has.
     told: Callable[[Message, Numbers], Any] = lambda message, total: None
     # (message, answer) -> the answer as it is sent if nothing hides it.
     plain: Callable[[Message, Numbers], Any] = lambda message, answer: answer
@@ -124,11 +124,11 @@ Learn = Callable[[Summary, Message], Learnt]
 """Function that asks all parties one question and adds up their answers."""
 
 Learner = Callable[[Sequence[StoredRows]], Learn]
-"""Who asks parties that hold these rows."""
+"""Makes the `Learn` that asks parties with these rows."""
 
 
 def in_process(parties: Sequence[StoredRows]) -> Learn:
-    """Asks one party after another in this process; counts the messages in which that would travel, as the codec writes them."""
+    """Ask one party after another in this process, and count the messages that would be sent, in the codec's form."""
 
     def learn(summary: Summary, message: Message) -> Learnt:
         answers = [summary.of(rows, message) for rows in parties]
@@ -199,7 +199,7 @@ def filled(x: Tensor, medians: Tensor) -> Tensor:
 
 
 def _columns(rows: StoredRows, message: Message) -> Numbers:
-    """``columns``: numbers of the columns; ``fill``: what stands in for a missing cell of each column of the table."""
+    """Return the moments of ``columns`` (their numbers). ``fill`` replaces a missing cell of each column of the table."""
     return moments_of(filled(rows.x, message["fill"])[:, message["columns"]])._asdict()
 
 
@@ -233,7 +233,7 @@ def constants_of(moments: Summary) -> Summary:
 
 
 def _holding(rows: StoredRows, message: Message) -> Numbers:
-    """``names``: the known categories of each column, by its number."""
+    """Count the rows with each known category. ``names``: the known categories of each column, by its number."""
     counts = {}
     for column, known in message["names"].items():
         codes = rows.x[:, int(column)]
@@ -269,7 +269,7 @@ MISSING = Summary("missing cells", _missing)
 
 
 def _classes(rows: StoredRows, message: Message) -> Numbers:
-    """``classes``: how many there are; a label that is none of them counts nowhere."""
+    """Count the rows of each class. ``classes``: the number of classes. Other labels are not counted."""
     known = (rows.y >= 0) & (rows.y < message["classes"])
     return {"rows": torch.bincount(rows.y[known], minlength=message["classes"])}
 
@@ -278,7 +278,7 @@ CLASSES = Summary("classes", _classes)
 
 
 def class_counts(learn: Learn, classes: int) -> Tensor:
-    """Rows of each class over all parties, (classes,)."""
+    """Return the rows of each class over all parties, (classes,)."""
     counts: Tensor = learn(CLASSES, {"classes": classes}).sum["rows"]
     return counts
 
@@ -287,7 +287,7 @@ def class_counts(learn: Learn, classes: int) -> Tensor:
 
 
 def _at_most(rows: StoredRows, message: Message) -> Numbers:
-    """``threshold``: int32 (columns, 2), in the order of `ordered`, for each of ``columns``; a missing cell counts as infinite."""
+    """Count cells at most ``threshold``: int32 (columns, 2), in the order of `ordered`, for ``columns``. A missing cell is infinite."""
     x = rows.x.T.contiguous()[message["columns"]]
     keys = ordered(torch.nan_to_num(x, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf))
     one, other = message["threshold"].T

@@ -28,7 +28,7 @@ from fedatlas.wording import (
     worthless,
 )
 
-if TYPE_CHECKING:  # who only reads a folder (`watching`) takes no torch
+if TYPE_CHECKING:  # readers of only a folder (`watching`) import no torch
     from fedatlas.course.course import Course
 
 SHOWN = 12  # rounds in the live table
@@ -61,7 +61,7 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def answer_line(summary: Mapping[str, Any]) -> str:
-    """Return the answer of a run, and how long it took, with rich's marks."""
+    """Return the answer of a run and how long it took, with rich's marks."""
     return f"[bold]{escape(summary['answer']['text'])}[/] {took_text(summary)}"
 
 
@@ -82,7 +82,7 @@ class Watcher:
         self.seen: list[RoundRow] = []
 
     def started(self, course: Course) -> None:
-        """Print what runs and in which folder."""
+        """Print the run and its folder."""
         self.rounds, self.seen, self.folder = course.config.rounds, [], course.keeper.folder.path
         first, *more = course.lines
         self.out.print(f"[bold]{escape(first)}[/]")
@@ -105,7 +105,7 @@ class Watcher:
         return standing(f"Baseline for comparison: {name}")
 
     def finished(self, folder: Path, summary: Mapping[str, Any]) -> None:
-        """Print a short table, and where the report is."""
+        """Print a short table and the path of the report."""
         if why := not_derived(summary):
             self.out.print(
                 f"[yellow]Local training used plain autograd, which is slower than a derived step: {escape(why)}.[/]"
@@ -117,7 +117,7 @@ class Watcher:
         self.out.print(f"Report: {report if report.exists() else folder}")
 
     def close(self) -> None:
-        """Release the terminal, however the run ended."""
+        """Release the terminal. Call it however the run ended."""
 
 
 class Plain(Watcher):
@@ -297,7 +297,7 @@ TOGETHER = {
 
 
 def between_texts(gained: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return lines about the figures of the run and its baselines, and about what each party's columns bring."""
+    """Return lines about the figures of the run and its baselines, and about the gain from each party's columns."""
     figure = gained["figure"]
     out = [
         (f"{figure}, {TOGETHER.get(name, name)}".replace("_", " "), figure_text(side[figure]))

@@ -29,14 +29,14 @@ Row = Mapping[str, Any]
 
 
 class Tail:
-    """The rows of a metrics.jsonl that grows; of one that a resumed run cut back, those that are left."""
+    """The rows of a metrics.jsonl that grows; after a resumed run cut it back, those that are left."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, list[Row]()
         self._at, self._file = 0, 0
 
     def look(self) -> bool:
-        """Read what was added; return whether anything was."""
+        """Read what was added; return whether there was anything."""
         try:
             with open(self.path, "rb") as file:
                 now = self.path.stat()
@@ -46,14 +46,14 @@ class Tail:
                 data = file.read()
         except FileNotFoundError:
             return False
-        whole = data[: data.rfind(b"\n") + 1]  # a line that is being written counts later
+        whole = data[: data.rfind(b"\n") + 1]  # a line that is still being written counts later
         self._at += len(whole)
         self.rows += [json.loads(line) for line in whole.splitlines()]
         return bool(whole)
 
 
 class WatchedRun:
-    """A run with one seed, as its folder tells it."""
+    """A run with one seed, as described by its folder."""
 
     def __init__(self, path: Path, label: str = "") -> None:
         self.path, self.label, self.tail = path, label, Tail(path / METRICS)
@@ -66,7 +66,7 @@ class WatchedRun:
 
     @property
     def done(self) -> int:
-        """The last round that is done."""
+        """The last completed round."""
         return int(self.rows[-1]["round"]) if self.rows else 0
 
     def look(self) -> bool:
@@ -77,18 +77,18 @@ class WatchedRun:
         return self.tail.look() or before != self.summary
 
     def left(self) -> float | None:
-        """Return the seconds left, from the median of the last rounds; None if they cannot be told."""
+        """Return the seconds left, from the median of the last rounds; None if unknown."""
         return 0.0 if self.summary else time_left(self.rows, self.rounds)
 
     def state(self) -> str:
-        """Return where the run stands."""
+        """Return the state of the run."""
         if self.summary:
             return "diverged" if "diverged" in self.summary else "finished"
         return "running" if self.rows else "not begun"
 
 
 class Watched:
-    """A run's folder, which may hold several seeds; or that of a comparison, with several schemes."""
+    """The folder of a run, which may hold several seeds, or of a comparison with several schemes."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.compared = path, (path / COMPARED).exists() and not (path / CONFIG).exists()
@@ -109,30 +109,30 @@ class Watched:
         self.several = seeds is not None
 
     def called(self, run: WatchedRun) -> str:
-        """Return a run's name at the start of a line; "" for the only one."""
+        """Return a run's name for the start of a line; "" for the only run."""
         return (run.label if self.compared else f"seed {run.label}") if self.several else ""
 
     @property
     def comparison(self) -> Path | None:
-        """The folder of the comparison that this is, or is a scheme or a run of; None if it stands alone."""
+        """The folder of the comparison that this is or belongs to, as a scheme or a run; None if it belongs to none."""
         return next((one for one in (self.path, *self.path.resolve().parents[:2]) if (one / COMPARED).exists()), None)
 
     def look(self) -> bool:
-        """Read what is new; return whether anything is."""
-        return sum(run.look() for run in self.runs) > 0  # each is asked
+        """Read what is new; return whether there is anything."""
+        return sum(run.look() for run in self.runs) > 0  # sum(), so that every run is read
 
     def goes_on(self) -> bool:
-        """Whether a process is at work on the folder, which holds a lock while it is."""
-        if sys.platform == "win32":  # without locks
+        """Whether a process is working on the folder, which then holds a lock."""
+        if sys.platform == "win32":  # no locks there
             end = read_json(self.path / COMPARED).get("answer") if self.compared else (self.path / SUMMARY).exists()
             return not end
         if (self.path / LOCK).exists():
             return True
-        above = self.comparison  # which holds the lock of its schemes, and of its runs that have not begun
+        above = self.comparison  # its lock covers its schemes and its runs that have not begun
         return above is not None and (above / LOCK).exists() and not (self.path / SUMMARY).exists()
 
     def left(self) -> str:
-        """Return the time left as text; a seed that has not begun takes as long as those before it."""
+        """Return the time left as text. A seed that has not begun is expected to take as long as those before it."""
         begun = [run for run in self.runs if run.rows]
         found = [run.left() for run in begun]
         known = [one for one in found if one is not None]
@@ -144,7 +144,7 @@ class Watched:
 
 
 def watch(path: Path) -> None:
-    """Show a run until it ends, then its figures. ConfigError for a folder that holds none."""
+    """Show a run until it ends, then its figures. ConfigError for a folder that is not a run's."""
     watched, out = Watched(path), console()
     out.print(f"[bold]{escape(watched.name)}[/] in {escape(str(path))}")
     watched.look()
@@ -167,7 +167,7 @@ def follow_live(watched: Watched, out: Console) -> None:
 
 
 def follow_lines(watched: Watched, out: Console) -> None:
-    """Print the rounds there are, at most one line a look and seed, until the run ends."""
+    """Print the rounds so far, at most one line per look and seed, until the run ends."""
     last = dict[str, int]()
     while True:
         over = not watched.goes_on()
@@ -184,7 +184,7 @@ def follow_lines(watched: Watched, out: Console) -> None:
 
 
 def say_end(watched: Watched, out: Console) -> None:
-    """Print the final figures, or how to go on with a run that was stopped."""
+    """Print the final figures, or how to continue a run that was stopped."""
     summary, above = read_json(watched.path / SUMMARY), watched.comparison
     if watched.compared:
         for line in read_json(watched.path / COMPARED).get("answer", {}).get("sentences", ()):
@@ -206,14 +206,14 @@ def say_end(watched: Watched, out: Console) -> None:
 
 
 def report_line(watched: Watched, above: Path | None) -> str:
-    """Return where the page is; of a run without one, how to write it."""
+    """Return the path of the page; for a run without one, the command that writes it."""
     pages = [watched.path / "report.html", *([above / PAGE] if above else [])]
     found = next((page for page in pages if page.exists()), None)
     return f"Report: {found}" if found else f"Its report: fedatlas report {watched.path}"
 
 
 def picture(watched: Watched) -> RenderableType:
-    """Return what stands on the screen."""
+    """Return the content of the screen."""
     table = Table(box=None, pad_edge=False)
     if watched.several:
         for title in (watched.heading, "", "round", *titles(watched.runs), "curve"):
@@ -236,7 +236,7 @@ def titles(runs: Sequence[WatchedRun]) -> list[str]:
 
 
 def below(watched: Watched) -> list[RenderableType]:
-    """Return the curve of one run, how far all are, and the time left."""
+    """Return the curve of one run, the progress of all, and the time left."""
     done, total = (
         sum(run.done for run in watched.runs),
         sum(run.rounds for run in watched.runs),
@@ -282,7 +282,7 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def rounds_of(config: Mapping[str, Any]) -> int:
-    """Return how many rounds a configuration asks for; between parties that hold columns their scheme says it."""
+    """Return the rounds that a configuration asks for; for parties that hold columns, those of their scheme."""
     own = config["algorithm"]
     return int(own.get("trees", own.get("rounds", config.get("rounds", 0))))
 

@@ -1,4 +1,4 @@
-"""Client weights p_k of the server's mean, as functions of what the server knows about a round (C3)."""
+"""Client weights p_k of the server's mean, as functions of the server's knowledge of a round (C3)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ NOT_TOLD = "not told"  # text for a figure that would reveal who took part
 
 
 def number(v: float | None) -> str:
-    """0.81111 -> '0.811', 59317.9 -> '59,318', 0.000123 -> '0.00012'; a dash for None."""
+    """Format a number: 0.81111 -> '0.811', 59317.9 -> '59,318', 0.000123 -> '0.00012'; a dash for None."""
     if v is None:
         return DASH
     size = abs(v)
@@ -70,25 +70,25 @@ def tick(v: float) -> str:
 
 
 def share(v: float | None) -> str:
-    """0.724 -> '72%'."""
+    """Format a share: 0.724 -> '72%'."""
     return DASH if v is None else f"{v:.0%}"
 
 
 def count(n: float, thing: str = "", things: str = "") -> str:
-    """1234 -> '1,234'; with a noun '1 round', '1,234 rounds'."""
+    """Format a count: 1234 -> '1,234'; with a noun '1 round', '1,234 rounds'."""
     text = f"{n:,.0f}" if float(n).is_integer() else f"{n:,.1f}"
     return f"{text} {thing if n == 1 else things or plural(thing)}" if thing else text
 
 
 def plural(word: str) -> str:
-    """'office' -> 'offices', 'agency' -> 'agencies', 'bus' -> 'buses'."""
+    """Return the plural: 'office' -> 'offices', 'agency' -> 'agencies', 'bus' -> 'buses'."""
     if word.endswith("y") and word[-2:-1] not in "aeiou":
         return f"{word[:-1]}ies"
     return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"
 
 
 def listed(names: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
+    """Join names: 'a', 'a and b', 'a, b and c'."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -99,11 +99,11 @@ def total_of(parts: Iterable[float | None]) -> float | None:
 
 
 def bytes_text(n: float | None) -> str:
-    """1234567 -> '1.23 MB' (powers of ten)."""
+    """Format bytes: 1234567 -> '1.23 MB' (powers of ten)."""
     if n is None:
         return NOT_TOLD
     unit, divisor = byte_unit(n)
-    return f"{n:.0f}\xa0{unit}" if divisor == 1 else f"{_three(n / divisor)}\xa0{unit}"  # not broken at a line's end
+    return f"{n:.0f}\xa0{unit}" if divisor == 1 else f"{_three(n / divisor)}\xa0{unit}"  # no line break inside
 
 
 def byte_unit(n: float) -> tuple[str, float]:
@@ -115,7 +115,7 @@ def byte_unit(n: float) -> tuple[str, float]:
 
 
 def seconds_text(s: float) -> str:
-    """75 -> '1 min 15 s'."""
+    """Format a duration: 75 -> '1 min 15 s'."""
     if s < 60:
         return f"{s:.0f}\xa0s" if s >= 10 else f"{s:.2f}\xa0s" if s >= 0.1 else f"{1000 * s:.3g}\xa0ms"
     minutes, rest = divmod(round(s), 60)
@@ -124,7 +124,7 @@ def seconds_text(s: float) -> str:
 
 
 def took_text(summary: Mapping[str, Any]) -> str:
-    """Return "Its rounds took 12 s on 2 cores.": measured, and so beside the answer, which is the same on every machine."""
+    """Return "Its rounds took 12 s on 2 cores.". Being measured, it is separate from the answer, which is equal on every machine."""
     several = " a seed" if "seeds" in summary else ""
     return f"Its rounds took {seconds_text(summary['cost']['seconds'])}{several} on {count(summary['cpu']['cores'], 'core')}."
 
@@ -135,7 +135,7 @@ def second_unit(s: float) -> tuple[str, float]:
 
 
 def flops_text(n: float) -> str:
-    """6.4e9 -> '6.40 billion'."""
+    """Format operations: 6.4e9 -> '6.40 billion'."""
     for name, size in (("quadrillion", 1e15), ("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
         if n >= size:
             return f"{_three(n / size)}\xa0{name}"
@@ -143,7 +143,7 @@ def flops_text(n: float) -> str:
 
 
 def interval_text(low: float | None, high: float | None, text: Any = number) -> str:
-    """Return an interval as in '0.776 to 0.847'; "" without one."""
+    """Format an interval as in '0.776 to 0.847'; "" if there is none."""
     return "" if low is None or high is None else f"{text(low)} to {text(high)}"
 
 
@@ -167,7 +167,7 @@ def where(config: Any) -> str:
 
 
 def held_text(sizes: Sequence[int]) -> str:
-    """'112 rows each', '161 to 4,512 rows each'."""
+    """Format the range of row counts: '112 rows each', '161 to 4,512 rows each'."""
     low, high = min(sizes), max(sizes)
     return f"{count(low, 'row')} each" if low == high else f"{count(low)} to {count(high)} rows each"
 
@@ -218,17 +218,17 @@ def given_up_text(lost: int, of: int) -> str:
 def is_spread(found: Mapping[str, float | None]) -> bool:
     """Return whether mean, 10th percentile and worst client are different figures.
 
-    Clients that one model serves on one common test set have one figure.
+    Clients that share one model and one common test set have one figure.
     """
     return len({None if value is None else round(value, 9) for value in found.values()}) > 1
 
 
 LITTLE = 1e4
-"""A factor on the odds from which on an epsilon promises next to nothing."""
+"""The factor on the odds from which an epsilon promises next to nothing."""
 
 
 def odds_text(epsilon: float) -> str:
-    """Return by how much an epsilon lets the odds shift: 'at most a factor of 2.72'."""
+    """Return how much an epsilon lets the odds shift: 'at most a factor of 2.72'."""
     odds = math.exp(epsilon) if epsilon < 700 else math.inf
     if odds >= LITTLE:
         return "a factor above ten thousand"
@@ -236,7 +236,7 @@ def odds_text(epsilon: float) -> str:
 
 
 def worthless(found: Mapping[str, Any]) -> str:
-    """Return the warning about an epsilon that promises next to nothing, for page, terminal and dry run alike; "" for any other.
+    """Return the warning about an epsilon that promises next to nothing, the same in page, terminal and dry run; "" for any other.
 
     ``found``: ``privacy`` of a summary, or of a dry run.
     """
@@ -251,13 +251,13 @@ def worthless(found: Mapping[str, Any]) -> str:
 
 
 LIKELY = 0.01
-"""A delta above which an epsilon is not told without it."""
+"""A delta above which an epsilon is never shown without it."""
 
 
 def beyond_delta(found: Mapping[str, Any]) -> str:
-    """Return what a large delta does to a run's epsilon (``privacy`` of its summary), for its headline; "" for a small one.
+    """Return the effect of a large delta on a run's epsilon (``privacy`` of its summary), for its headline; "" for a small one.
 
-    Of a written delta of 1/n or more, where n are protected, it takes the epsilon's place: to publish one of the n whole, drawn at
+    A written delta of 1/n or more, where n are protected, replaces the epsilon: publishing one of the n whole, drawn at
     random, would keep any such promise.
     """
     delta = found["delta"]
@@ -273,9 +273,9 @@ NO_LEAK = "no leak seen"
 
 
 def no_leak(leak: Mapping[str, float | None], things: str, figure: str) -> str:
-    """Return what an attack without a leak says: of a figure with known power, the ``smallest`` that would have been seen.
+    """Return the sentence for an attack without a leak. For a figure with known power it gives the ``smallest`` visible leak.
 
-    ``things``: how many targets there were, in words; ``figure``: the name of what was measured.
+    ``things``: the number of targets, in words; ``figure``: the name of the measured figure.
     """
     if "smallest" not in leak:
         return NO_LEAK

@@ -23,9 +23,9 @@ SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
 def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, Any]:
     """List the clients of a round that attacked, were left out, or sent an unusable update; each list is ascending.
 
-    ``hostile``: clients whose update holds NaN or infinity, has other shapes or lacks parts; they are left out, too. If
-    a selection leaves out a superclient, all its clients are listed. ``unchanged``: why the rule could not judge, so
-    that the round changed nothing. Empty if neither an attack nor a rule is declared; None for each list if the cohort
+    ``hostile``: clients whose update holds NaN or infinity, has other shapes or lacks parts; they are also left out. If
+    a selection leaves out a superclient, all its clients are listed. ``unchanged``: the reason why the rule could not judge
+    and the round changed nothing. Empty if neither an attack nor a rule is declared; None for each list if the cohort
     is secret.
     """
     if setup.defence is None:
@@ -111,7 +111,7 @@ def chance(setup: Setup, number: int) -> dict[str, Any]:
 
 
 def summary(now: Snapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries ``attacks`` and ``aggregation`` of a summary; empty where neither is declared."""
+    """Return the entries ``attacks`` and ``aggregation`` of a summary; empty if neither is declared."""
     setup = now.setup
     if setup.defence is None:
         return {}
@@ -123,7 +123,7 @@ def summary(now: Snapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def attack_entry(
     setup: Setup, one: Poisoning, table: int, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Summarise one table of ``[[attack]]``: who attacked, how often, and with what effect."""
+    """Summarise one table of ``[[attack]]``: its attackers, their rounds and the effect."""
     mine = sorted(k for k, each in found.items() if each == table)
     known = setup.dataset.class_names
     flip: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def attack_entry(
 
 
 def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rule, and how often attackers and honest clients took part and how often they were left out."""
+    """Return the rule, and how often attackers and honest clients took part and were left out."""
     took = {True: 0, False: 0}
     left = {True: 0, False: 0}
     for row in rows[1:]:

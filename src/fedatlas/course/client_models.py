@@ -40,7 +40,7 @@ def used_by(
     networks: Networks,
     architecture: str,
 ) -> Model:
-    """Return the client's personal model; without personal models the global one, or that of its ``architecture``."""
+    """Return the client's personal model. Without personal models, the global one or that of its ``architecture``."""
     if algorithm.personal is None:
         return models_of(algorithm, server, networks)[architecture or "global"]
     shared = {"buffers": server["buffers"]} if server.get("buffers") else {}

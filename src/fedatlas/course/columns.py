@@ -1,8 +1,8 @@
 """The course of a run whose parties hold columns: alignment and split in row 0, then one round of the scheme per row.
 
-The checkpoint holds what the coordinator knows as the server's state; everything else belongs to the parties. If a
-party leaves or breaks the protocol, the run ends after the last whole round, and all parties undo what the interrupted
-round changed.
+The checkpoint holds only the coordinator's knowledge, as the server's state; everything else belongs to the parties. If a
+party leaves or breaks the protocol, the run ends after the last whole round, and all parties undo the changes of the
+interrupted round.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Growing:
 
     @property
     def lines(self) -> Sequence[str]:
-        """One line that says who holds what and what is trained."""
+        """One line with the parties, their columns and rows, and the training."""
         who = ", ".join(
             f"{one.name} ({len(one.schema)} columns, {len(one.ids):,} rows{', the label' if k == self.held.active else ''})"
             for k, one in enumerate(self.held.tables)
@@ -110,7 +110,7 @@ class Growing:
             folder.rewrite(self.config)
 
     def begin(self) -> RoundRow:
-        """Run round 0 (alignment, split, start of the scheme) and judge the model before any round."""
+        """Run round 0 (alignment, split, start of the scheme) and judge the first model."""
 
         def first() -> RoundGenerator:
             server = yield from align.align(self.held.align, self.server)
@@ -211,7 +211,7 @@ class Growing:
                 server = {**server, "tested": {k: tested[k] for k in ("quality", "intervals")}}
             return server
 
-        server = self._driven(last, self.number + 1, commit=True)  # the parties keep it; no checkpoint does
+        server = self._driven(last, self.number + 1, commit=True)  # the parties keep it; checkpoints do not
         self.state = self.state._replace(server=server)
         active = self.held.parties[self.held.active]
         state = self.federation.states.get(active.party)  # None if the party is elsewhere

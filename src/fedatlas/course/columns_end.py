@@ -1,4 +1,4 @@
-"""Files of a run whose parties hold columns: who holds what, each party's part of the model, the summary."""
+"""Files of a run whose parties hold columns: the record of columns and rows, each party's part of the model, the summary."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MODEL = "model.json"  # the active party's: the model without any party's thresh
 
 
 def model_file(name: str) -> str:
-    """File of a party's lookup table."""
+    """Return the file of a party's lookup table."""
     return f"model-{name}.json"
 
 
 def own_file(name: str) -> str:
-    """File of results that only one party receives: its own thresholds and the importance of its columns."""
+    """Return the file of results that only one party receives: its thresholds and the importance of its columns."""
     return f"party-{name}.json"
 
 
@@ -93,8 +93,8 @@ def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
 def by_metric(held: Consortium, server: State, judged: Judged | None) -> dict[str, Any]:
     """Return the summary's ``metric`` and, in a simulation, ``trivial``.
 
-    ``judged``: what the model says of the rows judged; None if the party with the label is elsewhere. It then told the
-    figure with its interval, and how many rows each class has is not known here.
+    ``judged``: the model's predictions for the judged rows; None if the party with the label is elsewhere. That party then
+    told the figure with its interval, and the number of rows per class is unknown here.
     """
     asked = held.config.evaluation.metric
     rows = server["rows"]["held" if held.config.evaluation.on == "validation" else "test"]
@@ -118,7 +118,7 @@ def by_metric(held: Consortium, server: State, judged: Judged | None) -> dict[st
 
 
 def figures(held: Consortium, server: State, rows: Sequence[RoundRow], judged: Judged | None) -> RunSummary:
-    """Return the summary of these rows and of the finished model. ``judged``: see `by_metric`."""
+    """Return the summary of these rows and of the finished model. For ``judged`` see `by_metric`."""
     scheme, final, table = held.checked.of_columns(), dict(server["quality"]), held.holder
     brought, last = scheme.brought(server), rows[-1]["round"]
     out: dict[str, Any] = {

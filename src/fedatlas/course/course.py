@@ -43,7 +43,7 @@ class Course(Protocol):
         """Lines that describe the run and how it is carried out."""
 
     def resume(self, restored: Restored) -> None:
-        """Resume from a checkpoint. CheckpointError if the data or rows differ from those it began with."""
+        """Resume from a checkpoint. CheckpointError if the data or rows differ from those that the run began with."""
 
     def begin(self) -> RoundRow:
         """Run round 0, which precedes training, and return its row."""

@@ -1,4 +1,4 @@
-"""The figures of a model per round, on the evaluation rows and on each client's own rows."""
+"""The figures of a model per round, on the evaluation rows and on each client's rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ClientModel = Callable[[int], Model]
 
 
 class NotJudged(FedatlasError):
-    """The parties that judge a model could not: the round has no figures."""
+    """The parties could not judge the model, so the round has no figures."""
 
 
 class Evaluator:
@@ -50,20 +50,20 @@ class Evaluator:
     with_intervals = True
     with_test = True
 
-    several = True  # whether all of an algorithm's models are judged, not the first only
+    several = True  # whether all of an algorithm's models are judged, or only the first
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.rows = judged_rows(setup)
         self.metric = metric_of(setup)
-        # From `per_client`: what `record.judged_rows` names, of the rows of client K, without -K if shared by all.
+        # From `per_client`: the arrays named by `record.judged_rows` for the rows of client K, without -K if shared by all.
         self.judged: dict[str, np.ndarray] = {}
         self._last: tuple[Model, Rows, Scores] | None = None
         self._ends: tuple[Model, Rows, dict[str, intervals.Interval]] | None = None
         self._seen: OrderedDict[Model, dict[str, Any]] = OrderedDict()
         self.numbers = setup.dataset.task == "numbers"
         self.keys: tuple[str, ...] = QUALITY["numbers" if self.numbers else "classes"]
-        # the metric of the answer, if rows have no field for it anyway: for [stop] and for the curve
+        # the metric of the answer, if rows have no field for it otherwise: for [stop] and for the curve
         self.followed: tuple[str, ...] = tuple({self.metric.name} - {*self.keys})
         self.keys += self.followed
         self.headline = "rmse" if self.numbers else "accuracy"
@@ -94,7 +94,7 @@ class Evaluator:
         if not self.numbers:
             own = {name: self.metric.value(self.said(model, rows)) for name in self.followed}
             return {**quality.class_figures(self._sums(found, rows), d.uncounted), **own}
-        predicted, y = d.predictions(found.predicted), d.predictions(rows.y.double())  # errors in the target's own unit
+        predicted, y = d.predictions(found.predicted), d.predictions(rows.y.double())  # errors in the target's unit
         return dict(quality.number_figures(quality.number_sums(predicted, y, found.losses, rows.weight)))
 
     def _sums(self, found: Scores, rows: Rows) -> quality.ClassSums:
@@ -113,7 +113,7 @@ class Evaluator:
         return {key: found[key] for key in self.keys}
 
     def shared(self, model: Model) -> dict[str, Any]:
-        """Return the figures on the common rows; within a row, a model shared by several clients is evaluated once."""
+        """Return the figures on the common rows. Within a row, a model shared by several clients is evaluated once."""
         if model not in self._seen:
             self._seen[model] = self.figures(model)
             while len(self._seen) > HELD:
@@ -142,7 +142,7 @@ class Evaluator:
         return {key: None if key == "per_class_f1" else _mean([f[key] for f in each]) for key in self.keys}
 
     def personal_row(self, model_of: ClientModel) -> dict[str, Any]:
-        """Return the quality fields where each client uses its own model: plain means over clients with rows (C14)."""
+        """Return the quality fields if each client uses its own model: plain means over clients with rows (C14)."""
         self.forget()
         trained = [k for k, n in self.setup.sizes.items() if n]  # a client without rows has learnt nothing
         each = [self.shared(model_of(k)) for k in trained]
@@ -171,7 +171,7 @@ class Evaluator:
         found: dict[int, intervals.Interval] = {}
         alike: dict[int, np.ndarray] = {}  # scores of clients' own models on the common rows, not yet evaluated
         shared: Said | None = None
-        common = None  # one model on the same rows for all clients gives one figure
+        common = None  # one model on the same rows gives the same figure for all clients
         for k in sorted(sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
             rows = self.setup.rows.kept(k, HELD_OUT) if held else self.rows
@@ -212,9 +212,9 @@ class Evaluator:
         return out
 
     def by_metric(self, model: Model | None, clients: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return ``metric`` and ``trivial`` of the summary, and complete what `per_client` returned and the rows kept.
+        """Return ``metric`` and ``trivial`` of the summary, and complete the kept rows and the result of `per_client`.
 
-        ``model``: the one that all share; None if clients use their own. Called after `per_client`.
+        ``model``: the one that all clients share; None if they use their own. Call it after `per_client`.
         """
         sizes, personal = self.setup.sizes, model is None
         said = None if model is None else self.said(model, self.rows)
@@ -222,13 +222,13 @@ class Evaluator:
         found = self._by.end(said, self._constant(self.rows), trained)
         for entry in clients:
             entry |= self._by.entry(entry["client"], entry, learnt=not personal or sizes[entry["client"]] > 0)
-        if self.judged:  # else the rows were too many to be kept
+        if self.judged:  # else there were too many rows to keep
             self.judged = {**self._by.kept.arrays, **self.judged}
         found["trivial"] |= self._about_constant()
         return found
 
     def said(self, model: Model, rows: Rows) -> Said:
-        """Return what a model says of rows, as far as the run's metric needs it."""
+        """Return a model's predictions for rows, as far as the run's metric needs them."""
         return said_of(self.setup, self.metric, self.scores(model, rows), rows, model)
 
     def _constant(self, rows: Rows) -> Said:
@@ -338,7 +338,7 @@ class Evaluator:
     def _spread(self, values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:
         """Return the spread of the headline figure over clients (C14).
 
-        The keys are the same for errors, whose worst value is the largest.
+        Errors have the same keys, but their worst value is the largest.
         """
         sign = -1.0 if self.numbers else 1.0
         found = client_summary([None if v is None else sign * v for v in values], sizes)

@@ -30,7 +30,7 @@ class Keeper:
         self.saved = -1  # round of the last checkpoint
 
     def take_up(self, restored: Restored) -> RunState:
-        """Return the state of a checkpoint and drop later rows. CheckpointError if the data or rows are others."""
+        """Return the state of a checkpoint and drop later rows. CheckpointError if the data or rows differ."""
         if restored.extra.get("data", self.data) != self.data:
             raise CheckpointError(
                 f"the data are not those that '{self.folder.path}' began with (rows, labels or their holders changed): "
@@ -51,7 +51,7 @@ class Keeper:
         return number == self.rounds or number % self.every == 0
 
     def save(self, state: RunState, parties: PartyState, beside: Mapping[str, Any]) -> None:
-        """Write a checkpoint, with ``beside`` in addition to the states."""
+        """Write a checkpoint with the states and, in addition, ``beside``."""
         extra = {"data": self.data, "rows_sha256": self.folder.rows_sha256(), **beside}
         if self.spent is not None:
             extra["ledger"] = list(ledger.mark(self.spent))

@@ -1,8 +1,8 @@
-"""The run's metric of finished models: of each client's, on the rows it is judged on and on its own, and over all clients.
+"""The run's metric of finished models: per client, on its judged rows and on its own rows, and over all clients.
 
-Scores of different models are never put together: where clients use different models, the figure is the mean over them,
-weighted by their test rows (C14), and those for which it is undefined are left out and counted. Intervals of models that
-are judged on the same rows come from the same draws of them.
+Scores of different models are never pooled. If clients use different models, the figure is the mean over them, weighted by their test
+rows (C14). Models with an undefined figure are left out and counted. Intervals of models that are judged on the same rows come from
+the same draws of rows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedatlas.setup.trivial import positive_of
 COMMON = Lines("", "")
 NONE: Mapping[str, float | None] = dict.fromkeys(("value", "low", "high"))
 TOGETHER = 5_000_000  # largest number of rows times models whose intervals are computed together
-OF_OWNERS = 1_000  # rows that count for each owner in the number of draws: fewer draws for many owners
+OF_OWNERS = 1_000  # rows per owner that count towards the number of draws: many owners get fewer draws
 
 
 class Resampled(NamedTuple):
-    """A figure, its values over the draws of the rows (draws,), and how many rows count."""
+    """A figure, its values over the draws of the rows (draws,), and the number of counted rows."""
 
     value: float | None
     values: Floats
     rows: int
-    log_loss: float | None = None  # beside an area that is undefined, as rows of one class alone have none
+    log_loss: float | None = None  # reported when an area is undefined, as for rows of only one class
 
     def ends(self) -> dict[str, float | None]:
         """Return {value, low, high}, and ``log_loss`` if there is one."""
@@ -41,7 +41,7 @@ class Resampled(NamedTuple):
         return {"value": found.estimate, "low": found.low, "high": found.high, **beside}
 
     def better_than(self, other: Resampled, metric: Metric) -> Resampled:
-        """Return by how much this figure is better than another one from the same draws; positive is better."""
+        """Return how much better this figure is than another one from the same draws; positive is better."""
         sign, draws = -1.0 if metric.lower_is_better else 1.0, min(len(self.values), len(other.values))
         value = None if self.value is None or other.value is None else sign * (self.value - other.value)
         return Resampled(value, sign * (self.values[:draws] - other.values[:draws]), self.rows)
@@ -69,7 +69,7 @@ def _resampled(metric: Metric, said: Said, values: Floats) -> Resampled:
 
 
 def mean_of(each: Mapping[int, Resampled]) -> tuple[Resampled, int]:
-    """Return the mean over clients, weighted by their test rows, and how many clients have no figure and are left out."""
+    """Return the mean over clients, weighted by their test rows, and the number of clients left out for lack of a figure."""
     known = [one for one in each.values() if one.value is not None and one.rows]
     left_out = len(each) - len(known)
     if not known:
@@ -78,19 +78,19 @@ def mean_of(each: Mapping[int, Resampled]) -> tuple[Resampled, int]:
     value = float(np.array([one.value for one in known]) @ rows / rows.sum())
     draws = min(len(one.values) for one in known)
     table = np.stack([one.values[:draws] for one in known])
-    weight = np.isfinite(table) * rows[:, None]  # a draw in which a client has no figure leaves it out
+    weight = np.isfinite(table) * rows[:, None]  # a draw leaves out a client without a figure
     means = over((np.where(weight > 0, table, 0.0) * weight).sum(0), weight.sum(0))
     return Resampled(value, means, int(rows.sum())), left_out
 
 
 class ByMetric:
-    """The figures of the clients' final models by the run's metric, and the arrays that are kept of them."""
+    """The figures of the clients' final models by the run's metric, and the arrays kept of them."""
 
     def __init__(self, setup: Setup, metric: Metric, intervals: bool, most: int) -> None:
         self.setup, self.metric, self.intervals = setup, metric, intervals
         self.kept, self.owner = KeptRows(most), owners(setup)
-        self.labels = setup.dataset.train.y[:1].numel() or 1  # of a row
-        self.held_by: set[int] = set()  # clients judged on rows that they held out
+        self.labels = setup.dataset.train.y[:1].numel() or 1  # labels per row
+        self.held_by: set[int] = set()  # clients judged on rows they held out
         self.judged: dict[int, Resampled] = {}
         self.own: dict[int, Resampled] = {}
         self.constant: dict[int, Resampled] = {}
@@ -99,7 +99,7 @@ class ByMetric:
             self.kept.add({OWNER: self.owner})
 
     def common(self, client: int, said: Said, constant: Said) -> None:
-        """Add a client that is judged on the common rows by a model of its own."""
+        """Add a client that is judged on the common rows by its own model."""
         self.kept.add({**kept(said, Lines(f"-{client}", "")), **kept(constant, COMMON, TRIVIAL)})
         self._waiting[client] = said
         if len(self._waiting) * len(said.weight) > TOGETHER:
@@ -107,11 +107,11 @@ class ByMetric:
         self.own |= self._own(client, said)
 
     def shared(self, client: int, said: Said) -> None:
-        """Add a client that is judged on the common rows by the model that all share."""
+        """Add a client that is judged on the common rows by the shared model."""
         self.own |= self._own(client, said)
 
     def held(self, client: int, said: Said, constant: Said) -> None:
-        """Add a client that is judged on rows that it held out: its own."""
+        """Add a client that is judged on the rows it held out."""
         one = Lines(f"-{client}", f"-{client}")
         self.kept.add({**kept(said, one), **kept(constant, one, TRIVIAL)})
         found = self._drawn({0: said, 1: constant}, ("client", client))
@@ -120,7 +120,7 @@ class ByMetric:
         self.constant[client] = found[1]
 
     def end(self, said: Said | None, constant: Said, trained: Collection[int]) -> dict[str, Any]:
-        """Return the summary's ``metric`` and ``trivial``. ``said``: of the model that all share; ``constant``: on the common rows.
+        """Return the summary's ``metric`` and ``trivial``. ``said``: of the shared model; ``constant``: on the common rows.
 
         ``trained``: the clients whose models have learnt something.
         """
@@ -157,7 +157,7 @@ class ByMetric:
         return {} if c is None else {"positive": self.setup.dataset.class_names[c]}
 
     def mean(self, said: Mapping[int, Said]) -> dict[str, Any]:
-        """Return the metric of models on the same rows: the mean over them, with how many are left out if there are several."""
+        """Return the metric of models on the same rows. For several models, the mean and the number left out."""
         found, left_out = mean_of(self._drawn(said, ("test",)))
         several = {"models": len(said), "left_out": left_out} if len(said) > 1 else {}
         rows = max(one.rows for one in said.values())
@@ -166,7 +166,7 @@ class ByMetric:
     def entry(self, client: int, headline: Mapping[str, Any], *, learnt: bool) -> dict[str, Any]:
         """Return the fields of a client in `per_client`. ``learnt``: whether its figure says anything about the method.
 
-        ``headline``: its {value, low, high} by accuracy or squared error, which are the metric's if that is made of the same scores.
+        ``headline``: its {value, low, high} by accuracy or squared error. The metric uses these if it is made of the same scores.
         """
         found = self.own.get(client)
         own = None if found is None else {"test_rows": found.rows, **(found.ends() if learnt else NONE)}

@@ -1,4 +1,4 @@
-"""What models said of the rows they are judged on, for the run's metric: kept row by row, and its values with intervals."""
+"""Predictions of models for the rows they are judged on, as the run's metric needs them: kept row by row."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedatlas.record.judged_rows import named
 from fedatlas.setup.assembly import Setup, pooled
 
 OF_METRIC = ("true", "predicted", "outputs")  # the last fields of `Said`
-NARROW = np.float32  # log-probabilities keep their order at both ends in it
+NARROW = np.float32  # keeps the order of log-probabilities at both ends
 
 
 def right(setup: Setup, predicted: Tensor, y: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return, per row, the share of its labels predicted rightly, and how many of them count.
+    """Return, per row, the share of its labels predicted correctly, and the number of labels that count.
 
     Ignored and uncounted labels do not count.
     """
@@ -39,7 +39,7 @@ def right(setup: Setup, predicted: Tensor, y: Tensor) -> tuple[NDArray[Any], NDA
 def scored(setup: Setup, predicted: Tensor, rows: Rows) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return, per row, the score whose weighted mean gives the headline figure, and its weight.
 
-    The score is the share of right answers, or the squared error.
+    The score is the share of correct answers, or the squared error.
     """
     own = np.ones(rows.n) if rows.weight is None else rows.weight.double().numpy()
     if setup.dataset.task == "numbers":
@@ -49,7 +49,7 @@ def scored(setup: Setup, predicted: Tensor, rows: Rows) -> tuple[NDArray[Any], N
 
 
 def said_of(setup: Setup, metric: Metric, scores: Scores, rows: Rows, model: Model) -> Said:
-    """Return what a model said of rows, with what the metric needs. ``scores``: those of the model on these rows."""
+    """Return a model's predictions for rows, with what the metric needs. ``scores``: those of the model on these rows."""
     d, outputs = setup.dataset, None
     if "outputs" in metric.needs:
         outputs = log_odds(scores, rows, model) if d.classes == 2 else log_probabilities(model.predict(rows.x))
@@ -59,7 +59,7 @@ def said_of(setup: Setup, metric: Metric, scores: Scores, rows: Rows, model: Mod
 
 
 def said_by_constant(setup: Setup, metric: Metric, one: Constant, rows: Rows) -> Said:
-    """Return what the constant model says of rows."""
+    """Return the constant model's predictions for rows."""
     d, y = setup.dataset, _plain(rows.y)
     predicted = torch.full_like(y, float(d.targets(torch.tensor(one.predicted, dtype=torch.float64))))
     outputs = None if one.outputs is None else np.broadcast_to(one.outputs, (rows.n, *one.outputs.shape))
@@ -79,7 +79,7 @@ def log_probabilities(outputs: Tensor) -> NDArray[Any]:
 
 
 def owners(setup: Setup) -> NDArray[np.int64] | None:
-    """Return (n,) the client whose own row each common row is, -1 for nobody's; None if rows have no natural owners."""
+    """Return (n,) the client that owns each common row, -1 for no client; None if rows have no natural owners."""
     places = setup.partition.info.get("owners")
     if setup.partition.counted or places is None:
         return None
@@ -91,19 +91,19 @@ def owners(setup: Setup) -> NDArray[np.int64] | None:
     owner = setup.dataset.test.client
     if owner is None:
         return None
-    known = np.full(max(int(owner.max()), *places) + 2, -1)  # the last place is that of -1
+    known = np.full(max(int(owner.max()), *places) + 2, -1)  # the last place stands for -1
     known[list(places)] = np.arange(len(places))
     return np.asarray(known[owner.numpy()], np.int64)
 
 
 class KeptRows:
-    """Arrays of `record.judged_rows` beside score and weight, of up to ``most`` numbers; none of them beyond."""
+    """Arrays of `record.judged_rows` in addition to score and weight, up to ``most`` numbers; beyond that none are kept."""
 
     def __init__(self, most: int) -> None:
         self.most, self.held, self.arrays = most, 0, dict[str, NDArray[Any]]()
 
     def add(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keep arrays, those of a name once."""
+        """Keep arrays, each name once."""
         new = {name: x for name, x in arrays.items() if name not in self.arrays}
         self.held += sum(x.size for x in new.values())
         if self.held > self.most:
@@ -113,14 +113,14 @@ class KeptRows:
 
 
 class Lines(NamedTuple):
-    """Names of a model's arrays, "" or "-K": of what the model said, and of the rows."""
+    """Suffixes of a model's array names, "" or "-K": of the model's predictions, and of the rows."""
 
     model: str
     rows: str
 
 
 def kept(said: Said, lines: Lines, kind: str = "") -> dict[str, NDArray[Any]]:
-    """Return a model's arrays as they are kept; score and weight in float32, as they always were."""
+    """Return a model's arrays as they are kept, with score and weight in float32 as in earlier versions."""
     narrow = said._replace(score=said.score.astype(NARROW), weight=said.weight.astype(NARROW))
     return named(narrow, *lines, kind)
 

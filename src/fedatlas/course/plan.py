@@ -19,7 +19,7 @@ from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.setup.cohort import draw_round
 from fedatlas.wire import codec
 
-ALONE = 2e8  # operations of a round below which sending clients to workers costs more time than it saves
+ALONE = 2e8  # operations of a round below which sharing with workers costs more time than it saves
 
 
 def resolve_plan(setup: Setup, wanted: str | None = None) -> Plan:
@@ -56,8 +56,8 @@ def calibrated(setup: Setup) -> Plan:
 def step_for(setup: Setup, workers: int) -> str:
     """Return the step chosen by rule: in one process, clients of a small dense model train in a stack.
 
-    `worth_stacking` says which models are small; on a GPU, dense models of any size are stacked. Two workers gain more
-    than a stack (docs/performance.md), so with several workers, and in every other case, each client has its own step.
+    `worth_stacking` decides which models are small. On a GPU, dense models of any size are stacked. Two workers gain more
+    than a stack (docs/performance.md), so several workers use one step per client, as does every other case.
     """
     if workers > 1:
         return "program"
@@ -76,7 +76,7 @@ def has_buffers(setup: Setup) -> bool:
 
 
 def workers_for(setup: Setup) -> tuple[int, str]:
-    """Return the number of workers and why: as asked, else one per core if a round is long enough to share."""
+    """Return the number of workers and the reason: as asked, else one per core if a round is long enough to share."""
     engine = setup.config.engine
     if not can_fork():
         return 1, "this system cannot fork workers, or a GPU is visible (CUDA_VISIBLE_DEVICES= hides it)"
@@ -94,7 +94,7 @@ def workers_for(setup: Setup) -> tuple[int, str]:
 def chunk_for(setup: Setup) -> int:
     """Return how many clients' work is held at once: as asked, else as many as fit into memory, at most 256.
 
-    That is half of ``engine.memory``, or a quarter of the free memory if it is known and less.
+    They may take half of ``engine.memory``, or a quarter of the free memory if it is known and less.
     """
     engine = setup.config.engine
     if engine.chunk:
@@ -105,10 +105,10 @@ def chunk_for(setup: Setup) -> int:
 
 
 def held(setup: Setup) -> int:
-    """Return the bytes that one client's work holds until its update is added up.
+    """Return the bytes that one client's work holds until its update is added.
 
-    That is the larger of two models, and the message with four copies of what the client keeps. If architectures
-    differ, the largest value counts.
+    This is the larger of two models, and the message with four copies of what the client keeps. If architectures differ,
+    the largest value counts.
     """
     algorithm, bench = setup.algorithm, setup.bench
     parties = PartyHalf(bench, SerialExecutor(bench), PartyState(), setup.sizes, setup.seed)
@@ -121,6 +121,6 @@ def held(setup: Setup) -> int:
         state = parties.state_of(client, message, facts)
         memory = model if bench.transform is not None and bench.transform.memory_init is not None else 0
         kept = codec.size(dict(state)) + memory
-        # what a client keeps exists four times: before the work, sent, answered and stored
+        # four copies of what a client keeps: before the work, sent, answered and stored
         found = max(found, 2 * model, codec.size(dict(message)) + 4 * kept)
     return found

@@ -41,15 +41,15 @@ def parted(how: Protection, row: Mapping[str, Any]) -> tuple[dict[str, Any], dic
 
 
 def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Count the rounds whose sum was never opened, and say why the last of them was not."""
+    """Count the rounds whose sum was never opened, and give the reason for the last one."""
     why = [row["given_up"] for row in rows if row.get("given_up")]
     return {"rounds": len(why), "of": max(len(rows) - 1, 0), "why": why[-1] if why else None}
 
 
 def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
-    """Return the summary's ``privacy``: per mechanism its parameters and what each role learns, and the privacy spent.
+    """Return the summary's ``privacy``: the parameters of each mechanism, what each role learns, and the privacy spent.
 
-    What was spent is computed from the ledger's counted releases.
+    The privacy spent is computed from the ledger's counted releases.
     """
     rows = folder.rows()
     events, torn = ledger.read(folder.path / LEDGER) if how.noising is not None else ledger.Ledger((), 0)
@@ -80,14 +80,14 @@ def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
 
 
 def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[str, Any]:
-    """Return the joint privacy cost of several releases and how it was found; ``nothing``: text for an empty list."""
+    """Return the joint privacy cost of several releases and how it was found. ``nothing`` is the text for an empty list."""
     spent = accountant.spent(events, delta) if events else accountant.Spent(0.0, delta, nothing)
     found = {"epsilon": number(spent.epsilon), "how": spent.how, "upper_bound": spent.upper_bound}
     return {"unit": events[0].unit if events else None, "delta": delta, **found}
 
 
 def too_large(setup: Setup, how: Protection, events: Sequence[ledger.Event]) -> dict[str, int]:
-    """Return ``delta_too_large_for``, how many are protected, if the file's delta is 1 over that number or more; else {}."""
+    """Return ``delta_too_large_for`` (the number protected) if the file's delta is 1 over that number or more; else {}."""
     written = any("delta" in table.parameters() for table in setup.config.privacy)
     n = how.K if events and events[0].unit == "client" else sum(setup.sizes.values())
     return {"delta_too_large_for": n} if written and events and n * how.delta() >= 1 else {}
@@ -96,13 +96,13 @@ def too_large(setup: Setup, how: Protection, events: Sequence[ledger.Event]) -> 
 def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
     """Return the bytes that a reader of the experiment's file would expect from the whole run.
 
-    A client's traffic per round, which is not secret, times the clients expected and the rounds.
+    This is a client's traffic per round, which is not secret, times the expected clients and the rounds.
     """
     return {key: size * coming(how, setup.config) * rounds for key, size in visit(setup).items()}
 
 
 def coming(how: Protection, config: ExperimentConfig) -> float:
-    """Return how many clients are expected to return in a round: q K less those that fail or are dropped as late."""
+    """Return how many clients are expected to return in a round: q K minus those that fail or are dropped as late."""
     failures, epochs = config.failures, config.local.epochs or 0
     lost = failures.stragglers * (1 - 1 / epochs) if failures.straggler_policy == "drop" and epochs else 0.0
     return how.fraction * how.K * (1 - failures.dropout) * (1 - lost)
@@ -122,7 +122,7 @@ def visit(setup: Setup) -> dict[str, int]:
         memory = transform.memory_init(kept) if transform.memory_init is not None else {}
         update = transform.encode(update, memory, torch.Generator())[0]
     tasks = [task for task in setup.algorithm.tasks.values() if isinstance(task, Task)]
-    silent = sum(one.sealing.silent for one in tasks)  # each is answered by an empty message
+    silent = sum(one.sealing.silent for one in tasks)  # each is answered with an empty message
     return {
         "bytes_up": codec.size(update) + silent * codec.size({}),
         "bytes_down": codec.size(dict(message)) + codec.size({CHAIN: False}),

@@ -15,7 +15,7 @@ from fedatlas.record.fields import RoundRow, RunSummary
 
 
 class Progress(Protocol):
-    """Receiver of progress events, which it shows to people."""
+    """A receiver of progress events, which shows them to people."""
 
     def started(self, course: Course) -> None: ...
     def said(self, notice: str) -> None: ...
@@ -25,7 +25,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress that shows nothing and only remembers the run's folder."""
+    """Progress that shows nothing and remembers only the run's folder."""
 
     folder: Path | None = None
 
@@ -61,7 +61,7 @@ class Run(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """Should we federate, with which scheme, at which cost, for whom, how sure; "" where a run has no answer."""
+        """The answer: should we federate, with which scheme, at which cost, for whom, how sure; "" if a run has no answer."""
         return str(self.summary.get("answer", {}).get("text", ""))
 
 

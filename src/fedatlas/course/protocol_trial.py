@@ -59,7 +59,7 @@ class Last(Observer):
 
 
 class Rehearsal(ServerHalf):
-    """Adds the cost of each protected ask's protocol to the costs of a round without protection, which `sampled` finds."""
+    """Adds the cost of each protected ask's protocol to the costs of an unprotected round, which `sampled` finds."""
 
     def __init__(self, setup: Setup, link: Link, keyring: Keyring) -> None:
         half = (setup.bench.algorithm, link, setup.sizes, setup.seed)
@@ -74,7 +74,7 @@ class Rehearsal(ServerHalf):
 
     def begin(self, start: RoundStart) -> None:
         super().begin(start)
-        self.sampled.now = self.now  # one round, and one count of its costs
+        self.sampled.now = self.now  # both count the costs of one round together
 
     def ask(self, ask: Ask) -> Replies:
         """Return the replies without protection.

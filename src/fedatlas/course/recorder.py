@@ -1,8 +1,8 @@
 """``[observe]``: record what each role of a run sees of the messages between parties.
 
-Recording changes nothing in the run and keeps no tensor. A frame's bytes are those that the row counts: of a message,
-an update, or further information for a client (the word of a protected sum, the model that the server knows), each in
-the direction in which it is sent. What a client passes to itself is not recorded.
+Recording changes nothing in the run and keeps no tensor. A frame's bytes are those that the row counts: of a message, an
+update, or further information for a client (the word of a protected sum, the model that the server knows), each in the
+direction in which it is sent. A message from a client to itself is not recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Recorder(Observer):
     def __init__(self, setup: Setup, how: ObserveConfig, recording: Recording) -> None:
         self.setup, self.how, self.recording = setup, how, recording
         self.limit = bytes_of(how.limit)
-        self.notices: list[str] = []  # for people, until they are read
+        self.notices: list[str] = []  # for people, until read
         self._heard: dict[int, tuple[Request, bytearray]] = {}  # updates of an ask whose receivers are not yet known
 
     @property
@@ -57,12 +57,12 @@ class Recorder(Observer):
             self._guarded(lambda: self.recording.end(number), number)
 
     def keep(self) -> None:
-        """Keep the views that wait for the checkpoint, which is now written."""
+        """Keep the views that waited for the checkpoint, which has been written."""
         if self.recording.stopped is None:
             self._guarded(self.recording.keep, 0)
 
     def begin_set_up(self) -> None:
-        """Begin round 0 with what clients and server have already exchanged about columns and target."""
+        """Begin round 0 with the exchange about columns and target that has already taken place."""
         self.recording.resume(-1)
         self.begin(0)
         holders = [k for k, n in self.setup.sizes.items() if n]

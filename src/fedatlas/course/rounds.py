@@ -44,7 +44,7 @@ LOST = "was lost or altered; it has been rebuilt from the configuration and the 
 
 
 class Parties(NamedTuple):
-    """The remote parties of a run: the plan by which they train, and the host that speaks with them."""
+    """The remote parties of a run: the plan by which they train, and the host that communicates with them."""
 
     plan: Plan
     host: Host
@@ -102,7 +102,7 @@ class Simulation:
         self.networks = setup.models(self.plan.threads, find_device(self.plan.device))
         self.evaluator = self.federation.judge or Evaluator(setup)
         self.evaluator.with_intervals = intervals
-        self.state = self.began = RunState(0, {}, 0)  # began: as the round found it
+        self.state = self.began = RunState(0, {}, 0)  # began: as at the start of the round
         self.news: list[str] = []
 
     @property
@@ -127,13 +127,13 @@ class Simulation:
 
     @property
     def notices(self) -> Sequence[str]:
-        """Notices of the set-up, and one that the algorithm begins with a set-up among all clients, if it does."""
+        """Notices of the set-up, including one if the algorithm begins with a set-up among all clients."""
         first = f"Set-up of '{self.setup.algorithm.name}' with all clients, before round 1 ..."
         return [*self.setup.notices, *([first] if self.setup.algorithm.prepare and not self.restored else [])]
 
     @property
     def lines(self) -> Sequence[str]:
-        """Lines about who holds how many rows, what is trained, and under which plan."""
+        """Lines about the clients' rows, the training and the plan."""
         c, d, plan, held = self.config, self.setup.dataset, self.plan, self.setup.partition.sizes
         rows = f"{min(held):,} to {max(held):,}" if min(held) != max(held) else f"{held[0]:,}"
         model = ", ".join(self.setup.networks) or c.model.name
@@ -283,7 +283,7 @@ class Simulation:
         return cast(RoundRow, row)
 
     def _quality(self, now: Snapshot) -> dict[str, Any]:
-        """Return the quality fields of a row; blank where the parties that judge could not."""
+        """Return the quality fields of a row; blank if the parties that judge could not."""
         try:
             return now.quality()
         except NotJudged as error:
@@ -319,10 +319,10 @@ class Simulation:
         total = sum(w.examples for w in done.values())
         loss = sum(w.loss * w.examples for w in done.values()) / total if total else math.nan
         clients, weights = took_part(drawn, work), cost.weights
-        if weights and not (drawn and drawn.round.units):  # those left out of the mean had none
+        if weights and not (drawn and drawn.round.units):  # clients left out of the mean had none
             weights = {k: weights.get(k, 0.0) for k in clients}
         return {
-            "train_loss": None if math.isnan(loss) else loss,  # remote parties may keep it for themselves
+            "train_loss": None if math.isnan(loss) else loss,  # remote parties may keep it private
             "clients": clients,
             "selected": list(drawn.selected) if drawn else [],
             "weights": [weight for k, weight in weights.items() if k >= 0],

@@ -1,4 +1,4 @@
-"""The summary of a run whose clients hold rows; if the run diverged, of the models before that."""
+"""The summary of a run whose clients hold rows. If the run diverged, it covers the models before that."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
 def judged(now: Snapshot, row: RoundRow) -> RoundRow | None:
     """Return the last row with its figures, computed now if the run diverged in a round between two evaluations.
 
-    None if a figure is NaN or infinity, or where the parties that judge could not.
+    None if a figure is NaN or infinity, or if the parties that judge could not.
     """
     if row["loss"] is not None:
         return row

@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
         return models_of(self.setup.algorithm, self.server, self.networks)
 
     def client_model(self, client: int) -> Model:
-        """Return the model that a client would use: its personal one if the algorithm has such, else the shared one."""
+        """Return the model that a client would use: its personal one if the algorithm has them, else the shared one."""
         own, facts = self.setup.bench.architecture(client), self.federation.facts(client, self.number, 0.0)
         state_of = lambda message: self.federation.state_of(client, message, facts)  # noqa: E731
         return used_by(client, self.setup.algorithm, self.server, state_of, self.networks, own)

@@ -32,7 +32,7 @@ class Sampled(ServerHalf):
         bench = setup.bench
         half = (bench.algorithm, link, setup.sizes, setup.seed)
         super().__init__(*half, transform=bench.transform, raw_bytes=bench.raw_bytes, observers=observers)
-        self.known: dict[tuple[str, str], tuple[Replies, Cost]] = {}  # by task, who asks and who answers
+        self.known: dict[tuple[str, str], tuple[Replies, Cost]] = {}  # by task, and by who asks and answers
 
     def answer(self, ask: Ask) -> Replies:
         if not ask.to:
@@ -77,7 +77,7 @@ def trial_of_setup(setup: Setup, plan: Plan) -> tuple[Cost, State]:
 def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost], float]:
     """Return the costs of a first and a second round with these clients, and the seconds of the second.
 
-    By the second round the step has been derived.
+    The second round's step is already derived.
     """
     executor = make_executor(plan, setup.bench, setup.sizes.values())
     both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed, compares=False)
@@ -86,7 +86,7 @@ def trial(setup: Setup, plan: Plan, cohort: tuple[int, ...]) -> tuple[list[Cost]
     drawn = draw_round(setup.config, setup.sizes, setup.seed, 1).round
     sizes = setup.sizes
     some = drawn._replace(cohort=cohort, sizes={k: sizes[k] for k in cohort})
-    if algorithm.groups is not None:  # without the set-up that would form groups, these clients are one group
+    if algorithm.groups is not None:  # no set-up forms groups here, so these clients are one group
         some = some._replace(units=(Unit(0, cohort),), groups=1)
     costs, seconds = [], 0.0
     try:

@@ -1,4 +1,4 @@
-"""Calls of a flat graph's operators that write results into memory that exists already."""
+"""Calls of a flat graph's operators that write results into existing memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Call(NamedTuple):
 _PLAIN = "mm bmm addmm baddbmm maximum minimum _log_softmax _softmax amax gather".split()
 _UNARY = "exp log log1p neg sqrt rsqrt tanh sigmoid abs reciprocal sin cos erf scatter_add".split()
 _BINARY = {"add": ("Tensor", "Scalar"), "sub": ("Tensor",), "mul": ("Tensor", "Scalar"), "div": ("Tensor", "Scalar")}
-_BACKWARD = {  # whether the result may be the first operand itself
+_BACKWARD = {  # whether the result may take the first operand's memory
     "threshold_backward": True,
     "tanh_backward": True,
     "sigmoid_backward": True,
@@ -52,7 +52,7 @@ CALLS: dict[Any, Call] = {
 }
 COPIES = {aten.clone.default, aten._to_copy.default}
 TAKE_NUMBER = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.mul_.Tensor}
-"""Second operand: a plain number in place of a tensor without dimensions."""
+"""Operators whose second operand may be a plain number instead of a tensor without dimensions."""
 COMMUTE = {aten.add.Tensor, aten.mul.Tensor}
 METHODS = {
     aten.t.default: "t",

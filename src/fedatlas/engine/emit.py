@@ -224,7 +224,7 @@ class Emitter:
         return f"{self.function(f'torch.ops.{node.target}')}({', '.join(texts)})"
 
     def operands(self, node: Op) -> list[str]:
-        """Return the positional arguments; a number without dimensions becomes a plain one where that is accepted."""
+        """Return the positional arguments; a number without dimensions becomes a plain one if that is accepted."""
         texts = [self.text(a) for a in node.args]
         if node.target in TAKE_NUMBER and self.places.kind[node] != "fixed" and self.is_number(node.args[1]):
             texts[1] = self.number(node.args[1])

@@ -1,8 +1,8 @@
-"""A client whose work fails under noise: its change is zero, and in all else it does and sends what every client does.
+"""A client whose work fails under noise: its change is zero, and otherwise it does and sends the same as every client.
 
-Differential privacy promises that whoever sees the models hardly sees whether one client took part. A run that ends with its name, or
-a client that sends nothing, would tell. So a change that is not finite, a loss that is none and whatever its training raises all become a
-change of zero before clip and noise. Why, stands in the simulation's own view alone.
+Differential privacy promises that those who see the models hardly see whether one client took part. A run that ended with the client's
+name, or a client that sent nothing, would reveal it. So a change or loss that is not finite, and any error in training, become a change
+of zero before clip and noise. Only the simulation's own view records the reason.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fedatlas.tree import Tree
 
 
 def guarded(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:
-    """Return what a job comes to; where noise covers it and it fails, a change of zero."""
+    """Return the result of a job. If it fails and noise covers it, return a change of zero."""
     try:
         return run_job(bench, job)
-    except (PrivacyError, ProtocolError):  # of sealing: it follows from numbers with noise, or from the server's words
+    except (PrivacyError, ProtocolError):  # from sealing: due to numbers with noise, or the server's words
         raise
     except Exception as error:
         if not quiet(bench, job):
@@ -36,12 +36,12 @@ def guarded(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> 
 
 
 def quiet(bench: Bench, job: Job) -> bool:
-    """Whether a job is a training that may fail without anybody noticing."""
+    """Whether a job is a training whose failure nobody must notice."""
     return covered(bench.protection, job.word) and isinstance(bench.tasks(job.client)[job.what], Task)
 
 
 def unchanged(bench: Bench, job: Job, why: str) -> Result:
-    """Return the result of a client that changes nothing: the same parts as others send, with their noise. ``bench``: from `Bench.of`."""
+    """Return the result of a client that changes nothing: the usual parts with their noise. ``bench``: from `Bench.of`."""
     task, message, n = training_of(bench, job), job.message, int(job.facts.n_k)
     model, buffers = Tree(message["model"]), told_buffers(bench, message)
     update: Update = {"model": model, **dict.fromkeys(task.sealing.tracked, model.zeros())}
@@ -56,7 +56,7 @@ def unchanged(bench: Bench, job: Job, why: str) -> Result:
 
 
 def rehearsed(bench: Bench, job: Job) -> Bench:
-    """Return the bench by which steps are derived and checked. Where noise covers a job, with rows that say nothing of its client's."""
+    """Return the bench on which steps are derived and checked. If noise covers a job, its rows reveal nothing of the client's rows."""
     if not quiet(bench, job):
         return bench
     rows = bench.rows
@@ -64,7 +64,7 @@ def rehearsed(bench: Bench, job: Job) -> Bench:
 
 
 def standing_in(rows: Rows) -> Rows:
-    """Return rows of the same shapes and labels with drawn numbers in place of their own."""
+    """Return rows with the same shapes and labels but with drawn numbers."""
     stream = torch_stream(0, "stand-in")
 
     def drawn(x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def standing_in(rows: Rows) -> Rows:
 
 
 def warmed(warm: Callable[[Bench, Job], bool], bench: Bench, job: Job) -> bool:
-    """Return whether a job gave something to share before its work (`engine.fast`); one that fails under noise gives nothing."""
+    """Return whether a job gave something to share before its work (`engine.fast`). A job that fails under noise gives nothing."""
     try:
         return warm(bench, job)
     except Exception:

@@ -47,14 +47,14 @@ from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
 ASKED, RARE, FEW = "asked for", "a rare batch size", "few steps with tensors of a new shape"
-"""Reasons why a step is the tuned one although a program could be derived."""
+"""Reasons for a tuned step although a program could be derived."""
 
 WORTH = 0.1  # a batch size with at least this share of all steps gets its own program; rarer ones take the tuned step
 
 
-UNREAD = 1000  # losses held at most before they are read
-LONG = 200  # steps of a job from which tensors of a new shape are worth a program
-SHAPES = 32  # of a task's tensors: number of shapes whose programs are kept
+UNREAD = 1000  # most losses held before they are read
+LONG = 200  # steps of a job from which a program for tensors of a new shape pays off
+SHAPES = 32  # number of shapes of a task's tensors whose programs are kept
 SHAPED = "\0"  # separates the name of such a task from the number of its shapes
 ROOM = 1 << 25  # numbers that may be stored with a client's rows
 
@@ -62,7 +62,7 @@ ROOM = 1 << 25  # numbers that may be stored with a client's rows
 class Worth(NamedTuple):
     """The batch sizes worth a program, decided by the rows of all clients.
 
-    A process that holds only one client's rows is given it, as its steps would otherwise have other bits.
+    A process that holds only one client's rows is given this value, because its steps would otherwise have other bits.
     """
 
     sizes: frozenset[int]  # batch sizes that get a program
@@ -75,7 +75,7 @@ def worth_of(batch: int, sizes: Sequence[int], merge: bool = False) -> Worth:
 
 
 class FastRunner:
-    """Runner of jobs by programs, one per kind of job and batch size. Made before the workers are forked, so that all share them."""
+    """Runner of jobs by programs, one per kind of job and batch size. It is made before the workers are forked, so they share programs."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class FastRunner:
         sizes = list(sizes)
         self.usual, self.most = worth or worth_of(bench.local.batch_size, sizes, bench.local.merge)
         self.numbers = count(1)
-        self.sorts: dict[tuple[str, InputForm], str] = {}  # by kind of job, and what its message and its state hold
+        self.sorts: dict[tuple[str, InputForm], str] = {}  # by kind of job, and the contents of its message and state
         self.examples: dict[str, Batch] = {}  # a batch of each sort of job, for shapes
         self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
         self.steps: dict[tuple[str, int], Made] = {}
@@ -100,7 +100,7 @@ class FastRunner:
     def sort_of(self, bench: Bench, job: Job) -> str:
         """Return the sort of a job. Jobs of one sort share their programs.
 
-        An objective may ask whether its state is filled yet and branch, so the sort depends on the forms of message and state.
+        An objective may branch on whether its state is filled yet, so the sort depends on the forms of message and state.
         """
         kind, told = job.kind, {"message": told_to(job), "client": job.state}
         if self.step == "tuned" or self.short(bench, job):
@@ -178,7 +178,7 @@ class FastRunner:
         return {(sort, size): one for size, one in made.items()}
 
     def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
-        """Return the batch sizes worth a program: by all clients' rows, or by this job's if the task has its own rows or batches."""
+        """Return the batch sizes worth a program: by all clients' rows, or by this job's if the task has custom rows or batches."""
         options = training_of(bench, job).options
         if self.step == "tuned" or self.short(bench, job):
             return frozenset()
@@ -186,11 +186,11 @@ class FastRunner:
         return batch_sizes(ready.draw.batch_size, [ready.rows.n], ready.draw.merge) if own else self.usual
 
     def step_of(self, sort: str, own: bool, size: int) -> Made:
-        """Return the step of a sort of job for a batch size; the tuned one unless the sort's programs hold (``own``)."""
+        """Return the step of a sort of job for a batch size; the tuned one unless the sort's programs are valid (``own``)."""
         return (self.steps.get((sort, size)) if own else None) or self.steps[sort, -1]
 
     def owns(self, sort: str, params: Tree, inputs: Inputs) -> bool:
-        """Return whether the programs of its sort hold for a job, whose start and survey may differ."""
+        """Return whether the programs of its sort are valid for a job, whose start and survey may differ."""
         return all(one.takes(params, inputs) for one in self.programs(sort)[:1])
 
     def programs(self, sort: str) -> list[StepProgram]:
@@ -262,7 +262,7 @@ class FastRunner:
 
 
 def bind(made: Made, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
-    """Return the step of one client, callable inside inference mode or outside, as autograd refuses inference tensors."""
+    """Return the step of one client, callable inside and outside inference mode, since autograd refuses inference tensors."""
     if isinstance(made, StepProgram) or not torch.is_inference_mode_enabled():
         return made.bind(params, memory, inputs, buffers)
     with torch.inference_mode(mode=False):
@@ -291,7 +291,7 @@ def batch_sizes(batch: int, sizes: Iterable[int], merge: bool = False) -> frozen
 
 
 def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
-    """Return the step of a task, in terms of its algorithm's own objective and direction."""
+    """Return the step of a task, with its algorithm's own objective and direction."""
     task = training_of(bench, job)
 
     def loss(params: Tree, buffers: Tree, batch: Batch, inputs: Mapping[str, Any]) -> Tensor:

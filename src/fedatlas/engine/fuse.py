@@ -1,7 +1,7 @@
 """Every new value read as a linear combination and written in place: W <- beta W + sum_i alpha_i A_i B_i + K.
 
-A matrix product in it becomes one ``addmm_`` into the parameter, so that its gradient is never stored; terms that do
-not change during a client's local work are added up once, when the program is bound to the client.
+A matrix product in it becomes one ``addmm_`` into the parameter, so its gradient is never stored. Terms that do not
+change during a client's local work are added once, when the program is bound to the client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LINEAR = {
 
 _SUMS = {aten.add.Tensor, aten.sub.Tensor}
 _PRODUCTS = {aten.mm.default, aten.bmm.default, aten.mul.Tensor}
-# Operators linear in one operand: their result is scaled as that operand is.
+# Operators linear in one operand: scaling that operand scales their result.
 _SCALE_THROUGH = {
     aten.mul.Scalar,
     aten.t.default,
@@ -130,7 +130,7 @@ def is_scaled(node: Op, scaled: set[Op]) -> bool:
 
 
 def becomes(node: Op, results: set[Op]) -> bool:
-    """Return whether a sum only serves as a part of one result."""
+    """Return whether a sum is used only as a part of one result."""
     while node not in results:
         if len(node.users) != 1 or (node := next(iter(node.users))).target not in _LINEAR:
             return False
@@ -161,7 +161,7 @@ def shared_combination(node: Op) -> bool:
 
 
 def collect(place: Place, node: Op, factor: Factor, *, root: bool = False) -> list[Term]:
-    """Return the terms of ``factor * node``; a value with several users, or no linear combination, is one term."""
+    """Return the terms of ``factor * node``. A value with several users, or one that is not a linear combination, is one term."""
     whole = [Term(factor, node)]
     if node is place.own or node in place.steady or node.op != "call_function" or (len(node.users) > 1 and not root):
         return whole
@@ -217,7 +217,7 @@ def sources(node: Op) -> list[Op]:
 
 
 def alone(node: Op) -> bool:
-    """Return whether a term is an operator whose result has one reader, so that it may be added as it is computed."""
+    """Return whether a term is an operator whose result has one reader, so that it may be added while it is computed."""
     return node.op == "call_function" and len(node.users) <= 1
 
 
@@ -279,7 +279,7 @@ def plus(end: Op, a: Factor, b: Factor) -> Factor:
 
 
 def merged(place: Place, terms: list[Term]) -> list[Term]:
-    """Return each node once, with the terms that are constant during a client's local work added up in front."""
+    """Return each node once, with the terms that are constant during a client's local work added at the front."""
     factors: dict[Op, Factor] = {}
     for factor, node in terms:
         factors[node] = plus(place.end, factors[node], factor) if node in factors else factor
@@ -322,7 +322,7 @@ def write(place: Place, new: Op) -> Op:
     if beta is None:
         return insert(end, aten.copy_.default, own, new, like=own)
     rest = [beforehand(place, term) for term in terms if term.node is not own]
-    rest.sort(key=lambda term: term.factor != 1.0 or alone(term.node))  # plain summands can take beta along
+    rest.sort(key=lambda term: term.factor != 1.0 or alone(term.node))  # plain summands can apply beta too
     out = own
     for term in rest:
         out, beta = added(end, out, beta, term, own not in sources(term.node)), 1.0
@@ -330,7 +330,7 @@ def write(place: Place, new: Op) -> Op:
 
 
 def beforehand(place: Place, term: Term) -> Term:
-    """Return a term that is a view of the old value as a copy, made before the first write."""
+    """Return a term; if it is a view of the old value, as a copy made before the first write."""
     if not is_view(term.node) or place.own not in sources(term.node):
         return term
     return Term(term.factor, insert(place.end, aten.clone.default, term.node, like=term.node))
@@ -339,7 +339,7 @@ def beforehand(place: Place, term: Term) -> Term:
 def added(end: Op, out: Op, beta: Factor, term: Term, late: bool) -> Op:
     """Return out <- beta out + factor * node, in place and as one operator if there is one.
 
-    ``late``: the node may be computed here. One that reads the old value was computed before the first write.
+    ``late``: the node may be computed here. A node that reads the old value was computed before the first write.
     """
     factor, node = term
     if not late:

@@ -1,7 +1,7 @@
 """The gradient of a local step, computed in one place for the loop, the traced and the tuned step.
 
-Per-example gradients (clipping and noise for each row) enter here. `gradient` is given the objective and the batch, not a
-finished loss, so that it may ask for the loss of a part of the rows.
+Per-example gradients (clipping and noise for each row) enter here. `gradient` receives the objective and the batch instead of
+a finished loss, so that it can compute the loss of part of the rows.
 """
 
 from __future__ import annotations

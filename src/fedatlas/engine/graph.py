@@ -14,7 +14,7 @@ from fedatlas.engine.optim import Optimizer
 
 aten = torch.ops.aten
 
-# A torch.fx Node. Its operands have a union of all possible types, so that no access to them is checked.
+# A torch.fx Node. Its operands have a union of all possible types, so accesses to them are not type-checked.
 Op = Any
 
 # Writes into running_mean and running_var (arguments 3 and 4), which its schema does not declare.
@@ -55,12 +55,12 @@ class Flat(NamedTuple):
 
 
 def is_op(x: Any) -> bool:
-    """Return whether an operand is another node's value and not a constant."""
+    """Return whether an operand is another node's value rather than a constant."""
     return isinstance(x, Node)
 
 
 def writes(node: Op) -> bool:
-    """Return whether the operator's schema says that it writes into an argument."""
+    """Return whether the operator's schema declares a write into an argument."""
     return node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
@@ -87,7 +87,7 @@ def value(node: Any) -> Tensor:
 def insert(before: Op, target: Any, *args: Any, like: Op | None = None, **kwargs: Any) -> Op:
     """Insert a new operator before a node, described as ``like`` or by running it once on zeros.
 
-    Not on meta tensors: describing a mean or a gather there loads torch's compiler, which takes seconds.
+    Meta tensors are not used: describing a mean or a gather there loads torch's compiler, which takes seconds.
     """
     with before.graph.inserting_before(before):
         node = before.graph.call_function(target, args, kwargs)

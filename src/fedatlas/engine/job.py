@@ -1,4 +1,4 @@
-"""One client's piece of work: the job given to an executor, and the result it returns."""
+"""One client's piece of work: the job given to an executor, and its result."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Result(NamedTuple):
     bare: int = 0  # bytes of the update before sealing
     session: Any = None  # for later questions in this round
     lost: bool = False  # training gave NaN or infinity; nothing is sent (`Bench.spares`)
-    failed: str = ""  # why its change is zero, where noise covers that (`engine.failing`)
+    failed: str = ""  # why its change is zero, if noise covers that (`engine.failing`)
 
 
 class Executor(Protocol):
@@ -108,7 +108,7 @@ Tasks = Mapping[str, Task | Question]
 
 
 class Role(NamedTuple):
-    """A party with a special part, such as malicious, holder of the labels or helper, and what it does differently."""
+    """A party with a special part, such as malicious, holder of the labels or helper, and its differences from other parties."""
 
     tasks: Callable[[Tasks], Tasks] = dict  # the algorithm's tasks -> this role's
     rows: Callable[[RowSource], RowSource] = lambda rows: rows
@@ -182,7 +182,7 @@ class Bench(NamedTuple):
         return self.roles[self.cast[party]] if party in self.cast else None
 
     def tasks(self, party: int) -> Tasks:
-        """Return what a party can be asked to do."""
+        """Return the tasks that a party can be asked to do."""
         role = self.role_of(party)
         return self.algorithm.tasks if role is None else role.tasks(self.algorithm.tasks)
 
@@ -242,7 +242,7 @@ class ClientData:
 
 
 class Prepared(NamedTuple):
-    """A job made ready on its device: its message, its rows, its facts (survey included) and its starting point."""
+    """A job made ready on its device: its message, rows, facts (survey included) and starting point."""
 
     message: Message
     state: State
@@ -383,7 +383,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
         if job.order is not None and work.steps:
             params = pretended(bench.attackers[job.order.attack], job.order, prepared, params, attack_stream(job))
         update, state = task.finish(params, work, prepared.message, prepared.state, facts)
-    # sealing, the server and what clients keep are on the processor
+    # sealing, the server and the clients' stored values are on the processor
     update, state, buffers, known = on_device(bench, (update, state, buffers, prepared.facts), CPU)
     if (
         buffers and update and (work.steps or "model" in update)

@@ -62,7 +62,7 @@ def run_job(bench: Bench, job: Job) -> Result:
 
 
 def timed(run_job: Callable[[Bench, Job], Result], bench: Bench, job: Job) -> Result:
-    """Return a job's result with the seconds that it took; under noise one that fails changes nothing."""
+    """Return a job's result with the seconds that it took. A job that fails under noise changes nothing."""
     started = time.perf_counter()
     return guarded(run_job, bench, job)._replace(seconds=time.perf_counter() - started)
 

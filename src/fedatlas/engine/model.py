@@ -33,7 +33,7 @@ class Network:
         self.module = module
         self.mean_loss = loss
         convolves = any(x.dim() == 4 for x in module.parameters())
-        self.ordered = channels_last if convolves else contiguous  # rows in the layout in which the network is fastest
+        self.ordered = channels_last if convolves else contiguous  # rows in the fastest layout for the network
         self.least = 2 if has_batch_norm(module) else 1  # least number of rows in a batch
 
     def on(self, device: torch.device) -> Network:
@@ -152,21 +152,21 @@ def untrained(module: nn.Module) -> dict[str, Tensor]:
 
 
 def tied(module: nn.Module) -> dict[str, str]:
-    """Map each further name of a tensor to its first, which is used everywhere; ``functional_call`` fills in the others."""
+    """Map each further name of a tensor to its first name. Only the first is used, and ``functional_call`` fills in the others."""
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     first: dict[int, str] = {}
     return {name: first[id(x)] for name, x in named if first.setdefault(id(x), name) != name}
 
 
 def with_tied(module: nn.Module, state: Tensors) -> dict[str, Tensor]:
-    """Return a state dict in torch's order, with a copy under each further name of a tensor; names missing in ``state`` are left out."""
+    """Return a state dict in torch's order, with a copy under each further name of a tensor. Names missing in ``state`` are left out."""
     first = tied(module)
     names = [name for name in module.state_dict() if first.get(name, name) in state]
     return {name: state[first[name]].clone() if name in first else state[name] for name in names}
 
 
 def copied(tensors: Tensors) -> Tree:
-    """Return copies whose elements are contiguous, as messages bring them."""
+    """Return copies with contiguous elements, in the layout of messages."""
     return Tree({name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()})
 
 

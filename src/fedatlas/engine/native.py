@@ -2,8 +2,8 @@
 
     emit_native(flat) -> text of ``bind`` (Python: what stays, memory, pointers) and of ``step`` (C: every operator of a step)
 
-`NotNative` refuses unknown operators and types other than float32 and float64; `emit` then takes its place. Sums run in another
-order than torch's, so results agree with it within tolerance; between workers, and between runs on one machine, bits are equal.
+`NotNative` refuses unknown operators and types other than float32 and float64; `emit` is then used instead. Sums run in another
+order than in torch, so results agree with it within tolerance. Between workers, and between runs on one machine, bits are equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 KERNELS = resources.files("fedatlas.engine").joinpath("kernels.h").read_text(encoding="utf-8")
 
-# Element by element; {0}, {1} ... are the operands, {alpha} the factor of a sum. Comparisons let a NaN through, as torch's do.
+# Element by element; {0}, {1} ... are the operands, {alpha} the factor of a sum. Comparisons pass a NaN on, as in torch.
 ELEMENTS = {
     "abs": "fabs({0})",
     "add": "{0} + {alpha} * {1}",
@@ -56,7 +56,7 @@ REALS = {torch.float32: "float", torch.float64: "double"}
 
 
 class NotNative(Exception):
-    """Raised if there is no C for a graph; the message says why."""
+    """Raised if a graph has no C form; the message gives the reason."""
 
 
 class Addend(NamedTuple):
@@ -148,7 +148,7 @@ class _Native(Emitter):
         """Write values that torch's calls would compute in each step: numbers become variables, tensors get a place."""
         pair = node.args[0] if node.target is operator.getitem else node
         if pair.target is aten.log_sigmoid_forward.default:
-            if node is not pair and node.args[1] == 0:  # the other of the two is not needed here
+            if node is not pair and node.args[1] == 0:  # the other result of the two is not needed
                 self.allocate(node)
                 self.elements(node, node, "log_sigmoid_forward", pair.args)
         elif node.target is operator.getitem and only_loss(pair):
@@ -243,7 +243,7 @@ class _Native(Emitter):
 
     def expression_of(self, node: Op, method: str, texts: list[str]) -> str:
         """Return an operator on the texts of its operands."""
-        if method == "clamp":  # one bound, or both
+        if method == "clamp":  # one bound or both
             low, high = (*node.args[1:], None)[:2]
             text = texts[0]
             if low is not None:
@@ -308,7 +308,7 @@ class _Native(Emitter):
         )
 
     def is_put_off(self, node: Op, owner: Op) -> bool:
-        """Return whether a sum of a weight and something fixed can wait for the product that is added next."""
+        """Return whether a sum of a weight and a fixed value can wait for the product that is added next."""
         root = self.places.root[owner]
         first, second = node.args
         factor = self.factor(scale(node))
@@ -357,7 +357,7 @@ class _Native(Emitter):
         (i, j), at = value(out).stride(), value(index).stride()[0]
         more = f"{self.pointer(source)}[i * {value(source).stride()[0]}]"
         column = f"{self.given[index]}[i * {at}]"
-        inside = f"if ({column} >= 0 && {column} < {value(out).shape[1]})"  # a label that is not a class writes nowhere
+        inside = f"if ({column} >= 0 && {column} < {value(out).shape[1]})"  # a label that is not a class writes nothing
         rows = f"for (long i = 0; i < {value(index).shape[0]}; i++)"
         self.lines.append(f"{rows} {inside} {self.pointer(out)}[i * {i} + {column} * {j}] += {more};")
 

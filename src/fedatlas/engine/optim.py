@@ -67,7 +67,7 @@ def adam_pass(
     steps: Tensor,
     lr: float,
 ) -> None:
-    """Run Adam's `step` in place, in torch's single pass over all tensors; gradients are laid out like their parameters.
+    """Run Adam's `step` in place, in torch's single pass over all tensors. Gradients are laid out like their parameters.
 
     ``steps``: float64, on the CPU (a GPU needs it with the parameters, in float32); incremented here.
     """

@@ -21,12 +21,12 @@ ROUNDING = (
 class Watch:
     """Progress of one job's work.
 
-    Made before its first step; with held-out rows, the starting model is judged as well.
+    It is made before the first step. With held-out rows, the starting model is judged as well.
     """
 
     def __init__(self, patience: Patience, bench: Bench, job: Job, ready: Prepared) -> None:
         self.patience, self.bench, self.job, self.ready = patience, bench, job, ready
-        self.steps = self.without = self.idle = 0  # steps in all, steps and passes without a gain
+        self.steps = self.without = self.idle = 0  # all steps; steps and passes without a gain
         self.examples = examples_of_pass(ready.rows.n, ready.draw)
         self.judged, self.loss_sum = 0, 0.0  # steps, and sum of the training losses, at the last judgement
         self.best, self.held = math.inf, (ready.params, ready.buffers)
@@ -35,7 +35,7 @@ class Watch:
             self.held = copies(ready.params, ready.buffers)
 
     def over(self, params: Tree, buffers: Tree, examples: int, loss_sum: float) -> bool:
-        """Return whether the step just done was the last; to be called after every step."""
+        """Return whether the step just done was the last. Call it after every step."""
         self.steps += 1
         if examples % self.examples:
             return False
@@ -57,7 +57,7 @@ class Watch:
             self.without, self.idle = self.without + taken, self.idle + 1
 
     def kept(self, params: Tree, buffers: Tree) -> tuple[Tree, Tree]:
-        """Return the model after the last step: the best one if rows were held out, else the last. A partial pass is judged, too."""
+        """Return the model after the last step: the best one if rows were held out, else the last. A partial pass is judged too."""
         if self.ready.held is None:
             return params, buffers
         if self.steps > self.judged:

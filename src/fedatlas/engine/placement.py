@@ -86,7 +86,7 @@ class Placement:
 
 
 def made_here(node: Op) -> bool:
-    """Return whether a step allocated this memory itself, and not an operator that may return existing memory."""
+    """Return whether a step allocated this memory, rather than an operator that may return existing memory."""
     if node.target is operator.getitem:
         return made_here(node.args[0])
     schema = getattr(node.target, "_schema", None)

@@ -45,15 +45,15 @@ from fedatlas.models.dropout import training
 from fedatlas.rng import torch_stream
 from fedatlas.tree import Tensors, Tree
 
-# How far one step may be from autograd's, relative to the length of the step itself. Sums in another order and
-# decisions (ReLU, arg-max) at the edge are within it; a wrong formula is not.
+# Largest distance of one step from autograd's, relative to the length of the step. Sums in another order and decisions
+# (ReLU, arg-max) at the edge stay within it; a wrong formula does not.
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
 
 
 class Program:
     """The text of a derived step, loaded where it is first bound. It can be pickled.
 
-    It is valid only for inputs of its ``form``: an objective or a direction may treat others differently.
+    It is valid only for inputs of its ``form``: an objective or a direction may treat other inputs differently.
     """
 
     def __init__(self, source: str, spec: StepSpec, constants: Tensors, form: InputForm, code: str = "") -> None:
@@ -69,7 +69,7 @@ class Program:
         return torch.inference_mode()
 
     def loaded(self, taken: Mapping[str, Any]) -> Step:
-        """Return the step that the text's function ``bind``, written only by emit.py and native.py, makes of tensors by path."""
+        """Return the step that the text's function ``bind`` makes of tensors by path. Only emit.py and native.py write the text."""
         if self._bind is None:
             space: dict[str, Any] = {"torch": torch, "adam_pass": adam_pass, "Optimizer": Optimizer}
             if self.code:
@@ -80,7 +80,7 @@ class Program:
 
 
 class StepProgram(Program):
-    """The step of one client; ``note`` says what was fused."""
+    """The step of one client; ``note`` describes the fusing."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class StepProgram(Program):
         """Return the step of one client: ``step(x, y, row weights if any, masks in order, values of `rows`) -> loss``.
 
         ``params`` (from `local_copy`), ``memory`` (`fresh_memory`) and ``buffers`` are written in place; steps of other
-        batch shapes may share them. What does not change during the client's local work is computed here.
+        batch shapes may share them. Values that are constant during the client's local work are computed here.
         """
         memory = fresh_memory(self.optimizer, params) if memory is None else memory
         given = dict(leaves({"params": params, "buffers": buffers or {}, "memory": memory._asdict(), "inputs": inputs}))
@@ -128,7 +128,7 @@ Made = StepProgram | TunedStep
 def derive(
     spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
 ) -> StepProgram:
-    """Return the program of ``spec`` for batches shaped like ``batch``; NotTraceable, with the reason, if there is none.
+    """Return the program of ``spec`` for batches shaped like ``batch``; NotTraceable, with the reason, if it cannot be derived.
 
     It is compared with autograd once, and refused if it disagrees. ``native``: its step in C
     if every operator has a C form. ``apart``: values that depend only on rows get a separate graph, ``rows``. ``params``:
@@ -162,7 +162,7 @@ def written(flat: Flat, native: bool) -> Emitted:
 
 
 def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues | None]:
-    """Split off the part of a step that only its rows decide, if ``apart``, and check that it works row by row."""
+    """Split off the part of a step that depends only on its rows, if ``apart``, and check that it works row by row."""
     flat, rows = part_rows(flat) if apart else (flat, None)
     if rows is not None:
         at, other = disturbed(example), disturbed(example, 1)
@@ -178,7 +178,7 @@ def parted(flat: Flat, example: Example, apart: bool) -> tuple[Flat, RowValues |
 def step_for(
     spec: StepSpec, batch: Batch, inputs: Inputs, native: bool = False, apart: bool = False, params: Tree | None = None
 ) -> Made:
-    """Return the derived program, or the tuned step if none can be derived; ``note`` says which, and why."""
+    """Return the derived program, or the tuned step if none can be derived; ``note`` gives the choice and its reason."""
     try:
         return derive(spec, batch, inputs, native, apart, params)
     except NotTraceable as reason:
@@ -211,7 +211,7 @@ def check(
 ) -> None:
     """Raise NotTraceable if ``run`` departs from autograd on ``count`` disturbed examples.
 
-    If autograd's own step gives NaN there, only the rows are changed, since two NaN would prove nothing.
+    If autograd gives NaN there, only the rows are changed, since comparing two NaN would prove nothing.
     """
     tuned = TunedStep(spec, example.batch)
     for change in (disturbed, other_rows):
@@ -225,7 +225,7 @@ def check(
 
 
 def other_rows(example: Example, key: int = 0) -> Example:
-    """Return the example with its batch's rows in another order, which exposes values that the trace took from its rows."""
+    """Return the example with its batch's rows in another order, to expose values that the trace took from its rows."""
     found = {
         path: x.roll(key + 1, 0) for path, x in leaves(example._asdict()) if path.startswith("batch/") and x is not None
     }
@@ -289,12 +289,12 @@ def compare(spec: StepSpec, start: Example, expected: Tensors, got: Tensors) -> 
 
 
 def begin_of(start: Example) -> dict[str, Tensor]:
-    """Return the tensors that a step changes, by path, as they were before."""
+    """Return, by path, the tensors that a step changes, with their values before it."""
     return dict(leaves({"params": start.params, "buffers": start.buffers}))
 
 
 def ways_of(start: Example, expected: Tensors) -> dict[str, float] | None:
-    """Return how far each tensor has moved, and the loss from zero; None if a value is NaN or infinite."""
+    """Return how far each tensor moved, and the loss from zero; None if a value is NaN or infinite."""
     begin = begin_of(start)
     ways = {path: distance(x, begin.get(path, torch.zeros(()))) for path, x in expected.items()}
     return ways if all(map(math.isfinite, ways.values())) else None

@@ -1,6 +1,6 @@
-"""A recorder of every torch operator that a function calls, autograd's included, as a flat graph.
+"""A recorder of every torch operator that a function calls, including autograd's, as a flat graph.
 
-It does for real tensors what ``torch.fx.experimental.proxy_tensor.make_fx`` does, whose imports take a second.
+It works on real tensors like ``torch.fx.experimental.proxy_tensor.make_fx``, whose imports take a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from fedatlas.engine.step import NotTraceable
 from fedatlas.models.inspection import Watching
 
-# Operators whose outcome, or its shape, depends on values: a graph would hold for the values of the trace only.
+# Operators whose result, or its shape, depends on values: a graph would be valid only for the values of the trace.
 _DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 # Ways out of torch that do not appear as operators; ``item`` and ``float`` do.
 _WAYS_OUT = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__}
@@ -89,7 +89,7 @@ class _Recorder(Watching):
         return bool(x.numel()) and x.untyped_storage().data_ptr() in self.memory
 
     def node(self, x: Tensor) -> Node:
-        """Return the node of a tensor. A tensor made elsewhere is a constant of the function's own code."""
+        """Return the node of a tensor. A tensor made elsewhere is a constant of the function's code."""
         if id(x) not in self.nodes:
             if self.holds(x):
                 raise NotTraceable("the loss reads a tensor of the module or of a message around its arguments")

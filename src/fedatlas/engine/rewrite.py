@@ -70,7 +70,7 @@ def rewrite(flat: Flat) -> Flat:
 
 
 def share(graph: Graph) -> None:
-    """Compute only once what several nodes compute from the same operands."""
+    """Compute a value only once if several nodes compute it from the same operands."""
     seen: dict[Any, Op] = {}
     unsteady = {a for node in graph.nodes if node.target in SILENT_WRITERS for a in node.all_input_nodes}
     for node in list(graph.nodes):
@@ -113,7 +113,7 @@ def drop_copy(node: Op) -> None:
 
 
 def fill(node: Op) -> None:
-    """Replace a constant tensor shaped like another by ``full``, which depends on nothing and is made once."""
+    """Replace a constant tensor shaped like another by ``full``, which has no dependencies and is made once."""
     if node.target in _FILLED:
         x = value(node)
         device = node.meta["device"]
@@ -196,7 +196,7 @@ def pool_gradient(node: Op) -> None:
 def cross_entropy_backward(y: Op, node: Op) -> None:
     """Write the gradient of mean cross entropy by its logits, (softmax - onehot) / n, in three small operators.
 
-    Only for the rows' labels ``y``: labels that an objective makes may tell torch to leave a row out.
+    This applies only to the rows' labels ``y``: labels that an objective makes may tell torch to leave a row out.
     """
     if node.target is not aten._log_softmax_backward_data.default:
         return

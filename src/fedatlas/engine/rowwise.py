@@ -1,8 +1,8 @@
-"""The part of a step that depends only on its rows, taken out of it: computed once per client instead of in every step.
+"""The part of a step that depends only on its rows, split off so that it is computed once per client instead of in every step.
 
-A frozen network's output for a row does not change during a client's local work, as for MOON's references and the layers
-that FedMA has frozen. That part of a step's graph becomes a separate graph, for any number of rows;
-the step takes its results as further arguments, ``batch/extra/row value 1`` and so on.
+A frozen network's output for a row does not change during a client's local work. Examples are MOON's references and the layers that
+FedMA has frozen. That part of a step's graph becomes a separate graph for any number of rows. The step takes its results as further
+arguments, ``batch/extra/row value 1`` and so on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EACH = {  # other operators that treat every row alike
 class RowValues(NamedTuple):
     """A graph from rows to values by row, and the constants of a client's local work that it reads."""
 
-    module: GraphModule  # (rows, *what ``paths`` names) -> (values, ...), each (rows, ...)
+    module: GraphModule  # (rows, *tensors at ``paths``) -> (values, ...), each (rows, ...)
     paths: tuple[str, ...]
     reads: tuple[torch.Size, ...]  # the shapes of the tensors at ``paths``
     shapes: tuple[tuple[int, ...], ...]  # of each value of one row
@@ -64,7 +64,7 @@ class RowValues(NamedTuple):
         return sum(torch.Size(shape).numel() for shape in self.shapes)
 
     def same_as(self, other: RowValues | None) -> bool:
-        """Return whether another batch size gave the same graph: no number in it depends on the number of rows."""
+        """Return whether another batch size gave the same graph, with no number that depends on the number of rows."""
         if other is None or (self.paths, self.shapes, self.module.code) != (
             other.paths,
             other.shapes,
@@ -93,9 +93,9 @@ class RowValues(NamedTuple):
 
 
 def part_rows(flat: Flat) -> tuple[Flat, RowValues | None]:
-    """Split a rewritten step into the step without, and the graph with, the part that depends only on its rows.
+    """Split a rewritten step into a step without, and a graph of, the part that depends only on its rows.
 
-    The graph is None if that part holds no product. Use two rows or more: with one, a value by row looks like a shared one.
+    The graph is None if that part holds no product. Use two or more rows: with one, a value by row looks like a shared one.
     """
     if value(flat.arguments["batch/x"]).shape[0] < 2:
         return flat, None
@@ -137,7 +137,7 @@ def row_by_row(node: Op, by_row: set[Op], steady: set[Op]) -> bool:
     if target is aten.permute.default:
         return bool(args[1][0] == 0)
     if target in _ALONG:
-        dims = args[_ALONG[target]] if len(args) > _ALONG[target] else 0  # left out: all of them, the rows too
+        dims = args[_ALONG[target]] if len(args) > _ALONG[target] else 0  # by default all dimensions, rows included
         depth = value(operands[0]).dim()
         return len(rows) == len(operands) and all(d % depth for d in ([dims] if isinstance(dims, int) else dims or [0]))
     if torch.Tag.pointwise not in getattr(target, "tags", ()) or not is_tensor(node):

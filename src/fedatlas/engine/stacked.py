@@ -1,7 +1,7 @@
 """One step for several clients at once: every tensor has a leading client dimension, products are batched products.
 
-It is faster if calling a step's operators costs more than their work. It is derived from the flat graph of one
-client's step by `vmap`; the number of clients stays open, so that a stack can shrink as clients finish.
+A stack is faster if calling a step's operators costs more than their work. It is derived from the flat graph of one
+client's step by `vmap`. The number of clients stays open, so that a stack can shrink as clients finish.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StackedProgram(Program):
     ) -> Step:
         """Return the step of two or more clients: ``step(x, y, ...) -> losses``, all with a leading client dimension.
 
-        ``params``, ``memory`` and ``buffers`` are stacked, too, and written in place; ``inputs`` are one client's each.
+        ``params``, ``memory`` and ``buffers`` are also stacked, and written in place. Each of ``inputs`` belongs to one client.
         """
         memory = fresh_memory(self.optimizer, params) if memory is None else memory
         given = dict(leaves({"params": params, "buffers": buffers or {}, "memory": memory._asdict()}))
@@ -100,7 +100,7 @@ def worth_stacking(params: Tensors, rows: int) -> bool:
 
 
 def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs, apart: bool = False) -> StackedProgram:
-    """Return the stacked program for batches shaped like ``batch``; NotTraceable, with the reason, if there is none.
+    """Return the stacked program for batches shaped like ``batch``; NotTraceable, with the reason, if it cannot be derived.
 
     ``apart``: values that depend only on rows get a separate graph, as in `derive`.
     """
@@ -126,7 +126,7 @@ def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs, apart: bool = F
 
 
 def stacked(flat: Flat, count: int) -> Flat:
-    """Return the graph of ``count`` clients' steps, made from that of one client; numbers are shared."""
+    """Return the graph of ``count`` clients' steps, made from one client's; numbers are shared."""
     places = {path: value(node) for path, node in flat.arguments.items()}
     dims = tuple(0 if x.dim() else None for x in places.values())
     _, new = flat.returned

@@ -1,4 +1,4 @@
-"""Small dense models: the work of several clients as one stack in this process, instead of one client after another."""
+"""Small dense models: the work of several clients as one stack in this process, instead of one client at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StackedExecutor:
         """Do nothing: this executor holds no resources."""
 
     def run_stack(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Yield the results of one stack. Clients that cannot share one (other numbers, no rows, no steps) run one by one."""
+        """Yield the results of one stack. Clients that cannot share it (other numbers, no rows, no steps) run one at a time."""
         kinds = {job.kind for job in jobs}
         if len(kinds) > 1:  # models of several architectures: one stack each, results in the jobs' order
             results = {
@@ -64,7 +64,7 @@ class StackedExecutor:
         except Exception:
             if not quiet(self.bench, jobs[0]):
                 raise
-            stack = None  # each by itself, where the one that fails changes nothing
+            stack = None  # one at a time, so that a client that fails changes nothing
         if stack is None:
             yield from (timed(self.run_job, self.bench, job) for job in jobs)
             return
@@ -75,9 +75,9 @@ class StackedExecutor:
             yield result._replace(seconds=each + time.perf_counter() - began)
 
     def trained(self, bench: Bench, jobs: Sequence[Job]) -> list[tuple[Prepared | Exception, Trained]] | None:
-        """Return each job as it was prepared and as its work ended, in one stack; None if they cannot share one."""
+        """Return each prepared job and its trained result, from one stack; None if the jobs cannot share one."""
         lead = jobs[0]
-        if quiet(self.bench, lead):  # programs must not depend on whether the first one fails
+        if quiet(self.bench, lead):  # programs must not depend on whether the first job fails
             lead = next(job for job in jobs if isinstance(prepared(self.bench, job), Prepared))
         self.run_job.warm(self.bench, lead)
         sort = self.run_job.sort_of(bench, lead)
@@ -116,7 +116,7 @@ class StackedExecutor:
         batch, bench = self.run_job.examples.get(sort), rehearsed(self.bench, job).of(job)
         task = training_of(bench, job)
         if batch is None or task.options.patience is not None:
-            return None  # clients that stop early, each at its own time, run one by one
+            return None  # clients that stop early, each at a different time, run one by one
         spec, inputs = spec_of(bench, job, self.run_job.precision), inputs_of(prepare(bench, job))
         sizes = self.run_job.derived[sort]
         try:
@@ -128,7 +128,7 @@ class StackedExecutor:
 
 
 def prepared(bench: Bench, job: Job) -> Prepared | Exception:
-    """Return a job made ready; where noise covers it, what made it fail."""
+    """Return a job made ready; if it fails and noise covers it, return the error."""
     try:
         return prepare(bench.of(job), job)
     except Exception as error:
@@ -138,7 +138,7 @@ def prepared(bench: Bench, job: Job) -> Prepared | Exception:
 
 
 def in_place(good: Prepared, job: Job) -> Prepared:
-    """Return work of as many rows in place of a job that cannot be made ready, so that the others' bits are those that they would be."""
+    """Return work on the same number of rows as a job that cannot be prepared, so that the other clients' bits do not change."""
     return good._replace(rows=good.rows.take(torch.arange(int(job.facts.n_k)) % good.rows.n))
 
 

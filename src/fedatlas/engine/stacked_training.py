@@ -42,11 +42,12 @@ class Trained(NamedTuple):
 def train_together(
     programs: Mapping[int, StackedProgram], alone: Alone, members: Sequence[Member], usual: int = 0
 ) -> list[Trained]:
-    """Do the local work of clients that can share a stack (`StackedProgram.fits`); stacked programs are given by batch size.
+    """Do the local work of clients that can share a stack (`StackedProgram.fits`). Stacked programs are given by batch size.
 
-    Clients do not wait for each other's epochs. Each tick gives every unfinished client one batch: of their common size, or
-    else a whole one (of ``usual`` rows, or of the largest size), after the others before it have been done one by one. A client's bits
-    depend on who shares its stack (where a row falls in the processor's vectors), so a stack must be run whole.
+    Clients do not wait for each other's epochs. Each tick gives every unfinished client one batch. Next batches of one common
+    size are taken as they are. Otherwise each client gets a whole one (of ``usual`` rows, or of the largest size), after the others
+    before it have been done one by one. A client's bits depend on its stack, since they depend on where a row falls in the
+    processor's vectors. A stack must therefore be run whole.
     """
     training = _Stack(programs, alone, members, usual if usual in programs else max(programs))
     while training.rows:

@@ -40,7 +40,7 @@ class StepSpec(NamedTuple):
 
 
 class NotTraceable(FedatlasError):
-    """Raised if no step program can be derived. The message says why; the tuned step takes its place."""
+    """Raised if no step program can be derived. The message gives the reason, and the tuned step is used instead."""
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -49,7 +49,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of a nested value and of all that it holds, in order."""
+    """Yield (path, value) of a nested value and of everything inside it, in order."""
     yield path, value
     if isinstance(value, NESTED):
         for key, item in _items(value):
@@ -57,7 +57,7 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def rebuilt(like: Any, found: Mapping[str, Any], path: str = "") -> Any:
-    """Return ``like`` with every leaf replaced by the one that ``found`` has under its path, if any."""
+    """Return ``like`` with every leaf replaced by the one under its path in ``found``, if any."""
     items = [(key, f"{path}/{key}" if path else str(key), item) for key, item in _items(like)]
     fresh = {
         key: rebuilt(item, found, where) if isinstance(item, NESTED) else found.get(where, item)
@@ -79,11 +79,11 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def form_of(inputs: Any) -> InputForm:
-    """Return what traced code may branch on: the names, and every leaf that is neither tensor nor number."""
+    """Return the properties that traced code may branch on: the names, and every leaf that is neither tensor nor number."""
 
     def form(item: Any) -> Any:
         if isinstance(item, NESTED):
-            return len(item)  # an empty mapping is part of the form, too
+            return len(item)  # an empty mapping is part of the form too
         return "tensor" if isinstance(item, Tensor) else "number" if is_number(item) else repr(item)
 
     return frozenset((where, form(item)) for where, item in _walk(inputs, ""))
@@ -112,7 +112,7 @@ def number(value: float) -> Tensor:
 
 
 def contiguous(x: Tensor) -> Tensor:
-    """Return the elements contiguous in memory, with regular strides in dimensions of size 1, too."""
+    """Return the elements contiguous in memory, with regular strides also in dimensions of size 1."""
     x = x.contiguous()
     return x.view(-1).view(x.shape) if 1 in x.shape else x
 
@@ -120,8 +120,8 @@ def contiguous(x: Tensor) -> Tensor:
 def channels_last(x: Tensor) -> Tensor:
     """Return a picture batch or a convolution's weight in channels-last order.
 
-    With one channel both orders describe the same memory, and torch takes it for channels-first. The strides say
-    otherwise here, so that the first convolution does not pin the whole network to the slow order.
+    With one channel both orders describe the same memory, and torch assumes channels-first. Here the strides state
+    channels-last, so that the first convolution does not force the whole network into the slow order.
     """
     if x.dim() != 4:
         return x

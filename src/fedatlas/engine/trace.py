@@ -54,7 +54,7 @@ def given_as(path: str, x: Any) -> Any:
 
 
 def trace(spec: StepSpec, example: Example) -> Flat:
-    """Return the flat graph of one step; NotTraceable, with the reason, if there is none."""
+    """Return the flat graph of one step; NotTraceable, with the reason, if it cannot be traced."""
     if is_recurrent(spec.module):
         raise NotTraceable("recurrent layers would have to be unrolled")
     given = dict(leaves(example._asdict()))
@@ -90,7 +90,7 @@ def flat_of(module: GraphModule, arguments: Iterable[str], results: Sequence[str
 def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (loss, new values by path) of one step, written with the optimisers of the loop.
 
-    If a separate pass follows (`optim.adam_pass`), the gradients take the new values' place.
+    If a separate pass follows (`optim.adam_pass`), the gradients replace the new values.
     """
 
     def objective(weights: Tree, batch: Batch) -> Tensor:
@@ -115,7 +115,7 @@ def one_step(spec: StepSpec, at: Example) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def graph_of(step: Callable[..., list[Tensor]], values: list[Tensor]) -> GraphModule:
-    """Trace a step; once more through `functionalize` if the code writes into tensors (as ReLU(inplace=True) does)."""
+    """Trace a step. If the code writes into tensors (as ReLU(inplace=True) does), trace it again through `functionalize`."""
     module = record(step, values)
     if any(writes(node) for node in module.graph.nodes):
         module = record(functionalize(module, remove="mutations"), values)

@@ -23,7 +23,7 @@ Step = Callable[..., Tensor]
 
 
 class TunedStep:
-    """A step that binds like a `StepProgram`, and uses autograd with updates in place."""
+    """A step that binds like a `StepProgram`, but uses autograd with updates in place."""
 
     source = ""
 

@@ -1,1 +1,1 @@
-"""The seam between the server's half of a federation and the parties' halves: what crosses, and both ends of it."""
+"""The seam between the server's half of a federation and the parties' halves: the messages, and both ends of the link."""

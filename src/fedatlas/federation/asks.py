@@ -1,4 +1,4 @@
-"""What an ask means to the server half: its reducer, its coefficients, whether it may be asked, its replies in their seats."""
+"""An ask as the server half handles it: its reducer, its coefficients, the checks on it, and its replies in seat order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedatlas.wire import codec
 
 
 class Mend:
-    """The factor by which a part of a mean is multiplied where clients asked were lost.
+    """The factor that corrects a part of a mean when some of the clients asked were lost.
 
-    p_k(those who answered) / p_k(those asked), which is the same for every k of those who answered; exactly 1 where nobody is lost,
-    and for a fixed denominator.
+    The factor is p_k(those who answered) / p_k(those asked). It is the same for every client k that answered. It is exactly 1 if no
+    client was lost, or if the denominator is fixed.
     """
 
     def __init__(self, ask: Ask, clients: tuple[int, ...], answered: tuple[int, ...], sums: Collection[str]) -> None:
@@ -30,16 +30,16 @@ class Mend:
             self.ratio = coefficients_of(ask, answered, sums), coefficients_of(ask, clients, sums)
 
     def __call__(self, part: str) -> float:
-        """Of a part."""
+        """Return the factor of a part."""
         if self.ratio is None:
             return 1.0
         now, asked = self.ratio
-        k = max(now, key=lambda k: abs(part_of(asked[k], part)))  # of a client without weight nothing could be said
+        k = max(now, key=lambda k: abs(part_of(asked[k], part)))  # a client without weight says nothing about the ratio
         return part_of(now[k], part) / part_of(asked[k], part) if part_of(asked[k], part) else 1.0
 
 
 def in_seats(replies: Iterator[Reply], clients: tuple[int, ...]) -> Iterator[Reply]:
-    """Replies in the order of the seats: who comes early waits, in memory of its own, for those before it who are not lost."""
+    """Yield replies in seat order. An early reply is copied and held until every earlier seat has answered or is lost."""
     early: dict[int, Reply] = {}
     place = {k: i for i, k in enumerate(clients)}
     at = 0
@@ -61,12 +61,12 @@ def summed(ask: Ask) -> bool:
 
 
 def hidden(ask: Ask, task: Task | Question) -> bool:
-    """Whether ``[[privacy]]`` has something to protect in an ask: a sum, of clients that send something."""
+    """Whether ``[[privacy]]`` has something to protect in an ask: a sum over clients that send something."""
     return summed(ask) and not (isinstance(task, Task) and task.sealing.silent)
 
 
 def reducer_of(ask: Ask) -> Reducer:
-    """The reducer that an ask names, or brings."""
+    """Return the reducer that an ask names or carries."""
     if isinstance(ask.reduce, Reducer):
         return ask.reduce
     try:
@@ -77,9 +77,9 @@ def reducer_of(ask: Ask) -> Reducer:
 
 
 def check_ask(ask: Ask, reducer: Reducer, algorithm: Algorithm) -> None:
-    """ProtocolError for an ask that no reply could answer, or that shows the server more than the algorithm declares.
+    """Raise ProtocolError for an ask that no reply could answer, or that shows the server more than the algorithm declares.
 
-    It is an algorithm's own fault, said before anybody trains for nothing.
+    Such an ask is a mistake in the algorithm. It is reported before any client trains.
     """
     name = algorithm.name
     if ask.what not in algorithm.tasks:
@@ -108,7 +108,7 @@ class Tally:
     """How often each party has been asked each form in one attempt at a round. ``clients``: of the federation."""
 
     def __init__(self, clients: int, layers: int | None = None) -> None:
-        self.clients, self.layers = clients, layers  # hidden layers of the network; None where they are not known
+        self.clients, self.layers = clients, layers  # hidden layers of the network; None if unknown
         self.times: Counter[tuple[int, Form]] = Counter()
 
     def once_more(self, party: int, form: Form) -> bool:
@@ -135,7 +135,7 @@ def from_whom(form: Form, party: int, sender: int | None) -> bool:
 
 
 def check_declared(ask: Ask, reducer: Reducer, algorithm: Algorithm, forms: Iterable[Form], tally: Tally) -> None:
-    """ProtocolError for an ask that is none of the ``forms`` that its algorithm declares, or that comes too often."""
+    """Raise ProtocolError for an ask that matches none of the declared ``forms``, or that comes too often."""
     name, route = algorithm.name, ask.route
     shape = (ask.what, reducer.name, reducer.single, route.via)
     alike = [form for form in forms if (form.what, form.reduce, form.single, form.via) == shape]
@@ -152,7 +152,7 @@ def check_declared(ask: Ask, reducer: Reducer, algorithm: Algorithm, forms: Iter
 
 
 def coefficients_of(ask: Ask, clients: tuple[int, ...], sums: Collection[str]) -> dict[int, Any]:
-    """client -> coefficient, or part -> coefficient; the parts ``sums`` are added up as they are."""
+    """Return client -> coefficient, or client -> part -> coefficient. The parts in ``sums`` are added without weights."""
     if ask.weights is None or not clients:
         return dict.fromkeys(clients, 1.0)
     found = by_client(ask.weights(clients), clients)
@@ -163,14 +163,14 @@ def coefficients_of(ask: Ask, clients: tuple[int, ...], sums: Collection[str]) -
 
 
 def by_client(weights: Weights, clients: tuple[int, ...]) -> dict[int, Any]:
-    """The algorithm's weights turned to client -> coefficient (or part -> coefficient where parts differ)."""
+    """Turn the algorithm's weights into client -> coefficient (or client -> part -> coefficient if parts differ)."""
     if weights and all(isinstance(value, Mapping) for value in weights.values()):
         return {k: {part: value[k] for part, value in weights.items()} for k in clients}  # type: ignore[index]
     return {k: weights[k] for k in clients}  # type: ignore[index]
 
 
 def heard_by_others(ask: Ask, sizes: Mapping[int, int]) -> int:
-    """Bytes of the updates that went to other nodes."""
+    """Return the bytes of the updates that went to other nodes."""
     if ask.mixing is None:
         return 0
     mixing = ask.mixing(tuple(sizes))

@@ -1,4 +1,4 @@
-"""The clients' private states: in memory up to a budget, the rest in files of the codec's bytes, without changing a bit."""
+"""The clients' private states: in memory up to a budget, the rest in files encoded by the codec. No bit changes on the way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ClientStates:
         self.changed: set[int] = set()  # since the last `take_changed`
 
     def get(self, client: int) -> State | None:
-        """The state of a client, None before its first use."""
+        """Return the state of a client; None before its first use."""
         if client in self._memory:
             self._memory.move_to_end(client)
             return self._memory[client]
@@ -36,16 +36,16 @@ class ClientStates:
         return state
 
     def put(self, client: int, state: State) -> None:
-        """Replaces the state of a client."""
+        """Replace the state of a client."""
         self.changed.add(client)
         self._keep(client, state)
 
     def restore(self, client: int, state: State) -> None:
-        """Puts back a state from a checkpoint; it does not count as changed."""
+        """Put back a state from a checkpoint. It does not count as changed."""
         self._keep(client, state)
 
     def remove(self, client: int) -> None:
-        """As if this client had not been used yet."""
+        """Forget the state of this client, as if it had never been used."""
         self.changed.add(client)
         if client in self._memory:
             del self._memory[client]
@@ -53,7 +53,7 @@ class ClientStates:
         self._spilled.discard(client)
 
     def clear(self) -> None:
-        """As if no client had been used yet."""
+        """Forget all states, as if no client had been used yet."""
         self._memory.clear()
         self._sizes.clear()
         self._spilled.clear()
@@ -61,16 +61,16 @@ class ClientStates:
         self._held = 0
 
     def clients(self) -> list[int]:
-        """Clients that have a state, ascending."""
+        """Return the clients that have a state, ascending."""
         return sorted(self._memory.keys() | self._spilled)
 
     def take_changed(self) -> list[int]:
-        """Clients whose state changed since the last call, ascending."""
+        """Return the clients whose state changed since the last call, ascending."""
         out, self.changed = sorted(self.changed), set()
         return out
 
     def close(self) -> None:
-        """Removes the files that states were moved to."""
+        """Remove the files that states were moved to."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -95,10 +95,10 @@ class ClientStates:
 
 
 class PartyState:
-    """The state of a run on the parties' side: what every client keeps, after the current round and before it.
+    """The state of a run on the parties' side: the state of every client after the current round and before it.
 
-    A client's state moves when its work is done, but only a commit makes that final: until then the state before the round is held,
-    too, and who does not count goes back to it.
+    A client's state changes when its work is done, but only a commit makes the change final. Until then the state before the round is
+    kept as well. Clients that do not count return to it.
     """
 
     def __init__(self, after: ClientStates | None = None) -> None:
@@ -106,17 +106,17 @@ class PartyState:
         self.before = ClientStates(self.after.budget // 4)  # of the clients that worked in this round
         self.fresh: set[int] = set()  # those that had no state before it
         self.place = (-1, 0)  # (round, attempt) of the work since the last commit
-        self.landed: int | None = None  # the last round that has landed; None where that is not known
-        self.ended: int | None = None  # the round in which something was asked that only the end of a run allows
+        self.landed: int | None = None  # the last round that has landed; None if unknown
+        self.ended: int | None = None  # the round with a request that is allowed only at the end of a run
 
     def get(self, client: int) -> State | None:
-        """The state of a client, None before its first use."""
+        """Return the state of a client; None before its first use."""
         return self.after.get(client)
 
     def begin(self, round: int, attempt: int = 0) -> bool:
-        """A request of this round has come; what an earlier one, or an earlier attempt, left without a commit did not count.
+        """Note a request of this round, and return whether it is the first.
 
-        Whether it is the first.
+        Work of an earlier round or attempt that was never committed is dropped.
         """
         first = (round, attempt) != self.place
         if first:
@@ -125,7 +125,7 @@ class PartyState:
         return first
 
     def put(self, client: int, state: State) -> None:
-        """The state of a client after this piece of its work."""
+        """Set the state of a client after a piece of its work."""
         held = self.before.get(client)
         if held is None and client not in self.fresh:
             old = self.after.get(client)
@@ -136,12 +136,12 @@ class PartyState:
         self.after.put(client, state)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
-        """Makes the round final; who is not ``counted`` goes back."""
+        """Make the round final. Clients that are not ``counted`` return to the state before it."""
         self.landed = round
         self._settle(round, counted)
 
     def drop(self) -> None:
-        """What was done since the last commit did not count."""
+        """Drop the work done since the last commit."""
         self._settle(self.place[0], ())
 
     def _settle(self, round: int, counted: Collection[int]) -> None:
@@ -157,6 +157,6 @@ class PartyState:
         self.fresh.clear()
 
     def close(self) -> None:
-        """Removes the files that states were moved to."""
+        """Remove the files that states were moved to."""
         self.after.close()
         self.before.close()

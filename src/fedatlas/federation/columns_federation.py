@@ -1,4 +1,4 @@
-"""A federation of parties that hold columns: its party half answers questions and trains nothing."""
+"""A federation of parties that hold columns. Its party half answers questions and trains nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedatlas.vertical.parties import Columns
 
 
 def answer(bench: Bench, job: Job) -> Result:
-    """What comes of a question that is asked about columns."""
+    """Answer a question about columns."""
     started = time.perf_counter()
     question, data = bench.algorithm.tasks[job.what], bench.rows(job.client)
     assert isinstance(question, Question)
@@ -28,64 +28,64 @@ def answer(bench: Bench, job: Job) -> Result:
 
 
 class ColumnExecutor:
-    """Answers one party after another in this process."""
+    """Answer one party after another in this process."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.run_job: Callable[[Bench, Job], Result] = answer
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """Results in the order of the jobs."""
+        """Yield results in the order of the jobs."""
         for job in jobs:
             yield answer(self.bench, job)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing; there is nothing to release."""
 
 
 class Memory:
-    """What parties remember from one round to the next without ever writing it: keys. Another process begins without it."""
+    """Keys that parties keep in memory from one round to the next and never write. Another process starts without them."""
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}
 
     def session(self, client: int) -> Any:
-        """What a party's questions of a round begin with."""
+        """Return the session with which a party's questions of a round begin."""
         return {"run": self.kept[client]} if client in self.kept else None
 
     def keep(self, client: int, session: Any) -> None:
-        """Puts away what a session says that it lasts beyond its round."""
+        """Keep the part of a session that lasts beyond its round."""
         if isinstance(session, Mapping) and "run" in session:
             self.kept[client] = session["run"]
 
 
 def nothing_kept(model: Any, facts: Any) -> State:
-    """A party's state before the first question."""
+    """Return a party's state before the first question."""
     return {}
 
 
 def bench_of(name: str, questions: Mapping[str, Task | Question], held: Mapping[int, Columns]) -> Bench:
-    """What the party half of these parties needs to answer these questions."""
+    """Build the bench with which the party half of these parties answers these questions."""
     algorithm = Algorithm(name, tasks=questions, client_init=nothing_kept)
     return Bench(algorithm, {}, lambda k: held[k], LocalOptions(), 0)  # type: ignore[arg-type]
 
 
 def sizes_of(parties: Sequence[Columns]) -> dict[int, int]:
-    """party -> its rows."""
+    """Return party -> its number of rows."""
     return {each.party: len(each.x) for each in parties}
 
 
 class LettersHalf(PartyHalf):
-    """The half of one party. Between real parties it opens the letters of what it is asked, and signs those of what it answers."""
+    """The half of one party. Between real parties it opens the letters in requests and signs the letters in replies."""
 
     letters: SignedLetters | None = None
 
     def opened(self, request: Request) -> Request:
-        """Return a request with its letters as questions take them. ProtocolError for a letter that is not what it says."""
+        """Return a request with its letters in the form that questions take. ProtocolError for a letter that fails its checks."""
         return request if self.letters is None else self.letters.opened(request)
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """As `PartyHalf.answer`."""
+        """Answer requests like `PartyHalf.answer`, with letters opened and signed."""
         for request, answer in zip(requests, super().answer([*map(self.opened, requests)]), strict=True):
             if self.letters is not None:
                 update = self.letters.sealed(request, answer.reply.update)
@@ -100,7 +100,7 @@ def party_half(
     state: PartyState,
     letters: SignedLetters | None = None,
 ) -> LettersHalf:
-    """The half of one party alone, for a process of its own: it finds no other party's columns."""
+    """Build the half of a single party for a separate process. It has no access to another party's columns."""
     bench = bench_of(name, questions, {own.party: own})
     half = LettersHalf(bench, ColumnExecutor(bench), state, {own.party: len(own.x)}, own.seed, Memory())
     half.letters = letters
@@ -116,7 +116,7 @@ def columns_federation(
     run: str = "",
     observers: Iterable[Observer] = (),
 ) -> InProcess:
-    """All these parties in this process, with a link that is a function call."""
+    """Build a federation of all these parties in this process, linked by a function call."""
     bench = bench_of(name, questions, {each.party: each for each in parties})
     given = (bench, ColumnExecutor(bench), states or PartyState(), sizes_of(parties), parties[0].seed)
     return InProcess(*given, run=run, observers=observers, secrets=Memory(), compares=False)

@@ -1,7 +1,7 @@
-"""What the server half does about clients that may be hostile: it leaves out what is no update, and lets a rule judge the others.
+"""The server half's defence against hostile clients: drop broken updates, and let a rule judge the others.
 
-An update is hostile where it is not finite, misshapen, or lacks parts. Of updates that are to be added up those are taken that most
-clients agree with in names and shapes; of equal numbers those that came first.
+An update is hostile if it is not finite, misshapen, or lacks parts. Among updates to be added up, only those with the most common
+names and shapes are taken. A tie goes to the shape that came first.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ ADDED = ("mean", "sum", "neighbours")
 
 
 JUDGED = ("mean", "neighbours")
-"""Reducers in whose place a rule stands."""
+"""Reducers that a rule replaces."""
 
 
 class Defence(NamedTuple):
-    """What is declared against hostile clients: a rule in the place of means, or none where only attackers are declared."""
+    """The declared defence against hostile clients: a rule in place of means, or None if only attackers are declared."""
 
     rule: Rule | None = None
     budget: int = 4 << 30  # bytes of updates that are held in memory
 
 
 class Seen:
-    """What became of a round's updates."""
+    """The fate of a round's updates."""
 
     def __init__(self) -> None:
-        self.hostile: set[int] = set()  # clients whose update was none
+        self.hostile: set[int] = set()  # clients whose update was not a valid one
         self.unchosen: set[int] = set()  # clients that a selection left out
         self.refused = ""  # why the rule could not judge
 
     def note(self, sorting: Sorting) -> None:
-        """What became of one ask's."""
+        """Record the fate of the updates of one ask."""
         self.hostile |= sorting.hostile
         if sorting.judging is not None:
             self.unchosen |= sorting.judging.unchosen
@@ -51,7 +51,7 @@ class Seen:
 
 
 class Sorting:
-    """The updates of one ask as they come: hostile ones are left out, the others go into the reducer of those of their shape."""
+    """The updates of one ask as they come. Hostile ones are left out; the others are reduced together with those of the same shape."""
 
     def __init__(
         self, defence: Defence, ask: Ask, task: Any, reducer: Reducer, base: Callable[[int, Update], Any]
@@ -63,13 +63,13 @@ class Sorting:
         if rule is not None and rule.name != "mean" and reducer.name in JUDGED:
             self.judging = RuleReduction(rule, base, defence.budget)
             self.reducer = self.judging.mean() if reducer.name == "mean" else self.judging.neighbours()
-        self.totals: dict[Any, Any] = {}  # shape -> what the reducer holds of it
+        self.totals: dict[Any, Any] = {}  # shape -> the reducer's total so far
         self.members: dict[Any, list[int]] = {}
         self.hostile: set[int] = set()
         self.broken = 0  # updates that are not finite
 
     def add(self, client: int, update: Update, coefficient: Coefficient) -> None:
-        """One more update."""
+        """Add one more update."""
         why = self.why_hostile(client, update) if self.checks and client >= 0 else ""
         if why:
             self.broken += why == "not finite"
@@ -81,14 +81,14 @@ class Sorting:
         self.members.setdefault(shape, []).append(client)
 
     def why_hostile(self, client: int, update: Update) -> str:
-        """Why an update is none; "" where it is one."""
+        """Return why an update is hostile; "" if it is not."""
         if not update or not all(numbers(x) for _, x in leaves(update)):
             return "not finite"
         known = dict(leaves(self.base(client, update) or {}))
         return "" if all(like(x, known.get(path)) for path, x in leaves(update)) else "misshapen"
 
     def accepted(self) -> tuple[int, ...]:
-        """The clients whose updates count, in the order in which they came."""
+        """Return the clients whose updates count, in the order of arrival."""
         if not self.members:
             return ()
         shape = max(self.members, key=lambda shape: len(self.members[shape]))
@@ -97,11 +97,11 @@ class Sorting:
         return tuple(self.members[shape])
 
     def weights(self, usual: Mapping[int, float]) -> Mapping[int, float]:
-        """What each update counted: as the rule set it, else as ``usual``."""
+        """Return the weight of each update: set by the rule, else ``usual``."""
         return usual if self.judging is None else self.judging.weights
 
     def close(self, closing: Closing, asked: int) -> Reduced:
-        """What becomes of them. DivergedError where fewer than half of those asked by the server are finite."""
+        """Return the reduced updates. DivergedError if fewer than half of those asked by the server are finite."""
         if self.ask.route.via == "server" and 2 * (asked - self.broken) < asked:
             raise DivergedError(f"the updates of {self.broken} of {asked} clients are not finite")
         shape = max(self.members, key=lambda shape: len(self.members[shape]), default=None)
@@ -109,12 +109,12 @@ class Sorting:
 
 
 def numbers(x: Any) -> bool:
-    """Whether a leaf holds finite numbers alone; whatever is no number is none of our business."""
+    """Whether a leaf holds only finite numbers. A leaf that is not a number passes."""
     if isinstance(x, Tensor):
         return not x.is_floating_point() or finite(x)
     return not isinstance(x, float) or math.isfinite(x)
 
 
 def like(x: Any, known: Any) -> bool:
-    """Whether a leaf has the shape of what it is a change of, as far as that is known."""
+    """Whether a leaf has the shape of the value that it changes, if that value is known."""
     return not isinstance(known, Tensor) or (isinstance(x, Tensor) and x.shape == known.shape)

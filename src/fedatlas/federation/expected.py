@@ -1,6 +1,7 @@
-"""What a party may be asked, worked out from what it knows of the experiment, and compared with each request before anything is done.
+"""The requests that a party expects, worked out from what it knows of the experiment. Each request is compared before anything is done.
 
-Of what the server alone knows (the model after round 1, control variates, an adaptive mu) only form and finiteness are compared.
+Some values only the server knows, such as the model after round 1, control variates or an adaptive mu. Of these only form and
+finiteness are compared.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ OF_THE_NETWORK = (
     "buffers",
     "start",
     "judged",
-)  # entries of a message that are the network's, in whatever mapping
-ANCHOR = "anchor"  # what a change is reckoned from in a chain; elsewhere the same answer would look like another one
-HANDED = "handed"  # what a client of a chain hands on beside its model, in the form of its algorithm
-CLOSE = 1e-6  # relative: another machine's cosine may end in another bit
+)  # entries of a message that belong to the network, in any mapping
+ANCHOR = "anchor"  # the base of a change in a chain; elsewhere it would make the same answer look different
+HANDED = "handed"  # extra state that a client of a chain hands on with its model, in the algorithm's form
+CLOSE = 1e-6  # relative: a cosine may differ in its last bit on another machine
 
 RUN = "a party is asked for another run than its experiment's, or told of another number of clients or examples."
 ROUND = (
@@ -60,22 +61,25 @@ FINITE = "a party is sent numbers that are not finite"
 
 
 class NotFinite(ProtocolError, DivergedError):
-    """A message with NaN or infinity: between real parties against the rules, in a simulation a run that diverged."""
+    """A message with NaN or infinity: a breach of the rules between real parties, a diverged run in a simulation."""
 
 
 class Rules(NamedTuple):
-    """What an experiment says of its rounds."""
+    """The rules that an experiment sets for its rounds."""
 
     rounds: int
-    rate: Callable[[int], float]  # number of a round -> its local learning rate; 0: that of the set-up
+    rate: Callable[[int], float]  # number of a round -> its local learning rate; 0: the rate of the set-up
     budget: Budget  # the work of a round
-    stragglers: int = 0  # most epochs of a client that is told to work less; 0: nobody is
+    stragglers: int = 0  # most epochs of a client that is told to work less; 0: no client is
     cohort: int | None = None  # most clients of a round
-    begin: Callable[[], State] | None = None  # makes the server's state before round 1; None where no party can know it
+    begin: Callable[[], State] | None = None  # makes the server's state before round 1; None if no party can know it
 
 
 class Expected:
-    """What the parties of one experiment expect. ``n``: None where a party does not know it; ``rules``: None for rounds without a plan."""
+    """The requests that the parties of one experiment expect.
+
+    ``n`` is None if a party does not know it. ``rules`` is None for rounds without a plan.
+    """
 
     def __init__(self, bench: Bench, run: str, K: int, n: int | None = None, rules: Rules | None = None) -> None:
         self.bench, self.run, self.K, self.n, self.rules = bench, run, K, n, rules
@@ -87,14 +91,14 @@ class Expected:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a round, or another attempt at one: nothing has been asked yet."""
+        """Begin a round or another attempt at it, with nothing asked yet."""
         self.tally = Tally(self.K, max(len(self.bench.chain) - 1, 0))
         self.worked: Counter[int] = (
             Counter()
-        )  # by party: tasks of work; a question leaves nothing that a further visit goes on from
+        )  # by party: tasks of work; a question leaves nothing for a further visit to continue
 
     def check(self, request: Request, state: PartyState) -> None:
-        """ProtocolError, in a fixed sentence, for a request that no honest server of this experiment sends. It changes nothing."""
+        """Raise ProtocolError, with a fixed sentence, for a request that no honest server of this experiment sends. Change nothing."""
         for holds, sentence in self._head(request, state):
             if not holds:
                 raise ProtocolError(sentence)
@@ -105,13 +109,13 @@ class Expected:
             self._check_content(request)
 
     def count(self, request: Request, state: PartyState) -> None:
-        """ProtocolError where a request comes more often in its round than declared."""
+        """Count a request; ProtocolError if it comes more often in its round than declared."""
         before = self.worked[request.client]
         if not self.counted(request, state) or not 0 <= request.visits <= before:
             raise ProtocolError(OFTEN.format(self.bench.algorithm.name))
 
     def counted(self, request: Request, state: PartyState) -> bool:
-        """Count a request and return whether it may come so often. A party's new process counts those that the old one answered."""
+        """Count a request and return whether it may come that often. A party's new process also counts requests answered by the old one."""
         question = self._protocol(request) and self.bench.algorithm.grammar is not None
         one = Form(request.what, "each", most=self._sums(request.round)) if question else self._form(request)
         if one is not None and not within(one, request.round):
@@ -134,7 +138,7 @@ class Expected:
             yield math.isclose(request.lr, rules.rate(number), rel_tol=CLOSE, abs_tol=1e-12), RATE
 
     def _asks(self, number: int) -> float:
-        """More asks than a round has: each form as often as it may come to each party, with the questions of a protocol."""
+        """Return an upper bound on the asks of a round: each form as often as allowed for each party, plus the questions of a protocol."""
         forms, how = self._declared(number), self.bench.protection
         if not forms:
             return math.inf
@@ -144,23 +148,23 @@ class Expected:
     # ------------------------------------------------------------------------------------------------ protocols
 
     def _protocol(self, request: Request) -> bool:
-        """Whether it is a question of a protocol of ``[[privacy]]``."""
+        """Whether a request is a question of a protocol of ``[[privacy]]``."""
         how = self.bench.protection
         return how is not None and request.what in how.phases
 
     def _hidden(self, form: Form) -> bool:
-        """Whether ``[[privacy]]`` protects what answers a form; as `asks.hidden`."""
+        """Whether ``[[privacy]]`` protects the answers to a form, as in `asks.hidden`."""
         task = self.bench.algorithm.tasks.get(form.what)
         if self.bench.protection is None or (isinstance(task, Task) and task.sealing.silent):
             return False
         return form.via == "server" and form.to == "clients" and form.reduce in {"mean", "sum"}
 
     def _protected(self, number: int) -> list[Form]:
-        """The forms of a round that are."""
+        """Return the protected forms of a round."""
         return [form for form in self._declared(number) if self._hidden(form)]
 
     def _sums(self, number: int) -> int:
-        """How many protected sums a round may have."""
+        """Return the largest number of protected sums in a round."""
         return sum(form.most if isinstance(form.most, int) else self.K for form in self._protected(number))
 
     def _check_protocol(self, request: Request) -> None:
@@ -189,7 +193,7 @@ class Expected:
         return () if grammar is None else grammar.of(number)
 
     def _form(self, request: Request) -> Form | None:
-        """The form of a request; None where there is none."""
+        """Return the form of a request; None if no declared form matches."""
         k = request.client
         for form in self._declared(request.round):
             alike = form.what == request.what and of_party(form, k) and (form.via == "peer") == request.peer
@@ -198,14 +202,14 @@ class Expected:
         return None
 
     def _reduced(self, form: Form, request: Request) -> bool:
-        """Whether the update goes where the form says; a protected one into a reducer of the mechanism's own."""
+        """Whether the update goes to the declared reducer, or to a reducer of the mechanism if it is protected."""
         if request.word is None or not self._hidden(form):
             return request.reduce == form.reduce and request.single == form.single
         return not request.single and request.reduce in {form.reduce, "sum", *self.reducers}
 
     def _check_form(self, request: Request, state: PartyState) -> None:
         algorithm = self.bench.algorithm
-        if algorithm.grammar is None:  # rounds of a user's own that declare nothing: there is nothing to compare with
+        if algorithm.grammar is None:  # custom rounds that declare nothing: no form to compare with
             return
         one = self._form(request)
         ends = state.ended in {None, request.round}
@@ -223,7 +227,7 @@ class Expected:
             raise ProtocolError(BUDGET)
 
     def _weighed(self, form: Form, word: Mapping[str, Any]) -> bool:
-        """Whether a sum is weighed as the algorithm says."""
+        """Whether a sum uses the algorithm's weights."""
         how, algorithm, task = self.bench.protection, self.bench.algorithm, self.bench.algorithm.tasks.get(form.what)
         if how is None or how.protocol is None:
             return True
@@ -255,7 +259,7 @@ class Expected:
             raise ProtocolError(FIRST)
 
     def _network(self, client: int) -> Mapping[str, Any]:
-        """The form of a party's network."""
+        """Return the form of a party's network."""
         name = self.bench.architecture(client)
         if name not in self.forms:
             params, buffers = self.bench.network_of(client).initial()
@@ -280,7 +284,7 @@ class Expected:
             raise NotFinite(FINITE)
 
     def _formed(self, name: str, value: Mapping[str, Any], like: Mapping[str, Any] | None) -> bool:
-        """Whether tensors are those of the network, of its statistics, or of both; or stand for names alone."""
+        """Whether tensors have the form of the network, of its statistics or of both. Empty tensors need only known names."""
         if like is None or self.bench.chain:  # a rule's own parts; models that may grow
             return True
         if not all(isinstance(x, Tensor) for x in value.values()):
@@ -294,7 +298,7 @@ class Expected:
 
 
 def within(form: Form, number: int) -> bool:
-    """Whether a form says that it comes in a round. In one other it may come, too: a run may end there."""
+    """Whether a form is declared for a round. It may also come in one other round, in case the run ends there."""
     return form.when is None or form.when(number)
 
 
@@ -304,7 +308,7 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def is_finite(x: Any) -> bool:
-    """Whether a leaf of a message holds no NaN and no infinity."""
+    """Whether a leaf of a message is free of NaN and infinity."""
     if isinstance(x, Tensor):
         return not x.is_floating_point() or finite(x)
     return not isinstance(x, float) or math.isfinite(x)

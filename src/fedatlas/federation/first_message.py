@@ -1,7 +1,7 @@
-"""The messages with which a run begins, as a party works them out: it draws the initial model too, or has it from the agreement.
+"""The first messages of a run, as a party works them out. It draws the initial model too, or reads it from the agreement.
 
-Compared are the model that is judged before round 1, and what an algorithm without a set-up of its own sends in round 1
-(`grammar.Form.broadcast`). Another processor may draw other last bits from the seed, so tensors have to be close, not equal.
+Two things are compared: the model that is judged before round 1, and the first message of an algorithm without a custom set-up
+(`grammar.Form.broadcast`). Another processor may draw different last bits from the seed, so tensors have to be close, not equal.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ JUDGED = "judged"
 
 
 class FirstMessages:
-    """The first messages of one run. ``begin``: makes the server's state before round 1; None where a party cannot know it."""
+    """The first messages of one run. ``begin`` makes the server's state before round 1; None if a party cannot know it."""
 
     def __init__(self, algorithm: Algorithm, begin: Callable[[], State] | None) -> None:
         self.algorithm, self.begin = algorithm, begin
         self.state: State | None = None
-        self.alike: WeakValueDictionary[tuple[int, int], Tree] = WeakValueDictionary()  # trees that were compared
+        self.alike: WeakValueDictionary[tuple[int, int], Tree] = WeakValueDictionary()  # trees already compared
 
     def allow(self, request: Request, form: Form | None) -> bool:
-        """Whether a request holds what an honest server sends; true where that cannot be known."""
+        """Whether a request holds what an honest server sends; True if a party cannot know."""
         if self.begin is None or request.round > 1:
-            self.state = None  # no message of a later round is compared
+            self.state = None  # messages of later rounds are not compared
             return True
         sent = form is not None and form.broadcast and request.sender is None
         if not (sent if request.round else JUDGED in request.message):
@@ -47,7 +47,7 @@ class FirstMessages:
         return self._same(request.message, messages(self.algorithm, self.state, (request.client,))[request.client])
 
     def _judged(self, told: Any) -> bool:
-        """Whether these are the tensors of the first model, its statistics among them."""
+        """Whether these are the tensors of the first model, including its statistics."""
         assert self.state is not None
         found = [{**model, **self.state.get("buffers", {})} for model in self.algorithm.models(self.state).values()]
         shared = [{name: x for name, x in model.items() if name in told} for model in found]
@@ -69,7 +69,7 @@ class FirstMessages:
 
 
 def close(told: Any, known: Any) -> bool:
-    """Whether a leaf of a message is the known one, but for rounding."""
+    """Whether a leaf of a message equals the known one up to rounding."""
     if isinstance(known, float):
         return isinstance(told, float) and math.isclose(told, known, rel_tol=NEAR, abs_tol=LEAST)
     if not isinstance(known, Tensor):

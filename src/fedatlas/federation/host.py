@@ -1,4 +1,4 @@
-"""One host of a run for both links: it drives rounds to their ends, and keeps what a simulation sees of the work beside them."""
+"""The host of a run, for both links. It drives rounds to their ends and keeps what a simulation sees of the work."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Rounds = RoundGenerator | Callable[[], RoundGenerator]
 
 
 class View:
-    """What a simulation alone sees of a round: the work of every client. For the record; no algorithm reads it."""
+    """What only a simulation sees of a round: the work of every client. It is recorded; no algorithm reads it."""
 
     def __init__(self) -> None:
-        self.work: dict[int, Work] = {}  # by client, all that it did
+        self.work: dict[int, Work] = {}  # by client: all its work
         self.failed: dict[int, str] = {}  # why the change of a client is zero, which noise covers
         self.examples = 0  # that went through local steps
         self.passes = 0.0  # forward passes of one example, a backward one counted as two (C13)
-        self.passes_of: dict[str, float] = {}  # the same by architecture; "" where there is one for all
+        self.passes_of: dict[str, float] = {}  # the same by architecture; "" if all clients share one
         self._last: dict[int, str] = {}  # the task of a client's last steps
 
     def add(self, request: Request, work: Work, bench: Bench) -> None:
-        """One more piece of work."""
+        """Record one more piece of work."""
         k, task = request.client, bench.algorithm.tasks[request.what]
         alike = self._last.get(k) == request.what
         self.work[k] = joined(self.work[k], work, alike) if k in self.work else work
@@ -47,22 +47,23 @@ class View:
 
 
 class Host:
-    """The server half of a run, and what it may know of its parties: in this process (`InProcess`), or over streams (`deployment`)."""
+    """The server half of a run with its view of the parties, which are in this process (`InProcess`) or behind streams (`deployment`)."""
 
     server: ServerHalf
     states: PartyState
-    executor: Executor | None = None  # what trains the clients of this process
-    judge: Any = None  # an evaluator, where parties judge
-    given_up = ""  # why the last round that was driven changes nothing
-    resumes = "; 'fedatlas run --resume {}' goes on from there"  # what a run that a party has left can still do
+    executor: Executor | None = None  # trains the clients of this process
+    judge: Any = None  # an evaluator, if parties judge
+    given_up = ""  # why the last driven round changes nothing
+    resumes = "; 'fedatlas run --resume {}' goes on from there"  # how a run can continue after a party left
 
     def __init__(self) -> None:
         self.view = View()
 
     def drive(self, generator: Rounds, start: RoundStart, *, commit: bool = True) -> State | None:
-        """Run one round to its end, and commit it unless the caller will. None: it was closed without a change.
+        """Run one round to its end, and commit it unless the caller will. Return None if the round was closed without a change.
 
-        ``generator``: the round's, or what makes it: a masked session that failed before any share was given begins the round again.
+        ``generator`` is the round's generator or a function that makes it. A masked session that failed before any share was given
+        restarts the round.
         """
         make, self.given_up = generator if callable(generator) else lambda: generator, ""
         first = self.attempt_of(start.round)
@@ -87,25 +88,25 @@ class Host:
 
     @property
     def cost(self) -> Cost:
-        """The round's so far."""
+        """The cost of the round so far."""
         return self.server.cost
 
     def attempt_of(self, number: int) -> int:  # noqa: ARG002
-        """Return the attempt at a round that was under way when this process began."""
+        """Return the attempt that was under way in a round when this process began."""
         return 0
 
     def record(self) -> dict[str, Any]:
-        """Return what a checkpoint holds beside the states."""
+        """Return the extra contents of a checkpoint, besides the states."""
         return {}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Go on from such a checkpoint."""
+        """Continue from the extra contents of a checkpoint."""
 
     def landed(self, number: int) -> None:
         """Note that a round's row, files and manifest are on the disk."""
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
-        """Return what a party knows before its work."""
+        """Return the facts that a party knows before its work."""
         raise NotImplementedError
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
@@ -117,7 +118,7 @@ class Host:
 
 
 def joined(first: Work, then: Work, alike: bool) -> Work:
-    """Two pieces of a client's work as one; the loss is the mean of both where the task is the same, else the later one's."""
+    """Join two pieces of a client's work. The loss is the mean over both if the task is the same, else that of the later piece."""
     if not (first.steps and then.steps):
         return then if then.steps else first
     examples = first.examples + then.examples

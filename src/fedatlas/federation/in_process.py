@@ -1,4 +1,4 @@
-"""Both halves of a federation in one process: the simulator's link is a function call, which hands a whole ask to the executor at once."""
+"""Both halves of a federation in one process. The simulator's link is a function call that gives the executor a whole ask at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedatlas.privacy.ask_protocol import WORK
 
 
 class InProcess(Host):
-    """A simulated federation: the server half, the party half of all its clients, and the simulation's own view of the work."""
+    """A simulated federation: the server half, the party half of all its clients, and the simulation's view of the work."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class InProcess(Host):
         observers: Iterable[Observer] = (),
         keyring: Keyring | None = None,
         defence: Defence | None = None,
-        secrets: Secrets | None = None,  # what parties are given and keep in memory, where there is no keyring
-        rules: Rules | None = None,  # of the experiment, where there is one
-        compares: bool = True,  # whether the parties compare what they are asked; not on trial, nor with columns
+        secrets: Secrets | None = None,  # what parties are given and keep in memory, if there is no keyring
+        rules: Rules | None = None,  # of the experiment, if there is one
+        compares: bool = True,  # whether the parties compare requests; not on trial, nor with columns
     ) -> None:
         super().__init__()
         self.bench, self.executor, self.sizes, self.states = bench, executor, sizes, state
@@ -56,7 +56,7 @@ class InProcess(Host):
         )
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
-        """The link: replies in the order of the requests, none is ever late."""
+        """Carry requests over the link: yield replies in the order of the requests. No reply is ever late."""
         now = self.server.now
         staying = [r for r in requests if now.leaving.get(r.client) != r.what]
         staying = [r for r in staying if r.word is None or now.leaving.get(r.client) != WORK]
@@ -65,30 +65,30 @@ class InProcess(Host):
             self.view.add(request, answer.work, self.bench)
             if answer.failed:
                 self.view.failed[request.client] = answer.failed
-            if answer.lost and request.word is not None:  # under masks there is nothing that the server could leave out
+            if answer.lost and request.word is not None:  # under masks the server cannot leave out a single update
                 continue
             yield answer.reply
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
-        """The link's commit."""
+        """Commit the round for the parties."""
         self.party.commit(round, counted)
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
-        """What a party knows before its work."""
+        """Return the facts that a party knows before its work."""
         return self.party.facts(client, number, lr, self.server.of.K, self.server.of.n)
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
-        """A client's state, made at its first use."""
+        """Return a client's state, made at its first use."""
         return self.party.state_of(client, message, facts)
 
     def close(self) -> None:
-        """Ends the workers and removes scratch files."""
+        """End the workers and remove scratch files."""
         self._workers.close()
         self.states.close()
 
 
 def server_facts(bench: Bench, sizes: Mapping[int, int]) -> dict[str, Any]:
-    """What `Algorithm.server_init` is told of the federation and of the model's tensors."""
+    """Return what `Algorithm.server_init` is told about the federation and the model's tensors."""
     known = {"K": len(sizes), "n": sum(sizes.values()), "classes": bench.classes, "roles": bench.network.roles()}
     known |= {"chain": bench.chain, "public": bench.public}
     if not bench.owners:

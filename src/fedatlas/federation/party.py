@@ -1,4 +1,4 @@
-"""The party half: what is asked of a party becomes a job on its own rows, with its own state; what comes of it goes back.
+"""The party half: a request becomes a job on the party's rows with the party's state, and the result goes back as a reply.
 
 In a simulation one party half plays all parties. Nothing here knows how updates are reduced.
 """
@@ -23,23 +23,23 @@ from fedatlas.tree import Tree
 
 
 class Answer(NamedTuple):
-    """A reply, and beside it what a simulation may know of the work: no algorithm reads it, no link carries it."""
+    """A reply, with what a simulation may know of the work. No algorithm reads the extra fields and no link carries them."""
 
     reply: Reply
     work: Work
-    lost: bool = False  # the work came to no numbers
+    lost: bool = False  # the work produced NaN or infinity
     failed: str = ""  # why its change is zero, which noise covers
 
 
 class Secrets(Protocol):
-    """What parties are given when they are built, and never over the link: identities, keys, the record of sums they opened."""
+    """Secrets that parties receive when they are built, never over the link: identities, keys, the record of sums they opened."""
 
     def session(self, client: int) -> Any: ...
     def keep(self, client: int, session: Any) -> None: ...
 
 
 class PartyHalf:
-    """Answers requests. ``sizes`` are the training rows of the parties that it plays."""
+    """Answers requests. ``sizes`` holds the training rows of the parties that it plays."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class PartyHalf:
         expected: Expected | None = None,
     ) -> None:
         self.bench, self.executor, self.state, self.sizes, self.seed = bench, executor, state, sizes, seed
-        self.sessions: dict[int, Any] = {}  # of questions that go on within a round; in memory alone
+        self.sessions: dict[int, Any] = {}  # of questions that continue within a round; only in memory
         self.secrets, self.expected = secrets, expected
         self.orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Answers in the order of the requests. Their tensors hold until the next one is asked for.
+        """Yield answers in the order of the requests. Their tensors are valid until the next answer is asked for.
 
-        What fails under ``[[privacy]]`` ends the sessions of those asked: nobody is asked twice what tells something each time.
+        A failure under ``[[privacy]]`` ends the sessions of those asked. Asking a party twice could reveal something each time.
         """
         try:
             yield from self._answers(requests)
@@ -83,13 +83,13 @@ class PartyHalf:
             yield Answer(reply, result.work, result.lost, result.failed)
 
     def compare(self, request: Request) -> None:
-        """ProtocolError for a request that this party would not answer. Nothing begins by it."""
+        """Raise ProtocolError for a request that this party would not answer. Nothing is started by this check."""
         check_request(request, self.bench)
         if self.expected is not None:
             self.expected.check(request, self.state)
 
     def _begin(self, request: Request) -> None:
-        """The round of a request begins, where it is the first; ProtocolError where it comes more often than declared."""
+        """Begin the round of a request if it is the first; ProtocolError if a request comes more often than declared."""
         if self.state.begin(request.round, request.attempt):
             self.sessions.clear()
             if self.expected is not None:
@@ -98,24 +98,24 @@ class PartyHalf:
             self.expected.count(request, self.state)
 
     def commit(self, round: int, counted: Collection[int]) -> None:
-        """The round has landed: who is not ``counted`` has the state from before it again."""
+        """Commit the round. Clients that are not ``counted`` return to their state from before it."""
         self.state.commit(round, counted)
         self.sessions.clear()
         if self.expected is not None:
             self.expected.begin()
 
     def _session(self, client: int) -> Any:
-        """What a party's questions of this round have left, before the first its secrets."""
+        """Return the session left by a party's questions of this round; before the first question, its secrets."""
         if client not in self.sessions and self.secrets is not None and client >= 0:
             self.sessions[client] = self.secrets.session(client)
         return self.sessions.get(client)
 
     def job(self, request: Request) -> Job:
-        """A request as a piece of work."""
+        """Turn a request into a job."""
         bench, k = self.bench, request.client
         task = bench.tasks(k)[request.what]
         memory = self._memory(request)
-        whole = memory is None and request.word is None  # else what leaves is a change of what the server knows, too
+        whole = memory is None and request.word is None  # else a change of a model the server also knows
         order = self.order(request)
         whole = whole and not (order is not None and order.chained)
         message = request.message if whole else told(request.message, request.anchor)
@@ -140,21 +140,21 @@ class PartyHalf:
         )
 
     def order(self, request: Request) -> Order | None:
-        """What a malicious client does here; None of all others, and of whatever is asked before round 1."""
+        """Return the order of a malicious client; None for all others, and for every request before round 1."""
         order = self.orders.get(request.client) if request.round else None
         if order is None or not order.chained:
             return order
         return order._replace(sends=not request.peer)
 
     def facts(self, client: int, number: int, lr: float, K: int, n: int) -> Facts:
-        """What a party knows before its work."""
-        n_k = self.sizes.get(client, n)  # the union of all rows is no client
+        """Return the facts that a party knows before its work."""
+        n_k = self.sizes.get(client, n)  # the union of all rows is not a client
         optimizer = self.bench.local.optimizer
         momentum = optimizer.betas[0] if optimizer.name == "adam" else optimizer.momentum
         return Facts(float(n_k), float(n), K, self.bench.classes, float(number), lr, momentum=momentum)
 
     def state_of(self, client: int, message: Mapping[str, Any], facts: Facts) -> State:
-        """A client's state, made at its first use."""
+        """Return a client's state, made at its first use."""
         init = self._init(client)
         if init is None:
             return {}
@@ -166,12 +166,12 @@ class PartyHalf:
         return init(self.bench.network_of(client).initial()[0], facts)
 
     def _init(self, client: int) -> Callable[[Tree, Facts], State] | None:
-        """What makes a client's state; None where it keeps none."""
+        """Return the function that makes a client's state; None if the client keeps none."""
         role = self.bench.role_of(client)
         return (role and role.client_init) or self.bench.algorithm.client_init
 
     def _budget(self, request: Request, n: int) -> Budget:
-        """The work to do; a further visit goes on where the epochs of those before it ended."""
+        """Return the work to do. A further visit continues after the epochs of the visits before it."""
         local, task = self.bench.local, self.bench.tasks(request.client)[request.what]
         budget = request.budget or local.budget
         if not request.visits:
@@ -182,7 +182,7 @@ class PartyHalf:
         return budget._replace(first_epoch=request.visits * epochs)
 
     def _memory(self, request: Request) -> State | None:
-        """The transform's memory for this task, {} before its first use; None where the update is not sealed."""
+        """Return the transform's memory for this task, {} before its first use; None if the update is not sealed."""
         if request.word is not None:
             return None if self.bench.transform is None else self._held(request)
         if not sealed(self.bench.transform, self.bench.tasks(request.client)[request.what], request):
@@ -194,7 +194,7 @@ class PartyHalf:
         return memory
 
     def _keep(self, request: Request, result: Result) -> None:
-        """Puts away the client's state, and beside it the memory of the transform that sealed its update."""
+        """Keep the client's state, together with the memory of the transform that sealed its update."""
         task = self.bench.tasks(result.client)[request.what]
         if result.session is not None:
             if self.secrets is not None and result.client >= 0:
@@ -210,13 +210,13 @@ class PartyHalf:
 
 
 def alone(request: Request) -> bool:
-    """Whether the server would look at this update alone; by its own word, or by the name of what it goes into."""
+    """Whether the server would look at this update by itself, by the request's flag or by its reducer."""
     looked = request.single or request.reduce == "each"
     return looked and not request.peer and request.client != SERVER
 
 
 def check_request(request: Request, bench: Bench) -> None:
-    """ProtocolError for what this party would not do: a task it does not know, or one whose updates are seen in sums only."""
+    """Raise ProtocolError for a request this party refuses: an unknown task, or one whose updates the server may see only in sums."""
     task = bench.tasks(request.client).get(request.what)
     if task is None:
         raise ProtocolError(
@@ -230,7 +230,7 @@ def check_request(request: Request, bench: Bench) -> None:
 
 
 def check_shown(request: Request, result: Result, bench: Bench) -> None:
-    """ProtocolError where the server would see a part of a single client's update that the task does not declare."""
+    """Raise ProtocolError if the server would see a part of a single client's update that the task does not declare."""
     if not alone(request):
         return
     shows = bench.tasks(request.client)[request.what].shows

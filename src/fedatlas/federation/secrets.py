@@ -15,11 +15,11 @@ from fedatlas.privacy.mechanism import Protection
 from fedatlas.wire import codec
 
 OPENED, JOURNAL, LEDGER = "opened.jsonl", "journal", "ledger.jsonl"
-RECORD, BEGUN = "record", "begun"  # in a session: asks whose sum a party helped to open, asks that it began one for
+RECORD, BEGUN = "record", "begun"  # in a session: asks whose sum a party helped to open; asks for which it began one
 
 
 class Keyring:
-    """All parties' secrets of one run, in memory alone; it writes no key. ``folder``: the run's, where what was opened is noted."""
+    """The secrets of all parties of one run, only in memory; it writes no key. ``folder`` is the run's, where opened sums are noted."""
 
     def __init__(self, how: Protection, clients: int, federation: str, folder: Path | None = None) -> None:
         self.how, self.federation, self.folder = how, federation, folder
@@ -32,25 +32,25 @@ class Keyring:
                 self.records.setdefault(client, {}).setdefault(run, []).append(asked)
 
     def session(self, client: int) -> Any:
-        """Return what a party's questions begin with in a round."""
+        """Return the session with which a party's questions begin in a round."""
         if self.keys is None:
             return None
         return {**self.keys.session(client, self.records.get(client, {})), BEGUN: self.begun.get(client, {})}
 
     def keep(self, client: int, session: Any) -> None:
-        """Put the record of what a party has opened away, on the disk before its reply leaves."""
+        """Keep the record of what a party has opened; it is on the disk before the party's reply leaves."""
         path = None if self.folder is None else self.folder / OPENED
         self.records[client] = noted(path, self.records.get(client, {}), session, client)
         begun = session.get(BEGUN, {})
         self.begun[client] = {run: [one for one in asks if one[0] == asks[-1][0]] for run, asks in begun.items()}
 
     def forget(self, done: int) -> None:
-        """The journal's sums of rounds up to ``done``, which are not repeated, go."""
+        """Remove the journal's sums of rounds up to ``done``, which are not repeated."""
         if self.folder is not None:
             FolderJournal(self.folder, "", self).forget(done)
 
     def guard(self, run: str, workers: int = 1) -> Guard:
-        """Return what the server half is given: public keys, the journal, the ledger; none of the secrets."""
+        """Return what the server half is given: public keys, the journal and the ledger, but no secrets."""
         folder = self.folder
         return Guard(
             self.how,
@@ -63,7 +63,7 @@ class Keyring:
 
 
 class FolderJournal:
-    """Opened sums with their survivors, a file each, written before the sum is used."""
+    """Opened sums with their survivors, one file per sum, written before the sum is used."""
 
     def __init__(self, folder: Path, run: str, keyring: Keyring) -> None:
         self.folder, self.run, self.keyring = folder / JOURNAL, run, keyring
@@ -72,7 +72,7 @@ class FolderJournal:
         return self.folder / f"round-{round:06d}-{ask}.bin"
 
     def read(self, round: int, ask: int) -> dict[str, Any] | None:
-        """The opened sum of an ask; None where there is none, or half of one: that was not used."""
+        """Return the opened sum of an ask; None if there is no complete one. A sum that was written in part was never used."""
         path = self._path(round, ask)
         if not path.exists():
             return None
@@ -80,11 +80,11 @@ class FolderJournal:
         return found
 
     def write(self, round: int, ask: int, opened: Mapping[str, Any]) -> None:
-        """Writes an opened sum whole."""
+        """Write an opened sum whole."""
         write_bytes(self._path(round, ask), codec.encode(dict(opened)))
 
     def forget(self, done: int) -> None:
-        """Sums of rounds up to ``done`` go: no checkpoint that is kept would repeat them."""
+        """Remove the sums of rounds up to ``done``. No checkpoint that is kept would repeat them."""
         for old in self.folder.glob("round-*.bin"):
             if int(old.name.split("-")[1]) <= done:
                 old.unlink()
@@ -105,13 +105,13 @@ def noted(path: Path | None, known: Mapping[str, Any], session: Any, *who: int, 
 
 
 def append(path: Path, line: str) -> None:
-    """Append a line, on the disk when this returns."""
+    """Append a line. It is on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ledger.add(path, line + "\n")
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a file but for those that were cut short: what they would have said had not happened yet."""
+    """Return the lines of a file without those cut short. A line cut short records something that had not happened yet."""
     lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line]
     if any(not line.startswith("[") for line in lines):
         raise CheckpointError(f"'{path}' was altered: put the original back, or begin a new run.")

@@ -1,7 +1,7 @@
-"""The server half: drives the generator of a round, sends what it asks as requests over a link, and reduces the replies.
+"""The server half: drive the generator of a round, send its asks as requests over a link, and reduce the replies.
 
-It sees no rows and no client's state. Replies may come in any order, late or never: sums run in the order of the seats, with the
-coefficients of those asked; where some are lost one factor a part mends a mean (`Mend`).
+It sees no rows and no client's state. Replies may come in any order, late or never. Sums run in seat order with the coefficients of
+those asked. If clients are lost, one factor per part corrects a mean (`Mend`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from fedatlas.wire import codec
 
 
 class Guard(NamedTuple):
-    """What the server half of a protected run holds: mechanisms, public keys, the journal of opened sums, the ledger."""
+    """The server half's share of a protected run: mechanisms, public keys, the journal of opened sums, the ledger."""
 
     protection: Protection
     federation: str = ""
@@ -65,7 +65,7 @@ class Guard(NamedTuple):
     workers: int = 1
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
-        """The protocol of an ask."""
+        """Return the protocol of an ask."""
         if (protocol := self.protection.protocol) is not None:
             made = protocol.around(self.public, self.federation, ask, place, self.workers)
             return journalled(ask, place, made, partial(self._released, place.round))
@@ -73,33 +73,33 @@ class Guard(NamedTuple):
         return noised_ask.around(self.protection, server.transform, server.algorithm, zero, ask, place, self.note)
 
     def _released(self, number: int, clients: tuple[int, ...]) -> None:
-        """Local noise inside a sum: its lines in the ledger before the sum is used."""
+        """Write the ledger lines of local noise inside a sum, before the sum is used."""
         if lines := self.protection.released(number, clients):
             self.note(lines)
 
 
 def zero_update(server: ServerHalf, what: str) -> Update:
-    """An update that changes nothing: of the model, and of the parts that follow it."""
+    """Return an update that changes nothing: neither the model nor the parts that follow it."""
     task, model = server.algorithm.training(what), Tree(server.now.start.told()["model"])
     return {part: model.zeros() for part in ("model", *task.sealing.tracked)}
 
 
 class UnderWay:
-    """A round under way at the server: what it began with, and what was asked, answered and spent since."""
+    """A round under way at the server: its start, and what has been asked, answered and spent since."""
 
     def __init__(self, start: RoundStart, cost: Cost, declared: Tally) -> None:
         self.start, self.cost = start, cost
-        self.declared = declared  # how often each party was asked what
+        self.declared = declared  # how often each party was asked each form
         self.leaving = start.leaving  # clients that leave, until they are gone
         self.asks = 0  # so far
-        self.sums = 0  # that a protocol opened so far: a repeated round counts the same
+        self.sums = 0  # sums that a protocol opened so far; a repeated round counts the same
         self.asked: set[int] = set()
-        self.lost: set[int] = set()  # those who owe a reply
-        self.seen = Seen()  # what became of the updates
+        self.lost: set[int] = set()  # clients that owe a reply
+        self.seen = Seen()  # the fate of the updates
 
 
 class ServerHalf:
-    """Answers the asks of rounds over a link. Keeps nothing between rounds but the round under way."""
+    """Answers the asks of rounds over a link. Between rounds it keeps nothing but the record of the last one."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ServerHalf:
         *,
         run: str = "",
         transform: Transform | None = None,
-        raw_bytes: int = 0,  # of all rows, where the algorithm sends them
+        raw_bytes: int = 0,  # of all rows, if the algorithm sends them
         observers: Iterable[Observer] = (),
         deadline: float | None = None,  # seconds an ask waits for its replies
         guard: Guard | None = None,
@@ -124,7 +124,7 @@ class ServerHalf:
 
     @property
     def cost(self) -> Cost:
-        """The round's so far."""
+        """The cost of the round so far."""
         return self.now.cost
 
     @property
@@ -133,7 +133,7 @@ class ServerHalf:
         return frozenset(self.now.asked - self.now.lost)
 
     def begin(self, start: RoundStart) -> None:
-        """Begin a round, or another attempt at it; what earlier attempts cost was spent all the same."""
+        """Begin a round, or another attempt at it. The cost of earlier attempts stays."""
         self.now = UnderWay(start, self.now.cost.in_vain() if start.attempt else Cost(), Tally(self.of.K))
 
     def drive(self, generator: RoundGenerator, start: RoundStart) -> State:
@@ -149,7 +149,7 @@ class ServerHalf:
             replies = self.ask(ask)
 
     def aside(self, ask: Ask) -> Replies:
-        """Return the replies to an ask that decides nothing of who counts in the round, and whose bytes no row has."""
+        """Return the replies to a side ask. It does not change who counts in the round, and its bytes appear in no row."""
         now = self.now
         kept = set(now.asked), set(now.lost), now.cost
         try:
@@ -158,19 +158,19 @@ class ServerHalf:
             now.asked, now.lost, now.cost = kept
 
     def ask(self, ask: Ask) -> Replies:
-        """Return the replies to one ask, protected where the run is. ProtocolError for one that its algorithm does not declare."""
+        """Return the replies to one ask, protected if the run is. ProtocolError for an ask that its algorithm does not declare."""
         self._hold(ask)
         return self.answer(ask) if self.guard is None else self._guarded(ask)
 
     def _hold(self, ask: Ask) -> None:
-        """Hold an ask to the algorithm's grammar, where it has one."""
+        """Check an ask against the algorithm's grammar, if there is one."""
         if (grammar := self.algorithm.grammar) is not None:
             reducer = reducer_of(ask)
             check_ask(ask, reducer, self.algorithm)
             check_declared(ask, reducer, self.algorithm, grammar.of(self.now.start.round), self.now.declared)
 
     def _guarded(self, ask: Ask) -> Replies:
-        """The replies to an ask of a protected run: by the protocol of its mechanisms, where the server would see something."""
+        """Return the replies to an ask of a protected run, by the mechanisms' protocol if the server would see something."""
         guard, task = self.guard, self.algorithm.tasks.get(ask.what)
         assert guard is not None
         if task is None or not hidden(ask, task):
@@ -196,7 +196,7 @@ class ServerHalf:
                 found: Replies = end.value
                 break
         now.leaving = {}
-        # Who is in the sum counts, whoever fell silent while it was opened; who was left out of it does not.
+        # Clients in the sum count, even if they fell silent while it was opened. Clients left out of it do not count.
         now.lost = before | ({*ask.to, *place.leaving} - {*found.clients})
         now.asked |= now.lost
         if ask.reduce == "mean":
@@ -230,23 +230,23 @@ class ServerHalf:
         )
 
     def _weigh(self, ask: Ask, answered: tuple[int, ...]) -> None:
-        """Notes the coefficients of a protected mean, where they are no secret."""
+        """Note the coefficients of a protected mean, unless they are secret."""
         if answered and not (self.guard and self.guard.protection.secret_cohort):
             found = coefficients_of(ask, answered, ())
             self.now.cost = self.cost._replace(weights={k: part_of(c, "model") for k, c in found.items()})
 
     def commit(self, number: int, counted: Collection[int] | None = None) -> None:
-        """Tells the parties that the round has landed and who counted; with nobody all go back to the state before it."""
+        """Tell the parties that the round has landed and who counted. If nobody did, all return to the state before it."""
         self.link.commit(self.of.run, number, self.counted if counted is None else counted)
 
     def close(self, number: int) -> None:
-        """Ends a round that is given up: nobody counts."""
+        """End a round that is given up. Nobody counts."""
         self.now.lost |= self.now.asked
         self.now.cost = self.cost._replace(weights={})
         self.commit(number)
 
     def answer(self, ask: Ask) -> Replies:
-        """The replies to one ask, its updates reduced as they come."""
+        """Return the replies to one ask, reducing its updates as they come."""
         started, now = time.perf_counter(), self.now
         reducer = reducer_of(ask)
         check_ask(ask, reducer, self.algorithm)
@@ -259,7 +259,7 @@ class ServerHalf:
         sorting = self._sorting(ask, task, reducer, requests)
         total: Any = None
         sizes: dict[int, int] = {}
-        more = 0  # bytes up than without protection
+        more = 0  # bytes up that are due to protection
         worked = sealed_for = adding = 0.0  # seconds of the clients' work, of their sealing, of the server's sum
         for reply in in_seats(self._replies(requests), clients):
             sizes[reply.client] = codec.size(reply.update)
@@ -297,13 +297,13 @@ class ServerHalf:
     def _sorting(
         self, ask: Ask, task: Task | Question, reducer: Reducer, requests: Mapping[int, Request]
     ) -> Sorting | None:
-        """What sorts an ask's updates; None where nothing is declared against hostile clients, and under masks, which hide them."""
+        """Return the sorting of an ask's updates; None without a declared defence, and under masks, which hide single updates."""
         if self.defence is None or (self.guard is not None and self.guard.protection.masks):
             return None
 
         def base(client: int, update: Update) -> Mapping[str, Tree]:
             request = requests[client]
-            if request.word is not None:  # a protected update is a change already
+            if request.word is not None:  # a protected update is already a change
                 return {}
             return bases(task, told(request.message, request.anchor), update)
 
@@ -315,7 +315,7 @@ class ServerHalf:
         return Request(**head._asdict(), message=ask.messages[k], anchor=ask.route.anchors.get(k), word=word)
 
     def _replies(self, requests: Mapping[int, Request]) -> Iterator[Reply]:
-        """The first reply of each party that was asked, as they come; what answers an earlier ask is passed over."""
+        """Yield the first reply of each party that was asked, as they come. Replies to an earlier ask are skipped."""
         for observer in self.observers:
             for request in requests.values():
                 observer.asked(request)
@@ -330,7 +330,7 @@ class ServerHalf:
             yield reply
 
     def opened(self, request: Request, update: Update) -> Update:
-        """A client's update, opened where it was sealed."""
+        """Return a client's update, opened if it was sealed."""
         task = self.algorithm.tasks[request.what]
         if request.word is not None:
             return update  # its observers see what the protocol opens
@@ -340,13 +340,13 @@ class ServerHalf:
             except (LookupError, TypeError, ValueError, RuntimeError, AttributeError):
                 if self.defence is None:
                     raise
-                update = {}  # nothing that could be opened: a hostile one
+                update = {}  # an update that cannot be opened counts as hostile
         for observer in self.observers:
             observer.opened(request, update)
         return update
 
     def _finalized(self, ask: Ask, value: Update | None, requests: Mapping[int, Request]) -> Update | None:
-        """The reduced value after `Transform.finalize`."""
+        """Return the reduced value after `Transform.finalize`."""
         transform = self.transform
         if value is None or transform is None or transform.finalize is None:
             return value
@@ -359,7 +359,7 @@ class ServerHalf:
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
-        """What the server computes inside is spent on this phase."""
+        """Charge the time that the server computes inside to this phase."""
         began = time.perf_counter()
         try:
             yield
@@ -369,7 +369,7 @@ class ServerHalf:
     def _count(self, ask: Ask, requests: Mapping[int, Request], sizes: Mapping[int, int], more: int) -> None:
         known: dict[tuple[int, ...], int] = {}
         task = self.algorithm.tasks[ask.what]
-        down = {"server": 0, "peer": 0, "nobody": 0}  # bytes by who hands the messages over
+        down = {"server": 0, "peer": 0, "nobody": 0}  # bytes by sender of the messages
         words = 0
         for k, request in requests.items():
             key = tuple(id(value) for value in request.message.values())
@@ -397,6 +397,6 @@ class ServerHalf:
             bytes_peer=c.bytes_peer + peer,
             bytes_privacy=c.bytes_privacy + own,
         )
-        if self.algorithm.card.sends != "messages":  # a baseline: all rows go up before round 1, or nothing ever does
+        if self.algorithm.card.sends != "messages":  # a baseline: rows go up before round 1, or never
             first = self.now.start.round == 1
             self.now.cost = self.cost._replace(bytes_up=self.raw_bytes if first else 0, bytes_down=0)

@@ -3,8 +3,8 @@
     on the way   {from, to, topic, step, text, signature}       text: the codec's bytes of all that a letter says
     signed       text = {of: [run's digest, round, attempt], from, to, topic, step, secret, content}
 
-The signature is Ed25519 by the sender's identity over the BLAKE2b digest of the text; what stands beside the text only tells the relay
-where to bring it. A secret letter holds one box for each receiver: X25519 from a fresh key to the receiver's identity, as
+The signature is Ed25519 by the sender's identity over the BLAKE2b digest of the text. The other fields only tell the relay where to
+bring it. A secret letter holds one box for each receiver: X25519 from a fresh key to the receiver's identity, as in
 `crypto_box_seal` of libsodium.
 """
 
@@ -29,7 +29,7 @@ SIGNATURE = 64  # bytes
 
 
 class SignedLetters:
-    """What a party needs to sign its letters and to open those of others. ``run``: the digest of what all agreed on."""
+    """A party's means to sign its letters and to open those of others. ``run`` is the digest of the agreement."""
 
     def __init__(
         self, number: int, names: Sequence[str], run: str, private: Secret, identities: Mapping[int, bytes]
@@ -44,9 +44,9 @@ class SignedLetters:
         return {**update, LETTERS: [self._signed(request, one) for one in update[LETTERS]]}
 
     def opened(self, request: Request) -> Request:
-        """Return a request with its letters as questions take them.
+        """Return a request with its letters in the form that questions take.
 
-        ProtocolError for a letter that its sender did not sign, for this party and this attempt at this round of this run.
+        ProtocolError unless the sender signed a letter for this party and for this run, round and attempt.
         """
         came = request.message.get(LETTERS, [])
         if not isinstance(came, list):
@@ -112,7 +112,7 @@ class SignedLetters:
         )
         try:
             return codec.decode(bytearray(sodium().crypto_box_seal_open(bytes(_view(box)), *keys)))
-        except Exception:  # noqa: BLE001  # PyNaCl has an error of its own
+        except Exception:  # noqa: BLE001  # PyNaCl has its own error type
             raise ProtocolError(f"a secret letter of '{name}' cannot be opened.") from None
 
 
@@ -125,7 +125,7 @@ def _tensor(data: bytes | bytearray) -> torch.Tensor:
 
 
 def _view(value: Any) -> memoryview:
-    """The bytes of a tensor that came. ProtocolError for anything else."""
+    """Return the bytes of a received tensor. ProtocolError for anything else."""
     if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.ndim != 1:
         raise ProtocolError("a letter has no text or no signature where these were due.")
     return value.contiguous().numpy().data

@@ -1,4 +1,4 @@
-"""How a round begins, and the head of each of its requests: functions of what both halves of a federation know."""
+"""The start of a round and the head of each of its requests: functions of values that both halves of a federation know."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class RoundStart(NamedTuple):
     round: int  # from 1; 0 = the set-up
     lr: float  # local learning rate
     attempt: int = 0  # how often the round was begun before
-    leaving: Mapping[int, str] = {}  # simulated clients that leave -> the phase in which
+    leaving: Mapping[int, str] = {}  # simulated clients that leave -> the phase in which they leave
     orders: Mapping[int, Order] = {}  # simulated malicious clients -> what they do
-    told: Callable[[], Message] = dict  # the message of a client, for a round that nobody came to
+    told: Callable[[], Message] = dict  # the message of a client, for a round without replies
 
     def again(self, attempt: int) -> RoundStart:
         """Return the start of a later attempt: clients that left are gone."""
@@ -26,7 +26,7 @@ class RoundStart(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """What all of a run's parties know of it: its name, and how many clients and examples there are."""
+    """Facts of a run that all its parties know: its name, and the numbers of clients and examples."""
 
     run: str
     K: int
@@ -38,8 +38,8 @@ def head_of(
 ) -> Head:
     """Return the head of the request that ask ``number`` of a round sends to ``client``.
 
-    ``reducer``: the name of what the update goes into; ``single``: whether the server looks at this update by itself. The server half
-    builds its requests with it; a party that knows the experiment can compare.
+    ``reducer`` is the name of the update's reducer. ``single`` says whether the server looks at this update by itself. The server half
+    builds its requests with this function. A party that knows the experiment can compare.
     """
     return Head(
         run=of.run,

@@ -11,7 +11,7 @@ Laplace and Gaussian            Laplace's as the worst mechanism of its epsilon,
 without noise                   infinity
 ==============================  =============================================================================================
 
-Where the noise is so small that a loss distribution does not fit on a grid, sampling is ignored. The closed form of the
+If the noise is so small that a loss distribution does not fit on a grid, sampling is ignored. The closed form of the
 same releases without sampling is never smaller and is called an upper bound (a sampled release is a mixture, and divergences
 are convex). Releases about named clients cost only these clients; the stated epsilon is that of the client that paid most.
 Sampling counts only where neighbours differ by adding or removing a unit. Drawing exactly n of N is not Poisson sampling
@@ -54,9 +54,9 @@ class Release(NamedTuple):
 
 
 def spent(events: Sequence[Event], delta: float) -> Spent:
-    """Return epsilon of all events together at ``delta`` (0 only where all noise is Laplace's), for the client that paid most.
+    """Return epsilon of all events together at ``delta`` for the client that paid most. ``delta`` may be 0 only if all noise is Laplace's.
 
-    PrivacyError where the events protect different units, or sample in a way that has no sound account.
+    PrivacyError if the events protect different units, or sample in a way that has no sound account.
     """
     events = counted(events)
     _check(events)
@@ -76,7 +76,7 @@ def curve(events: Sequence[Event], delta: float, points: int = POINTS) -> tuple[
 
 
 def _check(events: Sequence[Event]) -> None:
-    """Raise PrivacyError where one epsilon for all events would be meaningless."""
+    """Raise PrivacyError if one epsilon for all events would be meaningless."""
     if len({(event.unit, event.neighbours) for event in events}) > 1:
         raise PrivacyError(
             "the ledger holds releases that protect different units, clients and records: each has an epsilon of its own."
@@ -89,7 +89,7 @@ def _check(events: Sequence[Event]) -> None:
 
 
 def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
-    """Return the bills of the clients: equal ones once, and those left out that another exceeds in everything."""
+    """Return the bills of the clients. Equal bills appear once, and a bill is left out if another one exceeds it in everything."""
     everybody: Counter[Release] = Counter()
     named: dict[int, Counter[Release]] = {}
     for event in events:
@@ -152,7 +152,7 @@ def _composed(sampled: dict[Release, int], pure: float, mu: float, delta: float)
 def _step(noises: Sequence[tuple[float, float, int]]) -> float:
     """Return the step of the grid of losses: a thirtieth of one release's spread, so that rounding adds little to the sum.
 
-    Coarser only where a grid would have too many cells; a power of two, so that the rounds of a curve share grids.
+    Coarser only if a grid would have too many cells; a power of two, so that the rounds of a curve share grids.
     """
     spread = min(min(1 / m, rate * math.sqrt(math.expm1(min(1 / m**2, 500.0)))) for m, rate, _ in noises)
     reach = [1 / (2 * m**2) + 10 / m for m, _, _ in noises]  # a single release's loss hardly ever exceeds this
@@ -162,7 +162,7 @@ def _step(noises: Sequence[tuple[float, float, int]]) -> float:
 
 
 def _distributions() -> Any:
-    """Return dp-accounting's module of privacy loss distributions; ConfigError without the extra."""
+    """Return dp-accounting's module of privacy loss distributions. ConfigError without the extra."""
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Values and steps shared by the protocols around an ask: what they are told of it, and how a sum becomes the mean that the round expects.
+"""Values and steps shared by the protocols around an ask: facts about the ask, and the way from a sum to the expected mean.
 
 A protocol is a generator around an ask. It turns the algorithm's `Ask` into several (keys, shares, the work, opening) and returns
-`Replies` that hold only a value. The server half drives it as it drives a round.
+`Replies` that hold only a value. The server half drives it like a round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Journal(Protocol):
 
 
 class Place(NamedTuple):
-    """The place of an ask in its run, and what is known there."""
+    """The place of an ask in its run, and the facts known there."""
 
     run: str
     round: int
@@ -68,8 +68,8 @@ def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[i
     """Return a protocol that writes the opened sum to the journal before use, after ``note`` has recorded in the ledger who answered.
 
     A repeated round reads the sum from the journal. The clients that answered repeat their work without sending anything. The journal
-    also holds what they were told, so that their states follow from the numbers that were opened. RoundClosed where a party has
-    helped to open this ask and the sum was lost: a sum is never opened twice.
+    also holds what they were told, so that their states follow from the numbers that were opened. RoundClosed if a party has
+    helped to open this ask and the sum was lost, because a sum is never opened twice.
     """
     journal, words = place.journal, dict[str, Any]()
     if journal is not None and (kept := journal.read(place.round, place.number)) is not None:
@@ -100,7 +100,7 @@ def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[i
 
 
 def enough(who: Collection[int], given: Mapping[int, float], fewest: int) -> None:
-    """Raise RoundClosed where so few clients have a weight in a sum that it would reveal what one of them sent."""
+    """Raise RoundClosed if so few clients have a weight in a sum that it would reveal what one of them sent."""
     heavy = sum(given[k] != 0 for k in who)
     if 0 < heavy < fewest:
         raise RoundClosed(f"only {heavy} of the {len(who)} clients in a sum have a weight in it: {fewest} have to")
@@ -112,7 +112,7 @@ def weight_of(coefficients: Mapping[int, Any], client: int, part: str, sums: Col
 
 
 def weights_of(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[str, dict[int, float]]:
-    """Return the coefficients of an ask by part and client; the part "" where one coefficient holds for all parts; 1 in a sum."""
+    """Return the coefficients of an ask by part and client; 1 in a sum. The part "" means one coefficient for all parts."""
     if ask.reduce != "mean":
         return {"": dict.fromkeys(asked, 1.0)}
     first = place.coefficients[asked[0]]
@@ -121,7 +121,7 @@ def weights_of(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[str, dict
 
 
 def way_of(ways: Mapping[str, Any], part: str) -> Any:
-    """Return how a part is weighted: as declared, else as the model, else as the first part."""
+    """Return the weighting of a part: its declared one, else the model's, else that of the first part."""
     return ways.get(part, ways.get("model", next(iter(ways.values()))))
 
 

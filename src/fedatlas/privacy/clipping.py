@@ -2,7 +2,7 @@
 
 `fedatlas.transforms.clip` bounds each part by itself; a client that sends two parts then moves the sum by up to
 sqrt(2) times the bound. Here all numbers of an update form one vector. Anything but a tree of finite floating-point
-numbers is refused, since it would leave without noise.
+numbers is refused, since it would be sent without noise.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def vector(update: Update) -> Tensor:
 
 
 def clipped(update: Update, bound: float, order: Literal[1, 2] = 2) -> Update:
-    """Return x min(1, bound / ||x||), x all numbers of ``update``, as float64 trees; ``order`` of the norm: 2 Gaussian, 1 Laplace noise.
+    """Return x min(1, bound / ||x||) as float64 trees, x being all numbers of ``update``. ``order`` of the norm: 2 Gaussian, 1 Laplace.
 
-    A vector within the bound keeps its numbers bit by bit. PrivacyError for numbers that are not finite, and for anything
-    but trees of floats.
+    A vector within the bound keeps its numbers bit by bit. PrivacyError for numbers that are not finite, and for anything other
+    than trees of floats.
     """
     x = vector(update)
     length = float(torch.linalg.vector_norm(x, order))

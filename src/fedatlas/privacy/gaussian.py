@@ -25,7 +25,7 @@ def check_delta(delta: float) -> None:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """Return delta(epsilon) of the curve above; the second term has e^epsilon inside the normal density, so that nothing overflows."""
+    """Return delta(epsilon) of the curve above. The second term has e^epsilon inside the normal density, so nothing overflows."""
     from scipy.special import erfcx, ndtr
 
     if mu == 0:
@@ -41,7 +41,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     from scipy.special import ndtri
 
     check_delta(delta)
-    if mu > 1e100:  # hardly any noise; beyond this the numbers overflow
+    if mu > 1e100:  # so little noise that the numbers would overflow
         return math.inf
     if delta_of(mu, 0.0) <= delta:
         return 0.0
@@ -69,6 +69,6 @@ def multiplier_of(epsilon: float, delta: float, releases: int = 1) -> float:
 
 
 def classic_factor(delta: float) -> float:
-    """Return c = sqrt(2 ln(1.25 / delta)): sigma = c Delta / epsilon, proven for epsilon < 1 only (Dwork and Roth 2014)."""
+    """Return c = sqrt(2 ln(1.25 / delta)): sigma = c Delta / epsilon, proven only for epsilon < 1 (Dwork and Roth 2014)."""
     check_delta(delta)
     return math.sqrt(2 * math.log(1.25 / delta))

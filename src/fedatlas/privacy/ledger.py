@@ -57,9 +57,9 @@ class Mark(NamedTuple):
 
 
 def append(path: Path, events: Sequence[Event]) -> None:
-    """Append one line per event and return once all are on the disk; only then may their releases be used.
+    """Append one line per event and return once all are on the disk. Only then may their releases be used.
 
-    PrivacyError for an event that an accountant could not read, DiskError if it cannot be written; the release must then not be used.
+    PrivacyError for an event that an accountant could not read. DiskError if it cannot be written; the release must then not be used.
     """
     for event in events:
         if problem := _problem(event):
@@ -68,7 +68,7 @@ def append(path: Path, events: Sequence[Event]) -> None:
 
 
 def add(path: Path, text: str) -> None:
-    """Append whole lines to a growing file and return once they and its name are on the disk; close a torn line before them."""
+    """Append whole lines to a growing file and return once they and its name are on the disk. A torn line before them is closed."""
     try:
         made = not path.exists()
         with open(path, "a+b", buffering=0) as file:
@@ -88,7 +88,7 @@ def add(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> Ledger:
-    """Return all events in the order written; a missing file is an empty ledger. CheckpointError for a whole line that is not an event."""
+    """Return all events in the order written; none if the file is missing. CheckpointError for a whole line that is not an event."""
     found: list[Event] = []
     torn = 0
     for number, line in enumerate(_content(path).split(b"\n"), 1):
@@ -120,7 +120,7 @@ def verify(path: Path, seen: Mark) -> None:
 
 
 def counted(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Return the releases that cost: every line, but equal lines under noise = "seed" only once, since they are the same release."""
+    """Return the releases that cost: every line. Equal lines under noise = "seed" count once, since they are the same release."""
     once = dict.fromkeys(events)
     seeded = [event for event in once if event.source == "seed"]
     return (*(event for event in events if event.source == "os"), *seeded) if seeded else tuple(events)

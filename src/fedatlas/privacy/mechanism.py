@@ -57,21 +57,21 @@ class Doing(NamedTuple):
 
 
 class Learns(NamedTuple):
-    """Knowledge of a client that each role gains under a mechanism, besides the models that everybody is told."""
+    """Knowledge of a client that each role gains under a mechanism, besides the models that all are told."""
 
     server: str
-    clients: str  # other clients, each on its own
+    clients: str  # any other client by itself
     colluding: str  # some of them together, or jointly with the server
 
 
 class Words(NamedTuple):
     """Sentences about a mechanism for its report, its dry run and before a run."""
 
-    done: str = ""  # first sentence of the report's section: HTML, with the mechanism's keys in braces
+    done: str = ""  # first sentence of the report's section: HTML with the mechanism's keys in braces
     warnings: tuple[str, ...] = ()  # of the report
     notices: tuple[str, ...] = ()  # before a run
     accounts: Mapping[str, tuple[str, str]] = {}  # of the summary's "accounts": figure -> (its name, what it assumes)
-    preview: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of what `Mechanism.preview` found
+    preview: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Mechanism.preview`
 
 
 class Noising(NamedTuple):
@@ -114,14 +114,14 @@ class Trial(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Algorithms, choices and settings that a mechanism does not go with, and why."""
+    """Algorithms, choices and settings that a mechanism does not work with, and the reasons."""
 
     alone: str = ""  # why it cannot be combined with other mechanisms
     why_not: Callable[[Algorithm], str] = lambda algorithm: ""  # why it cannot protect an algorithm; "" if it can
     refuses: Callable[[Asked], str] = lambda asked: (
         ""
     )  # an objection to what the experiment file asks for; "" if there is none
-    columns: tuple[str, ...] = ()  # its keys that apply where parties hold columns; () if it does not support columns
+    columns: tuple[str, ...] = ()  # its keys that apply if parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
     extras: tuple[Extra, ...] = ()
 
@@ -142,7 +142,7 @@ class Mechanism(NamedTuple):
     noise: Noising | None = None
     hides: tuple[
         str, ...
-    ] = ()  # fields of a row that nobody in a real federation would know, or that reveal what is hidden
+    ] = ()  # fields of a row that nobody in a real federation would know, or that reveal hidden values
     # (.., the run's rows, clients' sizes, the ledger's events) -> additional figures of the run's summary.
     figures: Callable[[Protection, Sequence[Any], Mapping[int, int], Sequence[Event]], Mapping[str, Any]] | None = None
     preview: Callable[[Trial], Mapping[str, Any]] | None = None  # additional figures of a dry run
@@ -158,7 +158,7 @@ class Work(NamedTuple):
     # What a client does to its update before sending: to the changes, or to the model if the mechanism is `whole`.
     update: Callable[[Update, Protection, Doing], Update] | None = None
     protocol: Protocol | None = None  # replaces the sending of updates if `sums_only`
-    # The server's own sum in place of the mean; it gets noise even if nobody came; `release` turns it into a mean.
+    # The server's sum that replaces the mean. It gets noise even if nobody came. `release` turns it into a mean.
     total: Callable[[Transform | None], Reducer] | None = None
     # (value, .., place, who answered, algorithm) -> the value with noise, as the server uses it.
     release: Callable[[Update, Protection, Place, tuple[int, ...], Algorithm], Update] | None = None
@@ -174,21 +174,21 @@ class Keys(NamedTuple):
 
 
 class Insists(NamedTuple):
-    """What a party insists on in a masked sum, whatever an experiment says."""
+    """A party's requirements for a masked sum, regardless of the experiment."""
 
     min_cohort: int = 1  # clients of the sum
-    threshold: float = 0.0  # share of those asked that has to stay
-    alike: bool = False  # all are told the same to work on, and not a model each
+    threshold: float = 0.0  # share of those asked that has to stay until the end
+    alike: bool = False  # all must be told the same to work on, instead of one model each
     counting: Sequence[int] | None = None  # the clients that count for ``min_cohort``; None: all
-    most: float = 1.0  # share of a sum that the party may weigh itself, as far as weights are told
+    most: float = 1.0  # largest share of a sum that the party's weight may have, as far as weights are told
 
 
 class Weighed(NamedTuple):
-    """How a sum has to be weighed by the experiment, whatever a server says."""
+    """The weighting of a sum that the experiment requires, regardless of the server."""
 
-    mean: bool  # whether it becomes one
-    sums: tuple[str, ...]  # parts of a mean that are added up as they are
-    way: Callable[[str], str]  # part -> "rows", "equal", or "" where a client cannot tell (`reasons.weighs`)
+    mean: bool  # whether the sum becomes a mean
+    sums: tuple[str, ...]  # parts of a mean that are summed unweighted
+    way: Callable[[str], str]  # part -> "rows", "equal", or "" if a client cannot tell (`reasons.weighs`)
 
 
 class Protocol(NamedTuple):
@@ -200,19 +200,19 @@ class Protocol(NamedTuple):
     # (changes, .., the server's word, session) -> (what is sent, the session, the changes as the server will decode them).
     seal: Callable[[Update, Doing, Mapping[str, Any], Any], tuple[Update, Any, Update]]
     around: Callable[[Any, str, Ask, Place, int], Asking]  # (`Keys.public`, federation, .., .., processes)
-    fits: Callable[[int, bool], Any]  # (clients, weights by rows): PrivacyError where a sum would overflow
-    fewest: int  # clients of a sum
-    reducer: str  # name of what sealed updates go into
+    fits: Callable[[int, bool], Any]  # (clients, weights by rows): PrivacyError if a sum would overflow
+    fewest: int  # smallest number of clients in a sum
+    reducer: str  # name of the reducer of sealed updates
     most: int | None = None
     leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
     staged: bool = False  # a phase after the work needs each client's session of the work
     # (a `federation.link.Request`, the party's session, digests of what was compared before): ProtocolError
     check: Callable[[Any, Any, dict[int, Any]], None] | None = None
-    # (the server's word, ..): whether it weighs a sum as it has to.
+    # (the server's word, ..): whether it weighs a sum as required.
     weighed: Callable[[Mapping[str, Any], Weighed], bool] = lambda word, due: True
-    # (what, message, session) -> the clients of a sum, by what a party signs for; None where it is no such question.
+    # (what, message, session) -> the clients of a sum that a party signs for; None for any other question.
     cohort: Callable[[str, Message, Any], tuple[int, ...] | None] | None = None
-    # (client, federation, its private key, everybody's public keys, sums it opened, ..) -> the first session of a deployed node.
+    # (client, federation, its private key, all public keys, sums it opened, ..) -> the first session of a deployed node.
     node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any], Insists], Any] | None = None
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
 
@@ -244,13 +244,13 @@ class Protection(NamedTuple):
         return any(one.sums_only for one in self.mechanisms)
 
     def reducers(self, transform: Transform | None) -> frozenset[str]:
-        """Return the names of what protected updates go into, where that is not the algorithm's own."""
+        """Return the names of the reducers of protected updates that are not the algorithm's."""
         totals = {work.total(transform).name for work in self.works if work.total is not None}
         return frozenset(totals | ({self.protocol.reducer} if self.protocol is not None else set()))
 
     @property
     def noising(self) -> Noising | None:
-        """The noise that is added, and its cost."""
+        """The added noise and its cost."""
         return next((one.noise for one in self.mechanisms if one.noise is not None), None)
 
     @property
@@ -278,7 +278,7 @@ class Protection(NamedTuple):
         return [event for event in found if event is not None]
 
     def check(self, requests: Sequence[Any], session: Callable[[int], Any]) -> None:
-        """Raise ProtocolError for a request that the protocol forbids a party to answer. ``session``: of a client."""
+        """Raise ProtocolError for a request that the protocol forbids a party to answer. ``session`` gives a client's session."""
         known = dict[int, Any]()
         if self.protocol is not None and self.protocol.check is not None:
             for request in requests:

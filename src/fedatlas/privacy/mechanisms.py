@@ -30,7 +30,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "nbafl": nbafl,
 }
 
-MASKS = "secagg"  # the one that hides single updates and changes a result by rounding alone
+MASKS = "secagg"  # hides single updates and changes a result only by rounding
 LATER = (
     "threshold_paillier",
     "bfv",
@@ -57,7 +57,7 @@ def of_table(table: Mapping[str, Any]) -> Mechanism:
 
 
 def server_sees(mechanisms: Iterable[Mechanism]) -> Literal["models", "sums", "noisy_sums"]:
-    """Return what the server sees of single clients under some mechanisms; "models" also under noise, if it reads what each sends."""
+    """Return what the server sees of single clients under these mechanisms; "models" also under noise, if it reads single updates."""
     used = tuple(mechanisms)
     if not any(one.sums_only == "wholly" for one in used):
         return "models"
@@ -65,14 +65,14 @@ def server_sees(mechanisms: Iterable[Mechanism]) -> Literal["models", "sums", "n
 
 
 def for_all_rounds(names: Iterable[str]) -> str:
-    """Return the first named mechanism whose noise is calibrated to the number of rounds, so that rounds depend on it; "" if none."""
+    """Return the first named mechanism with noise calibrated to the number of rounds, which then cannot change; "" if there is none."""
     known = every()
     noises = {name: known[name].noise for name in names if name in known}
     return next((name for name, noise in noises.items() if noise is not None and noise.for_all_rounds), "")
 
 
 def for_columns() -> dict[str, Mechanism]:
-    """Return the mechanisms that serve parties that hold columns."""
+    """Return the mechanisms that support parties that hold columns."""
     return {name: one for name, one in every().items() if one.limits.columns}
 
 

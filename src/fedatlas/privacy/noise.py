@@ -1,15 +1,14 @@
-"""Gaussian and Laplace noise in bulk, and the secret random words that it is made of.
+"""Gaussian and Laplace noise in bulk, and the secret random words behind it.
 
-Under ``os`` every draw takes a fresh key of 256 bits from the operating system and reads the AES stream in counter
-mode under it; the key is dropped with the draw. There is no generator that could be made before a fork and draw after
-it, so two workers never share a stream. Under ``seed`` the words are a function of (seed, key): the same draw again is
-the same release, which makes a simulation repeatable and protects nobody who does not trust the one who knows the seed.
+Under ``os`` every draw takes a fresh key of 256 bits from the operating system, reads the AES stream in counter mode under it, and
+drops the key. No generator is made before a fork and used after it, so two workers never share a stream. Under ``seed`` the words
+are a function of (seed, key), and the same draw again is the same release. This makes a simulation repeatable. It protects only
+those who trust everybody who knows the seed.
 
-Noise in floating-point numbers is not the ideal one to the last bit, and the last bits of x + noise can tell x (Mironov
-2012). So `noised` rounds the released sum to multiples of a power of two about a millionth of the noise: every value
-then has many ways to arise, and what is lost is invisible beside the noise. This is rounding of a floating-point
-Gaussian, not an exactly sampled discrete one; Gaussian values end at 9.5 standard deviations and Laplace values at 44 scales,
-beyond which less than 2^-62 of the ideal mass lies.
+Noise in floating-point numbers differs from the ideal in the last bits, and the last bits of x + noise can reveal x (Mironov 2012).
+So `noised` rounds the released sum to multiples of a power of two about a millionth of the noise. Every value then has many ways to
+arise, and the loss is invisible next to the noise. This is a rounded floating-point Gaussian, not an exactly sampled discrete one.
+Gaussian values end at 9.5 standard deviations and Laplace values at 44 scales. Less than 2^-62 of the ideal mass lies beyond.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from fedatlas.rng import numpy_stream
 
 Words = npt.NDArray[np.uint64]
 
-PIECE = 1 << 18  # words turned to noise at once: what is in between stays in the processor's cache
+PIECE = 1 << 18  # words turned into noise at once: intermediate values stay in the processor's cache
 GRID = 20  # a release is rounded to 2^-GRID of its noise
 
 
 def words(noise: Noise, n: int, *key: int | str) -> Words:
-    """``n`` uniform words of 64 bits; ``key`` names the draw under "seed", so no two draws may share one."""
+    """Return ``n`` uniform words of 64 bits. ``key`` names the draw under "seed", so no two draws may share one."""
     if noise.source == "seed":
         return numpy_stream(noise.seed, "noise", *key).bit_generator.random_raw(n)
     try:
@@ -48,19 +47,19 @@ def words(noise: Noise, n: int, *key: int | str) -> Words:
 
 
 def gaussian(n: int, std: float, noise: Noise, *key: int | str) -> Tensor:
-    """``n`` independent draws of N(0, std^2), float64, by Box and Muller's transform of pairs of uniform words."""
+    """Return ``n`` independent draws of N(0, std^2), float64, by Box and Muller's transform of pairs of uniform words."""
 
     def normal(raw: Words) -> npt.NDArray[np.float64]:
         half = len(raw) // 2
         radius = np.sqrt(-2 * np.log(_uniform(raw[:half], 64)))
-        angle = torch.from_numpy(2 * math.pi * _uniform(raw[half:], 64))  # whose sine takes a sixth of NumPy's time
+        angle = torch.from_numpy(2 * math.pi * _uniform(raw[half:], 64))  # torch's sine takes a sixth of NumPy's time
         return np.concatenate([radius * angle.cos().numpy(), radius * angle.sin().numpy()])
 
     return _drawn(n, n + n % 2, std, normal, noise, key)
 
 
 def laplace(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:
-    """``n`` independent draws of density exp(-|x| / scale) / (2 scale), float64: an exponential and a sign from each word."""
+    """Return ``n`` independent draws of density exp(-|x| / scale) / (2 scale), float64. Each word gives an exponential and a sign."""
 
     def signed(raw: Words) -> npt.NDArray[np.float64]:
         sign = np.where(raw & np.uint64(1), 1.0, -1.0)
@@ -76,9 +75,9 @@ def noised(
     *key: int | str,
     draw: Callable[..., Tensor] = gaussian,
 ) -> Update:
-    """All parts of ``update`` plus independent noise of that ``scale`` (standard deviation, or Laplace's), trees in float64.
+    """Return ``update`` plus independent noise of this ``scale`` (standard deviation, or Laplace's) on all parts, as float64 trees.
 
-    scale = 0 adds nothing. PrivacyError where the scale is no number, or a part is no tree of finite floats.
+    scale = 0 adds nothing. PrivacyError if the scale is not a number, or a part is not a tree of finite floats.
     """
     if not (math.isfinite(scale) and scale >= 0):
         raise PrivacyError(f"noise of scale {scale} cannot be drawn: give the mechanism finite numbers.")
@@ -90,7 +89,7 @@ def noised(
 
 
 def _uniform(raw: Words, bits: int) -> npt.NDArray[np.float64]:
-    """Words below 2^bits as uniform numbers in (0, 1], as fine near 0 as the words are."""
+    """Return words below 2^bits as uniform numbers in (0, 1], as fine near 0 as the words are."""
     return (raw.astype(np.float64) + 0.5) * 2.0**-bits
 
 
@@ -102,7 +101,7 @@ def _drawn(
     noise: Noise,
     key: tuple[int | str, ...],
 ) -> Tensor:
-    """``n`` numbers that ``made`` makes of ``needed`` words, one a word, piece by piece."""
+    """Return ``n`` numbers that ``made`` makes from ``needed`` words, one number per word, piece by piece."""
     raw = words(noise, needed, *key)
     out = np.empty(needed)
     for at in range(0, needed, PIECE):

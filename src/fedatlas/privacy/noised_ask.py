@@ -1,4 +1,4 @@
-"""Noise around an ask: what the server adds up and adds to it, and the lines in the ledger before the value is used."""
+"""Noise around an ask: the server's sum, its noise, and the ledger's lines before the value is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedatlas.privacy.mechanism import Protection
 from fedatlas.tree import Tree
 
 Note = Callable[[Sequence[Event]], None]
-"""Writes lines of the ledger and returns when they lie on the disk."""
+"""Writes lines of the ledger and returns when they are on the disk."""
 
 
 def around(
@@ -23,9 +23,9 @@ def around(
     place: Place,
     note: Note,
 ) -> Asking:
-    """Return the replies to an ask under mechanisms without a protocol of their own.
+    """Return the replies to an ask under mechanisms without a separate protocol.
 
-    ``zero``: an update that changes nothing, for a round that nobody came to and that has its noise all the same.
+    ``zero`` makes an update that changes nothing. A round that nobody came to uses it, because that round gets noise too.
     """
     works = how.works
     total = next((work.total for work in works if work.total is not None), None)

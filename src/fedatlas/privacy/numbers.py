@@ -1,11 +1,11 @@
-"""The numbers of an update as rows that can be summed under masks or encryption, and back: what of an update becomes which kind of number.
+"""The numbers of an update as rows that can be summed under masks or encryption, and the way back.
 
 **Values** are the floating tensors of a mean: changes of a model, controls, scores. They travel in the agreed steps across
-[-range, range). **Reals** are everything else: sums (class counts, moments), parts that are added up as they are, plain numbers. They are
-few, of any size, and travel in steps of 2^-104. Whole numbers of a sum are reals that come out exactly. Counters of batch norm have no
-sum and stay at home.
+[-range, range). **Reals** are everything else: sums (class counts, moments), parts that are summed unweighted, plain numbers. They are
+few, of any size, and travel in steps of 2^-104. Whole numbers of a sum are reals that come out exactly. Counters of batch norm are
+not summed and stay with the client.
 
-The form of an update (which parts, which names, which shapes) is no secret and goes along in the clear.
+The form of an update (its parts, names and shapes) is not secret and travels in the clear.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REALS = "reals"
 
 
 class Spec(NamedTuple):
-    """How a part is weighted: the group that its values are summed in, and what they, and its reals, are multiplied by before."""
+    """The weighting of a part: the group in which its values are summed, and the factors of its values and of its reals."""
 
     group: str
     values: float = 1.0
@@ -34,7 +34,7 @@ class Spec(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """Numbers of one tensor, or a plain number, on their way into a group."""
+    """Numbers of one tensor, or one plain number, on their way into a group."""
 
     group: str
     name: str  # for messages: part and tensor
@@ -50,7 +50,7 @@ class Leaf(NamedTuple):
 def leaves(
     update: Update, spec: Callable[[str], Spec], *, mean: bool, sums: Collection[str] = ()
 ) -> tuple[list[Leaf], dict[str, Any]]:
-    """(the numbers in their order, the form that `rebuilt` needs). ``sums``: parts of a mean that are added up as they are."""
+    """Return (the numbers in order, the form that `rebuilt` needs). ``sums``: parts of a mean that are summed unweighted."""
     out: list[Leaf] = []
     form = {}
     for part, value in update.items():
@@ -62,7 +62,7 @@ def leaves(
 def coded(
     update: Update, word: Mapping[str, Any], code: Callable[[Leaf], tuple[Any, Tensor]]
 ) -> tuple[dict[str, list[Any]], dict[str, Any], Update]:
-    """Return whole numbers by group, the form, and the update as it will be decoded. ``code``: both of one leaf."""
+    """Return whole numbers by group, the form, and the update as decoded. ``code`` gives a leaf's whole and decoded numbers."""
     ways, words, seen = word["weights"], dict[str, list[Any]](), dict[str, list[Tensor]]()
     found, form = leaves(update, lambda part: Spec(*way_of(ways, part)), mean=word["mean"], sums=word["sums"])
     for leaf in found:
@@ -73,7 +73,7 @@ def coded(
 
 
 def rebuilt(form: Mapping[str, Any], rows: Mapping[str, Tensor]) -> Update:
-    """Return the update of a form with the numbers of each group, one behind the other. ProtocolError where they do not fit."""
+    """Return the update of a form from the numbers of each group, in order. ProtocolError if they do not fit."""
     at = dict.fromkeys(rows, 0)
 
     def fill(one: Any) -> Any:

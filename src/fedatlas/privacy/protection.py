@@ -1,6 +1,6 @@
 """Protect a client's update before it leaves, by the mechanisms of an experiment.
 
-In their sound order (P16): clip, noise, compress, mask or encrypt. All act on changes of what the client was told, but for a mechanism
+In their sound order (P16): clip, noise, compress, mask or encrypt. All act on changes of what the client was told, except a mechanism
 that noises whole models.
 """
 
@@ -22,11 +22,11 @@ from fedatlas.privacy.clipping import in_precision
 from fedatlas.privacy.mechanism import Doing, Protection
 from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
 
-MADE = "made"  # in a node's session: digests of the answer that lies under the masks (`deployment.opened_answers`)
+MADE = "made"  # in a node's session: digests of the answer under the masks (`deployment.opened_answers`)
 
 
 class Protected(NamedTuple):
-    """A client's update after protection: what crosses, what its transform and its protocol keep, and what the server will see of it."""
+    """A client's update after protection: the sent part, the memory of its transform, its protocol's session, and the server's view."""
 
     sent: Update
     memory: State | None
@@ -35,7 +35,7 @@ class Protected(NamedTuple):
 
 
 def under(algorithm: Algorithm, how: Protection) -> Algorithm:
-    """Return the algorithm with the phases of its protection's protocol among its tasks."""
+    """Return the algorithm with the phases of its protection's protocol added to its tasks."""
     return algorithm._replace(tasks={**algorithm.tasks, **(how.protocol.questions if how.protocol else {})})
 
 
@@ -51,7 +51,7 @@ def protect(
     session: Any,
     doing: Doing,
 ) -> Protected:
-    """Return what a client sends of its update, and what is kept of it."""
+    """Return what a client sends of its update and what it keeps."""
     if not update:
         return Protected({}, memory, session, {})
     check_finite(update, doing.client)
@@ -74,12 +74,12 @@ def protect(
 
 
 def covered(how: Protection | None, word: Mapping[str, Any] | None) -> bool:
-    """Whether noise covers a client's change, so that one that fails is a change of zero and not an end of the run that names it."""
+    """Whether noise covers a client's change. A failed client then sends a change of zero, and the run does not end by naming it."""
     return how is not None and how.noising is not None and word is not None
 
 
 class Sparing(Protocol):
-    """What decides whether a client that failed is left out of a round (`engine.job.Bench`)."""
+    """Decides whether a client that failed is left out of a round (`engine.job.Bench`)."""
 
     @property
     def spares(self) -> bool: ...
@@ -88,14 +88,14 @@ class Sparing(Protocol):
 
 
 def left_out(bench: Sparing, word: Mapping[str, Any] | None, error: Exception) -> bool:
-    """Return whether a client that failed sends nothing. Where noise covers it, one that diverged stays, with a change of zero."""
+    """Return whether a client that failed sends nothing. If noise covers it, a client that diverged stays, with a change of zero."""
     return bench.spares and not (isinstance(error, DivergedError) and covered(bench.protection, word))
 
 
 def made_of(parts: Update, word: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the task of an answer, and digests of it, noise included, and of what all weigh in its sum. ``parts``: the same of each part.
+    """Return the task of an answer, a digest of it with its noise, a digest of all weights in its sum, and the same for each of ``parts``.
 
-    "" in place of the digest of an answer of zeros, which tells nothing. Two algorithms may share a part: FedAvg's and SCAFFOLD's models.
+    The digest of an answer of zeros is "", since it reveals nothing. Algorithms may share a part, such as FedAvg's and SCAFFOLD's models.
     """
     table = word.get(SESSION, {}).get("head", {}).get("weights", word.get("weights"))
     each = {
@@ -121,12 +121,12 @@ def answer_digest(parts: Update) -> str:
 
 
 def weights_digest(weights: Any) -> str:
-    """Return a digest of what all weigh."""
+    """Return a digest of all clients' weights."""
     return hashlib.sha256(json.dumps(weights, sort_keys=True, default=torch.Tensor.tolist).encode()).hexdigest()
 
 
 def check_finite(update: Mapping[str, Any], client: int) -> None:
-    """DivergedError, as without a mechanism, before an update that is no number is clipped, masked or encrypted."""
+    """Raise DivergedError, as without a mechanism, before an update that is not finite is clipped, masked or encrypted."""
     for value in update.values():
         if isinstance(value, Mapping):
             check_finite(value, client)
@@ -135,7 +135,7 @@ def check_finite(update: Mapping[str, Any], client: int) -> None:
 
 
 def check_parts(update: Update) -> None:
-    """ProtocolError for an update whose parts have no common norm, which noise could not cover."""
+    """Raise ProtocolError for an update whose parts have no common norm, since noise could not cover it."""
     for part, value in update.items():
         if not isinstance(value, Mapping) or part == BUFFERS:
             raise ProtocolError(

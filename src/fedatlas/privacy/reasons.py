@@ -1,8 +1,8 @@
-"""Why a mechanism cannot protect the rounds of an algorithm, read from the algorithm's record: what `Limits.why_not` is made of.
+"""Reasons why a mechanism cannot protect the rounds of an algorithm, read from the algorithm's record. `Limits.why_not` uses them.
 
-Nothing is asked that a plug-in's record does not say as well. Only what the mathematics alone knows is declared (`Algorithm.refuses`, under
-"masks" for what hides updates from the server, under "dp" for noise on the level of clients). A mechanism names its reasons by
-`first`; what a parameter of the algorithm could change comes after what none can.
+Every plug-in's record holds what is asked here. Only facts known to mathematics are declared (`Algorithm.refuses`): under "masks" for
+mechanisms that hide updates from the server, under "dp" for noise at client level. A mechanism names its reasons by `first`. Reasons
+that a parameter of the algorithm could remove come last.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Round, Task
 
 Reason = Callable[["Algorithm"], str]
-"""Why not, of an algorithm; "" where there is no such reason."""
+"""Why a mechanism cannot protect an algorithm; "" if this reason does not apply."""
 
 
 def first(*reasons: Reason) -> Reason:
-    """Return the first of some reasons that an algorithm gives."""
+    """Combine reasons: return the first one that applies to an algorithm."""
     return lambda algorithm: next((why for reason in reasons if (why := reason(algorithm))), "")
 
 
 def declared(key: str) -> Reason:
-    """Return what the algorithm's record itself declares under ``key``."""
+    """Return the reason that the algorithm's record declares under ``key``."""
     return lambda algorithm: algorithm.refuses.get(key, "")
 
 
 def trainings(algorithm: Algorithm) -> list[Task]:
-    """Return the tasks of an algorithm that are trainings."""
+    """Return the tasks of an algorithm that train."""
     from fedatlas.algorithm import Task
 
     return [task for task in algorithm.tasks.values() if isinstance(task, Task)]
 
 
 def no_sum(algorithm: Algorithm) -> str:
-    """An algorithm whose server is told no sum of what clients send."""
+    """Object to an algorithm whose server receives no sum of the clients' updates."""
     if algorithm.serverless:
         return "no server forms a sum"
     return {"rows": "its clients send their rows, not updates", "nothing": "nothing leaves a client"}.get(
@@ -44,7 +44,7 @@ def no_sum(algorithm: Algorithm) -> str:
 
 
 def shows_models(algorithm: Algorithm) -> str:
-    """A server that looks at what one client's work made of the model; numbers that a question declares it may see."""
+    """Object to a server that looks at the model of one client's work. It may see numbers that a question declares."""
     looking = trainings(algorithm)
     seen = [what for what, task in algorithm.tasks.items() if "model" in task.shows or (task.shows and task in looking)]
     if seen and "train" not in seen and algorithm.groups is not None:
@@ -53,12 +53,12 @@ def shows_models(algorithm: Algorithm) -> str:
 
 
 def hands_on(algorithm: Algorithm) -> str:
-    """Models that go from client to client."""
+    """Object to models that go from client to client."""
     return "a chain's clients see models without noise" if algorithm.groups is not None else ""
 
 
 def spares_tensors(algorithm: Algorithm) -> str:
-    """Tensors of an update that no transform touches, so that nothing clips or noises them."""
+    """Object to tensors of an update that no transform touches, since nothing clips or noises them."""
     from fedatlas.algorithm import nothing_beside
 
     spared = any(task.sealing.beside is not nothing_beside for task in trainings(algorithm))
@@ -66,18 +66,18 @@ def spares_tensors(algorithm: Algorithm) -> str:
 
 
 def adds_beside(algorithm: Algorithm) -> str:
-    """Plain numbers that are added up as they are."""
+    """Object to plain numbers that are summed as they are."""
     names = [name for task in trainings(algorithm) for name in task.sums]
     return f"it reads its clients' {' and '.join(names)} without noise" if names else ""
 
 
 def weighs_by_data(algorithm: Algorithm) -> str:
-    """Coefficients that differ between two cohorts of the same clients with other rows."""
+    """Object to coefficients that differ between two cohorts of the same clients with other rows."""
     return "weights that follow the data have no fixed sensitivity" if follows_data(algorithm) else ""
 
 
 def asks_questions(algorithm: Algorithm) -> str:
-    """Answers of clients that are no change of a model, and so have no length to be clipped to."""
+    """Object to answers that are not changes of a model and so have no length to be clipped to."""
     trained = trainings(algorithm)
     asked = [what for what, task in algorithm.tasks.items() if task not in trained]
     return (
@@ -88,7 +88,7 @@ def asks_questions(algorithm: Algorithm) -> str:
 
 
 def begins_early(algorithm: Algorithm) -> str:
-    """A set-up with all clients."""
+    """Object to a set-up with all clients."""
     return "its set-up before round 1 asks all clients without noise" if algorithm.prepare is not None else ""
 
 
@@ -96,7 +96,7 @@ HIDING = first(no_sum, shows_models, declared("masks"))
 """Why an algorithm has no sum that could be masked or encrypted."""
 
 CHANGES = first(no_sum, declared("compression.clip"), adds_beside, asks_questions)
-"""Why clients' updates are not all changes of a model, which a mechanism without noise could take as one vector (`privacy/clipping.py`)."""
+"""Why not all updates are changes of a model, which a mechanism without noise could take as one vector (`privacy/clipping.py`)."""
 
 CLIENT_LEVEL = first(
     no_sum,
@@ -109,23 +109,23 @@ CLIENT_LEVEL = first(
     asks_questions,
     begins_early,
 )
-"""Why noise on the level of clients could not cover all that an algorithm's clients send."""
+"""Why noise at client level could not cover everything that an algorithm's clients send."""
 
 
 # ---------------------------------------------------------------------- weights
 
 
 def follows_data(algorithm: Algorithm) -> bool:
-    """Whether weights differ between two cohorts of the same clients with other rows: `weigh` is asked about both."""
+    """Whether weights differ between two cohorts of the same clients with other rows. `weigh` is called for both."""
     try:
         one, other = (algorithm.weigh(pretended(algorithm, sizes)) for sizes in ((10, 20, 30), (40, 25, 5)))
-    except Exception:  # noqa: BLE001  (whatever a plug-in's rule asks a round for that a pretended one has not)
+    except Exception:  # noqa: BLE001  (a plug-in's rule may ask a round for anything that a pretended one lacks)
         return True
     return one != other
 
 
 def by_rows(algorithm: Algorithm, part: str | None = None) -> bool:
-    """Whether the weights of a part, or of any, are those of the clients' rows, among those who take part or among all."""
+    """Whether the weights of a part, or of any, are the clients' shares of rows, among those who take part or among all."""
     drawn = pretended(algorithm, (10, 20, 30))
     try:
         found: Any = algorithm.weigh(drawn)
@@ -136,11 +136,11 @@ def by_rows(algorithm: Algorithm, part: str | None = None) -> bool:
 
 
 def weighs(algorithm: Algorithm, part: str = "") -> Literal["rows", "equal", ""]:
-    """Return how a part of every client's update is weighed: by its rows, equally, or "", as a client cannot work out itself.
+    """Return how a part of every client's update is weighted: "rows", "equal", or "" if a client cannot work it out.
 
-    That is where weights follow from what clients showed, or from superclients.
+    It cannot if weights follow from what clients showed, or from superclients.
     """
-    from fedatlas.privacy.ask_protocol import way_of  # with torch, which the records are read without
+    from fedatlas.privacy.ask_protocol import way_of  # needs torch; the records are read without it
 
     if algorithm.groups is not None:
         return ""
@@ -158,16 +158,16 @@ def weighs(algorithm: Algorithm, part: str = "") -> Literal["rows", "equal", ""]
 
 
 NEARLY = 0.9
-"""The share of all rows from which on the mean by rows is nearly the update of the one party that holds them."""
+"""The share of all rows from which the mean by rows is nearly the update of the party that holds them."""
 
 
 def share_of(algorithm: Algorithm, rows: int, all_rows: int) -> float:
-    """Return how much a party with so many of all rows weighs in a mean in which every party's update counts by its rows; else 0."""
+    """Return the weight of a party with ``rows`` of all rows in a mean by rows; 0 for any other mean."""
     return rows / all_rows if all_rows and weighs(algorithm, "model") == "rows" else 0.0
 
 
 def pretended(algorithm: Algorithm, sizes: tuple[int, ...], power: int = 1) -> Round:
-    """Return a round of clients that hold so many rows, half of all, and showed numbers that follow them, by a ``power``."""
+    """Return a round of clients with these rows, half of all rows, whose shown numbers follow the rows by a ``power``."""
     from fedatlas.algorithm import Round
 
     held, shown = dict(enumerate(sizes)), [name for task in algorithm.tasks.values() for name in task.shows]

@@ -11,9 +11,9 @@ from fedatlas.privacy.noise import words
 
 
 def secret_cohort(clients: Sequence[int], rate: float, noise: Noise, round: int) -> tuple[int, ...]:
-    """Return the clients of a round, each drawn with probability ``rate`` from secret randomness, or the seed's. May be nobody.
+    """Return the clients of a round, each drawn with probability ``rate`` from secret randomness or the seed. May be empty.
 
-    rate = 1 is everybody. A draw that could be guessed would amplify nothing.
+    rate = 1 selects all clients. A draw that could be guessed would amplify nothing.
     """
     if not 0 < rate <= 1:
         raise PrivacyError(f"a client cannot take part with probability {rate}: give a fraction above 0 and up to 1.")

@@ -1,4 +1,4 @@
-"""Real numbers in agreed steps: whole numbers of so many bits across [-range, range); what is outside is refused, never clipped."""
+"""Real numbers in agreed steps: whole numbers of so many bits across [-range, range). Values outside are refused, never clipped."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fedatlas.errors import PrivacyError
 
 
 def step_of(bits: int, range: float) -> float:
-    """Return the distance of two neighbouring values: one of 2^bits across [-range, range)."""
+    """Return the distance between neighbouring values: 2^bits values span [-range, range)."""
     return math.ldexp(range, 1 - bits)
 
 
 def rounded(scaled: NDArray[np.float64], bits: int, range: float, owner: str, part: str) -> NDArray[np.int64]:
-    """Return ``scaled``, numbers over their step, as whole numbers from -2^(bits-1) to below 2^(bits-1); it is used up.
+    """Return ``scaled``, numbers over their step, as whole numbers from -2^(bits-1) to below 2^(bits-1). ``scaled`` is overwritten.
 
-    PrivacyError, which names ``part`` of ``owner`` and a range that would do, for a value outside, and for one that is no number.
+    PrivacyError for a value outside or not a number. It names ``part`` of ``owner`` and a sufficient range.
     """
     np.rint(scaled, out=scaled)
     half = 1 << bits - 1
-    low, high = (scaled.min(), scaled.max()) if scaled.size else (0.0, 0.0)  # both are NaN where one is
+    low, high = (scaled.min(), scaled.max()) if scaled.size else (0.0, 0.0)  # both are NaN if any value is
     if -half <= low and high < half:
-        return scaled.astype(np.int64)  # a negative float64 as an unsigned word would be the processor's choice
+        return scaled.astype(np.int64)  # converting a negative float64 to an unsigned word depends on the processor
     if not math.isfinite(low) or not math.isfinite(high):
         raise PrivacyError(f"'{part}' of {owner} holds something that is no finite number: its training diverged.")
     wanted, step = range, step_of(bits, range)

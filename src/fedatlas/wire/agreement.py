@@ -1,7 +1,7 @@
-"""The agreement on a run: what an operator signs, and what each node checks before it says anything of its rows.
+"""The agreement on a run: an operator signs it, and each node checks it before it tells anything about its rows.
 
-The text is canonical JSON: two parties that agree hold the same bytes. The signature is ECDSA on P-256 by the key of the operator's
-certificate. A run's second part, which round 0 settles, is pinned by its digest together with this one (`run_digest`).
+The text is canonical JSON, so two parties that agree hold the same bytes. The signature is ECDSA on P-256 by the key of the operator's
+certificate. Round 0 settles a run's second part. Its digest, together with this text, pins it (`run_digest`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedatlas.wire.certificates import CERT, KEY, caller_of, issued_by
 from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.messages import PROTOCOL, Count, Digest, Name, Open, RunName, Signed, Text
 
-DAYS = 30  # that an agreement holds
+DAYS = 30  # how long an agreement is valid
 PURPOSE = b"fedatlas agreement 1\n"
 Identity = Annotated[str, Bound(pattern="[0-9a-f]{64}", what="a public key in hexadecimal")]
 
@@ -80,7 +80,7 @@ def verified(bundle: Bundle, signed: Signed) -> Agreement:
 
 
 def objection(bundle: Bundle, signed: Signed, agreement: Agreement) -> str:
-    """Return why a signed text is no agreement of this federation, or ""."""
+    """Return why a signed text is not an agreement of this federation, or ""."""
     caller = caller_of(signed.certificate.encode()) if "BEGIN CERTIFICATE" in signed.certificate else None
     if caller is None or caller.role != "operator" or caller.federation != bundle.federation:
         return "its certificate is not that of an operator of this federation"
@@ -112,7 +112,7 @@ def standing(bundle: Bundle, signed: Signed, agreement: Agreement) -> str:
 
 
 def valid_nodes(bundle: Bundle, agreement: Agreement) -> set[str]:
-    """Return the nodes of a run that still are members with the same keys, and whose certificates are not revoked by now."""
+    """Return the nodes of a run that are still members with the same keys and whose certificates are not revoked."""
     members, revoked = bundle.members(), bundle.revoked()
     pairs = zip(agreement.names, agreement.identities, strict=True)
     known = ((name, members[name], identity) for name, identity in pairs if name in members)
@@ -120,7 +120,7 @@ def valid_nodes(bundle: Bundle, agreement: Agreement) -> set[str]:
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
-    """Return the digest of bytes of a message: 32 hexadecimal figures."""
+    """Return the digest of a message's bytes: 32 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -132,7 +132,7 @@ def run_digest(signed: Signed, setup: bytes | bytearray | memoryview = b"") -> D
 
 
 def _seals(signed: Signed) -> bool:
-    """Whether the signature is that of the certificate's key."""
+    """Whether the certificate's key made the signature."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes

@@ -1,10 +1,10 @@
 """A party's bundle: a folder with its key, its certificate, the lists that the authority signed, and the server's address.
 
-bundle.toml   federation, role, name, host, port; the server's may say operators_see = "all"
+bundle.toml   federation, role, name, host, port; the server's may set operators_see = "all"
 key.pem cert.pem ca.pem   mutual TLS; only its owner can read the key's file
-members.json  who is registered, signed by the authority
+members.json  the registered parties, signed by the authority
 identity.key  of a node: signs its part in secure sums
-policy.toml   of a node: what it takes part in
+policy.toml   of a node: the runs it takes part in
 README.md     what to do with it
 """
 
@@ -46,7 +46,7 @@ class Member(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """A party's folder, read."""
+    """The contents of a party's folder."""
 
     path: Path
     federation: str
@@ -58,7 +58,7 @@ class Bundle(NamedTuple):
 
     @classmethod
     def open(cls, path: Path, role: str) -> Bundle:
-        """Raise ConfigError if there is none, or one of another role."""
+        """Read a bundle. ConfigError if there is none, or if it belongs to another role."""
         certificates.installed()
         try:
             given = tomllib.loads((path / FILE).read_text(encoding="utf-8"))
@@ -78,37 +78,37 @@ class Bundle(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port of the server."""
+        """The server's host and port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def pem(self) -> tuple[bytes, bytes, bytes]:
-        """(key, certificate, the authority's certificate)."""
+        """Return (key, certificate, the authority's certificate)."""
         return tuple((self.path / name).read_bytes() for name in (KEY, CERT, CA))  # type: ignore[return-value]
 
     def members(self) -> dict[str, Member]:
-        """The registered parties, in the order of registration."""
+        """Return the registered parties, in the order of registration."""
         found = signed_list(self.path / MEMBERS, self.path / CA)
         if found["federation"] != self.federation:
             raise ConfigError(f"'{self.path / MEMBERS}' is of another federation: copy the right one.")
         return {name: Member(*entry) for name, entry in found["members"].items()}
 
     def revoked(self) -> set[str]:
-        """Numbers of the revoked certificates."""
+        """Return the numbers of the revoked certificates."""
         return {*self.revocations()["serials"]}
 
     def revocations(self) -> Mapping[str, Any]:
-        """The newest list of revocations that this party knows: when it was signed, and the numbers of certificates."""
+        """Return the newest known list of revocations: when it was signed, and the numbers of certificates."""
         path = self.path / REVOKED
         found = signed_list(path, self.path / CA) if path.exists() else {}
         return {"date": "", "serials": [], **found}
 
     def signed_revocations(self) -> str:
-        """The text of that list, with its signature; "" if there is none."""
+        """Return the text of that list with its signature; "" if there is none."""
         path = self.path / REVOKED
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def take_revocations(self, signed: str) -> bool:
-        """Keep a list of revocations that is newer than the one that is known. ValueError if the authority did not sign it."""
+        """Keep a list of revocations if it is newer than the known one. ValueError if the authority did not sign it."""
         found = list_in(signed, REVOKED, self.path / CA)
         if found.get("federation") != self.federation:
             raise ValueError("it is of another federation")
@@ -119,12 +119,12 @@ class Bundle(NamedTuple):
 
 
 def with_article(role: str) -> str:
-    """The role with its article."""
+    """Return the role with its article."""
     return f"{'an' if role[0] in 'aeiou' else 'a'} {role}"
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be a party's name, with a ConfigError."""
+    """Raise ConfigError for a text that cannot be a party's name."""
     if not re.fullmatch(NAME, name) or name in RESERVED:
         raise ConfigError(
             f"'{name}' cannot be a party's name: use small letters, digits, '-', '_' and '.', not 'server'."
@@ -208,7 +208,7 @@ def _party(authority: Authority, bundle: Path, about: Mapping[str, Any], role: s
 def _publish(
     authority: Authority, folder: Path, federation: str, members: Mapping[str, Member], revoked: Sequence[str]
 ) -> None:
-    """Write the lists into the authority's folder, and into every bundle that still lies next to it."""
+    """Write the lists into the authority's folder and into every bundle still next to it."""
     date = datetime.datetime.now(datetime.UTC).isoformat()
     listed = {"federation": federation, "members": {name: list(one) for name, one in members.items()}}
     for home in (folder / AUTHORITY, *(folder / name for name in members)):

@@ -1,8 +1,8 @@
 """Identities: a federation's authority, a certificate per party with its role and name, and the lists that the authority signs.
 
-Keys are ECDSA on P-256. A certificate's name is a URI, ``fedatlas:FEDERATION/ROLE/NAME``. Two lists are signed with the authority's key:
-who is registered (with the number of the certificate and, of a node, the public key that signs its part in secure sums), and which
-certificates are revoked. Python's TLS reads no revocation list, so that the server looks into its own at every ask.
+Keys are ECDSA on P-256. A certificate's name is a URI, ``fedatlas:FEDERATION/ROLE/NAME``. Two lists are signed with the authority's
+key. One lists the registered parties, with certificate numbers and the public keys by which nodes sign their part in secure sums. The
+other lists the revoked certificates. Python's TLS reads no revocation list, so the server checks its own list at every ask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from fedatlas.errors import ConfigError
 from fedatlas.files import write_bytes, write_text
 
-YEARS = 2  # a party's certificate holds
+YEARS = 2  # validity of a party's certificate
 SCHEME = "fedatlas:"
 CA, CERT, KEY = "ca.pem", "cert.pem", "key.pem"
 MEMBERS, REVOKED = "members.json", "revoked.json"
@@ -35,7 +35,7 @@ class Caller(NamedTuple):
 
 
 def installed() -> None:
-    """Refuse to go on without the extra, with a ConfigError."""
+    """Raise ConfigError if the extra ``deploy`` is not installed."""
     try:
         import cryptography  # noqa: F401
         import grpc  # noqa: F401
@@ -56,7 +56,7 @@ def write_secret(path: Path, data: bytes) -> None:
 
 
 class Authority:
-    """The folder that makes a federation's certificates. It lies in no bundle."""
+    """The folder that makes a federation's certificates. No bundle contains it."""
 
     def __init__(self, folder: Path) -> None:
         from cryptography import x509
@@ -154,7 +154,7 @@ def list_in(signed: str, name: str, ca: Path) -> Any:
 
 
 def caller_of(pem: bytes) -> Caller | None:
-    """The party that a certificate names; None if it names none."""
+    """Return the party that a certificate names; None if it names none."""
     from cryptography import x509
 
     try:
@@ -207,7 +207,7 @@ def _begin(subject: Any, issuer: Any, key: Any, years: float) -> Any:
 
 
 def _usage(*, signs: bool) -> Any:
-    """A key that ``signs`` certificates and lists, or one that signs for its party."""
+    """Return the usage of a key that ``signs`` certificates and lists, or of one that signs for its party."""
     from cryptography import x509
 
     no = False

@@ -1,4 +1,4 @@
-"""The other ends of the network: a channel to the server, an operator's call. Nothing here needs torch."""
+"""The callers' end of the network: a channel to the server, and an operator's call. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = [
 
 
 def channel(bundle: Bundle) -> Any:
-    """A channel to the server, with this party's certificate. A proxy of the environment is not asked for this very machine."""
+    """Open a channel to the server with this party's certificate. A server on this machine is reached without a proxy."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
@@ -40,11 +40,11 @@ def refusal(error: Any) -> str:
 
 
 class RefusedByServer(FedatlasError):
-    """The server's own sentence."""
+    """A call that the server refused, with the server's sentence."""
 
 
 def call(bundle: Bundle, asked: Any) -> Iterator[Any]:
-    """The server's answers to an operator's record. RefusedByServer with its reason; TransportError if it is not there."""
+    """Yield the server's answers to an operator's record. RefusedByServer with its reason; TransportError if it cannot be reached."""
     import grpc
 
     from fedatlas.wire.listener import CALL, LONG_CALL, OPERATE, SERVICE

@@ -1,9 +1,9 @@
-"""Messages, updates and states as bytes and back, bit for bit: no pickles, so that reading cannot run code.
+"""Messages, updates and states as bytes and back, bit for bit. No pickles are used, so reading cannot run code.
 
-Layout: an 8-byte little-endian length of the head, the head (JSON: the value with every tensor replaced by its dtype, shape and place),
-zero bytes up to a multiple of 64, then the tensors one after another, each aligned to 64 bytes so that they can be read without a copy.
-Values are dicts with text keys, lists, tensors, numbers, text, True, False and None. Python writes floats so that they read back
-exactly; NaN and infinity are allowed.
+Layout: an 8-byte little-endian length of the head; the head; zero bytes up to a multiple of 64; then the tensors one after another. The
+head is JSON: the value with every tensor replaced by its dtype, shape and place. Each tensor is aligned to 64 bytes, so that it can be
+read without a copy. Values are dicts with text keys, lists, tensors, numbers, text, True, False and None. Python writes floats so that
+they read back exactly; NaN and infinity are allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedatlas.tree import Tree
 from fedatlas.wire.heads import read_head
 
 ALIGN = 64
-SIDES, MOST = 32, 1 << 47  # of a tensor's shape, numbers in it
+SIDES, MOST = 32, 1 << 47  # largest number of sides of a tensor's shape, and of elements in it
 TREE = "$tree"
 TENSOR = "$tensor"
 DTYPES = {
@@ -43,7 +43,7 @@ def _up(n: int) -> int:
 
 
 def _skeleton(value: Any, tensors: list[Tensor], at: int) -> tuple[Any, int]:
-    """The JSON form of ``value``; tensors are appended to ``tensors`` and placed from offset ``at``."""
+    """Return the JSON form of ``value``. Tensors are appended to ``tensors`` and placed from offset ``at``."""
     if isinstance(value, Tensor):
         tensors.append(value)
         entry = {TENSOR: [NAMES[value.dtype], list(value.shape), at]}
@@ -73,13 +73,13 @@ def _head(value: Any) -> tuple[bytes, list[Tensor], int]:
 
 
 def size(value: Any) -> int:
-    """Length of ``encode(value)`` in bytes, without making them."""
+    """Return the length of ``encode(value)`` in bytes without building it."""
     head, _, body = _head(value)
     return _up(8 + len(head)) + body
 
 
 def encode_into(value: Any, buffer: memoryview) -> int:
-    """Writes the bytes of ``value`` to the front of ``buffer``; returns how many."""
+    """Write the bytes of ``value`` to the front of ``buffer``; return how many."""
     head, tensors, body = _head(value)
     start = _up(8 + len(head))
     if start + body > len(buffer):
@@ -99,17 +99,17 @@ def encode_into(value: Any, buffer: memoryview) -> int:
 
 
 def encode(value: Any) -> bytearray:
-    """``value`` as bytes."""
+    """Return ``value`` as bytes."""
     out = bytearray(size(value))
     encode_into(value, memoryview(out))
     return out
 
 
 def decode(data: Any, copy: bool = False, *, own: bool = False) -> Any:
-    """The value behind ``data`` (bytes, bytearray or memoryview); its tensors are views of ``data``, or with ``copy`` their own.
+    """Return the value in ``data`` (bytes, bytearray or memoryview). Its tensors are views of ``data``, or copies if ``copy`` is set.
 
-    ``own``: this party wrote them, and their head may be of any length. TransportError if they are cut short, are not of this
-    layout, or would take memory out of proportion: a tensor stands where the writer puts it, so that no two hold the same bytes.
+    ``own`` means that this party wrote the bytes, so their head may be of any length. TransportError if they are cut short, do not have
+    this layout, or would take memory out of proportion. Every tensor must stand where the writer puts it, so no two share bytes.
     """
     view = memoryview(data)
     if view.readonly:
@@ -125,13 +125,13 @@ def decode(data: Any, copy: bool = False, *, own: bool = False) -> Any:
 
 
 class _Filling:
-    """Puts tensors in their places in a head, in the order in which they were written."""
+    """Fills the tensors into a head, in the order in which they were written."""
 
     def __init__(self, view: memoryview, start: int, copy: bool) -> None:
         self.view, self.start, self.copy, self.at = view, start, copy, 0
 
     def filled(self, value: Any) -> Any:
-        """The value of an entry."""
+        """Return the value of an entry."""
         if isinstance(value, list):
             return [self.filled(item) for item in value]
         if not isinstance(value, dict):
@@ -175,7 +175,7 @@ def _tree(value: Any) -> Tree:
 
 
 def _count(shape: Any) -> int:
-    """Numbers in a tensor of a shape. ValueError for a shape that no tensor has; the sides of an empty one are bounded, too."""
+    """Return the number of elements of a shape. ValueError for an impossible shape; the sides of an empty tensor are bounded too."""
     if not isinstance(shape, list) or len(shape) > SIDES or not all(type(n) is int and 0 <= n < MOST for n in shape):
         raise ValueError("it has a tensor of no known shape")
     if math.prod(max(n, 1) for n in shape) >= MOST:

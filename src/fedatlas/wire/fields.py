@@ -1,4 +1,4 @@
-"""Plain values read as records: every field is there, known, of its type and within its bounds. Nothing here needs torch.
+"""Reading of plain values as records: every field is present, known, of its type and within its bounds. Nothing here needs torch.
 
 A record is a NamedTuple, and its annotations are the schema:
 
@@ -8,7 +8,7 @@ A record is a NamedTuple, and its annotations are the schema:
     Mapping[K, V]               a table
     a NamedTuple                a table of its fields, or a list of all of them in their order
     another class               an instance of it: bytes of a body, tensors that the codec has decoded; Any: anything
-    a function                  what it returns of the value and its place
+        a function                  the function's result for the value and its place
     Annotated[X, Bound(...)]    X within bounds
 """
 
@@ -30,12 +30,12 @@ LARGEST = {int: (1 << 63) - 1, float: 1.7976931348623157e308}
 class Bound(NamedTuple):
     """The bounds of a field."""
 
-    most: int = 100_000  # characters of a text, items of a list or table; of an open value its length as JSON
-    least: float = -LARGEST[float]  # a number is not below it
+    most: int = 100_000  # characters of a text; items of a list or table; characters of an open value as JSON
+    least: float = -LARGEST[float]  # smallest value of a number
     pattern: str = "[^\ud800-\udfff]*"  # of a whole text
-    what: str = "Unicode"  # a text of this pattern, in words
+    what: str = "Unicode"  # a text of this pattern, described in words
     nan: bool = False  # a number may be NaN or infinite
-    open: bool = False  # tables, lists and plain values as they come
+    open: bool = False  # tables, lists and plain values without a schema
 
 
 ANY = Bound()
@@ -43,13 +43,13 @@ hints_of = cache(lambda kind: get_type_hints(kind, include_extras=True))
 
 
 def fitting(fits: Any, at: str, why: str) -> None:
-    """Raise ProtocolError unless a field fits; its sentence names the field, and why."""
+    """Raise ProtocolError unless a field fits. The sentence names the field and the reason."""
     if not fits:
         raise ProtocolError(f"the field {at[:100]!a} {why}.")
 
 
 def record(kind: Any, value: Any, at: str, bound: Bound = ANY) -> Any:
-    """A value read as a type. ProtocolError if it does not fit. ``at``: names of the message and its field."""
+    """Read a value as a type. ProtocolError if it does not fit. ``at`` holds the names of the message and its field."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return record(inner[0], value, at, inner[1])
@@ -113,7 +113,7 @@ def _scalar(kind: type, value: Any, at: str, bound: Bound) -> Any:
 
 
 def _length(value: Any) -> float:
-    """Characters of an open value as JSON; infinite where it is none."""
+    """Return the characters of an open value as JSON; infinity if it cannot be written as JSON."""
     try:
         return len(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -121,7 +121,7 @@ def _length(value: Any) -> float:
 
 
 def plain(value: Any) -> Any:
-    """The inverse of `record`: records become tables, in which a field that has its default is left out."""
+    """Turn records back into tables; the inverse of `record`. A field that has its default is left out."""
     if hasattr(value, "_asdict"):
         defaults = value._field_defaults
         held = value._asdict().items()

@@ -1,13 +1,13 @@
-"""Messages between processes as frames: a head of plain values, a body of bytes, in pieces, of a size that is checked first.
+"""Messages between processes as frames: a head of plain values and a body of bytes, in pieces, with the size checked first.
 
-A message is four bytes, little-endian, that say how long its head is, the head (JSON), and the body (the codec's bytes, or a file's).
-Over a network it travels in frames of at most 4 MiB, whose first byte says what they are:
+A message is the length of its head (four bytes, little-endian), the head (JSON) and the body (the codec's bytes, or a file's).
+Over a network it travels in frames of at most 4 MiB. The first byte of a frame gives its kind:
 
-    BEAT    nothing but a sign of life
-    BEGIN   eight bytes, little-endian, that say how long the message is, then its first piece
+        BEAT    only a sign of life
+        BEGIN   the length of the message (eight bytes, little-endian), then its first piece
     MORE    a further piece
 
-Through a pipe between two processes of one machine it travels whole, behind the same eight bytes. Nothing here needs torch.
+Through a pipe between two processes of one machine it travels whole, after the same eight bytes. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import IO, Any, NamedTuple
 from fedatlas.errors import TransportError
 from fedatlas.wire.heads import read_head
 
-FRAME = 4 << 20  # bytes of a frame at most
+FRAME = 4 << 20  # most bytes of a frame
 BEAT, BEGIN, MORE = b"\x00", b"\x01", b"\x02"
-LIMIT = 4 << 30  # bytes of a message at most, where a bundle says nothing else
-HEAD = 24 << 20  # bytes of a message's head at most
+LIMIT = 4 << 30  # most bytes of a message, unless a bundle sets another limit
+HEAD = 24 << 20  # most bytes of a message's head
 EVERY = 1.0  # seconds between two signs of life
 SILENT = 4.0  # seconds without one after which the other end counts as lost
 
@@ -38,7 +38,7 @@ class RawMessage(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Its name in the tables of `wire.messages`."""
+        """The message's name in the tables of `wire.messages`."""
         return str(self.head.get("kind", ""))
 
 
@@ -48,7 +48,7 @@ def _parts(message: RawMessage) -> tuple[bytes, memoryview]:
 
 
 def frames(message: RawMessage) -> Iterator[bytes]:
-    """The frames of a message."""
+    """Yield the frames of a message."""
     head, body = _parts(message)
     first = FRAME - 9 - len(head)
     kind = BEGIN + (len(head) + len(body)).to_bytes(8, "little")
@@ -60,7 +60,7 @@ def frames(message: RawMessage) -> Iterator[bytes]:
 
 
 def parsed(data: bytearray) -> RawMessage:
-    """The message in these bytes. TransportError if they do not hold one."""
+    """Return the message in these bytes. TransportError if they do not hold one."""
     length, view = int.from_bytes(data[:4], "little"), memoryview(data)
     if len(data) < 4 + length or length > HEAD:
         raise TransportError("a message is shorter than it says.")
@@ -81,7 +81,7 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Assembler:
-    """Puts messages together from frames. Memory is taken for what has come, never for what is announced."""
+    """Puts messages together from frames. Memory is taken only for bytes that arrived, never for an announced length."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit, self.total = limit, 0
@@ -111,7 +111,7 @@ class Assembler:
 def outgoing(
     messages: queue.SimpleQueue[RawMessage | None], beats: Callable[[], bool] = lambda: True
 ) -> Iterator[bytes]:
-    """The frames of what is put into a queue, up to None; a sign of life for each second without, while ``beats``."""
+    """Yield the frames of queued messages until None comes. For each second without a message yield a sign of life if ``beats``."""
     while True:
         try:
             message = messages.get(timeout=EVERY)
@@ -125,7 +125,7 @@ def outgoing(
 
 
 def incoming(pieces: Iterable[bytes], assembler: Assembler | None = None) -> Iterator[RawMessage | None]:
-    """For each frame the message that it completes, or None. TransportError for a frame that cannot come here."""
+    """Yield, for each frame, the message that it completes, or None. TransportError for a frame that cannot come here."""
     assembler = assembler or Assembler()
     for frame in pieces:
         yield assembler.feed(frame)

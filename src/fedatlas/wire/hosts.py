@@ -1,4 +1,4 @@
-"""Names of machines: what can be one, which mean this machine, and which are called through a proxy."""
+"""Names of machines: which are valid, which mean this machine, and which are called through a proxy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedatlas.errors import ConfigError
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Variables that gRPC takes a proxy from, in its order."""
 EXCEPT = ("no_grpc_proxy", "no_proxy")
-"""Variables in which it looks for the machines that take none."""
+"""Variables that list the machines that gRPC calls without a proxy."""
 
 
 def check_host(host: str) -> None:
-    """Refuse what is neither the name of a machine nor its address, with a ConfigError that says what to write."""
+    """Raise ConfigError, with a correction, if a text is neither a machine's name nor its address."""
     if "://" in host:
         bare = re.split(r"[/:]", host.partition("://")[2])[0]
         raise ConfigError(f"--host {host}: give the name alone, as in --host {bare or 'fed.example.org'}.")
@@ -40,7 +40,7 @@ def check_host(host: str) -> None:
 
 
 def is_address(host: str) -> bool:
-    """Return whether a text is an address and not a name."""
+    """Return whether a text is an address rather than a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -49,12 +49,12 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or an address means this very machine, which is reached without a network."""
+    """Return whether a name or an address means this machine, which is reached without a network."""
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def proxy_of(host: str) -> str:
-    """Return, as the end of a sentence, the variable whose proxy gRPC takes to a machine; "" without one."""
+    """Return, as the end of a sentence, the variable whose proxy gRPC uses for a machine; "" if there is none."""
     name = next((each for each in PROXIES if os.environ.get(each)), "")
     excepted = next((os.environ[each] for each in EXCEPT if os.environ.get(each)), "")
     if (

@@ -1,15 +1,16 @@
-"""The server's end of the network: one stream per node, the operators' calls, and who gets in. Mutual TLS always; nothing here knows torch.
+"""The server's end of the network: one stream per node, the operators' calls, and the admission of parties.
 
-A node opens its stream and keeps it; what comes on it lies in ``events`` until somebody takes it, in the order in which it came:
+TLS is always mutual. Nothing here knows torch. A node opens its stream and keeps it. Its messages wait in ``events``, in the order of
+arrival, until they are taken:
 
     (name, NodeHello)     the node is there
     (name, ...)           a message of the node or of its trainer, as a record (`wire.messages`)
     (name, StreamEnded)   its stream ended, or was cut
 
-Bytes that are no message, and messages that do not fit their records, end the stream: the node is lost, and may come again.
+Bytes that are not a message, and messages that do not fit their records, end the stream: the node is lost, and may connect again.
 
-Nobody can lock others out: a TLS handshake, a hello and an operator's question have `PATIENCE` each, a certificate has few streams,
-nodes and operators have slots of their own, and calls have deadlines. What a node may send follows from what it was asked.
+Nobody can lock others out. `PATIENCE` limits a TLS handshake, a hello and an operator's question. A certificate has few streams,
+nodes and operators have separate slots, and calls have deadlines. The requests to a node limit what it may send.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from fedatlas.wire.messages import FetchRun, NodeHello, ServerHello, WatchRun, w
 from fedatlas.wire.slots import SLOTS, Slots, most_connections
 
 SERVICE, STREAM, OPERATE = "fedatlas.Federation", "Stream", "Operate"
-ALL = "0.0.0.0"  # noqa: S104  # nodes come from elsewhere; nobody gets in without a certificate
-THREADS = sum(SLOTS.values()) + 64  # the rest are for those who are being let in, or refused
+ALL = "0.0.0.0"  # noqa: S104  # nodes connect from elsewhere; nobody gets in without a certificate
+THREADS = sum(SLOTS.values()) + 64  # the rest are for parties being let in or refused
 PATIENCE = 5.0  # seconds for a TLS handshake, for a node's hello, for an operator's question
 CALL, LONG_CALL = (
     60.0,
     3600.0,
-)  # seconds that an operator's call may take; one that watches or fetches, which then calls again
+)  # seconds that an operator's call may take; one that watches or fetches is then repeated
 HELLO = 1 << 20  # bytes of a node's message before it was let in
-ORDINARY = 64 << 20  # bytes of a message of a node that was asked for no more
+ORDINARY = 64 << 20  # bytes of a message from a node, unless it was asked for more
 REPEAT = 60.0  # seconds until the same refusal is logged again
-WAITING = 64  # messages of a node that nobody has taken yet, or that it has not taken: it gets no more
+WAITING = 64  # untaken messages, from a node or to it, after which it gets no more
 OPTIONS = [
     ("grpc.max_receive_message_length", FRAME + 64),
     ("grpc.max_send_message_length", FRAME + 64),
@@ -64,14 +65,14 @@ Operate = Callable[[Caller, Any], Iterator[Any]]
 
 
 class StreamEnded(NamedTuple):
-    """A node's stream is over. ``broken``: by bytes that are no message, or that did not fit."""
+    """The end of a node's stream. ``broken``: ended by bytes that are not a message or did not fit."""
 
     why: str
     broken: bool = False
 
 
 class ListenerDied(Exception):
-    """The port is served no more: the program has to end, so that it is started again."""
+    """The port is no longer served. The program has to end, so that it is started again."""
 
 
 class Stream:
@@ -83,11 +84,11 @@ class Stream:
         self.began = self.heard = time.monotonic()
         self.assembler = Assembler(HELLO)
         self.out: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
-        self.over = ""  # why it ends
-        self.broken = False  # whether what came on it could not be read
+        self.over = ""  # why the stream ends
+        self.broken = False  # whether its bytes could not be read
 
     def end(self, why: str) -> None:
-        """End it after what was sent."""
+        """End the stream after everything queued was sent."""
         self.over = self.over or why
         self.out.put(None)
 
@@ -99,13 +100,13 @@ class Listener:
         self.bundle, self.operate, self.log = bundle, operate, log
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.streams: dict[str, Stream] = {}
-        self.silent: set[Stream] = set()  # let in, and without a hello so far
-        self.calls: dict[Any, float] = {}  # of operators: until when
+        self.silent: set[Stream] = set()  # let in, but without a hello so far
+        self.calls: dict[Any, float] = {}  # of operators: their deadlines
         self.slots = Slots()
         self.unread: dict[str, deque[int]] = defaultdict(deque)  # by node: bytes of its messages in ``events``
         self.refused: dict[tuple[str, str], float] = {}  # (who, why) -> when it was logged
         self.serving: list[threading.Thread] = []
-        self.seen: dict[str, float] = {}  # when a node was last heard, by the clock of the day
+        self.seen: dict[str, float] = {}  # when a node was last heard, as wall-clock time
         self._lock = threading.Lock()
         self._lists: tuple[Any, dict[str, Any], set[str]] | None = None
         self._over = threading.Event()
@@ -120,7 +121,7 @@ class Listener:
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="stream")
         options = [*OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections())]
         self.server = grpc.server(pool, options=options, maximum_concurrent_rpcs=THREADS)
-        handlers = {  # a call is a stream here, too: only so its first message can be waited for with patience
+        handlers = {  # a call is a stream here too: only then can its first message be awaited with a time limit
             STREAM: grpc.stream_stream_rpc_method_handler(self._stream),
             OPERATE: grpc.stream_stream_rpc_method_handler(self._operate),
         }
@@ -146,7 +147,7 @@ class Listener:
         self.server.stop(0.2)
 
     def next(self, seconds: float) -> Event:
-        """Return the next event. queue.Empty where none comes; ListenerDied where none can come any more."""
+        """Return the next event. queue.Empty if none comes; ListenerDied if none can come any more."""
         if not self._over.is_set() and not all(thread.is_alive() for thread in self.serving):
             raise ListenerDied("a thread that serves the port has ended")
         name, said = self.events.get(timeout=seconds)
@@ -155,7 +156,7 @@ class Listener:
         return name, said
 
     def send(self, name: str, message: Any, most: int = 0) -> bool:
-        """Put a record on a node's stream; return whether there is one. ``most``: bytes of what it may answer, beyond `ORDINARY`."""
+        """Put a record on a node's stream; return whether there is one. ``most`` is the size of its answer, if larger than `ORDINARY`."""
         stream = self.streams.get(name)
         if stream is None:
             return False
@@ -170,19 +171,19 @@ class Listener:
     # ------------------------------------------------------------------------------------------------ who gets in
 
     def _current(self) -> tuple[dict[str, Any], set[str]]:
-        """Return the lists as they are now: changes by `deploy add` and `deploy revoke` count at the next ask."""
+        """Return the current lists. Changes by `deploy add` and `deploy revoke` take effect at the next ask."""
         paths = [self.bundle.path / name for name in ("members.json", "revoked.json")]
         try:
             stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
             if self._lists is None or self._lists[0] != stamp:
                 self._lists = stamp, dict(self.bundle.members()), self.bundle.revoked()
-        except OSError as error:  # such as too many open files: those that were read last hold
+        except OSError as error:  # for example too many open files: the lists read last remain valid
             if self._lists is None:
                 raise ConfigError(f"the server cannot read its lists: {error.strerror}.") from None
         return self._lists[1], self._lists[2]
 
     def _unwelcome(self, caller: Caller, role: str) -> str:
-        """The reason for refusing somebody; "" for a party that gets in."""
+        """Return the reason for refusing a caller; "" for a party that gets in."""
         try:
             members, revoked = self._current()
         except ConfigError as error:
@@ -201,7 +202,7 @@ class Listener:
         return ""
 
     def _admit(self, context: Any, role: str) -> Caller:
-        """The party behind a stream or call, which holds a slot until that ends; everybody else is turned away with a word."""
+        """Return the party behind a stream or call, which holds a slot until that ends. Turn away all others with a reason."""
         import grpc
 
         pem = context.auth_context().get("x509_pem_cert", [b""])[0]
@@ -224,7 +225,7 @@ class Listener:
         self.silent.add(stream)
         context.add_callback(lambda: stream.end("its stream ended"))
         threading.Thread(target=self._read, args=(pieces, stream), daemon=True).start()
-        yield from outgoing(stream.out, lambda: bool(stream.instance))  # the first word is the server's hello
+        yield from outgoing(stream.out, lambda: bool(stream.instance))  # the server's hello comes first
         self._leave(stream)
         if context.is_active():
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"refused: {stream.over}")
@@ -245,12 +246,12 @@ class Listener:
             self.log(f"cut '{stream.caller.name}': {error}")
             stream.broken = not stream.over
             stream.end(str(error))
-        except Exception:  # noqa: BLE001  # whatever gRPC raises where a stream breaks, or foreign bytes lead to
+        except Exception:  # noqa: BLE001  # any error of gRPC on a broken stream, or one caused by foreign bytes
             stream.end("its stream broke")
         stream.end("its stream ended")
 
     def _heard(self, stream: Stream, said: Any, size: int) -> None:
-        """Hand a node's message on. TransportError for a node that sends on and on what nobody asked for."""
+        """Hand on a node's message. TransportError for a node that keeps sending more than it was asked for."""
         with self._lock:
             waiting = self.unread[stream.caller.name]
             if len(waiting) >= WAITING or sum(waiting) + size > 2 * stream.assembler.limit:
@@ -262,7 +263,7 @@ class Listener:
         self.events.put((name, said))
 
     def _greet(self, stream: Stream, message: RawMessage) -> None:
-        """Takes a node's first message. The same instance replaces its old stream; another one is refused while the old is heard."""
+        """Take a node's first message. The same instance replaces its old stream; another is refused while the old one is heard."""
         name = stream.caller.name
         if message.kind != "hello":
             raise TransportError("its first message is not a hello.")
@@ -293,7 +294,7 @@ class Listener:
         stream.end(why)
 
     def _note_refused(self, who: str, why: str, where: str = "") -> None:
-        """Log a refusal, the same one once a minute: who is refused on and on does not fill the disk."""
+        """Log a refusal, but the same one only once a minute, so that repeated refusals do not fill the disk."""
         now = time.monotonic()
         if now - self.refused.get((who, why), -REPEAT) >= REPEAT:
             self.refused[who, why] = now
@@ -352,7 +353,7 @@ class Listener:
             return
         except FedatlasError as error:
             status, why = grpc.StatusCode.FAILED_PRECONDITION, str(error)
-        except Exception:  # noqa: BLE001  # a fault of ours ends one call, and not the server
+        except Exception:  # noqa: BLE001  # a bug here ends one call, not the server
             self.log(f"a call of '{caller.name}' failed: {traceback.format_exc()}")
             status, why = grpc.StatusCode.FAILED_PRECONDITION, "the server failed (its own log says why)"
         finally:
@@ -361,7 +362,7 @@ class Listener:
 
 
 def _first(pieces: Iterator[bytes]) -> bytes | None:
-    """The first message of a call; None if it ends before it says something."""
-    with contextlib.suppress(Exception):  # whatever gRPC raises where a call breaks
+    """Return the first message of a call; None if it ends before that."""
+    with contextlib.suppress(Exception):  # any error of gRPC on a broken call
         return next(pieces, None)
     return None

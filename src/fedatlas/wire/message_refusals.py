@@ -1,4 +1,4 @@
-"""Refusals: of a message that a node does not answer, and of a program that speaks another protocol."""
+"""Refusals: of a message that a node does not answer, and of a program with another protocol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedatlas.wire.messages import PROTOCOL, Refusal, sayable
 
 
 def refusal(message: RawMessage, why: str, *, dropped: bool = False) -> Refusal:
-    """The refusal of a message. It names the run, the place and the number of the question where these can be read."""
+    """Make the refusal of a message. It names the run, the place and the number of the question if these can be read."""
     about = {name: one for name, one in message.head.items() if name in {"run", "place", "index"}}
     said: dict[str, Any] = {"to": message.kind[:40], "why": sayable(why), "dropped": dropped}
     try:
@@ -22,7 +22,7 @@ def refusal(message: RawMessage, why: str, *, dropped: bool = False) -> Refusal:
 
 
 def other_protocol(message: RawMessage, who: str, other: str) -> str:
-    """The reason why two programs cannot talk, from the ``hello`` of one; "" if both speak this protocol."""
+    """Return why two programs cannot talk, judged by the ``hello`` of one; "" if both speak this protocol."""
     theirs = message.head.get("protocol")
     if type(theirs) is int and theirs == PROTOCOL:
         return ""

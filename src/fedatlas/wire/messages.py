@@ -1,9 +1,9 @@
-"""The messages between server, nodes and operators: a record each, and the tables of who sends which and what answers it.
+"""The messages between server, nodes and operators: one record each, and tables of senders and answers.
 
-A message has a kind, fields and, where its record ends with ``body``, bytes that only its receiver reads. `read` is the one way from a
-message to its record, `written` the one way back; the fields and their bounds are the record's annotations (`wire.fields`).
+A message has a kind, fields and, if its record ends with ``body``, bytes that only its receiver reads. Only `read` turns a message
+into its record, and only `written` turns it back. The record's annotations give the fields and their bounds (`wire.fields`).
 
-To add a message: its record, its line in the table of its sender, PROTOCOL raised (CONTRIBUTING.md has the recipe).
+To add a message, write its record, add its line to its sender's table, and raise PROTOCOL (CONTRIBUTING.md has the recipe).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.frames import Body, RawMessage
 
 PROTOCOL = 5
-"""Raised by every change of a message. Programs that speak different numbers refuse each other."""
+"""The protocol number, raised by every change of a message. Programs with different numbers refuse each other."""
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,39}"
 PART = r"(?!\.\.?(?:/|$))[^/\\:\0\ud800-\udfff]{1,200}"
@@ -33,11 +33,11 @@ Place = tuple[Count, Count, Count]
 Verdicts = tuple[tuple[Count, bool], ...]
 """(a round that landed, whether the node counted in it)."""
 Measured = Annotated[float, Bound(nan=True)] | None
-"""A figure of a model; None if it was not judged."""
+"""A figure of a model; None if the model was not judged."""
 Work = tuple[Count, Count, Count, float, Measured]
 """(rows, steps, examples, sum of learning rates, training loss) of a task."""
 Open = Annotated[Mapping[str, Any], Bound(most=1 << 24, open=True)]
-"""Plain values whose fields are read where they are used: an experiment, facts about rows."""
+"""Plain values whose fields are checked where they are used: an experiment, facts about rows."""
 
 
 # ---------------------------------------------------------------------------------------------- from the server to a node
@@ -60,14 +60,14 @@ class ServerHello(NamedTuple):
 
 
 class FactsQuestion(NamedTuple):
-    """Say what your rows are."""
+    """Asks a node for facts about its rows."""
 
     run: RunName
     agreement: Signed
 
 
 class SumQuestion(NamedTuple):
-    """Answer the question of round 0 that is due (`deployment.terms.SumTerms`)."""
+    """Asks for the answer to the current question of round 0 (`deployment.terms.SumTerms`)."""
 
     run: RunName
     agreement: Signed
@@ -76,7 +76,7 @@ class SumQuestion(NamedTuple):
 
 
 class RunStart(NamedTuple):
-    """Prepare a run: its agreement, and what round 0 settled (`deployment.terms.RowsSetup` or `ColumnsSetup`), the same for all."""
+    """Asks to prepare a run: its agreement, and what round 0 settled (`deployment.terms.RowsSetup` or `ColumnsSetup`), the same for all."""
 
     run: RunName
     agreement: Signed
@@ -85,7 +85,7 @@ class RunStart(NamedTuple):
 
 
 class TaskRequest(NamedTuple):
-    """Do a task of a round (`federation.link.Request`)."""
+    """Asks for a task of a round (`federation.link.Request`)."""
 
     run: RunName
     place: Place
@@ -96,14 +96,14 @@ class TaskRequest(NamedTuple):
 
 
 class RoundVerdicts(NamedTuple):
-    """Rounds have landed."""
+    """Tells a node which rounds have landed."""
 
     run: RunName
     verdicts: Verdicts
 
 
 class FinishedModel(NamedTuple):
-    """Keep the files of a run that has ended."""
+    """Asks a node to keep the files of a run that has ended."""
 
     run: RunName
     body: Body
@@ -118,7 +118,7 @@ class NodeHello(NamedTuple):
     protocol: Count
     instance: Annotated[str, Bound(most=100, pattern=".+", what="the number of a node's folder")]
     version: Text
-    ready: bool  # whether its trainer is there
+    ready: bool  # whether its trainer is ready
     runs: Mapping[RunName, Landed] = {}
 
 
@@ -129,7 +129,7 @@ class TrainerLost(NamedTuple):
 
 
 class TrainerReady(NamedTuple):
-    """A node's trainer is there."""
+    """A node's trainer is ready."""
 
     runs: Mapping[RunName, Landed]
 
@@ -175,7 +175,7 @@ class RunUnknown(NamedTuple):
 
 
 class RoundLanded(NamedTuple):
-    """A node has kept its state as of a round that landed."""
+    """A node has saved its state as of a round that landed."""
 
     run: RunName
     landed: Landed
@@ -189,48 +189,48 @@ class ModelStored(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A node does not do what it was asked."""
+    """A node refuses a request."""
 
     to: Text  # the kind of the message
     why: Text
     run: RunName | None = None
     place: Place | None = None
     index: Count | None = None  # type: ignore[assignment]  # hides tuple.index
-    dropped: bool = False  # the round cannot go on with this node: what it keeps only in memory is gone
+    dropped: bool = False  # the round cannot continue with this node: state held only in memory is lost
 
 
 # ------------------------------------------------------------------------------------------------------- from an operator
 
 
 class Submission(NamedTuple):
-    """Run an experiment that the operator has signed."""
+    """Asks to run an experiment that the operator has signed."""
 
     agreement: Signed
-    round: Open | None = None  # the table [round], which is the server's and no part of the agreement
-    body: Body = b""  # the file of model.init, whose digest stands in the agreement
+    round: Open | None = None  # the table [round], which belongs to the server and is not part of the agreement
+    body: Body = b""  # the file of model.init, whose digest is in the agreement
 
 
 class WatchRun(NamedTuple):
-    """Tell the events of a run from this number on."""
+    """Asks for the events of a run after this number."""
 
     run: RunName
     after: Count = 0
 
 
 class FetchRun(NamedTuple):
-    """Send the files of a run."""
+    """Asks for the files of a run."""
 
     run: RunName
 
 
 class StopRun(NamedTuple):
-    """Stop a run behind the round under way."""
+    """Asks to stop a run after the current round."""
 
     run: RunName
 
 
 class StatusQuestion(NamedTuple):
-    """Say who is connected, and how each run stands."""
+    """Asks who is connected and how each run stands."""
 
 
 # ------------------------------------------------------------------------------------------ from the server to an operator
@@ -243,7 +243,7 @@ class Submitted(NamedTuple):
 
 
 class StartEvent(NamedTuple):
-    """A run begins, or goes on. Of each event: ``number`` counts those of its run, from 1; ``time`` is in seconds since 1970."""
+    """A run begins or continues. In each event, ``number`` counts the events of the run from 1; ``time`` is in seconds since 1970."""
 
     rounds: Count
     landed: Landed
@@ -283,7 +283,7 @@ class NodeEvent(NamedTuple):
 
 
 class StatusEvent(NamedTuple):
-    """A run has another status: queued, running, finished, diverged, failed, stopped."""
+    """The status of a run has changed: queued, running, finished, diverged, failed, stopped."""
 
     status: Text
     why: Text
@@ -294,7 +294,7 @@ class StatusEvent(NamedTuple):
 OVER = {"finished", "diverged", "failed", "stopped"}
 """The statuses of a run that has ended."""
 RunEvent = StartEvent | NoticeEvent | RoundEvent | NodeEvent | StatusEvent
-"""Something that happened in a run; a line of its ``events.jsonl``."""
+"""An event of a run; one line of its ``events.jsonl``."""
 
 
 class NoEvent(NamedTuple):
@@ -309,7 +309,7 @@ class RunFile(NamedTuple):
 
 
 class EndOfFiles(NamedTuple):
-    """All files of a run are sent."""
+    """All files of a run have been sent."""
 
 
 class Stopping(NamedTuple):
@@ -341,7 +341,7 @@ class RunStatus(NamedTuple):
 
 
 class ServerStatus(NamedTuple):
-    """Connected nodes, and the state of each run."""
+    """The connected nodes and the state of each run."""
 
     federation: Text
     nodes: tuple[NodeStatus, ...]
@@ -367,9 +367,9 @@ TO_NODE = {
     "commit": MessageKind(RoundVerdicts, ("landed", "refused")),
     "home": MessageKind(FinishedModel, ("at home", "refused")),
 }
-"""The server sends them to a node."""
+"""Messages that the server sends to a node."""
 FROM_NODE = {"hello": MessageKind(NodeHello, ("hello",)), "trainer lost": MessageKind(TrainerLost)}
-"""A node's process that holds the stream sends them."""
+"""Messages sent by the process of a node that holds the stream."""
 FROM_TRAINER = {
     "ready": MessageKind(TrainerReady),
     "facts": MessageKind(NodeFacts),
@@ -381,7 +381,7 @@ FROM_TRAINER = {
     "at home": MessageKind(ModelStored),
     "refused": MessageKind(Refusal),
 }
-"""A node's process that trains sends them."""
+"""Messages sent by the process of a node that trains."""
 EVENTS = {
     "started": MessageKind(StartEvent),
     "said": MessageKind(NoticeEvent),
@@ -397,7 +397,7 @@ FROM_OPERATOR = {
     "stop": MessageKind(StopRun, ("stopping",)),
     "status": MessageKind(StatusQuestion, ("status",)),
 }
-"""An operator sends them."""
+"""Messages that an operator sends."""
 TO_OPERATOR = {
     "submitted": MessageKind(Submitted),
     **EVENTS,
@@ -407,11 +407,11 @@ TO_OPERATOR = {
     "stopping": MessageKind(Stopping),
     "status": MessageKind(ServerStatus),
 }
-"""The server sends them to an operator."""
+"""Messages that the server sends to an operator."""
 
 
 def read(message: RawMessage, *senders: Mapping[str, MessageKind]) -> Any:
-    """The record of a message of one of these tables. ProtocolError for another kind, and for a field that does not fit."""
+    """Return the record of a message from one of these tables. ProtocolError for another kind or a field that does not fit."""
     kind = message.kind
     found = next((table[kind] for table in senders if kind in table), None)
     if found is None:
@@ -424,24 +424,24 @@ def read(message: RawMessage, *senders: Mapping[str, MessageKind]) -> Any:
 
 
 def kind_of(value: Any) -> tuple[str, MessageKind]:
-    """The kind of a record: its name on the wire, and its line in the tables."""
+    """Return the kind of a record: its name on the wire and its line in the tables."""
     tables = (TO_NODE, FROM_NODE, FROM_TRAINER, FROM_OPERATOR, TO_OPERATOR)
     return next(line for table in tables for line in table.items() if line[1].record is type(value))
 
 
 def written(value: Any) -> RawMessage:
-    """The message of a record."""
+    """Return the message of a record."""
     head = {"kind": kind_of(value)[0], **plain(value)}
     return RawMessage(head, head.pop("body", b""))
 
 
 def sayable(text: str) -> str:
-    """A text of ours as it may stand in a field: characters without Unicode are replaced, and a long text is cut."""
+    """Make a text fit for a field: replace characters that are not valid Unicode, and cut a long text."""
     return text.encode(errors="replace").decode()[:10_000]
 
 
 def answer(asked: Any, message: RawMessage) -> Any:
-    """The record of the server's answer to an operator. ProtocolError for one that does not answer what was asked."""
+    """Return the record of the server's answer to an operator. ProtocolError for an answer that does not fit the question."""
     kind, line = kind_of(asked)
     if message.kind not in line.answers:
         raise ProtocolError(f"the server answers '{kind}' by {message.kind[:40]!a}.")

@@ -1,4 +1,4 @@
-"""A node's ``policy.toml``, which the node itself checks at every ask. Nothing here needs torch."""
+"""A node's ``policy.toml``, which the node checks at every ask. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TRIAL = (
     ("min_rows = 10", "min_rows = 1"),
     ('row_order = "secret"', 'row_order = "seed"'),
 )
-"""Lines that differ in a trial on one machine: its rows are not secret, its offices may be small, and it equals a simulation."""
+"""Lines that differ in a trial on one machine. Its rows are not secret, its nodes may be small, and it must equal a simulation."""
 
 Whole = Annotated[int, Bound(least=1)]
 
@@ -57,18 +57,18 @@ class Asked(NamedTuple):
     masked: bool  # whether the server sees only sums
     counts_labels: bool = False
     data: Mapping[str, Any] = {}  # the table [data]
-    members: tuple[str, ...] | None = None  # names of the nodes of this ask that could count, where they are known
+    members: tuple[str, ...] | None = None  # names of the nodes of this ask that could count, if known
     alone: bool = False  # whether the server looks at this answer by itself, masks or not
-    columns: bool = False  # whether nodes hold columns; two of them are enough then
+    columns: bool = False  # whether nodes hold columns; then two are enough
     ids: int = 0  # of another party that this ask is about
-    own_ids: int = 0  # of this node, where parties hold columns
-    rows: int | None = None  # as many equal ones as those of the answer count; None = it is made of none, or not said
-    light: int = 0  # rows more, which weights take away
-    share: float = 0.0  # of all nodes' training rows that are this node's, where a masked mean weighs by them
+    own_ids: int = 0  # of this node, if parties hold columns
+    rows: int | None = None  # effective number of equally weighted rows behind the answer; None: no rows, or unknown
+    light: int = 0  # further rows, discounted by weights
+    share: float = 0.0  # this node's part of all nodes' training rows, if a masked mean weighs by rows
 
 
 class Policy(NamedTuple):
-    """The file, read."""
+    """The contents of a policy file."""
 
     algorithms: tuple[str, ...] | None = None
     operators: tuple[str, ...] | None = None
@@ -98,13 +98,13 @@ class Policy(NamedTuple):
 
     @property
     def form(self) -> dict[str, str]:
-        """How this node's file is written, as far as the policy says it."""
+        """The format of this node's file, as far as the policy states it."""
         given = {key: getattr(self, key) for key in OF_THE_FILE}
         return {key: value for key, value in given.items() if value is not None}
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """Read a policy; without a file, the template. ConfigError for an unknown key or a value of another kind."""
+        """Read a policy, or the template if there is no file. ConfigError for an unknown key or a value of the wrong kind."""
         text = path.read_text(encoding="utf-8") if path.exists() else TEMPLATE
         try:
             given = tomllib.loads(text)
@@ -122,7 +122,7 @@ class Policy(NamedTuple):
 
     @staticmethod
     def write_for_trial(path: Path, form: Mapping[str, str] = {}) -> None:
-        """Write the policy of a node in a trial on one machine, whose file is written in this form."""
+        """Write the policy of a node in a trial on one machine. ``form`` is the format of its file."""
         text = TEMPLATE
         for usual, trial in TRIAL:
             text = text.replace(usual, trial)
@@ -130,7 +130,7 @@ class Policy(NamedTuple):
         path.write_text(text, encoding="utf-8")
 
     def check(self, asked: Asked) -> None:
-        """PrivacyError, whose sentence the operator sees, for what this node takes no part in."""
+        """Raise PrivacyError for an ask that this node refuses. The operator sees the sentence."""
         said = [
             _named("algorithm", asked.algorithm, self.algorithms),
             _named("operator", asked.operator, self.operators),
@@ -156,7 +156,7 @@ class Policy(NamedTuple):
             raise PrivacyError(f"its policy.toml refuses {found[0]}")
 
     def _rows(self, asked: Asked, hidden: bool) -> str:
-        """Return the objection to an answer that is made of so few rows, or "". In a sum it is to those that weights leave of more."""
+        """Return the objection to an answer made of too few rows, or "". In a sum it applies only if weights reduced the count."""
         least = max(self.min_rows, 1) if hidden else self.min_rows
         if asked.rows is None or asked.rows >= least or (hidden and not asked.light):
             return ""
@@ -166,7 +166,7 @@ class Policy(NamedTuple):
         return f"an answer made of {count}{how}, fewer than min_rows = {self.min_rows}"
 
     def _share(self, asked: Asked) -> str:
-        """Return the objection to a mean that would be nearly this node's own update, or ""."""
+        """Return the objection to a mean that would be almost this node's update, or ""."""
         if self.max_weight_share is None or asked.share <= self.max_weight_share:
             return ""
         return (
@@ -175,9 +175,9 @@ class Policy(NamedTuple):
         )
 
     def _cohort(self, asked: Asked) -> str:
-        """Return the objection to so few nodes, or ""."""
+        """Return the objection to too few nodes, or ""."""
         counted = asked.cohort if asked.members is None else sum(map(self.counts, {*asked.members}))
-        summed = asked.masked and not asked.columns  # two parties that hold columns add up ciphertexts
+        summed = asked.masked and not asked.columns  # two parties that hold columns add ciphertexts
         least = max(self.min_cohort, 3) if summed else self.min_cohort
         if not asked.cohort or counted >= least:
             return ""
@@ -190,7 +190,7 @@ class Policy(NamedTuple):
         return self.members is None or name in self.members
 
     def _pinned(self, key: str, given: Any) -> str:
-        """Return the objection to another label, weight, or list of columns than the policy's, or ""."""
+        """Return the objection to another label, weight or list of columns than the policy's, or ""."""
         if (own := getattr(self, key)) is None:
             return ""
         same = set(given or ()) == {*own} if isinstance(own, tuple) else given == own

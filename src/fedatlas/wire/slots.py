@@ -1,4 +1,4 @@
-"""How many streams and calls there are at once: of all nodes, of all operators, of one certificate; and how many connections."""
+"""Limits on simultaneous streams and calls (of all nodes, all operators, one certificate) and on connections."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from fedatlas.wire.certificates import Caller
 
 SLOTS = {"node": 768, "operator": 192}
-"""Streams or calls of all parties of a role: neither can take the other's."""
+"""Streams or calls of all parties of a role. Neither role can take the other's."""
 OF_ONE = {"node": 2, "operator": 16}
-"""The same of one certificate: a node that comes again before its old stream has ended; an operator's windows."""
-FILES, KEPT = 65_536, 256  # open files that are asked for; those that are no connections
+"""Streams or calls of one certificate: for a node that reconnects before its old stream has ended, or an operator's windows."""
+FILES, KEPT = 65_536, 256  # open files that are requested; those that are not connections
 
 
 class Slots:
-    """Who holds how many."""
+    """The slots in use."""
 
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()  # by role, and by certificate
         self._lock = threading.Lock()
 
     def take(self, caller: Caller, context: Any) -> str:
-        """Take a slot until a call ends; return why there is none, or ""."""
+        """Take a slot until a call ends; return why none is free, or ""."""
         keys = caller.role, f"{caller.role} {caller.serial}"
         with self._lock:
             if self.held[keys[1]] >= OF_ONE[caller.role]:
@@ -40,11 +40,11 @@ class Slots:
     def _give(self, keys: tuple[str, str]) -> None:
         with self._lock:
             self.held.subtract(keys)
-            self.held += Counter()  # without those that hold none
+            self.held += Counter()  # without zero counts
 
 
 def most_connections() -> int:
-    """Connections at once, so that files can still be opened beside them; the limit of open files is raised as far as it goes."""
+    """Return the most connections at once. Some open files stay free, and the limit of open files is raised as far as possible."""
     if sys.platform == "win32":
         return FILES
     import resource

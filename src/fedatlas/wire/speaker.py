@@ -1,7 +1,7 @@
-"""The process of a node that speaks: one outbound stream to the server, and pipes to the process that trains. It never imports torch.
+"""The network process of a node: one outbound stream to the server, and pipes to the process that trains. It never imports torch.
 
-The two are apart because gRPC does not survive a fork, and so that signs of life go on while the other computes. The speaker
-starts the trainer again where it ends; the trainer ends when its pipe is closed.
+The two processes are separate because gRPC does not survive a fork, and because signs of life must continue during training. The
+speaker restarts the trainer if it ends. The trainer ends when its pipe is closed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fedatlas.wire.listener import SERVICE, STREAM
 from fedatlas.wire.message_refusals import other_protocol
 from fedatlas.wire.messages import ModelStored, NodeHello, Refusal, TrainerLost, TrainerReady, written
 
-BACK_OFF = (0.2, 5.0)  # seconds before it tries again: the first time, at most
-PIPE = 1 << 20  # bytes that a pipe holds: models go through in few turns
-GIVE_UP = 3  # trainers that ended before they were ready, one after another
+BACK_OFF = (0.2, 5.0)  # seconds before it tries again: the first, and the most
+PIPE = 1 << 20  # bytes that a pipe holds: models pass in few turns
+GIVE_UP = 3  # trainers in a row that ended before they were ready
 
 
 def instance_of(folder: Path) -> str:
-    """The number of this folder, which tells it from a copy that somebody else runs."""
+    """Return the number of this folder, which distinguishes it from a copy that somebody else runs."""
     path = folder / "instance"
     if not path.exists():
         write_text(path, secret.random_bytes(16).hex())
@@ -42,13 +42,13 @@ def instance_of(folder: Path) -> str:
 
 
 class TrainerProcess:
-    """The process that trains, behind pipes; started again where it ends."""
+    """The process that trains, behind pipes; restarted if it ends."""
 
     def __init__(
         self, command: Sequence[str], forward: Callable[[RawMessage], None], log: Callable[[str], None]
     ) -> None:
         self.command, self.forward, self.log = list(command), forward, log
-        self.ready: TrainerReady | None = None  # its first word, while it is there
+        self.ready: TrainerReady | None = None  # its first message, while it runs
         self.over = False
         self.failed = 0  # times in a row that it ended before it was ready
         self.told: queue.SimpleQueue[RawMessage | None] = queue.SimpleQueue()
@@ -98,7 +98,7 @@ class TrainerProcess:
         self.forward(message)
 
     def end(self) -> None:
-        """Close its pipe, and wait for it a moment."""
+        """Close its pipe, and wait briefly for it to end."""
         self.over = True
         self.told.put(None)
         self.process.terminate()
@@ -109,7 +109,7 @@ class TrainerProcess:
 
 
 class Speaker:
-    """Speaks for a node."""
+    """A node's connection to the server."""
 
     def __init__(self, bundle: Bundle, command: Sequence[str], log: Callable[[str], None]) -> None:
         self.bundle, self.log = bundle, log
@@ -122,7 +122,7 @@ class Speaker:
             self.out.put(message)
 
     def speak(self) -> None:
-        """Keep a stream to the server, and open another one where it breaks, until the trainer gives up."""
+        """Keep a stream to the server, and reopen it if it breaks, until the trainer gives up."""
         wait = BACK_OFF[0]
         while not self.trainer.over:
             if self.trainer.ready is None:
@@ -137,7 +137,7 @@ class Speaker:
             time.sleep(wait)
 
     def _stream(self) -> str:
-        """Run one stream, from hello to its end; return why it ended."""
+        """Run one stream from hello to its end; return why it ended."""
         import grpc
 
         with channel(self.bundle) as way:
@@ -163,7 +163,7 @@ class Speaker:
                 call.cancel()
 
     def _listen(self, call: Any, heard: list[float]) -> str:
-        """Hand the server's messages to the trainer; return why that ended. The first one has to be a hello of this protocol."""
+        """Hand the server's messages to the trainer; return why the stream ended. The first message must be a hello of this protocol."""
         greeted = False
         for message in incoming(call):
             heard[0] = time.monotonic()
@@ -179,7 +179,7 @@ class Speaker:
         return "the server ended the stream"
 
     def _revocations(self, signed: str) -> None:
-        """Keep the list of revocations that the server hands on, where the authority signed it and it is newer."""
+        """Keep a newer list of revocations from the server. ProtocolError if the authority did not sign it."""
         try:
             if signed and self.bundle.take_revocations(signed):
                 self.log("a new list of revocations came")
@@ -187,7 +187,7 @@ class Speaker:
             raise ProtocolError(f"the server's list of revocations is refused: {error}.") from None
 
     def _watch(self, call: Any, heard: list[float]) -> None:
-        """End a stream on which nothing comes any more."""
+        """End a stream on which nothing arrives any more."""
         while call.is_active():
             time.sleep(EVERY)
             if time.monotonic() - heard[0] > SILENT + EVERY:

@@ -1,4 +1,4 @@
-"""The sum of P3: changes that the server itself has clipped, with a fixed denominator in place of those who came."""
+"""The sum of P3: changes that the server has clipped, with a fixed denominator instead of the number of clients that came."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def shortened(changes: Update, clip: float) -> Update:
 
 
 def clipped_sum(clip: float, transform: Transform | None) -> Reducer:
-    """Return the sum of changes, each clipped by the server: no client is trusted to have done it."""
+    """Return the sum of changes, each clipped by the server, since no client is trusted to have done it."""
 
     def lift(client: int, update: Update, coefficient: float | Mapping[str, float]) -> Update | None:
         try:
             return clipped(decoded(transform, update), clip)
-        except PrivacyError:  # it has no norm: the sum, whose denominator is fixed, goes on without it
+        except PrivacyError:  # it has no norm: the sum continues without it, since its denominator is fixed
             return None
 
     def add(so_far: Update | None, one: Update | None) -> Update | None:
@@ -36,21 +36,21 @@ def clipped_sum(clip: float, transform: Transform | None) -> Reducer:
 
 
 def mean_of(value: Update, std: float, how: Protection, place: Place, algorithm: Algorithm) -> Update:
-    """Return (sum + N(0, std^2 I)) / (q K), a part with another weight by that."""
+    """Return (sum + N(0, std^2 I)) / (q K). A part with another coefficient is multiplied by that one instead."""
     value = noised(value, std, how.noise, "central_dp", place.round, place.number)
     counts = coefficients(how, algorithm)
     return mended(value, lambda part: part_of(counts, part))
 
 
 def coefficient(rate: float, clients: int) -> float:
-    """1 / (q K): what each clipped change counts in the mean, whoever came."""
+    """Return 1 / (q K): the weight of each clipped change in the mean, regardless of who came."""
     return 1 / (rate * clients)
 
 
 def coefficients(how: Protection, algorithm: Algorithm) -> dict[str, float]:
-    """Return what each part of a sum counts: 1 / (q K) in place of a mean over those who came.
+    """Return the coefficient of each part of a sum: 1 / (q K) instead of a mean over those who came.
 
-    Found by asking `Algorithm.weigh` about three of seven clients of other sizes. PrivacyError where weights follow the data.
+    It is found by calling `Algorithm.weigh` for three of seven clients of different sizes. PrivacyError if weights follow the data.
     """
     sizes = {0: 5, 1: 11, 2: 2}
     found: Weights = algorithm.weigh(Round(1, (0, 1, 2), 7, 50, sizes))

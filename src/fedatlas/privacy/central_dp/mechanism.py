@@ -5,13 +5,13 @@ S    bound of a client's whole change                  z      noise multiplier
 q    probability with which a client takes part        K      clients in all, a public number
 ===  ================================================  =====  ==============================================
 
-    cohort: each client with probability q, by itself, in secret        (q = 1: everybody, nothing is sampled)
+    cohort: each client with probability q, by itself, in secret        (q = 1: all clients, nothing is sampled)
     w <- w + (sum over the cohort of clip(Delta_k, S) + N(0, (z S)^2 I)) / (q K)
 
-The denominator is fixed, the weights are equal, and an empty cohort gets its noise, so that adding or removing one client
-moves the sum by S at most and the result shows neither who came nor how many. What the accountant needs of a round is then
-z and q alone. The sum: `clipped_sum`.
-Unit: a client, by adding or removing it. It holds against all who see models; the server itself sees the updates.
+The denominator is fixed, the weights are equal, and an empty cohort gets its noise. So adding or removing one client moves the
+sum by S at most, and the result shows neither who came nor how many. The accountant then needs only z and q of a round. The sum
+is computed in `clipped_sum`.
+Unit: a client, by adding or removing it. The guarantee holds against all who see models. The server sees the updates.
 
 Source: McMahan, Ramage, Talwar, Zhang 2018, P3.
 """
@@ -54,11 +54,11 @@ TRUSTED = "The server saw every update in the clear and has to be trusted; prote
 def central_dp(
     *, clip: Positive, noise_multiplier: Rate = 1.0, delta: Small | None = None, noise: Source = "os"
 ) -> Mechanism:
-    """The server, which is trusted, limits what one client can change and adds noise: who took part stays hidden.
+    """A trusted server limits what one client can change and adds noise, so that participation stays hidden.
 
     clip: S, the longest change of a client (Euclidean norm over all parts together); a longer one is shortened to it.
-    noise_multiplier: z: the noise on the sum has standard deviation z S; 0 = none, and no privacy.
-    delta: at which epsilon is stated; left out = K^-1.1 for K clients.
+    noise_multiplier: z: the noise on the sum has standard deviation z S; 0 = no noise and no privacy.
+    delta: the delta at which epsilon is stated; left out = K^-1.1 for K clients.
     noise: the operating system's randomness, or "seed": repeatable, and protects nobody.
     """
 
@@ -66,7 +66,7 @@ def central_dp(
         return usual_delta(max(how.K, 2)) if delta is None else delta
 
     def released(how: Protection, round: int, clients: Sequence[int]) -> Event:
-        """Return the line of a sum of clipped changes, which one client moves by S."""
+        """Return the ledger's line for a sum of clipped changes, which one client moves by S."""
         z, at, q = noise_multiplier, stated(how), how.fraction
         return Event("central_dp", round, "gaussian", z, clip, "client", "add or remove", at, q, source=noise)
 
@@ -105,12 +105,12 @@ def central_dp(
 
 
 def usual_delta(clients: int) -> float:
-    """K^-1.1, below 1/K."""
+    """Return K^-1.1, which is below 1/K."""
     return float(clients**-1.1)
 
 
 def unsound_cohort(asked: Asked) -> str:
-    """Return why a cohort has no sound account: it is that of everybody, or of clients drawn one by one."""
+    """Return why a cohort has no sound account; "" if it is all clients, or clients drawn independently."""
     if asked.sampling == "poisson":
         return (
             "" if asked.fraction else "cohort.fraction = 0: under 'central_dp' nobody would ever take part; raise it."

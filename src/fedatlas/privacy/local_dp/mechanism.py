@@ -1,15 +1,15 @@
-"""Local differential privacy: each client clips and noises its own change, and trusts nobody.
+"""Local differential privacy: each client clips and noises its change, and trusts nobody.
 
 ===========  ==================================================  ==================================================
-S            bound of a client's whole change                    T      releases of one client, one a participation
+S            bound of a client's whole change                    T      releases of one client, one per participation
 ===========  ==================================================  ==================================================
 
     Gaussian   x = clip_2(Delta_k, S) + N(0, sigma^2 I),  sigma = 2 S sqrt(T) m(epsilon, delta)
     Laplace    x = clip_1(Delta_k, S) + Lap(b),           b     = 2 S T / epsilon                      (delta = 0)
 
 m(epsilon, delta) is the analytic Gaussian mechanism's sigma / Delta. Unit: a client, by replacing its data, which moves a clipped change
-by 2 S at most. epsilon is that of the whole run, of T releases, so the number of rounds is fixed before the first. The
-server sees who sends, so sampling clients hides nothing and is not counted.
+by 2 S at most. epsilon covers the whole run of T releases, so the number of rounds is fixed before the first one. The server sees who
+sends, so sampling clients hides nothing and is not counted.
 
 Source: Balle and Wang 2018 for m; Dwork and Roth 2014. P4.
 """
@@ -56,10 +56,10 @@ DONE = (
 def local_dp(
     *, epsilon: Positive, delta: Small = 1e-5, clip: Positive, kind: Kind = "gaussian", noise: Source = "os"
 ) -> Mechanism:
-    """Every client adds noise to what it sends: nobody has to be trusted, and much accuracy is paid for it.
+    """Every client adds noise to what it sends. Nobody has to be trusted, at a high cost in accuracy.
 
     epsilon: of the whole run, for a client that takes part in every round.
-    delta: of the whole run; Laplace's noise has none.
+    delta: of the whole run; Laplace noise has none.
     clip: S, the longest change that a client sends (Euclidean norm; Laplace: sum of sizes) over all parts together.
     kind: the noise: Gaussian, or Laplace.
     noise: the operating system's randomness, or "seed": repeatable, and protects nobody.
@@ -67,7 +67,7 @@ def local_dp(
     moved, stated = (
         2 * clip,
         delta if kind == "gaussian" else 0.0,
-    )  # one client's data against any other moves it by 2 S
+    )  # replacing one client's data moves it by at most 2 S
 
     def scale_of(how: Protection) -> float:
         return scale(kind, epsilon=epsilon, delta=delta, clip=clip, releases=max(how.rounds, 1))
@@ -109,7 +109,7 @@ def scale(kind: Kind, *, epsilon: float, delta: float, clip: float, releases: in
 
 
 def release(update: Update, kind: Kind, *, clip: float, scale: float, noise: Noise, key: Sequence[int | str]) -> Update:
-    """Return what a client sends, in the precision of its update; ``key`` names the draw: round, client, visit."""
+    """Return what a client sends, in the precision of its update. ``key`` names the draw: round, client, visit."""
     from fedatlas.privacy.clipping import clipped, in_precision
     from fedatlas.privacy.noise import gaussian, laplace, noised
 

@@ -1,1 +1,1 @@
-"""NbAFL, noising before aggregation: noise on each client's model, and on the mean where that has too little."""
+"""NbAFL, noising before aggregation: noise on each client's model, and on the mean if the mean has too little."""

@@ -1,4 +1,4 @@
-"""NbAFL: clients clip and noise their models, the server adds noise where the mean has too little. The formulas: `formulas`."""
+"""NbAFL: clients clip and noise their models, and the server adds noise if the mean has too little (see `formulas`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ACCOUNTS = {
 
 
 class NbAFL(NamedTuple):
-    """The keys of the table, and what follows from them."""
+    """The keys of the table, and the values derived from them."""
 
     epsilon: float
     delta: float
@@ -66,7 +66,7 @@ class NbAFL(NamedTuple):
     noise: Source
 
     def setting(self, how: Protection) -> Setting:
-        """Return what the paper's formulas are made of."""
+        """Return the quantities of the paper's formulas."""
         rows = how.smallest if self.sensitivity == "paper" else 1
         return Setting(self.epsilon, self.delta, self.clip, rows, how.K, max(how.rounds, 1))
 
@@ -78,7 +78,7 @@ class NbAFL(NamedTuple):
         return sigma_down(s, shares, {k: sizes[k] if s.rows > 1 else 1 for k in shares})
 
     def update(self, model: Update, how: Protection, doing: Doing) -> Update:
-        """Return what a client sends: its whole model within C, noised, in the model's precision."""
+        """Return what a client sends: its whole model clipped to C and noised, in the model's precision."""
         from fedatlas.privacy.clipping import clipped, in_precision
         from fedatlas.privacy.noise import noised
 
@@ -97,7 +97,7 @@ class NbAFL(NamedTuple):
         )
 
     def released(self, how: Protection, round: int, clients: Sequence[int]) -> Event | None:
-        """Return the line of a round's uploads, at the honest sensitivity 2 C. A broadcast is made of them and costs nothing more."""
+        """Return the ledger's line for a round's uploads, at the honest sensitivity 2 C. A broadcast made of them costs nothing more."""
         if not clients:
             return None
         moved, who = 2 * self.clip, tuple(clients)
@@ -107,7 +107,7 @@ class NbAFL(NamedTuple):
     def figures(
         self, how: Protection, rows: Sequence[Any], sizes: Mapping[int, int], events: Sequence[Event]
     ) -> dict[str, Any]:
-        """Return the paper's epsilon, and what holds with fewer of its assumptions; of the run's rounds the one that tells most."""
+        """Return the paper's epsilon and the values under fewer assumptions, for the round of the run that reveals most."""
         s, uploads = self.setting(how), Counter(k for event in events for k in event.clients)
         drawn = {tuple(zip(row["clients"], row["weights"], strict=True)) for row in rows if row["weights"]}
         noise, most = sigma_up(s), max(uploads.values(), default=0)
@@ -127,12 +127,12 @@ def nbafl(
     sensitivity: Literal["paper", "worst_case"] = "paper",
     noise: Source = "os",
 ) -> Mechanism:
-    """Noise on each client's model and on the mean, by the paper's formulas; the honest epsilon stands beside the paper's.
+    """Noise on each client's model and on the mean, by the paper's formulas. Reports the honest epsilon with the paper's.
 
     epsilon: the paper's, of the whole run.
     delta: the paper's, of the whole run.
     clip: C, the largest norm of a client's model (its parameters, not their change).
-    sensitivity: 2 C / n_min as in the paper, or 2 C, which SGD does not undercut.
+    sensitivity: 2 C / n_min as in the paper, or 2 C, a bound that holds for SGD too.
     noise: the operating system's randomness, or "seed": repeatable, and protects nobody.
     """
     own = NbAFL(epsilon, delta, clip, sensitivity, noise)
@@ -158,7 +158,7 @@ def nbafl(
 
 
 def no_plain_mean(algorithm: Algorithm) -> str:
-    """Whatever is not: send the model, train it from there, send it back whole, take the mean."""
+    """Object to any algorithm that does not send the model, train it, return it whole and take the mean."""
     from fedatlas.algorithm import Algorithm, Task, global_model, return_model, take_mean
 
     train, usual = algorithm.tasks.get("train"), Algorithm()

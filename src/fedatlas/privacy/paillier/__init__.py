@@ -1,1 +1,1 @@
-"""Encryption that can be added up: Paillier's cryptosystem (`cryptosystem`), and sums of encrypted updates."""
+"""Additively homomorphic encryption: Paillier's cryptosystem (`cryptosystem`), and sums of encrypted updates."""

@@ -1,6 +1,6 @@
 """Ciphertexts as bytes: a batch is the name of its key and a uint8 tensor (count, bytes of a ciphertext), numbers big-endian.
 
-The width is that of the key whatever the numbers: a batch's length tells nothing. `received` is the door for what comes from elsewhere.
+The width is that of the key for all numbers, so a batch's length reveals nothing. `received` checks batches that come from elsewhere.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Batch:
         return len(self.ciphertexts)
 
     def at(self, places: Any) -> Batch:
-        """Those at some places: a slice, or an array of them."""
+        """Return the ciphertexts at some places: a slice, or an array of places."""
         return Batch(self.key, self.ciphertexts[places])
 
     def plain(self) -> dict[str, Any]:
-        """For a message."""
+        """Return the form for a message."""
         return {"key": self.key, "ciphertexts": self.ciphertexts}
 
 
 def received(public: PublicKey, plain: Any, count: int | None = None) -> Batch:
-    """The batch of a message, every ciphertext a unit modulo n^2; ProtocolError otherwise, in a sentence that names what is wrong.
+    """Return the batch of a message, with every ciphertext a unit modulo n^2. ProtocolError, with the reason, if one is not.
 
-    A common factor with n is looked for in the product of all, which takes one greatest common divisor instead of ``count``.
+    A common factor with n is searched for in the product of all. This takes one greatest common divisor instead of ``count``.
     """
     key, x = (plain.get("key"), plain.get("ciphertexts")) if isinstance(plain, Mapping) else (None, None)
     if not isinstance(key, str) or not isinstance(x, torch.Tensor) or x.dtype != torch.uint8 or x.ndim != 2:
@@ -67,7 +67,7 @@ def received(public: PublicKey, plain: Any, count: int | None = None) -> Batch:
 
 
 def raw(public: PublicKey, batch: Batch) -> bytes:
-    """The bytes of a batch; ProtocolError where it belongs to another key."""
+    """Return the bytes of a batch. ProtocolError if it belongs to another key."""
     if batch.key != public.name:
         raise ProtocolError(f"ciphertexts of key {batch.key[:16]!r} arrived where key '{public.name}' is in use.")
     if batch.ciphertexts.shape[1] != public.width:
@@ -79,12 +79,12 @@ def raw(public: PublicKey, batch: Batch) -> bytes:
 
 
 def number(data: bytes, i: int, width: int) -> Any:
-    """Number ``i`` of those bytes."""
+    """Return number ``i`` of these bytes."""
     return gmp().mpz.from_bytes(data[i * width : (i + 1) * width], "big")
 
 
 def computed(public: PublicKey, count: int, workers: int, some: Callable[[range], Iterable[Any]]) -> Batch:
-    """The batch whose ciphertexts at some places are ``some(places)``."""
+    """Return the batch whose ciphertexts at some places are ``some(places)``."""
     width = public.width
 
     def work(first: int, end: int) -> bytes:

@@ -1,19 +1,19 @@
-"""Paillier's cryptosystem: whole vectors of numbers, encrypted, that can be added up by whoever cannot read them.
+"""Paillier's cryptosystem: whole vectors of numbers, encrypted, that can be added up without the key to read them.
 
     keys.py         making keys, and their plain forms for messages
     primes.py       safe primes from the operating system's randomness
-    encryption.py   encryption by combs for key holders and by the public key alone; decryption
-    sums.py         what can be done without the secret key: weighted sums, differences, multiples, packing of sums
-    fixed.py        real numbers as whole ones, many in a plaintext, so that no sum can overflow
-    batches.py      ciphertexts as bytes of fixed width, and what is refused of those that come from elsewhere
-    spread.py       the work of a batch over several processes
+        encryption.py   encryption by combs for key holders and by only the public key; decryption
+        sums.py         operations without the secret key: weighted sums, differences, multiples, packing of sums
+        fixed.py        real numbers as whole ones, many per plaintext, so that no sum can overflow
+        batches.py      ciphertexts as bytes of fixed width, and checks of those that come from elsewhere
+        spread.py       the work of a batch on several processes
 
-Nothing here knows of rounds, clients or configuration. gmpy2 (``pip install "fedatlas[he]"``) is imported when it is used. Every random
-draw is the operating system's, made where it is needed: no generator outlives a fork. Powers are not computed in constant time: whoever
-can time a key holder's machine to the microsecond is not kept out.
+Nothing here knows about rounds, clients or configuration. gmpy2 (``pip install "fedatlas[he]"``) is imported when it is used. Every
+random draw comes from the operating system where it is needed: no generator outlives a fork. Powers are not computed in constant time.
+Somebody who can time a key holder's machine to the microsecond is not kept out.
 
-Source: Paillier, EUROCRYPT 1999; P10, P11. Who holds the secret key reads every ciphertext: where clients share it, a client that
-colludes with whoever adds the ciphertexts up reads those of all others.
+Source: Paillier, EUROCRYPT 1999; P10, P11. The holder of the secret key reads every ciphertext. If clients share the key, a client
+that colludes with the party that adds the ciphertexts reads those of all others.
 """
 
 from fedatlas.privacy.paillier.batches import Batch, received

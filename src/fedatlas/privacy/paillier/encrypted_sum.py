@@ -1,7 +1,7 @@
-"""Paillier around an ask (P10, P11): clients encrypt what they send, the server adds ciphertexts up, one client in turn opens the sum.
+"""Paillier around an ask (P10, P11): clients encrypt updates, the server adds ciphertexts, and one client in turn opens the sum.
 
-All clients hold the secret key, the server the public one alone. Whole-number weights are the server's (Enc(a)^k, k in steps of
-2^-bits, by largest remainder), or the client multiplies before it encrypts. What is not chosen to be encrypted travels in the clear.
+All clients hold the secret key, the server only the public one. The server applies whole-number weights (Enc(a)^k, k in steps of
+2^-bits, by largest remainder), or the client multiplies before it encrypts. Parts not chosen for encryption travel in the clear.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from fedatlas.tree import Tree
 
 ENCRYPTED = "encrypted"  # name of the reducer
 OPEN = "paillier open"
-FEWEST = 2  # clients of a sum: one's alone is its update. Of two the one that opens it learns the other's, whose key it holds anyway
+FEWEST = 2  # clients of a sum: the sum of one is its update. Of two, the opener learns the other's, but it holds the key anyway
 CIPHER, CLEAR, FORM = "cipher", "clear", "form"
 
 
 @cache
 def _holder(*halves: bytes) -> paillier.Holder:
-    """The key made ready, once a process: workers that are forked later have it, too."""
+    """Return the key made ready, once per process. Workers that are forked later share it."""
     plain = {name: table([half], len(half)) for name, half in zip(("p", "q"), halves, strict=True)}
     return paillier.holder(paillier.private_key(plain, testing=True))
 
 
 def ready(plain: Mapping[str, Tensor]) -> paillier.Holder:
-    """The holder of a key in its plain form."""
+    """Return the holder of a key in its plain form."""
     return _holder(raw(plain["p"]), raw(plain["q"]))
 
 
@@ -88,12 +88,12 @@ def first_session(client: int, private: paillier.PrivateKey, record: Mapping[str
 
 
 def values_layout(how: Encryption, total: int) -> paillier.Layout:
-    """How values stand in plaintexts."""
+    """Return the layout of values in plaintexts."""
     return paillier.layout(how.key_bits, how.bits, total)
 
 
 def reals_layout(how: Encryption, clients: int) -> paillier.Layout:
-    """How words of reals stand in plaintexts."""
+    """Return the layout of words of reals in plaintexts."""
     return paillier.layout(how.key_bits, LIMB + 1, clients)
 
 
@@ -101,7 +101,7 @@ def reals_layout(how: Encryption, clients: int) -> paillier.Layout:
 
 
 def _open(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-    """Opens the sum of an ask, once: sums of codes by group, int64."""
+    """Open the sum of an ask, once: sums of codes by group, int64."""
     record = once.noted(session["record"], message["run"], message["round"], message["ask"])
     keys, out = ready(session["key"]), {}
     for group, asked in message["sums"].items():
@@ -116,7 +116,7 @@ QUESTIONS: Mapping[str, Question] = {OPEN: Question(_open, data="none", shows=("
 
 
 def chosen(how: Encryption, update: Update) -> tuple[Update, dict[str, Any]]:
-    """(what is encrypted, what travels in the clear): of every tree the named tensors, of batch norm's statistics all or nothing."""
+    """Return (encrypted parts, clear parts): of every tree the named tensors, of batch norm's statistics all or nothing."""
     if how.encrypt == "all":
         return update, {}
     names = {how.encrypt} if isinstance(how.encrypt, str) else {*how.encrypt}
@@ -135,7 +135,7 @@ def chosen(how: Encryption, update: Update) -> tuple[Update, dict[str, Any]]:
 def encrypted(
     how: Encryption, update: Update, _: Doing, word: Mapping[str, Any], session: Any
 ) -> tuple[Update, Any, Update]:
-    """Return the encrypted update, the session, the update as its decoded numbers are. ``update``: changes, noise included."""
+    """Return the encrypted update, the session, and the update as decoded. ``update`` holds changes, noise included."""
     me, keys = session["client"], ready(session["key"])
     secret, clear = chosen(how, update)
     codes, form, decoded = coded(secret, word, lambda leaf: _codes(how, leaf, me))
@@ -156,7 +156,7 @@ def _ordered(value: Any, like: Any) -> Any:
 
 
 def _codes(how: Encryption, leaf: Leaf, me: int) -> tuple[Any, Tensor]:
-    """Whole numbers of a leaf, and what they stand for."""
+    """Return the whole numbers of a leaf, and the values that they encode."""
     if leaf.real:
         words = reals(leaf.numbers * leaf.factor, me, leaf.name)
         return words.astype(np.int64), leaf.numbers
@@ -171,7 +171,7 @@ def _codes(how: Encryption, leaf: Leaf, me: int) -> tuple[Any, Tensor]:
 
 
 def whole_weights(how: Encryption, given: Mapping[int, float]) -> dict[int, int]:
-    """Weights in steps of 2^-bits by largest remainder: they add up to round(2^bits sum of the weights)."""
+    """Return weights in steps of 2^-bits by largest remainder. They add up to round(2^bits sum of the weights)."""
     quotas = np.array([*given.values()], dtype=np.float64) * 2.0**how.bits
     total = max(round(math.fsum(quotas)), int(np.floor(quotas + 1e-9).sum()))
     return dict(zip(given, map(int, largest_remainder(quotas, total)), strict=True))
@@ -180,8 +180,8 @@ def whole_weights(how: Encryption, given: Mapping[int, float]) -> dict[int, int]
 def around(
     how: Encryption, public: paillier.PublicKey, federation: str, ask: Ask, place: Place, workers: int = 1
 ) -> Asking:
-    """The replies to an ask whose sum alone is ever decrypted."""
-    asked, mean = tuple(sorted(ask.to)), ask.reduce == "mean"  # equal remainders go by the number of the client
+    """Run an ask of which only the sum is ever decrypted, and return the replies."""
+    asked, mean = tuple(sorted(ask.to)), ask.reduce == "mean"  # ties between remainders go by client number
     given = weights_of(ask, place, asked)
     server = mean and how.weights_by == "server"
     integers = {part: whole_weights(how, own) if server else dict.fromkeys(asked, 1) for part, own in given.items()}
@@ -219,7 +219,7 @@ def around(
     message = {"run": place.run, "round": place.round, "ask": ask.what, "sums": sums}
     opened: Mapping[str, Any] | None = None
     first = (place.round + place.number) % len(clients)
-    for k in (*clients[first:], *clients[:first]):  # in turn: who does not answer is passed over
+    for k in (*clients[first:], *clients[:first]):  # in turn: a client that does not answer is skipped
         heard = yield Ask((k,), OPEN, {k: message}, "each")
         if k in heard.each:
             opened = heard.each[k].get("opened")
@@ -241,7 +241,7 @@ class _Alike(NamedTuple):
     form: Mapping[str, Any]
     counts: Mapping[str, int]  # values by group
     batches: dict[int, Mapping[str, paillier.Batch]]  # by client
-    clear: dict[str, Any]  # the weighted sum of what is not encrypted
+    clear: dict[str, Any]  # the weighted sum of the parts that are not encrypted
 
 
 class _Taken:
@@ -252,11 +252,11 @@ class _Taken:
         self.kinds: dict[Any, _Alike] = {}
 
     def most(self) -> _Alike:
-        """The form that most clients agree on, of equal numbers the one that came first: whoever sends another one leaves itself out."""
+        """Return the form that most clients share; in a tie, the one that came first. Clients with another form are left out."""
         return max(self.kinds.values(), key=lambda kind: len(kind.batches), default=_Alike({}, {}, {}, {}))
 
     def reducer(self) -> Reducer:
-        """As the server half takes it."""
+        """Return the reducer for the server half."""
         return Reducer(ENCRYPTED, lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False)
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:

@@ -1,7 +1,7 @@
-"""Keys: n = p q of exactly the length asked for, p and q safe primes of equal length; g = n + 1.
+"""Keys: n = p q of exactly the requested length, p and q safe primes of equal length; g = n + 1.
 
-What prints a private key prints its length and the public name, nothing else. The name is 16 hexadecimal digits of SHA-256 of n: it says to
-which key a batch belongs. Keys travel as dicts of bytes (uint8 tensors), numbers big-endian.
+The text form of a private key shows only its length and the public name. The name is 16 hexadecimal digits of SHA-256 of n. It tells
+which key a batch belongs to. Keys travel as dicts of bytes (uint8 tensors), numbers big-endian.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.paillier.primes import gmp, safe, safe_prime
 
-LENGTHS = (2048, 3072)  # bits that protect; anything shorter is for tests
+LENGTHS = (2048, 3072)  # bits that protect; shorter keys are for tests
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Whoever has it encrypts and adds up."""
+    """A public key, which encrypts and adds up."""
 
     n: int
 
@@ -41,17 +41,17 @@ class PublicKey:
 
     @property
     def name(self) -> str:
-        """The name that tells keys apart."""
+        """The name that distinguishes keys."""
         return hashlib.sha256(_bytes(self.n)).hexdigest()[:16]
 
     def plain(self) -> dict[str, Tensor]:
-        """For a message."""
+        """Return the form for a message."""
         return {"n": _tensor(self.n)}
 
 
 @dataclass(frozen=True, repr=False)
 class PrivateKey:
-    """Whoever has it decrypts. No tuple, so that no encoder takes it for a list of numbers."""
+    """A private key, which decrypts. It is not a tuple, so that no encoder mistakes it for a list of numbers."""
 
     p: int
     q: int
@@ -65,14 +65,14 @@ class PrivateKey:
         return PublicKey(self.p * self.q)
 
     def plain(self) -> dict[str, Tensor]:
-        """For a sealed message between key holders, never for the party that adds up."""
+        """Return the form for a sealed message between key holders, never for the party that adds up."""
         return {"p": _tensor(self.p), "q": _tensor(self.q)}
 
 
 def generate(key_bits: int, *, testing: bool = False) -> PrivateKey:
     """Return a new key; 3,072 bits take about five seconds.
 
-    PrivacyError for a length that does not protect; ``testing`` permits other multiples of 16 from 128 bits on.
+    PrivacyError for a length that does not protect. ``testing`` permits other multiples of 16 from 128 bits on.
     """
     _allowed(key_bits, testing)
     half = key_bits // 2
@@ -83,7 +83,7 @@ def generate(key_bits: int, *, testing: bool = False) -> PrivateKey:
 
 
 def public_key(plain: Any, *, testing: bool = False) -> PublicKey:
-    """The key of a message; ProtocolError where it is none."""
+    """Return the public key in a message. ProtocolError if there is none."""
     n = _number(plain, "n")
     _allowed(n.bit_length(), testing)
     if n % 2 == 0 or gmp().is_prime(n):
@@ -92,7 +92,7 @@ def public_key(plain: Any, *, testing: bool = False) -> PublicKey:
 
 
 def private_key(plain: Any, *, testing: bool = False) -> PrivateKey:
-    """The key of a message; ProtocolError where its numbers are not two different safe primes of equal length."""
+    """Return the private key in a message. ProtocolError unless its numbers are two different safe primes of equal length."""
     p, q = _number(plain, "p"), _number(plain, "q")
     if p == q or p.bit_length() != q.bit_length() or not (safe(p) and safe(q)):
         raise ProtocolError(
@@ -116,7 +116,7 @@ def _tensor(number: int) -> Tensor:
 
 
 def _number(plain: Any, key: str) -> int:
-    """A number of a plain form; ProtocolError where there is none."""
+    """Return a number of a plain form. ProtocolError if there is none."""
     x = plain.get(key) if isinstance(plain, Mapping) else None
     if not isinstance(x, torch.Tensor) or x.dtype != torch.uint8 or x.ndim != 1 or x.numel() > max(LENGTHS) // 8:
         raise ProtocolError(f"a Paillier key arrived without a whole '{key}': send the key's plain form.")

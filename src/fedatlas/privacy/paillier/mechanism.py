@@ -1,4 +1,4 @@
-"""Additively homomorphic encryption (P10, P11): clients hold the key, one of them opens the sum. The protocol: `encrypted_sum`."""
+"""Additively homomorphic encryption (P10, P11): clients hold the key, one of them opens the sum. The protocol is in `encrypted_sum`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def paillier(
     encrypt: str | tuple[str, ...] = "all",
     weights_by: Literal["server", "client"] = "server",
 ) -> Mechanism:
-    """Clients encrypt what they send; the server adds ciphertexts up without reading any, and one client opens the sum.
+    """Clients encrypt what they send. The server adds ciphertexts without reading any, and one client opens the sum.
 
     key_bits: length of the key that all clients share.
     bits: a value is one of 2^bits steps across [-range, range).
@@ -78,7 +78,7 @@ def paillier(
 
 
 def check_choice(encrypt: str | tuple[str, ...]) -> None:
-    """ConfigError for a choice of layers that is none of those that ``encrypt`` can name."""
+    """Raise ConfigError for a choice of layers that ``encrypt`` does not support."""
     kind, colon, number = encrypt.partition(":") if isinstance(encrypt, str) else ("", "", "")
     if isinstance(encrypt, str):
         some = kind == "outermost" and colon and number.isdigit() and int(number)
@@ -91,7 +91,7 @@ def check_choice(encrypt: str | tuple[str, ...]) -> None:
 
 
 def chosen(encrypt: str | tuple[str, ...], parameters: Sequence[str]) -> Any:
-    """Return the names of the parameters that are encrypted, those of the layers nearest the output, or as given; "all" for all.
+    """Return the names of the parameters to encrypt: those of the layers nearest the output, or as given; "all" for all.
 
     ConfigError for a name that the network does not have.
     """

@@ -1,8 +1,8 @@
-"""Safe primes, and the one door to gmpy2.
+"""Safe primes, and the only import of gmpy2.
 
-A safe prime is a prime p = 2 p' + 1 whose p' is prime, too: the units modulo p then have no small subgroups, and nearly every non-square
-generates them. Candidates p' stand in windows that begin at a random place; a sieve strikes out those where a small prime divides p' or p,
-which leaves about one in two hundred for the slow tests. Each window is drawn afresh from the operating system's randomness.
+A safe prime is a prime p = 2 p' + 1 whose p' is also prime. The units modulo p then have no small subgroups, and nearly every non-square
+generates them. Candidates p' stand in windows that begin at a random place. A sieve strikes out those where a small prime divides p' or
+p, which leaves about one in two hundred for the slow tests. Each window is drawn afresh from the operating system's randomness.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from fedatlas import secret
 from fedatlas.errors import ConfigError
 
-WINDOW = 1 << 18  # odd candidates of a window
+WINDOW = 1 << 18  # odd candidates in a window
 SMALL = 1 << 19  # small primes below this strike out candidates
 
 
 def gmp() -> Any:
-    """The module gmpy2; ConfigError where it is not installed."""
+    """Return the module gmpy2. ConfigError if it is not installed."""
     try:
         import gmpy2
     except ImportError as error:
@@ -31,7 +31,7 @@ def gmp() -> Any:
 def safe_prime(bits: int) -> int:
     """Return a random safe prime of exactly ``bits`` bits (64 or more), both top bits set.
 
-    Both top bits: the product of two such primes has exactly twice as many bits.
+    Both top bits are set so that the product of two such primes has exactly twice as many bits.
     """
     g = gmp()
     small = _odd_primes(min(SMALL, 1 << bits // 8))
@@ -40,21 +40,21 @@ def safe_prime(bits: int) -> int:
         start = g.mpz(secret.integer_below(1 << (bits - 1)) | 3 << (bits - 3) | 1)
         for half in _survivors(start, small):
             p = 2 * half + 1
-            if half.bit_length() >= bits:  # the window ran over its end
+            if half.bit_length() >= bits:  # past the end of the window
                 break
-            # One cheap test of each before the thorough ones: nearly all candidates fail the first.
+            # One cheap test before the thorough ones: nearly all candidates fail it.
             if g.powmod(2, half - 1, half) == 1 and g.powmod(2, half, p) in (1, p - 1) and safe(int(p)):
                 return int(p)
 
 
 def safe(p: int) -> bool:
-    """Whether p and (p - 1) / 2 are prime (Baillie-PSW and a Miller-Rabin test beyond it)."""
+    """Whether p and (p - 1) / 2 are prime (Baillie-PSW and an additional Miller-Rabin test)."""
     g = gmp()
     return bool(p % 2 and g.is_prime(p >> 1) and g.is_prime(p))
 
 
 def _odd_primes(below: int) -> Any:
-    """The odd primes below a bound, (n,) int64, by Eratosthenes."""
+    """Return the odd primes below a bound, (n,) int64, by Eratosthenes' sieve."""
     sieve = np.ones(below, dtype=bool)
     sieve[:2] = False
     for r in range(2, int(below**0.5) + 1):
@@ -64,9 +64,9 @@ def _odd_primes(below: int) -> Any:
 
 
 def _survivors(start: Any, small: Any) -> Iterator[Any]:
-    """start, start + 2, ...: those of a window where no small prime divides p' or 2 p' + 1.
+    """Yield those of start, start + 2, ... in a window where no small prime divides p' or 2 p' + 1.
 
-    Of p' = start + 2 i a prime r divides p' at i = -start / 2 and 2 p' + 1 at i = ((r - 1) / 2 - start) / 2 (mod r).
+    For p' = start + 2 i a prime r divides p' at i = -start / 2 and 2 p' + 1 at i = ((r - 1) / 2 - start) / 2 (mod r).
     """
     rest = np.array([int(start % r) for r in small.tolist()])
     halved = (small + 1) // 2  # 1/2 mod r

@@ -1,7 +1,7 @@
-"""The work of a batch over several processes: powers in Python hold the interpreter's lock, so that threads would not help.
+"""The work of a batch on several processes. Powers in Python hold the interpreter's lock, so threads would not help.
 
-Processes are forked: keys and tables are simply there, and nothing secret passes a pipe that was not asked for. No generator is
-made before the fork that draws after it: every draw asks the operating system where it happens.
+Processes are forked and inherit keys and tables, so nothing secret passes through a pipe unless it was asked for. No generator made
+before the fork draws after it: every draw asks the operating system where it happens.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from multiprocessing.process import BaseProcess
 from fedatlas.errors import FedatlasError, ProtocolError
 
 Work = Callable[[int, int], bytes]
-"""``work(first, end)``: the bytes of these items, one after another."""
+"""``work(first, end)`` returns the bytes of these items, one after another."""
 
-FEW = 8  # items that are not worth a process
+FEW = 8  # too few items to be worth a process
 
 
 def spread(work: Work, count: int, workers: int = 1) -> bytes:
-    """The bytes of items 0 to ``count``, in order, by this process and ``workers`` - 1 forked ones, a stretch each.
+    """Return the bytes of items 0 to ``count``, in order, from this process and ``workers`` - 1 forked ones, one stretch each.
 
-    A process that is itself a daemon (a worker of a pool) can fork none: it does all the work alone.
+    A process that is itself a daemon (a worker of a pool) cannot fork. It does all the work itself.
     """
     can = "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
     parts = min(workers, count // FEW) if can else 1
@@ -48,7 +48,7 @@ def _fork(work: Work, first: int, end: int) -> tuple[BaseProcess, Connection]:
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
-        )  # Python 3.12 warns of threads; the children use none of them
+        )  # Python 3.12 warns about threads; the children use none of them
         process.start()
     theirs.close()
     return process, ours

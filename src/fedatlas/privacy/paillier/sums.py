@@ -1,6 +1,6 @@
 """Arithmetic on ciphertexts by the public key: Enc(a) Enc(b) = Enc(a + b), Enc(a)^k = Enc(k a), Enc(a)^-1 = Enc(-a), modulo n^2.
 
-What comes out is as secret as what went in, yet not re-randomised: who knows all that went in recognises it. Where that matters,
+The result is as secret as the input but is not re-randomised: somebody who knows the whole input recognises it. If that matters,
 add an encryption of zeros.
 """
 
@@ -14,13 +14,13 @@ from fedatlas.privacy.paillier.batches import Batch, computed, number, raw
 from fedatlas.privacy.paillier.keys import PublicKey
 from fedatlas.privacy.paillier.primes import gmp
 
-TOGETHER = 4  # bases whose products stand in one table: 11 products, for one multiplication a bit
+TOGETHER = 4  # bases whose products share one table: 11 products, for one multiplication per bit
 
 
 def weighted_sum(public: PublicKey, batches: Sequence[Batch], weights: Sequence[int], *, workers: int = 1) -> Batch:
-    """sum_k weights[k] batches[k], ciphertext by ciphertext, by Straus' simultaneous powers: all bases share the squarings.
+    """Return sum_k weights[k] batches[k] per ciphertext, by Straus' simultaneous powers: all bases share the squarings.
 
-    Weights are whole numbers of any sign. The caller sees to it that the sums stay below n (`fixed.Layout`).
+    Weights are whole numbers of any sign. The caller must ensure that the sums stay below n (`fixed.Layout`).
     """
     _alike(batches)
     if len(weights) != len(batches):
@@ -39,22 +39,22 @@ def weighted_sum(public: PublicKey, batches: Sequence[Batch], weights: Sequence[
 
 
 def add(public: PublicKey, a: Batch, b: Batch, *, workers: int = 1) -> Batch:
-    """a + b."""
+    """Return a + b."""
     return weighted_sum(public, [a, b], [1, 1], workers=workers)
 
 
 def subtract(public: PublicKey, a: Batch, b: Batch, *, workers: int = 1) -> Batch:
-    """a - b (modulo n: packed values must not become negative)."""
+    """Return a - b (modulo n: packed values must not become negative)."""
     return weighted_sum(public, [a, b], [1, -1], workers=workers)
 
 
 def times(public: PublicKey, a: Batch, k: int, *, workers: int = 1) -> Batch:
-    """k a."""
+    """Return k a."""
     return weighted_sum(public, [a], [k], workers=workers)
 
 
 def subsets(public: PublicKey, batch: Batch, members: Sequence[Sequence[int]], *, workers: int = 1) -> Batch:
-    """For each list of places in the batch the sum of what stands there (of an empty list: a bare 0, which hides nothing)."""
+    """Return, for each list of places in the batch, the sum of the entries there. An empty list gives a bare 0, which hides nothing."""
     data, width, square = raw(public, batch), public.width, gmp().mpz(public.n) ** 2
 
     def one(i: int) -> Any:
@@ -67,7 +67,7 @@ def subsets(public: PublicKey, batch: Batch, members: Sequence[Sequence[int]], *
 
 
 def running(public: PublicKey, batch: Batch, lengths: Sequence[int]) -> Batch:
-    """Of stretches of these lengths, one behind the other, the sums from each one's beginning up to every place."""
+    """Return running sums within consecutive stretches of these lengths: from the start of each stretch up to every place."""
     data, width, square = raw(public, batch), public.width, gmp().mpz(public.n) ** 2
     begin = {sum(lengths[:i]) for i in range(len(lengths))}
 
@@ -82,9 +82,9 @@ def running(public: PublicKey, batch: Batch, lengths: Sequence[int]) -> Batch:
 
 
 def gather(public: PublicKey, batch: Batch, slot: int, each: int, *, workers: int = 1) -> Batch:
-    """``each`` ciphertexts in one, of the following plaintexts one ``slot`` bits above the other (the last may hold fewer).
+    """Gather ``each`` ciphertexts into one, the following plaintexts one ``slot`` of bits above each other. The last may hold fewer.
 
-    sum_i m_i 2^(slot i) by Horner's rule. What is opened then costs one decryption for ``each`` sums; the m_i are below 2^slot.
+    Computes sum_i m_i 2^(slot i) by Horner's rule. Opening then costs one decryption for ``each`` sums. The m_i are below 2^slot.
     """
     if slot * each > public.bits - 2:
         raise PrivacyError(
@@ -109,9 +109,9 @@ def _alike(batches: Sequence[Batch]) -> None:
 
 
 def _plan(weights: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
-    """(by group of bases the sets whose products are needed, smaller ones first; by bit from the top the set to multiply by a group).
+    """Return (per group of bases, sets whose products are needed, smaller first; per bit from the top, the set to multiply by a group).
 
-    A set of bases is a bit mask. A product is made of the set without its lowest member, so that set is needed, too.
+    A set of bases is a bit mask. A product is made from the set without its lowest member, so that set is needed too.
     """
     length = max((k.bit_length() for k in weights), default=0)
     groups = [weights[at : at + TOGETHER] for at in range(0, len(weights), TOGETHER)]
@@ -130,7 +130,7 @@ def _plan(weights: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def _powers(bases: Sequence[Any], plan: tuple[list[list[int]], list[list[int]]], square: Any) -> Any:
-    """prod_k bases[k]^weights[k] modulo n^2."""
+    """Return prod_k bases[k]^weights[k] modulo n^2."""
     one = gmp().mpz(1)
     tables = []
     for at, needed in enumerate(plan[0]):

@@ -1,7 +1,7 @@
-"""The five phases as a client sees them (P14; Bonawitz et al., Practical Secure Aggregation, CCS 2017).
+"""The client's half of the five phases (P14; Bonawitz et al., Practical Secure Aggregation, CCS 2017).
 
-Each takes a message and the session and returns the reply and the next session. A session that is used twice would mask two inputs alike
-and so show their difference: whoever drives this keeps the newest session only, and repeats a reply that got lost as it was.
+Each phase takes a message and the session and returns the reply and the next session. A session used twice would mask two inputs the
+same way and so reveal their difference. The caller must keep only the newest session, and repeat a lost reply unchanged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SERVER = "the server"
 def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Source = secret.random_bytes,
               fewest: int = FEWEST, counting: Sequence[int] | None = None,
               most: float = 1.0) -> tuple[dict[str, Any], Session]:  # fmt: skip
-    """Phase "keys": two fresh pairs of keys, one to encrypt shares under and one to mask with, signed by the client's identity.
+    """Phase "keys": two fresh pairs of keys, one to encrypt shares and one to mask with, signed by the client's identity.
 
-    ``threshold`` is the party's own, no word of the server's: another one makes another tag, under which no signature holds; so is
-    ``fewest``, the clients below which it takes part in no sum; of those that have a weight in it only ``counting`` ones count, and
-    ``most``, the share of a sum's weights that may be its own. Raises ProtocolError where the cohort holds somebody who is not on the
-    party's list of identities, and where enough others could open a sum of fewer: this client's own shares and signature would not be
-    needed for it.
+    ``threshold``, ``fewest``, ``counting`` and ``most`` are the party's own settings, not the server's. Another threshold makes another
+    tag, under which no signature holds. The party joins no sum of fewer than ``fewest`` clients. Of those with a weight in it only
+    ``counting`` ones count, and its own share of the weights may be at most ``most``. ProtocolError if the cohort holds a client that is
+    not on the party's list of identities. ProtocolError also if enough others could open a sum of fewer without this client's shares and
+    signature.
     """
     k.installed()
     heard = messages.heard(message, SERVER)
@@ -71,11 +71,11 @@ def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Sour
 def share(
     message: Any, session: Session, party: Party, source: Source = secret.random_bytes
 ) -> tuple[dict[str, Any], Session]:
-    """Phase "shares": the private mask key and the seed of the self-mask, t of m, one envelope for each other client.
+    """Phase "shares": split the private mask key and the seed of the self-mask, t of m, one envelope for each other client.
 
-    ``digests`` let the server tell a share that was altered (a share has 257 random bits, its digest says nothing of it), and
-    ``commitment`` a seed that was not what its owner shared. Raises ProtocolError where an advertised key is not signed by its
-    client's identity for this place, comes twice, or too few advertised.
+    ``digests`` let the server detect an altered share (a share has 257 random bits, so its digest reveals nothing of it). ``commitment``
+    lets it detect a seed that its owner did not share. ProtocolError if an advertised key is not signed by its client's identity for this
+    place, if one comes twice, or if too few clients advertised.
     """
     session.after("keys", "shares")
     messages.only(message, ("keys", "signatures", "present"), SERVER)
@@ -109,10 +109,10 @@ def share(
 
 
 def receive(message: Any, session: Session) -> Session:
-    """Phase "masked", first half: opens the envelopes of the others and keeps their shares, and what the head says of all.
+    """Phase "masked", first half: open the envelopes of the others, keep their shares, and read the head.
 
-    Raises ProtocolError, which names the sender, where an envelope was not made for this client at this place: replayed, altered; and
-    where too few have a weight in a part of the sum.
+    ProtocolError, which names the sender, if an envelope was replayed, altered or otherwise not made for this client at this place.
+    ProtocolError also if too few clients have a weight in a part of the sum.
     """
     session.after("shares", "received")
     messages.only(message, ("shares", "present", "head"), SERVER)
@@ -147,9 +147,8 @@ def receive(message: Any, session: Session) -> Session:
 def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], Session]:
     """Phase "masked", second half: y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv), for each part by name.
 
-    ``words`` are rows of uint32 or uint64 (``fixed``); every part has streams of its own. The streams of pairs are bound to the head:
-    they cancel among clients that were told the same. Afterwards the session holds the shares of the others and nothing else that is
-    secret.
+    ``words`` are rows of uint32 or uint64 (``fixed``). Every part has separate streams. The streams of pairs are bound to the head, so they
+    cancel only among clients that were told the same. Afterwards the only secrets in the session are the shares of the others.
     """
     session.after("received", "masked")
     me, tag, cohort = session.position, session.tag, session.place.cohort
@@ -164,9 +163,9 @@ def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], 
 
 
 def agree(message: Any, session: Session, party: Party) -> tuple[dict[str, Any], Session]:
-    """Phase "agree": who is in the sum, among whom and under which head, signed, once a session.
+    """Phase "agree": sign the list of clients in the sum, the members and the head, once per session.
 
-    Raises ProtocolError where the survivors are not of those who shared, lack this client, or are too few.
+    ProtocolError if the survivors are not among those who shared, lack this client, or are too few.
     """
     session.after("masked", "agree")
     messages.only(message, ("survivors",), SERVER)
@@ -182,10 +181,10 @@ def agree(message: Any, session: Session, party: Party) -> tuple[dict[str, Any],
 def unmask(
     message: Any, session: Session, party: Party, record: once.Record
 ) -> tuple[dict[str, Any], Session, dict[str, list[Any]]]:
-    """Phase "unmask": of each survivor the share of its seed, of each dropped client the share of its mask key, never both.
+    """Phase "unmask": give the share of each survivor's seed and of each dropped client's mask key, never both.
 
-    Returns the party's record with this ask in it, too: it is written before the reply leaves. Raises ProtocolError where fewer
-    survivors than the threshold signed what this client signed, or where this ask was opened before.
+    Also returns the party's record with this ask in it, which is written before the reply leaves. ProtocolError if fewer survivors than the
+    threshold signed what this client signed, or if this ask was opened before.
     """
     session.after("agree", "unmask")
     messages.only(message, ("signatures", "signed"), SERVER)
@@ -203,7 +202,7 @@ def unmask(
 
 
 def digest(tag: bytes, owner: int, holder: int, kind: int, text: bytes) -> bytes:
-    """Return the digest that the server compares a share with: kind 0 is of the mask key, 1 of the seed."""
+    """Return the digest that the server compares a share with. Kind 0 is the mask key, 1 the seed."""
     return hashlib.sha256(b"share" + tag + bytes([owner, holder, kind]) + text).digest()
 
 
@@ -213,12 +212,12 @@ def commitment(tag: bytes, owner: int, seed: bytes) -> bytes:
 
 
 def pair_key(secret: bytes, tag: bytes, one: int, other: int, name: str) -> Secret:
-    """The key of the stream that two clients share for a part, the same at both."""
+    """Return the key of the stream that two clients share for a part, the same at both."""
     return k.derived(secret, tag, "pair", min(one, other), max(one, other), name)
 
 
 def self_key(seed: bytes, tag: bytes, owner: int, name: str) -> Secret:
-    """The key of a client's own stream for a part."""
+    """Return the key of a client's own stream for a part."""
     return k.derived(seed, tag, "self", owner, name)
 
 
@@ -230,7 +229,7 @@ def _enough(session: Session, who: Sequence[int], did: str) -> None:
 
 
 def _weighty(session: Session, pulls: Pulls, who: Sequence[int]) -> None:
-    """ProtocolError where some, but too few, have a weight in a part, or this client too much: the sum would show what one of them sent."""
+    """Raise ProtocolError if a part has too few weighted clients, or this client weighs too much: the sum would reveal one's update."""
     for there in heavy(pulls, who):
         if there and session.counted(there) < session.fewest:
             raise ProtocolError(
@@ -244,10 +243,10 @@ def _weighty(session: Session, pulls: Pulls, who: Sequence[int]) -> None:
 
 
 def _assured(session: Session, members: Sequence[int], counted: int) -> None:
-    """ProtocolError where enough others could open a sum, with this client's input in it, in which too few count for it.
+    """Raise ProtocolError if enough others could open a sum that holds this client's input but too few clients that count.
 
-    It takes t of them, so the sum holds t + 1 of the ``members`` at least; the others, who left, may all be of the ``counted`` ones.
-    What all clients want of a sum needs no such care.
+    Opening takes t of them, so the sum holds at least t + 1 of the ``members``. The others may have left, and all of those may be
+    ``counted`` ones. The limits that all clients share need no such care.
     """
     t, m, fewest = session.place.threshold, len(session.place.cohort), session.fewest
     if fewest <= FEWEST and session.counted(members) == len(members):
@@ -255,7 +254,7 @@ def _assured(session: Session, members: Sequence[int], counted: int) -> None:
     worst = counted - max(len(members) - t - 1, 0)
     if worst >= fewest:
         return
-    needed = t + fewest - worst  # others that have to be needed
+    needed = t + fewest - worst  # others that must be needed
     share = math.ceil(100 * (needed - 1) / m) / 100
     advice = (
         f"write privacy.secagg.threshold = {share:g} or more" if needed <= m and counted >= fewest else "ask more nodes"
@@ -267,7 +266,7 @@ def _assured(session: Session, members: Sequence[int], counted: int) -> None:
 
 
 def _advertised(message: Any, session: Session, party: Party) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
-    """(keys by position, positions of those who advertised), after every check of what the server hands on."""
+    """Return (keys by position, positions of those who advertised), after checking everything that the server hands on."""
     place, m = session.place, len(session.place.cohort)
     table = messages.field(message, "keys", torch.uint8, (m, 2 * KEY), SERVER)
     signatures = messages.field(message, "signatures", torch.uint8, (m, SIGNATURE), SERVER)

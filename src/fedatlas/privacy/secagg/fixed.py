@@ -1,7 +1,7 @@
 """Numbers as words of the ring of 2^32 or 2^64, and sums of such words as numbers (P14's input).
 
-A **value** x of [-range, range) is the whole number q = round(x / step), step = range 2^(1 - bits): one of 2^bits steps, negative ones
-modulo R. The sum of m of them is exact where R >= m 2^bits, and within m half steps of the sum of the x. With weights by rows a client
+A **value** x in [-range, range) is the whole number q = round(x / step), step = range 2^(1 - bits): one of 2^bits steps, negative ones
+modulo R. The sum of m of them is exact if R >= m 2^bits, and within m half steps of the sum of the x. With weights by rows a client
 gives (n q, n) for n <= n_cap, and R >= m n_cap 2^bits. **Whole numbers** are summed exactly modulo 2^64. **Reals** of any
 magnitude up to 2^120 (moments of a table's columns) are summed in steps of 2^-104, five words of 48 bits each, so that a sum of m
 is within m 2^-105: 2^-24 of itself from m 2^-81 upwards.
@@ -22,11 +22,11 @@ from fedatlas.privacy.steps import rounded, step_of
 
 LIMBS, LIMB = 5, 48  # words of a real, bits of each
 FRACTION, LARGEST = 104, 120  # a real in steps of 2^-FRACTION, below 2^LARGEST
-WIDEST = 52  # bits of a value that float64 still rounds right
+WIDEST = 52  # bits of a value that float64 still rounds correctly
 
 
 class Fixed(NamedTuple):
-    """How values travel: 2^bits steps across [-range, range) in a ring of 2^ring; cap = 0 without hidden weights."""
+    """The encoding of values: 2^bits steps across [-range, range) in a ring of 2^ring. cap = 0 without hidden weights."""
 
     bits: int
     range: float
@@ -39,12 +39,12 @@ class Fixed(NamedTuple):
 
 
 def needed(clients: int, bits: int, cap: int = 0) -> int:
-    """The smallest R in which no sum wraps: m 2^bits, times n_cap where weights are hidden."""
+    """Return the smallest R in which no sum wraps: m 2^bits, times n_cap if weights are hidden."""
     return clients * max(cap, 1) << bits
 
 
 def fixed(clients: int, bits: int = 24, range: float = 16.0, cap: int = 0) -> Fixed:
-    """The smaller ring that holds. Raises PrivacyError where neither does, ConfigError for figures that mean nothing."""
+    """Return the smaller ring that is large enough. PrivacyError if neither is, ConfigError for meaningless figures."""
     if not 1 < bits <= WIDEST or not 0 < range < math.inf or cap < 0:
         raise ConfigError(
             f"secagg takes 2 to {WIDEST} bits, a finite range above 0 and a cap of rows, not {bits}, {range}, {cap}."
@@ -60,22 +60,22 @@ def fixed(clients: int, bits: int = 24, range: float = 16.0, cap: int = 0) -> Fi
 
 
 def largest_cap(clients: int, bits: int, ring: int = 32) -> int:
-    """The largest n_cap with which hidden weights fit into the ring; below 1 there is none. A ring of 32 halves the bytes."""
+    """Return the largest n_cap with which hidden weights fit into the ring; below 1 none fits. A ring of 32 bits halves the bytes."""
     return (1 << ring) // (clients << bits)
 
 
 def values(x: Tensor, form: Fixed, client: int | str, part: str, coefficient: float = 1.0) -> Words:
-    """round(coefficient x / step) as words, by name ``part`` of ``client``.
+    """Return round(coefficient x / step) as words. ``part`` and ``client`` name the values in errors.
 
-    The coefficient was told before and is multiplied in before rounding. Raises PrivacyError, with a range that would do,
-    where a product is outside [-range, range), and where one is no number.
+    The coefficient was told before and is multiplied in before rounding. PrivacyError, with a sufficient range, if a product is outside
+    [-range, range) or not a number.
     """
     scaled = x.detach().flatten().double().numpy() * (coefficient / form.step)
     return rounded(scaled, form.bits, form.range, f"client {client}", part).astype(UNSIGNED[form.ring])
 
 
 def weighted(words: Words, rows: int, form: Fixed, client: int | str) -> Words:
-    """Return the n q of P14's pair (n q, n). Raises PrivacyError where ``rows`` are no number from 0 to the cap."""
+    """Return the n q of P14's pair (n q, n). PrivacyError unless ``rows`` is a number from 0 to the cap."""
     if not 0 <= rows <= form.cap:
         raise PrivacyError(f"client {client} does not have 0 to n_cap = {form.cap} rows: raise n_cap, or leave it out.")
     weighed: Words = words * words.dtype.type(rows)
@@ -83,12 +83,12 @@ def weighted(words: Words, rows: int, form: Fixed, client: int | str) -> Words:
 
 
 def total(words: Words, form: Fixed) -> Tensor:
-    """An opened sum of ``values`` as float64."""
+    """Return an opened sum of ``values`` as float64."""
     return torch.from_numpy(_signed(words) * form.step)
 
 
 def mean(words: Words, form: Fixed) -> tuple[Tensor, int]:
-    """(weighted mean, sum of the rows) of an opened sum of ``weighted``. Raises PrivacyError where there are no rows."""
+    """Return (weighted mean, sum of the rows) of an opened sum of ``weighted``. PrivacyError if there are no rows."""
     signed = _signed(words)
     rows = int(signed[-1])
     if rows < 1:
@@ -97,7 +97,7 @@ def mean(words: Words, form: Fixed) -> tuple[Tensor, int]:
 
 
 def reals(x: Tensor, client: int | str, part: str) -> Words:
-    """Reals as words of 64 bits, ``LIMBS`` each. Raises PrivacyError where one is no number or not below 2^120."""
+    """Return reals as words of 64 bits, ``LIMBS`` words each. PrivacyError if one is not a number below 2^120 in size."""
     out = []
     for value in x.double().flatten().tolist():
         if not abs(value) < 2.0**LARGEST:
@@ -111,7 +111,7 @@ def reals(x: Tensor, client: int | str, part: str) -> Words:
 
 
 def reals_total(words: Words) -> Tensor:
-    """An opened sum of ``reals`` as float64, one row."""
+    """Return an opened sum of ``reals`` as float64, one row."""
     modulus = 1 << LIMBS * LIMB
     out = []
     for limbs in words.reshape(-1, LIMBS).tolist():
@@ -121,5 +121,5 @@ def reals_total(words: Words) -> Tensor:
 
 
 def _signed(words: Words) -> np.ndarray[Any, Any]:
-    """Words read as the numbers next to 0."""
+    """Return words read as the signed numbers next to 0."""
     return words.view(f"i{words.dtype.itemsize}")

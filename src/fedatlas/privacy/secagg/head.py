@@ -1,12 +1,12 @@
-"""The head of a masked ask: what all of its clients are told alike, each with what every other is told (P14).
+"""The head of a masked ask: one table, the same for all clients, of what every client is told (P14).
 
-    told             1 or m rows of 32     digest of what a client is told to work on (`told_to`); one row where all are told the same
-    budgets          1 or m                its budget as a list, None where it is the experiment's
-    weights          part -> [group, x]    x: 1 or m coefficients, float64; 1.0 where they follow the rows, which stay hidden
+    told             1 or m rows of 32     digest of a client's instructions (`told_to`); one row if all are told the same
+    budgets          1 or m                its budget as a list, None if it is the experiment's
+    weights          part -> [group, x]    x: 1 or m coefficients, float64; 1.0 if they follow the rows, which stay hidden
     lr, mean, sums   one value for all
 
-A client finds its own line there and compares it with what it is asked. The head's digest enters the key of every pair mask, so masks
-cancel only among clients that were told the same, and what they sign before they help to open the sum.
+A client finds its own line there and compares it with its request. The head's digest enters the key of every pair mask, so masks
+cancel only among clients that were told the same. It also enters what clients sign before they help to open the sum.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from fedatlas.privacy.secagg.keys import KEY
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.tree import Tree
 
-TINY = 1e-2  # of the largest weight: one up to it hides nobody
+TINY = 1e-2  # of the largest weight: a weight up to this hides nobody
 T = TypeVar("T")
 Known = dict[int, tuple[Any, bytes]]
-"""id of an object -> (the object, which keeps the id its own, its digest)."""
+"""id of an object -> (the object, held so that the id stays its own; its digest)."""
 Pulls = tuple[tuple[float, ...], ...]
-"""Sizes of the weights, a row for each sum and a position each."""
+"""Sizes of the weights: one row per sum, one position per client."""
 
 
 class Head(NamedTuple):
-    """What all clients of a masked ask are told. A column has one entry where all are alike, else one a position."""
+    """The table of what all clients of a masked ask are told. A column has one entry if all are alike, else one per position."""
 
     told: tuple[bytes, ...]
     budgets: tuple[Any, ...]
@@ -44,23 +44,23 @@ class Head(NamedTuple):
     sums: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the codec carries it."""
+        """Return the form that the codec carries."""
         weights = {part: [group, torch.tensor(x, dtype=torch.float64)] for part, (group, x) in self.weights.items()}
         head = {"told": table(self.told, len(self.told), KEY), "budgets": list(self.budgets), "weights": weights}
         return {**head, "lr": self.lr, "mean": self.mean, "sums": list(self.sums)}
 
     def digest(self) -> bytes:
-        """Return the 32 bytes that stand for it in keys and signatures."""
+        """Return the 32 bytes that represent the head in keys and signatures."""
         return digest_of(self.plain())
 
     def line(self, position: int) -> dict[str, Any]:
-        """Return what it says of one client, and of all."""
+        """Return the entries for one client, and for all."""
         weights = {part: [group, at(x, position), at(x, position)] for part, (group, x) in self.weights.items()}
         own = {"told": at(self.told, position), "budget": at(self.budgets, position), "weights": weights}
         return {**own, "lr": self.lr, "mean": self.mean, "sums": list(self.sums)}
 
     def pulls(self, clients: int) -> Pulls:
-        """Return how much each position weighs: by part, of all and of those with work to do."""
+        """Return the weight of each position: by part, of all clients and of those with work to do."""
         budgets = [at(self.budgets, v) or () for v in range(clients)]
         busy = [all(x is None or x > 0 for x in budget[:3]) for budget in budgets]
         sizes = [[abs(at(column, v)) for v in range(clients)] for _, column in self.weights.values()]
@@ -69,7 +69,7 @@ class Head(NamedTuple):
 
 
 def heavy(pulls: Pulls, who: Iterable[int]) -> Iterator[set[int]]:
-    """Yield for each sum those of ``who`` that add something to it beside the others: weights of who is not in it hide nobody."""
+    """Yield, for each sum, those of ``who`` that add something noticeable to it. Weights of clients outside the sum hide nobody."""
     there = tuple(who)
     for row in pulls:
         least = TINY * max((row[v] for v in there), default=0.0)
@@ -82,12 +82,12 @@ def at(column: Sequence[Any], position: int) -> Any:
 
 
 def column(values: Sequence[T]) -> tuple[T, ...]:
-    """Return one entry where all are alike."""
+    """Return one entry if all are alike, else all entries."""
     return tuple(values[:1] if all(x == values[0] for x in values) else values)
 
 
 def head_of(value: Any, clients: int) -> Head:
-    """Return the head in a message. ProtocolError where it is none of so many clients."""
+    """Return the head in a message. ProtocolError if it is not a head for this number of clients."""
     try:
         weights = {
             str(part): (str(group), tuple(float(w) for w in x.double().tolist()))
@@ -99,7 +99,7 @@ def head_of(value: Any, clients: int) -> Head:
         columns = [told, budgets, *(x for _, x in weights.values())]
         good = bool(weights) and all(len(x) in {1, clients} for x in columns) and {len(row) for row in told} == {KEY}
         good = good and all(map(math.isfinite, (found.lr, *(w for _, x in weights.values() for w in x))))
-        good = good and digest_of(found.plain()) == digest_of(value)  # each field of its own type, and no other
+        good = good and digest_of(found.plain()) == digest_of(value)  # no other fields or types
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         good = False
     if not good:
@@ -108,13 +108,13 @@ def head_of(value: Any, clients: int) -> Head:
 
 
 def told_to(message: Any, anchor: Any, visits: int, architecture: str, clients: int, rows: int) -> dict[str, Any]:
-    """Return what a client is told to work on, as one value. ``clients``, ``rows``: of the whole federation."""
+    """Return what a client is told to work on, as one value. ``clients`` and ``rows`` count the whole federation's."""
     known = {"visits": visits, "architecture": architecture, "clients": clients, "rows": rows}
     return {"message": message, "anchor": anchor, **known}
 
 
 def digest_of(value: Any, known: Known | None = None) -> bytes:
-    """Return SHA-256 of a value of the codec, the same on both sides of a link; ``known`` keeps digests of large objects."""
+    """Return SHA-256 of a value of the codec, the same on both sides of a link. ``known`` keeps digests of large objects."""
     known = {} if known is None else known
     if isinstance(value, Tensor | Mapping) and id(value) in known:
         return known[id(value)][1]

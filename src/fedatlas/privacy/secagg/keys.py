@@ -1,8 +1,8 @@
-"""Keys of one session of secure aggregation: what they are bound to, how they are agreed on, signed and derived (P14).
+"""Keys of one session of secure aggregation: their binding, agreement, signatures and derivation (P14).
 
-Curve25519 for both pairs of keys (X25519, RFC 7748) and for identities (Ed25519, RFC 8032), HKDF with SHA-256 (RFC 5869) from a shared
-secret to a key of 256 bits, AES-256-GCM for what one client sends another through the server. Everything derived carries the tag
-of its place, so that nothing of one run, round, attempt or cohort means anything in another.
+Curve25519 serves both pairs of keys (X25519, RFC 7748) and identities (Ed25519, RFC 8032). HKDF with SHA-256 (RFC 5869) turns a shared
+secret into a key of 256 bits. AES-256-GCM protects messages between clients through the server. Everything derived carries the tag
+of its place, so nothing of one run, round, attempt or cohort is valid in another.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fedatlas.secret import Secret
 
 KEY = 32  # bytes of a private key, a public key, a seed, a tag
 SIGNATURE = 64
-SEEN = 1 << 14  # signatures whose check is remembered: a simulation's parties are shown the same ones
+SEEN = 1 << 14  # signatures whose check is remembered: a simulation's parties see the same ones
 NONCE, SEAL = 12, 16  # bytes that AES-GCM puts before and after what it encrypts
-FEWEST, MOST = 3, 100  # clients of a sum: fewer show each other's, more want a sparse graph instead of this full one
+FEWEST, MOST = 3, 100  # clients of a sum: fewer would reveal each other's, more would need a sparse graph
 
 Source = Callable[[int], bytes]
 
 
 class Place(NamedTuple):
-    """The place of a session: the ask that is summed, the clients that were asked (ids upwards), how many it needs."""
+    """The place of a session: the ask to sum, the clients asked (ids ascending), and the threshold."""
 
     federation: str
     run: str
@@ -40,12 +40,12 @@ class Place(NamedTuple):
 
     @property
     def least(self) -> int:
-        """Clients without which a phase is given up."""
+        """Fewest clients with which a phase continues."""
         return max(self.threshold, FEWEST)
 
 
 class Party(NamedTuple):
-    """The secrets of a client, given when it is built: who it is, its identity's private key, all identities' public keys."""
+    """The secrets of a client, given when it is built: its number, its identity's private key, all identities' public keys."""
 
     client: int
     federation: str
@@ -54,7 +54,7 @@ class Party(NamedTuple):
 
 
 def installed() -> None:
-    """Raises ConfigError where the package that all of this stands on is missing."""
+    """Raise ConfigError if the package ``cryptography`` is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
@@ -62,7 +62,7 @@ def installed() -> None:
 
 
 def threshold_of(asked: int, share: float = 2 / 3) -> int:
-    """t = floor(share * asked) + 1, at most all of them. Raises ConfigError unless 0.5 < ``share`` <= 1."""
+    """Return t = floor(share * asked) + 1, at most ``asked``. ConfigError unless 0.5 < ``share`` <= 1."""
     if not 0.5 < share <= 1:
         raise ConfigError(f"secagg's threshold is a share of those asked, above 0.5 and at most 1, not {share}.")
     exact = Fraction(share).limit_denominator(
@@ -72,18 +72,18 @@ def threshold_of(asked: int, share: float = 2 / 3) -> int:
 
 
 def tolerated(asked: int, threshold: int) -> int:
-    """How many clients may help a server that breaks the rules and yet learn nothing but the sum of the others.
+    """Return how many clients may help a dishonest server that still learns only the sum of the others.
 
-    To open two sums it needs two statements (who shared, who is in the sum, what all were told) with t signatures each, since a
-    client gives shares under t signatures over its own statement alone. An honest client signs one statement, one that helps both:
-    2 t <= (asked - c) + 2 c. Out of reach while c < 2 t - asked. Two honest clients must remain for their sum to hide either.
+    To open two sums it needs two statements (who shared, who is in the sum, what all were told) with t signatures each, because a client
+    gives shares only under t signatures over its own statement. An honest client signs one statement, a colluding one both:
+    2 t <= (asked - c) + 2 c. This is out of reach while c < 2 t - asked. Two honest clients must remain for their sum to hide either.
     """
     return max(min(2 * threshold - asked - 1, asked - 2), 0)
 
 
 def place_of(federation: str, run: str, round: int, attempt: int, ask: int | str, cohort: tuple[int, ...],
              threshold: float = 2 / 3) -> Place:  # fmt: skip
-    """The place of a session. Raises ProtocolError unless the cohort is 3 to 100 distinct ids upwards."""
+    """Return the place of a session. ProtocolError unless the cohort is 3 to 100 distinct ids in ascending order."""
     if list(cohort) != sorted(set(cohort)):
         raise ProtocolError("the cohort of a secure sum is a list of distinct clients upwards.")
     if not FEWEST <= len(cohort) <= MOST:
@@ -92,29 +92,29 @@ def place_of(federation: str, run: str, round: int, attempt: int, ask: int | str
 
 
 def tag_of(place: Place) -> bytes:
-    """32 bytes that stand for a place: SHA-256 of all its fields, each with its bounds and its type."""
+    """Return 32 bytes that represent a place: SHA-256 of all its fields, each with its bounds and its type."""
     return hashlib.sha256(
         b"fedatlas secagg 1" + json.dumps([*place[:5], list(place.cohort), place.threshold]).encode()
     ).digest()
 
 
 def bound(tag: bytes, head: bytes) -> bytes:
-    """A place's tag together with the digest of what all clients were told there: what the keys of pair masks are made with."""
+    """Bind a place's tag to the digest of what all clients were told there. Keys of pair masks are derived with it."""
     return hashlib.sha256(b"head" + tag + head).digest()
 
 
 def statement(tag: bytes, members: Sequence[int], survivors: Sequence[int], head: bytes) -> bytes:
-    """What clients sign before they help to open a sum: its place, who shared, who is in it, what all were told."""
+    """Return what clients sign before they help to open a sum: its place, who shared, who is in it, what all were told."""
     return b"agree" + tag + head + json.dumps([[*members], [*survivors]]).encode()
 
 
 def drawn(source: Source = secret.random_bytes) -> Secret:
-    """A new private key or seed."""
+    """Draw a new private key or seed."""
     return Secret(source(KEY))
 
 
 def identity(source: Source = secret.random_bytes) -> tuple[Secret, bytes]:
-    """A new identity: the private key, for its party alone, and the public key, for the list that all parties hold."""
+    """Return a new identity: the private key, only for its party, and the public key, for the list that all parties hold."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private = drawn(source)
@@ -122,19 +122,19 @@ def identity(source: Source = secret.random_bytes) -> tuple[Secret, bytes]:
 
 
 def signed(party: Party, tag: bytes, keys: bytes) -> bytes:
-    """A client's signature over its place, itself and both of its public keys."""
+    """Return a client's signature over its place, itself and both of its public keys."""
     return sign(party, _advertised(tag, party.client, keys))
 
 
 def sign(party: Party, text: bytes) -> bytes:
-    """A signature by a client's identity."""
+    """Return a signature by a client's identity."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(party.private).sign(text)
 
 
 def verify(public: Mapping[int, bytes], tag: bytes, client: int, keys: bytes, signature: bytes) -> None:
-    """Raises ProtocolError unless ``client`` is on the list and signed these keys for this place."""
+    """Raise ProtocolError unless ``client`` is on the list and signed these keys for this place."""
     if client not in public:
         raise ProtocolError(f"client {client} is not on the list of identities: add its public key, or leave it out.")
     if not signed_by(public[client], _advertised(tag, client, keys), signature):
@@ -145,7 +145,7 @@ def verify(public: Mapping[int, bytes], tag: bytes, client: int, keys: bytes, si
 
 @lru_cache(SEEN)
 def signed_by(public: bytes, text: bytes, signature: bytes) -> bool:
-    """Whether a text was signed with the private key to a public one."""
+    """Whether a text was signed with the private key of a public one."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -157,16 +157,16 @@ def signed_by(public: bytes, text: bytes, signature: bytes) -> bool:
 
 
 def public_of(private: bytes) -> bytes:
-    """The public key to a private one."""
+    """Return the public key of a private one."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agreed(private: bytes, others: Mapping[int, bytes], cohort: Sequence[int]) -> dict[int, Secret]:
-    """The secrets that a client shares with others, by position: X25519 of its private key and the public key of each.
+    """Return the secrets that a client shares with others, by position: X25519 of its private key and the public key of each.
 
-    Raises ProtocolError where a public key is of small order: the secret would be zero whatever the private one is.
+    ProtocolError if a public key is of small order, since the secret would then be zero for every private key.
     """
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
@@ -180,7 +180,7 @@ def agreed(private: bytes, others: Mapping[int, bytes], cohort: Sequence[int]) -
 
 
 def derived(secret: bytes, tag: bytes, *purpose: int | str) -> Secret:
-    """A key of 256 bits for one purpose at one place, by HKDF."""
+    """Return a key of 256 bits for one purpose at one place, by HKDF."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -189,7 +189,7 @@ def derived(secret: bytes, tag: bytes, *purpose: int | str) -> Secret:
 
 
 def sealed(key: bytes, text: bytes, about: bytes, source: Source) -> bytes:
-    """``text`` encrypted and authenticated together with ``about``: nonce, ciphertext, seal."""
+    """Return ``text`` encrypted and authenticated together with ``about``: nonce, ciphertext, seal."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = source(NONCE)
@@ -197,7 +197,7 @@ def sealed(key: bytes, text: bytes, about: bytes, source: Source) -> bytes:
 
 
 def opened(key: bytes, text: bytes, about: bytes) -> Secret | None:
-    """Return the text that ``sealed`` hid; None where it was not made with this key and ``about``."""
+    """Return the text that ``sealed`` hid; None if it was not made with this key and ``about``."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

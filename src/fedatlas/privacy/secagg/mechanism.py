@@ -1,4 +1,4 @@
-"""Secure aggregation (P14): the server learns the sum of the clients' updates and no client's own. The protocol: `secure_sum`."""
+"""Secure aggregation (P14): the server learns the sum of the clients' updates and no single update. The protocol is in `secure_sum`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedatlas.registry import Positive, Whole
 from fedatlas.wording import bytes_text, count
 
 Share = Annotated[float, Field(gt=0.5, le=1)]
-FEWEST_BITS = 12  # below them a value is too coarse to advise them
+FEWEST_BITS = 12  # with fewer a value is too coarse for a recommendation
 
 LEARNS = Learns(
     "the sum of a round's updates and that of their rows, and who stayed to its end; no client's own update",
@@ -30,12 +30,12 @@ DONE = (
 
 
 def secagg(*, threshold: Share = 2 / 3, bits: Bits = 24, range: Positive = 16.0, n_cap: Whole = 1 << 20) -> Mechanism:
-    """The server learns the sum of the clients' updates and no client's own; clients may leave in the middle.
+    """The server learns the sum of the clients' updates and no single update. Clients may leave in the middle.
 
     threshold: share of the clients asked that have to stay until the sum is opened, above 0.5.
     bits: a value is one of 2^bits steps across [-range, range).
     range: the largest size of a value that can be sent; a larger one is refused, never clipped.
-    n_cap: the most rows of a client, where clients weigh by their rows: a lower cap may halve the bytes.
+    n_cap: the most rows of a client, if clients weigh by their rows: a lower cap may halve the bytes.
     """
 
     def work() -> Work:
@@ -66,9 +66,9 @@ def secagg(*, threshold: Share = 2 / 3, bits: Bits = 24, range: Positive = 16.0,
 
 
 def withstood(rows: Sequence[Mapping[str, Any]], threshold: float) -> dict[str, int] | None:
-    """Of the round that asked the fewest clients: how many, how many had to stay, how many could have helped a dishonest server.
+    """Return, for the round that asked the fewest clients, how many were asked, were needed, and could have helped a dishonest server.
 
-    None where nobody was asked.
+    None if no client was asked.
     """
     chains = [[who for who in row["clients"] if isinstance(who, list)] for row in rows]
     asked = [len(units) or len(row["selected"]) for row, units in zip(rows, chains, strict=True)]
@@ -80,7 +80,7 @@ def withstood(rows: Sequence[Mapping[str, Any]], threshold: float) -> dict[str, 
 
 
 def smaller_words(bits: int, trial: Trial) -> dict[str, Any]:
-    """The n_cap with which words of 32 bits hold, at these bits, or at the most bits at which the largest client still fits."""
+    """Return the n_cap with which words of 32 bits suffice, at these bits or at the most bits at which the largest client still fits."""
     from fedatlas.privacy.secagg.fixed import largest_cap
 
     fitting = bits
@@ -93,7 +93,7 @@ def smaller_words(bits: int, trial: Trial) -> dict[str, Any]:
 
 
 def cap_sentences(preview: Mapping[str, Any]) -> list[str]:
-    """Say what a lower n_cap would save."""
+    """Return sentences about the savings of a lower n_cap."""
     if "n_cap" not in preview:
         return []
     found = preview["n_cap"]

@@ -1,6 +1,6 @@
-"""The messages of the five phases as plain values: what stands in them, how wide it is, how they are read.
+"""The messages of the five phases as plain values: their fields, widths and reading.
 
-Their widths follow from the cohort and the layout alone: who is absent has a row of zeros, so that bytes tell nothing. m clients:
+Only the cohort and the layout determine their widths. An absent client has a row of zeros, so that bytes reveal nothing. m clients:
 
     phase    to a client                                               from a client
     keys     run, round, attempt, ask, cohort                          keys (64), signature (64)
@@ -9,8 +9,8 @@ Their widths follow from the cohort and the layout alone: who is absent has a ro
     agree    survivors (m)                                             signature (64)
     unmask   signatures (m, 64), signed (m)                            shares (m, 33)
 
-Keys are the public channel key and the public mask key, one behind the other. A row of 94 bytes is the nonce, the encrypted share of the
-private mask key and of the seed, and the seal.
+Keys are the public channel key followed by the public mask key. A row of 94 bytes is the nonce, the encrypted share of the private
+mask key and of the seed, and the seal.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Words = np.ndarray[Any, Any]
 
 
 def told(place: Place) -> dict[str, Any]:
-    """The message that begins a session; federation and threshold are the party's own."""
+    """Return the message that begins a session. Federation and threshold are the party's own and are not in it."""
     plain = {"run": place.run, "round": place.round, "attempt": place.attempt, "ask": place.ask}
     return {**plain, "cohort": torch.tensor(place.cohort)}
 
 
 def heard(message: Any, who: str) -> tuple[str, int, int, int | str, tuple[int, ...]]:
-    """(run, round, attempt, ask, cohort) of ``told``. Raises ProtocolError where one is missing or of another kind."""
+    """Return (run, round, attempt, ask, cohort) of ``told``. ProtocolError if one is missing or of the wrong type."""
     kinds: dict[str, set[type]] = {
         "run": {str},
         "round": {int},
@@ -59,13 +59,13 @@ def heard(message: Any, who: str) -> tuple[str, int, int, int | str, tuple[int, 
 
 
 def only(message: Any, names: Collection[str], who: str) -> None:
-    """ProtocolError where a message has another entry than these."""
+    """Raise ProtocolError if a message has any other entry."""
     if not isinstance(message, Mapping) or not message.keys() <= {*names}:
         raise ProtocolError(f"the message of {who} holds something else than {', '.join(names)}: refused.")
 
 
 def field(message: Any, name: str, kind: torch.dtype, shape: tuple[int, ...], who: str) -> Tensor:
-    """The tensor ``name`` of a message. Raises ProtocolError, which names ``who`` sent it, where it is not of this kind and shape."""
+    """Return the tensor ``name`` of a message. ProtocolError, which names the sender ``who``, if its type or shape is wrong."""
     found = message.get(name) if isinstance(message, Mapping) else None
     if not isinstance(found, Tensor) or found.dtype != kind or tuple(found.shape) != shape:
         what = f"{str(kind).removeprefix('torch.')} of shape {list(shape)}"
@@ -76,7 +76,7 @@ def field(message: Any, name: str, kind: torch.dtype, shape: tuple[int, ...], wh
 
 
 def layout_of(parts: Any, who: str) -> dict[str, tuple[int, int]]:
-    """The layout of a masked input. Raises ProtocolError where it is none."""
+    """Return the layout of a masked input. ProtocolError if it is not one."""
     rings = {kind: ring for ring, kind in WORDS.items()}
     if not isinstance(parts, Mapping) or not all(
         isinstance(x, Tensor) and x.dtype in rings and x.dim() == 1 for x in parts.values()
@@ -86,12 +86,12 @@ def layout_of(parts: Any, who: str) -> dict[str, tuple[int, int]]:
 
 
 def raw(found: Tensor) -> bytes:
-    """The bytes of a tensor of u8."""
+    """Return the bytes of a tensor of u8."""
     return found.numpy().tobytes()
 
 
 def table(rows: Iterable[bytes], *shape: int) -> Tensor:
-    """A tensor of u8 from rows of bytes, one behind the other."""
+    """Return a tensor of u8 from consecutive rows of bytes."""
     found = np.frombuffer(b"".join(rows), np.uint8)
     return torch.from_numpy(found.copy()).reshape(shape)
 
@@ -104,10 +104,10 @@ def flags(positions: Iterable[int], clients: int) -> Tensor:
 
 
 def positions(message: Any, name: str, clients: int, who: str) -> tuple[int, ...]:
-    """The positions in the cohort that ``flags`` stand for."""
+    """Return the positions in the cohort that ``flags`` marks."""
     return tuple(np.flatnonzero(field(message, name, torch.bool, (clients,), who).numpy()).tolist())
 
 
 def sent(words: Words) -> Tensor:
-    """Words of the ring as the codec carries them: the same bits, read as signed."""
+    """Return words of the ring in the codec's form: the same bits, read as signed."""
     return torch.from_numpy(words.view(f"i{words.dtype.itemsize}"))

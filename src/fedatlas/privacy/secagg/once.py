@@ -1,8 +1,9 @@
-"""No second opening of one update: a party's record of the sums that it helped to open, and of the sessions that it began.
+"""A party's record of the sums that it helped to open and of the sessions that it began. No update is opened twice.
 
-Two openings of one ask would be two sums that differ by the clients between them, so a party helps once for (run, round, ask),
-whatever the attempt. The record is a plain value, ``{run: [[round, ask], ...]}``; it lies with the party's persistent memory and is
-written there *before* the shares leave. Sessions that fail tell a bit each: a party begins ``TRIES`` for an ask, noted alike, once each.
+Two openings of one ask would be two sums that differ by the clients between them. So a party helps only once for (run, round, ask),
+regardless of the attempt. The record is a plain value, ``{run: [[round, ask], ...]}``. It is kept in the party's persistent memory and
+written there *before* the shares leave. Each failed session reveals a bit. A party therefore begins at most ``TRIES`` for an ask, and
+notes each in the same form.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def given(record: Record, run: str, round: int, ask: int | str) -> bool:
 
 
 def noted(record: Record, run: str, round: int, ask: int | str) -> dict[str, list[Any]]:
-    """The record with this ask in it. Raises ProtocolError where it stands there already."""
+    """Return the record with this ask added. ProtocolError if it is already there."""
     if given(record, run, round, ask):
         raise ProtocolError(
             f"the sum of round {round}, ask {ask} was opened once and is not opened again: read it from the journal of the run."
@@ -31,7 +32,7 @@ def noted(record: Record, run: str, round: int, ask: int | str) -> dict[str, lis
 
 
 def begun(tries: Record, run: str, round: int, ask: int | str) -> dict[str, list[Any]]:
-    """The sessions begun so far and this one. Raises ProtocolError where as many were begun for this ask as may be."""
+    """Return the sessions begun so far, including this one. ProtocolError if the limit for this ask was reached."""
     if [list(entry) for entry in tries.get(run, ())].count([round, ask]) >= TRIES:
         raise ProtocolError(
             f"{TRIES} masked sessions were begun for '{ask}' in round {round}, and no more are: refused."

@@ -1,9 +1,9 @@
-"""Secure aggregation around an ask (P14): five phases as questions, the work among them, one sum that the server opens.
+"""Secure aggregation around an ask (P14): five phases as questions, the work among them, and one sum that the server opens.
 
     keys ── shares ── the work, masked ── agree ── unmask          each phase is an ask; a client may leave in any
 
-Weights by rows stay hidden: a client sends (n q, n) and the server divides. Every other coefficient is told before it seals, and
-multiplied in before rounding.
+Weights by rows stay hidden: a client sends (n q, n) and the server divides. Every other coefficient is told before the client seals,
+and multiplied in before rounding.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PHASES = {
     SHARES: "keys",
     AGREE: "agree",
     UNMASK: "unmask",
-}  # question -> the phase of cost that it belongs to
+}  # question -> its phase of cost
 MASKED = "masked"  # name of the reducer
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
 NOTHING_MORE = Insists()
@@ -105,7 +105,7 @@ def parties(how: SecureSum, clients: int, federation: str, testing: bool) -> Key
 def first_session(
     party: Party, threshold: float, record: Mapping[str, Any], insists: Insists = NOTHING_MORE
 ) -> dict[str, Any]:
-    """Return the start of a party's sessions: its identity, everybody's public keys, the sums it helped to open. It stays in memory."""
+    """Return the start of a party's sessions: its identity, all public keys, the sums it helped to open. It stays in memory."""
     return {
         "client": party.client,
         "federation": party.federation,
@@ -123,22 +123,22 @@ def _party(session: Mapping[str, Any]) -> Party:
 
 
 def _begun(session: Mapping[str, Any]) -> Session:
-    """The session under way."""
+    """Return the session under way."""
     _place(session)
     return restored(session["secagg"])
 
 
 def _place(session: Mapping[str, Any]) -> At:
-    """Where the session under way was begun."""
+    """Return the place of the session under way."""
     if "secagg" not in session:
         raise ProtocolError(f"client {session['client']} was asked to go on with a session that it never began.")
     return place_in(session["secagg"])
 
 
 def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
-    """ProtocolError where a phase is not of the session that this client began for this very ask, or a table says something else of it.
+    """Raise ProtocolError if a phase is not part of the session that this client began for this ask, or if a table contradicts the ask.
 
-    ``asked``: a `federation.link.Request`. ``known``: digests of what others were told in the same process.
+    ``asked`` is a `federation.link.Request`. ``known`` holds digests of what others were told in the same process.
     """
     what, word, here = asked.what, asked.word, (asked.run, asked.round, asked.attempt)
     if what == KEYS:
@@ -175,10 +175,10 @@ def _told(word: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
-    """Return the clients of a sum, by what a client signs; None where a question does not tell.
+    """Return the clients of a sum that a client signs for; None if a question does not tell.
 
-    Without a ``session`` the survivors of a sum are known by their places alone. ``what`` may be the work itself, whose ``message`` is
-    then what its word says of the session.
+    Without a ``session`` the survivors of a sum are known only by their places. ``what`` may be the work itself; its ``message`` is then
+    what its word says about the session.
     """
     if what == KEYS:
         return heard(message, client.SERVER)[-1]
@@ -196,19 +196,19 @@ def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
 
 
 def wide(sent: Update) -> int:
-    """Return the words of 64 bits that hold rows beside values, in one client's masked update."""
+    """Return the number of 64-bit words that hold rows with values, in one client's masked update."""
     words: Mapping[str, Any] = sent.get("masked", {})
     return sum(x.numel() for group, x in words.items() if group in {ROWS, ALL} and x.dtype == torch.int64)
 
 
 def check_task(what: str, session: Mapping[str, Any]) -> None:
-    """ProtocolError where the session under way is for another task: one update would be opened under two names."""
+    """Raise ProtocolError if the session under way is for another task: one update would be opened under two names."""
     if (ask := _place(session).ask) != what:
         raise ProtocolError(f"'{what}' is to be masked in a session that was begun for '{ask}': refused.")
 
 
 def _phase_of(step: Callable[[Any, Any], tuple[Update, Session, dict[str, Any]]], *shows: str) -> Question:
-    """A phase as a question: what a client replies, its session afterwards, and what else it keeps."""
+    """Return a phase as a question: a client's reply, its session afterwards, and what else it keeps."""
 
     def answer(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
         reply, own, kept = step(message, session)
@@ -251,7 +251,7 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def check_word(word: Mapping[str, Any], session: Mapping[str, Any]) -> None:
-    """ProtocolError where the word that a client is to seal by is not its line of the table that all get."""
+    """Raise ProtocolError if the word that a client is to seal by is not its line of the common table."""
     place = _place(session)
     line = head_of(_told(word).get("head"), len(place.cohort)).line(place.cohort.index(session["client"]))
     own = {name: x for name, x in word.items() if name not in {SESSION, CHAIN}}
@@ -263,8 +263,8 @@ def check_word(word: Mapping[str, Any], session: Mapping[str, Any]) -> None:
 def masked(
     how: SecureSum, update: Update, doing: Doing, word: Mapping[str, Any], session: Any
 ) -> tuple[Update, Any, Update]:
-    """Return the masked update, the session afterwards, the update as its decoded numbers are. ``update``: changes, noise included."""
-    if word[SEND] is not False:  # a simulated client that leaves works, and sends nothing
+    """Return the masked update, the session afterwards, and the update as decoded. ``update`` holds changes, noise included."""
+    if word[SEND] is not False:  # a simulated client that leaves works and sends nothing
         check_task(doing.what, session)
         check_word(word, session)
     rows, m, me = doing.rows, word["clients"], session["client"]
@@ -296,10 +296,10 @@ def masked(
 
 
 def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
-    """Return by client and part how it is weighted: by its rows, which stay hidden, or by a coefficient that it is told."""
+    """Return, by client and part, the weighting: by the client's rows, which stay hidden, or by a coefficient that it is told."""
     total, out = sum(place.sizes[k] for k in asked), {k: dict[str, list[Any]]() for k in asked}
     for part, given in weights_of(ask, place, asked).items():
-        # Equal weights are no secret, though they are also those of equal shares.
+        # Equal weights are not secret, even if equal row counts give the same weights.
         follow = ask.reduce == "mean" and place.by_rows(part)
         by_rows = follow and all(given[k] == place.sizes[k] / total for k in asked)
         by_all = follow and all(given[k] == place.sizes[k] / place.n for k in asked)
@@ -312,9 +312,9 @@ def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[st
 def around(
     how: SecureSum, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place, workers: int = 1
 ) -> Asking:
-    """Return the replies to an ask of which the server sees only the sum.
+    """Run an ask of which the server sees only the sum, and return the replies.
 
-    Raises SessionFailed before a share was given, RoundClosed afterwards.
+    SessionFailed before a share was given, RoundClosed afterwards.
     """
     asked = tuple(sorted({*ask.to, *place.leaving}))
     if len(asked) < FEWEST:
@@ -363,7 +363,7 @@ def headed(
     messages: Mapping[int, Message],
     coefficients: Mapping[int, Mapping[str, list[Any]]],
 ) -> Head:
-    """Return the head of an ask: what all of its clients are told. A model that many are told is digested once."""
+    """Return the head of an ask: what all of its clients are told. A model told to many is digested once."""
     known: Known = {}
     told = {
         k: digest_of(
@@ -379,19 +379,19 @@ def headed(
         )
         for k, message in messages.items()
     }
-    absent = next(iter(told.values()))  # of clients that are gone nothing is compared
+    absent = next(iter(told.values()))  # nothing is compared for clients that are gone
     budgets = [None if k not in ask.budgets else [*ask.budgets[k]] for k in asked]
     weights = {
         part: (group, column([coefficients[k][part][1] for k in asked]))
         for part, (group, *_) in coefficients[asked[0]].items()
     }
     rows = tuple(told.get(k, absent) for k in asked)
-    rows = rows if ask.route.anchors else column(rows)  # in a chain each is told a model of its own
+    rows = rows if ask.route.anchors else column(rows)  # in a chain each client is told a different model
     return Head(rows, column(budgets), weights, place.lr, ask.reduce == "mean", tuple(place.sums))
 
 
 def weighty(pulls: Pulls, who: tuple[int, ...]) -> None:
-    """RoundClosed where so few of these positions have a weight in a part that the sum would show what one of them sent."""
+    """Raise RoundClosed if so few of these positions have a weight in a part that the sum would reveal what one of them sent."""
     for part in heavy(pulls, who):
         enough(who, {v: float(v in part) for v in who}, FEWEST)
 
@@ -408,7 +408,7 @@ class _Summing(server.MaskedSum):
     """The reducer of one masked ask, with the form of its updates."""
 
     def reducer(self) -> Reducer:
-        """As the server half takes it: updates are added up as they come."""
+        """Return the reducer for the server half. Updates are added as they come."""
         return Reducer(MASKED, lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False)
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
@@ -420,7 +420,7 @@ class _Summing(server.MaskedSum):
 def decoded(
     how: SecureSum, form: Mapping[str, Any], sums: Mapping[str, Any], place: Place, asked: int
 ) -> dict[str, Any]:
-    """The opened words of each group as the numbers of the form."""
+    """Return the opened words of each group as the numbers of the form."""
     plain = fixed.fixed(asked, how.bits, how.range)
     rows: dict[str, Tensor] = {}
     for group, words in sums.items():

@@ -1,8 +1,8 @@
-"""The five phases as the server sees them (P14): from the replies to one phase to the messages of the next, and at the end the sums.
+"""The server's half of the five phases (P14): from the replies to one phase to the messages of the next, and finally the sums.
 
-Every function returns, beside its result, whom it could not use and why (client -> sentence): the session goes on without them while
-enough are left, else PrivacyError. Replies come as (client, reply) pairs in any order, so that masked inputs need not lie in memory
-side by side.
+With its result every function returns the clients that it could not use and the reasons (client -> sentence). The session continues
+without them while enough are left, else PrivacyError. Replies come as (client, reply) pairs in any order, so that masked inputs need
+not be in memory at the same time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ T = TypeVar("T")
 class Transcript(NamedTuple):
     """The server's knowledge of a session, none of it secret. Positions are places in the cohort, from 0.
 
-    members: positions of those who are still in. keys: position -> both public keys. digests, commitments: what shares and rebuilt
-    seeds are held to, by owner. head: digest of what all are told. survivors: whose masked input is in ``totals``, part -> words.
+    members: positions of those who are still in. keys: position -> both public keys. digests, commitments: by owner, what shares and
+    rebuilt seeds are compared with. head: digest of what all are told. survivors: whose masked input is in ``totals``, part -> words.
     """
 
     place: Place
@@ -48,7 +48,7 @@ class Transcript(NamedTuple):
 
 
 def keys_heard(place: Place, replies: Pairs, public: Mapping[int, bytes]) -> tuple[dict[str, Any], Transcript, Refused]:
-    """After phase "keys": the message to everybody who advertised, and the transcript."""
+    """Return, after phase "keys", the message to all who advertised, and the transcript."""
     k.installed()
     tag, taken = k.tag_of(place), set[bytes]()
 
@@ -74,7 +74,7 @@ def keys_heard(place: Place, replies: Pairs, public: Mapping[int, bytes]) -> tup
 
 
 def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict[str, Any]], Transcript, Refused]:
-    """After phase "shares": the message to each client, the envelopes that the others made for it; it still takes a head (`headed`)."""
+    """Return, after phase "shares", the message to each client with the envelopes made for it. A head still has to be added (`headed`)."""
     place, m = transcript.place, len(transcript.place.cohort)
 
     def read(v: int, reply: Any, who: str) -> tuple[Tensor, bytes, bytes]:
@@ -99,7 +99,7 @@ def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict
 def headed(
     each: Mapping[int, Mapping[str, Any]], transcript: Transcript, head: Head
 ) -> tuple[dict[int, dict[str, Any]], Transcript]:
-    """The messages of `shares_heard` with what all clients are told alike."""
+    """Return the messages of `shares_heard` with the head that all clients share."""
     plain = head.plain()
     return {client: {**message, "head": plain} for client, message in each.items()}, transcript._replace(
         head=head.digest()
@@ -115,10 +115,10 @@ class Alike(NamedTuple):
 
 
 class MaskedSum:
-    """Phase "masked": adds the masked inputs up as they come, in any order; holds one input's worth of memory for each layout that comes.
+    """Phase "masked": add the masked inputs as they come, in any order. Memory holds one input per layout received.
 
-    Those count that most clients agree with in layout and form, of equal numbers those that came first: whoever sends another
-    one leaves itself out and nobody else.
+    Only the inputs of the most common layout and form count. A tie goes to the one that came first. A client that sends another layout
+    leaves only itself out.
     """
 
     def __init__(self, transcript: Transcript) -> None:
@@ -127,7 +127,7 @@ class MaskedSum:
         self.refused: Refused = {}
 
     def add(self, client: int, reply: Any, form: str = "") -> None:
-        """Takes one client's masked input; why it cannot be one stands in ``refused``. ``form``: what its words stand for."""
+        """Take one client's masked input, or note in ``refused`` why it is not valid. ``form`` describes its words."""
         heard = {v for kind in self.kinds.values() for v in kind.members}
         waited = [v for v in self.transcript.members if v not in heard]
         _, refused = _read(self.transcript.place, waited, [(client, reply)], partial(self._take, form))
@@ -145,7 +145,7 @@ class MaskedSum:
         kind.members.append(v)
 
     def close(self) -> tuple[dict[str, Any], Transcript, str]:
-        """The message that names the survivors, and their form, once. PrivacyError where too few are left."""
+        """Return the message that names the survivors, the transcript with their sum, and their form. PrivacyError if too few are left."""
         place = self.transcript.place
         most = max(self.kinds.values(), key=lambda kind: len(kind.members), default=Alike("", {}, []))
         for client in (place.cohort[v] for kind in self.kinds.values() if kind is not most for v in kind.members):
@@ -159,9 +159,9 @@ class MaskedSum:
 def agreed(
     transcript: Transcript, replies: Pairs, public: Mapping[int, bytes]
 ) -> tuple[dict[str, Any], tuple[int, ...], Refused]:
-    """After phase "agree": the message to those who signed, with all their signatures, and who they are.
+    """Return, after phase "agree", the message to those who signed, with all their signatures, and who they are.
 
-    Raises PrivacyError where fewer than the threshold signed.
+    PrivacyError if fewer than the threshold signed.
     """
     place, m = transcript.place, len(transcript.place.cohort)
     text = k.statement(transcript.tag, transcript.members, transcript.survivors, transcript.head)
@@ -180,10 +180,10 @@ def agreed(
 
 
 def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Refused]:
-    """After phase "unmask": the sum over the survivors of each part, in its ring.
+    """Return, after phase "unmask", the sum over the survivors of each part, in its ring.
 
-    Shares that are not what their owner made for this client are left out and named. Raises PrivacyError where fewer than the
-    threshold are left for somebody, or where a rebuilt secret is not the one that its owner committed to.
+    Shares that differ from what their owner made for this client are left out and named. PrivacyError if fewer than the threshold are left
+    for a secret, or if a rebuilt secret is not the one that its owner committed to.
     """
     place, tag, m = transcript.place, transcript.tag, len(transcript.place.cohort)
 
@@ -232,7 +232,7 @@ def _checked(transcript: Transcript, owner: int, kind: int, secret: bytes) -> by
 
 
 def _unmasked(transcript: Transcript, seeds: Mapping[int, bytes], private: Mapping[int, bytes]) -> dict[str, Words]:
-    """The totals without the survivors' own streams and without those that they share with the dropped."""
+    """Return the totals without the survivors' own streams and without those that they share with dropped clients."""
     tag, cohort = transcript.tag, transcript.place.cohort
     both = k.bound(tag, transcript.head)
     others = {u: transcript.keys[u][KEY:] for u in transcript.survivors}
@@ -240,7 +240,7 @@ def _unmasked(transcript: Transcript, seeds: Mapping[int, bytes], private: Mappi
     out = {}
     for name, total in transcript.totals.items():
         pairs = {pair: pair_key(secret, both, *pair, name) for pair, secret in shared.items()}
-        plus = [key for (u, v), key in pairs.items() if v < u]  # u had taken these away
+        plus = [key for (u, v), key in pairs.items() if v < u]  # u had subtracted these
         minus = [key for (u, v), key in pairs.items() if v > u]
         out[name] = masks.added(total, plus, [*minus, *(self_key(seed, tag, v, name) for v, seed in seeds.items())])
     return out
@@ -249,7 +249,7 @@ def _unmasked(transcript: Transcript, seeds: Mapping[int, bytes], private: Mappi
 def _read(
     place: Place, members: Iterable[int], replies: Pairs, read: Callable[[int, Any, str], T]
 ) -> tuple[dict[int, T], Refused]:
-    """(what ``read`` makes of each member's first reply, by position; why others' were of no use)."""
+    """Return (what ``read`` makes of each member's first reply, by position; why other replies were of no use)."""
     found: dict[int, T] = {}
     refused: Refused = {}
     waited = {place.cohort[v]: v for v in members}

@@ -1,4 +1,4 @@
-"""State of a client between the phases of one session: secrets that live in its memory and are never written."""
+"""The state of a client between the phases of one session: secrets that stay in memory and are never written."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedatlas.secret import Secret
 class Session(NamedTuple):
     """A client's part of one session. Positions are places in the cohort, from 0.
 
-    done: what is behind it, the last of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what everybody advertised,
-    a position each. members: positions of those who are still in. held: position -> this client's shares of that client's private
-    mask key and seed. fewest: clients below which it takes part in no sum; counting: positions that count for it, None: all. most:
-    share of the weights of a sum that may be its own. head: digest of what all are told; pulls: what each position weighs in the
-    sums. survivors: positions in the sum, as it signed.
-    What is no longer needed is empty.
+    done: the last finished phase of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what all advertised, one per
+    position. members: positions of those who are still in. held: position -> this client's shares of that client's private mask key and
+    seed. fewest: it joins no sum of fewer clients. counting: positions that count for it; None: all. most: its largest own share of the
+    weights of a sum. head: digest of what all are told. pulls: the weight of each position in the sums. survivors: positions in the sum,
+    as it signed.
+    Values that are no longer needed are empty.
     """
 
     place: Place
@@ -50,15 +50,15 @@ class Session(NamedTuple):
 
     @property
     def least(self) -> int:
-        """Clients without which it goes on with no phase."""
+        """Fewest clients with which it continues."""
         return max(self.place.least, self.fewest)
 
     def counted(self, who: Collection[int]) -> int:
-        """How many of these positions count for this client."""
+        """Return how many of these positions count for this client."""
         return len(who) if self.counting is None else len({*who} & {*self.counting})
 
     def after(self, done: str, next: str) -> None:
-        """Raises ProtocolError unless ``done`` is the last phase behind this client: each phase happens once."""
+        """Raise ProtocolError unless ``done`` is the last finished phase: each phase happens once."""
         if self.done != done:
             raise ProtocolError(
                 f"client {self.client} was asked for '{next}' after '{self.done}': a phase comes once, in order."
@@ -66,7 +66,7 @@ class Session(NamedTuple):
 
 
 def carried(session: Session) -> dict[str, Any]:
-    """A session as a codec value, for another process of the same party through memory: it holds every secret, and is never written."""
+    """Return a session as a codec value, passed in memory to another process of the same party. It holds all secrets; never write it."""
     secrets = session.channel + session.mask + session.seed
     return {
         "place": [*session.place[:5], list(session.place.cohort), session.place.threshold],
@@ -87,13 +87,13 @@ def carried(session: Session) -> dict[str, Any]:
 
 
 def place_in(value: Mapping[str, Any]) -> Place:
-    """The place of the session behind ``carried``."""
+    """Return the place of the session in a value of ``carried``."""
     place = value["place"]
     return Place._make([*place[:5], tuple(place[5]), place[6]])
 
 
 def restored(value: Mapping[str, Any]) -> Session:
-    """The session behind ``carried``."""
+    """Return the session in a value of ``carried``."""
     secrets = Secret(raw(value["secrets"]))
     channel, mask, seed = (Secret(secrets[i : i + KEY]) for i in range(0, 3 * KEY, KEY))
     return Session(

@@ -1,14 +1,14 @@
-"""The fields of a client's word: what it seals its update by.
+"""The fields of a client's word: the instructions by which it seals its update.
 
     clients           of the ask
-    mean, sums        whether the sum becomes a mean; parts that are added up as they are
+        mean, sums        whether the sum becomes a mean; parts that are summed unweighted
     weights           part -> [group, coefficient, the same again]
-    send              False where the sum was opened before: the client works, and sends nothing
+        send              False if the sum was opened before: the client works and sends nothing
     chain             whether models went from client to client; the server half adds it to the word of every mechanism
-    session           shares, present, head of the masked session; with ``send`` alone
+        session           shares, present, head of the masked session; only with ``send``
 
-A client reads them before it works. Their values are compared with its line of the head (`head`), and both with what the experiment
-implies: a sum that is weighed otherwise shows what one client sent (`weighed`).
+A client checks them before it works. It compares their values with its line of the head (`head`), and both with the experiment. A sum
+with other weights would reveal what one client sent (`weighed`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NONE = "what a client is to seal its update by is not of this protocol: a field 
 
 
 def check_fields(word: Mapping[str, Any]) -> None:
-    """ProtocolError unless a word has its fields, of their types, and no others."""
+    """Raise ProtocolError unless a word has exactly its fields, with their types."""
     names = {"clients", "mean", "sums", "weights", SEND, *([SESSION] if word.get(SEND) is True else [])}
     if not (word.keys() - {CHAIN} == names and _typed(word)):
         raise ProtocolError(NONE)
@@ -50,7 +50,7 @@ def _weight(way: Any) -> bool:
 
 
 def weighed(word: Mapping[str, Any], due: Weighed) -> bool:
-    """Whether a word, and the head with what all others are told, weigh a sum as ``due``. ProtocolError where one cannot be read."""
+    """Whether a word, and the head of what all others are told, weigh a sum as ``due``. ProtocolError if one cannot be read."""
     check_fields(word)
     told: dict[str, tuple[str, tuple[float, ...]]] = {
         part: (group, (x, again)) for part, (group, x, again) in word["weights"].items()
@@ -66,7 +66,7 @@ def weighed(word: Mapping[str, Any], due: Weighed) -> bool:
 
 
 def _due(part: str, group: str, column: tuple[float, ...], due: Weighed) -> bool:
-    """Whether the weights of a part are those that are due: told ones alike and at most 1, as those of any mean."""
+    """Whether the weights of a part are the required ones: told weights alike and at most 1, as in any mean."""
     if not due.mean or part in due.sums:
         return group == TOLD and {*column} == {1.0}
     way = due.way(part)
