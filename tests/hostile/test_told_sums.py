@@ -271,6 +271,7 @@ def with_birth(four: Federation, cells: dict[str, str]) -> None:
         four.rows[name].write_text("\n".join(f"{x},{cell}" for x, cell in zip(lines, more, strict=True)) + "\n")
 
 
+@pytest.mark.slow
 def test_a_column_of_texts_that_is_empty_at_a_node_goes_with_others(four: Federation) -> None:
     """Of north's two cells nothing is known, as of west's none."""
     with_birth(four, {"north": ""})
@@ -297,6 +298,7 @@ def test_each_node_leaves_out_its_rows_with_a_missing_cell(four: Federation) -> 
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_site_may_pin_the_kind_of_its_target(four: Federation) -> None:
     """As classes, the values of a quantity were names, each of which is told."""
     config = {"label": "a", "drop": ["y"], "task": "classes"}

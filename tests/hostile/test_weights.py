@@ -101,7 +101,7 @@ def test_an_update_is_weighed_as_the_experiment_says(
         assert any(WEIGHS in line["why"] for line in lines(four, name, "refusal"))
 
 
-@pytest.mark.parametrize("name", ["hwfedavg", "nwfedavg"])
+@pytest.mark.parametrize("name", ["hwfedavg", pytest.param("nwfedavg", marks=pytest.mark.slow)])
 def test_weights_that_the_server_computes_hide_nobody_below_a_hundredth(
     four: Federation, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,7 @@ def test_weights_that_the_server_computes_hide_nobody_below_a_hundredth(
         assert any("too few of those in the sum have a weight" in line["why"] for line in lines(four, node, "refusal"))
 
 
-@pytest.mark.parametrize("weights", ["samples", "uniform"])
+@pytest.mark.parametrize("weights", ["samples", pytest.param("uniform", marks=pytest.mark.slow)])
 def test_an_honest_server_is_answered(four: Federation, weights: str) -> None:
     run = four.run("first", judge="nodes", algorithm={"name": "fedavg", "weights": weights})
     assert run.state.status == "finished", run.state.why
@@ -128,12 +128,18 @@ def test_an_honest_server_is_answered(four: Federation, weights: str) -> None:
 # ---------------------------------------------------------------------- one node that holds nearly all rows
 
 
+ROWS_AND_WEIGHTS = pytest.mark.parametrize(
+    ("rows", "weights"),
+    [(600, "samples"), *(pytest.param(*one, marks=pytest.mark.slow) for one in [(600, "uniform"), (300, "samples")])],
+)
+
+
 def told_of(four: Federation, run: Any) -> list[str]:
     notices: list[str] = json.loads((run.folder / "run" / "summary.json").read_text())["notices"]
     return [one for one in notices if "is nearly its own update" in one]
 
 
-@pytest.mark.parametrize(("rows", "weights"), [(600, "samples"), (600, "uniform"), (300, "samples")])
+@ROWS_AND_WEIGHTS
 def test_a_mean_that_is_nearly_one_update_is_called_so(four: Federation, rows: int, weights: str) -> None:
     """North holds 600 rows, the others 12 each: nothing is refused unasked, since such offices are common."""
     sized(four, rows)
@@ -146,7 +152,7 @@ def test_a_mean_that_is_nearly_one_update_is_called_so(four: Federation, rows: i
         assert ("held up to 94.3% of the training rows" in said) is (lopsided and name == "north")
 
 
-@pytest.mark.parametrize(("rows", "weights"), [(600, "samples"), (600, "uniform"), (300, "samples")])
+@ROWS_AND_WEIGHTS
 def test_a_node_may_refuse_to_be_nearly_the_whole_sum(four: Federation, rows: int, weights: str) -> None:
     sized(four, rows)
     four.policy("north", "max_weight_share = 0.9")
@@ -166,7 +172,7 @@ def test_a_node_may_refuse_to_be_nearly_the_whole_sum(four: Federation, rows: in
         assert not refused
 
 
-@pytest.mark.parametrize("share", [0.95, 0.9])
+@pytest.mark.parametrize("share", [0.95, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_nor_by_weights_that_the_server_computes(
     four: Federation, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,7 +214,7 @@ def normal(members: int, others: int, auc: float, seed: int) -> tuple[np.ndarray
     return stream.normal(size=len(member)) + shift * member, member
 
 
-@pytest.mark.parametrize(("rows", "most"), [(20, 0.05), (100, 0.05)])
+@pytest.mark.parametrize(("rows", "most"), [pytest.param(20, 0.05, marks=pytest.mark.slow), (100, 0.05)])
 def test_chance_is_seldom_beyond_the_placebos_spread(rows: int, most: float):
     """Of 200 games with nothing to find, at most 5% are beyond it; the mean of splits and complements is 0.5 by symmetry."""
     beyond = 0
@@ -255,7 +255,7 @@ def test_one_non_member_in_a_thousand_may_be_misjudged():
 ALONE: dict[str, Any] = {key: value for key, value in ONE_ROW.items() if key != "observe"} | {"rounds": 1}
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_outsider_needs_the_models_before_and_after_round_1(tmp_path: Path, rounds: int):
     declared = {"name": "inverting_gradients", "role": "outsider", "iterations": 5, "targets": 2}
     run(Experiment.of(**{**ALONE, "rounds": rounds, "attack": [declared]}), out=tmp_path / "run", baselines=False)

@@ -109,7 +109,7 @@ def test_numbers_and_rows_that_predict_would_refuse(runtime: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("model", "precision"),
     [
-        ({"name": "cnn1"}, "float32"),
+        pytest.param({"name": "cnn1"}, "float32", marks=pytest.mark.slow),
         ({"name": "mlp", "hidden": [8], "norm": "batch"}, "float64"),
     ],
 )

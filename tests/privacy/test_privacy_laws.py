@@ -5,7 +5,7 @@ A mechanism that its mathematics excludes from a law says so in EXCLUDED, as an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,14 @@ NOISED = ("fedavg", "scaffold", "fedadam", "moon")
 PLAN = cohorts(3, m=4)
 
 
-def cases() -> list[Any]:
-    """(mechanism, algorithm): the quick ones, and all others marked slow."""
+def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
+    """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
     masked = [(kind, name) for kind in ("secagg", "paillier") for name in ADMITTED]
     whole = [*masked, *(("central_dp", name) for name in NOISED)]
-    return [pytest.param(*one, marks=() if one[1] in QUICK else pytest.mark.slow) for one in whole]
+    return [
+        pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)
+        for one in whole
+    ]
 
 
 def made(kind: str, name: str, **more: Any) -> tuple[Federation, Host]:
@@ -106,7 +109,7 @@ def test_codec(kind: str, name: str) -> None:
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize(("kind", "name"), cases())
+@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg")}))
 def test_workers(kind: str, name: str) -> None:
     """Keys, sessions and noise in two processes: the bits of one."""
     fed, host = made(kind, name)

@@ -41,7 +41,9 @@ def test_a_name_that_is_too_long_is_one_sentence(
     assert re.fullmatch(said, done.stderr), done.stderr
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii"])
+@pytest.mark.parametrize(
+    "encoding", ["cp1252", *(pytest.param(name, marks=pytest.mark.slow) for name in ("latin-1", "ascii"))]
+)
 def test_a_terminal_that_is_not_utf8_gets_question_marks(encoding: str, tmp_path: Path) -> None:
     table(tmp_path / "Köln▇.csv")
     words = [

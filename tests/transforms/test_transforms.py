@@ -47,6 +47,7 @@ from wire import Wire, spied
 # Nothing goes up that could be compressed: no update, or none that is a change of what the server told; pinned below.
 REFUSING = {"centralised", "local_only", "gossip", "push_sum", "fedma", "fedmd"}
 EVERY = [(name, kind) for name in sorted(ALGORITHMS.keys() - REFUSING) for kind in sorted(KEYS)]
+QUICK = [("fedavg", "topk"), ("scaffold", "topk"), ("cfl", "topk"), ("scaffold", "qsgd")]
 every = pytest.mark.parametrize(("name", "kind"), EVERY)
 # With workers and after a resume those that remember or draw can go wrong; the others are pure functions of one update.
 every_stateful = pytest.mark.parametrize(("name", "kind"), [pair for pair in EVERY if pair[1] in {"topk", "qsgd"}])
@@ -126,7 +127,13 @@ def test_engines_agree(name: str, kind: str, make: Callable[[Bench], Executor]) 
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize(("name", "kind"), [pair for pair in EVERY if pair[1] == "topk"] + [("scaffold", "qsgd")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
+        for pair in [*(pair for pair in EVERY if pair[1] == "topk"), ("scaffold", "qsgd")]
+    ],
+)
 def test_workers(name: str, kind: str) -> None:
     """Any number of workers and any chunk size give the bits of one process; memories cross as states do."""
     fed = compressed(name, kind)
