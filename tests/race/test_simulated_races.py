@@ -25,9 +25,10 @@ def simulated(curves: Mapping[str, Curve], monkeypatch: pytest.MonkeyPatch, **ho
 def share(ends: list[RaceEnd], truth: Mapping[str, float]) -> tuple[float, float]:
     """Return how often the best arm is among those named, and how often all margins hold."""
     best = max(truth, key=lambda name: truth[name])
-    named = sum(best in [x for x, among in zip(end.left, end.told.among, strict=True) if among] for end in ends)
+    named = sum(best in [x for x, among in zip(end.left, end.figures.told.among, strict=True) if among] for end in ends)
     held = sum(
-        all(truth[best] - truth[x] <= m + 1e-12 for x, m in zip(end.left, end.told.margin, strict=True)) for end in ends
+        all(truth[best] - truth[x] <= m + 1e-12 for x, m in zip(end.left, end.figures.told.margin, strict=True))
+        for end in ends
     )
     return named / len(ends), held / len(ends)
 

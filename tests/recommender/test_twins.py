@@ -224,8 +224,12 @@ def test_with_an_experiment_the_dry_run_admits_a_twin_and_gives_its_costs(basis:
     np.testing.assert_allclose(
         found.costs["bytes"][choices.index("yogi_secagg")], price["bytes_setup"] + sent * np.array(rounds)
     )
-    free = own(basis, tmp_path, privacy={}).costs["bytes"][basis.fitted.choices.index("yogi")]
-    assert (found.costs["bytes"][choices.index("yogi_secagg")] > free).all(), "masks are not free"
+    free = own(basis, tmp_path, privacy={}).costs
+    plain, masked = basis.fitted.choices.index("yogi"), choices.index("yogi_secagg")
+    for cost in ("bytes", "messages"):  # masks are not free: keys, shares and masks are messages, too
+        assert (found.costs[cost][masked] > free[cost][plain]).all()
+    np.testing.assert_allclose(free["messages"][plain], 2 * 6 * np.array(rounds))
+    assert np.isnan(found.costs["memory"]).all(), "another federation's memory is not that of this one"
     assert not found.notes
 
 
@@ -272,6 +276,10 @@ def test_what_is_allowed_is_what_the_limits_on_computed_costs_leave(basis: Basis
     )
     limited, _ = allowed_choices(tight, rounds)
     assert next(each.most for each in limited if each.name == "yogi_secagg") == 10
+    sent = one.costs["messages"]
+    asks = found._replace(user=found.user._replace(asked=found.user.asked._replace(at_most={"messages": sent[1]})))
+    by_messages = next(each for each in allowed_choices(asks, rounds)[0] if each.name == "yogi_secagg")
+    assert (by_messages.most, [limit.response for limit in by_messages.binding]) == (10, ["messages"])
     none, why = allowed_choices(
         found._replace(user=found.user._replace(asked=found.user.asked._replace(at_most={"bytes": 10.0}))), rounds
     )

@@ -34,6 +34,7 @@ class Cost(NamedTuple):
     bytes_privacy: int = 0  # of all these, how many more than without protection
     seconds: Mapping[str, float] = {}
     weights: Mapping[int, float] = {}  # coefficients of the last mean
+    messages: float = 0  # up and down, between server and clients
 
     def spending(self, seconds: Mapping[str, float]) -> Cost:
         """The same after so many more seconds, by phase."""

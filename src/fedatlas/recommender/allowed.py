@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedatlas.recommender.answer_text import miss_text
 from fedatlas.recommender.epsilon import epsilons
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.ranking import holds
-from fedatlas.recommender.requirements import Requirements
+from fedatlas.recommender.requirements import Limit, Requirements
 from fedatlas.recommender.user_experiment import Examined, costs_after
-from fedatlas.study.measurements import Floats
+from fedatlas.study.measurements import Bools, Floats
 from fedatlas.study.responses import told
 from fedatlas.wording import count, listed
 
@@ -23,6 +24,7 @@ class AllowedChoice(NamedTuple):
     name: str
     plain: str  # the choice whose runs tell its quality: itself, or the same without masks
     most: int  # the most rounds, of those asked about, after which all limits on computed costs hold
+    binding: tuple[Limit, ...]  # limits that allow no more rounds
     costs: dict[str, Floats]  # response -> (rounds,) by the dry run; infinite epsilon without noise
 
 
@@ -38,14 +40,25 @@ def allowed_choices(found: Examined, rounds: Sequence[int]) -> tuple[list[Allowe
         if name in out:
             continue
         costs = costs_of(found, name, rounds)
-        kept = np.flatnonzero(holds(costs, computed_limits(asked, costs)))
+        limits = computed_limits(asked, costs)
+        kept = np.flatnonzero(holds(costs, limits))
+        last = int(kept[-1]) if len(kept) else -1
+        broken = [x for x in limits.limits() if last + 1 < len(rounds) and not keeps(costs, x)[last + 1]]
         if len(kept):
-            allowed.append(AllowedChoice(name, fitted.twins.get(name, name), rounds[int(kept[-1])], costs))
+            allowed.append(AllowedChoice(name, fitted.twins.get(name, name), rounds[last], tuple(broken), costs))
+        elif infinite := [x.response for x in broken if np.isinf(costs[x.response][0])]:
+            out[name] = (
+                f"it exceeds a limit: {listed([miss_text({'limit': x, 'by': None, 'infinite': True}) for x in infinite])}."
+            )
         else:
-            limited = [limit.response for limit in computed_limits(asked, costs).limits()]
-            least = listed([told(one, float(costs[one][0])) for one in dict.fromkeys(limited)])
+            least = listed([told(one, float(costs[one][0])) for one in dict.fromkeys(x.response for x in broken)])
             out[name] = f"it exceeds a limit from the first round on: {least} after {count(rounds[0], 'round')}."
     return allowed, out
+
+
+def keeps(costs: Mapping[str, Floats], limit: Limit) -> Bools:
+    """Return (rounds,) whether a limit holds; an unknown cost fails it."""
+    return np.asarray(limit.sign * costs[limit.response] >= limit.sign * limit.value)
 
 
 def computed_limits(asked: Requirements, costs: Mapping[str, Floats]) -> Requirements:

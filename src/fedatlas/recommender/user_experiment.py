@@ -42,6 +42,10 @@ from fedatlas.wording import count
 DROPPED = ("algorithm", "privacy", "compression", "seeds", "local")  # of the user's file: the choice sets them
 
 
+DRY_RUN = ("bytes", "messages", "flops", "seconds", "cpu_seconds", "memory")
+"""Costs of a user's experiment that are those of its dry runs; memory stays unknown, since a dry run does not hold all clients."""
+
+
 class UserExperiment(NamedTuple):
     """The user's experiment, and what is known about it."""
 
@@ -56,6 +60,12 @@ class UserExperiment(NamedTuple):
         """Return the local work of the study under a choice, in the nearest setting."""
         found: Plain = copy.deepcopy(self.basis.configurations[self.near(choice), choice]["local"])
         return found
+
+    def local_note(self) -> str:
+        """Return the sentence on the local work of the study."""
+        local = self.local(self.basis.fitted.choices[0])
+        passes = f"{count(local['epochs'], 'epoch')}, batches of {local['batch_size']}"
+        return f"Local work is the study's: {passes}; your file's [local] is not used."
 
     def baseline_local(self) -> Plain:
         """Return the local work of the study's baseline, whose rate is its own and not one picked for a choice."""
@@ -85,9 +95,7 @@ def completed(user: UserExperiment, answer: Plain, out: Path) -> Plain:
         values = user.values(entry["choice"], entry["rounds"])
         head = f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {user.basis.name}."
         write_experiment(out, i, entry, stated_at(values, user.asked.delta), head)
-    local = user.local(user.basis.fitted.choices[0])
-    passes = f"{count(local['epochs'], 'epoch')}, batches of {local['batch_size']}"
-    answer["notes"].append(f"Local work is the study's: {passes}; your file's [local] is not used.")
+    answer["notes"].append(user.local_note())
     answer["notes"] += twin_notes(
         user.basis, user.basis.fitted.nearest(user.at), [entry["choice"] for entry in answer["top"]]
     )
@@ -156,7 +164,7 @@ def examined(user: UserExperiment, say: Say) -> Examined:
     """
     fitted, rounds = user.basis.fitted, np.array(user.basis.fitted.rounds, dtype=float)
     plain = forecast_at(fitted, user.at, user.asked.centralised).values["epsilon"]
-    found = {key: np.full(plain.shape, np.nan) for key in ("bytes", "flops", "seconds", "cpu_seconds")}
+    found = {key: np.full(plain.shape, np.nan) for key in DRY_RUN}
     barred, previews = barred_twins(user.basis, fitted.nearest(user.at)), {}
     out = excluded(fitted, user.asked)
     for j, choice in enumerate(fitted.choices):
@@ -216,6 +224,7 @@ def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
     seconds = before + (each + one["seconds_evaluation"] / one["rounds"]) * rounds
     return {
         "bytes": one["bytes_setup"] + sent * rounds,
+        "messages": one["messages_setup"] + one["messages_per_round"] * rounds,
         "flops": one["flops_per_round"] * rounds,
         "seconds": seconds,
         "cpu_seconds": seconds + each * rounds * (max(one["plan"]["workers"], 1) - 1),

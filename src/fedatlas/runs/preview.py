@@ -72,7 +72,7 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     spent, own, private = looked_at(setup, plan, drawn, parties)
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # share of them that also took part in the previous round
-    sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer")}
+    sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer", "messages")}
     sent |= private.get("expected", {})  # of a secret cohort, independent of the cohorts drawn here
     messages = algorithm.card.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
@@ -86,13 +86,14 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
         notices.append("No client returns in the first rounds: the model would not change (failures.dropout, cohort).")
     alone = beside(setup, baselines, drawn[0].round.examples, seconds * own, workers, judging)
     keys = private.get("seconds_keys", 0.0)
+    met = private.get("cohort", len(drawn[0].selected)), private.get("returning", returning)
     return {
         "seeds": seeds,
         "rounds": rounds,
         "partition": partition_facts(setup),
         "held": draw_text(setup.partition, setup.dataset.train.y.numpy(), setup.dataset.class_names),
-        "cohort": private.get("cohort", len(drawn[0].selected)),
-        "returning": private.get("returning", returning),
+        "cohort": met[0],
+        "returning": met[1],
         "sends": algorithm.card.sends,
         "examples_per_round": drawn[0].round.examples,
         "flops_per_round": 3 * setup.first.flops * drawn[0].round.examples,
@@ -100,6 +101,8 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
         "bytes_up_per_round": up,
         "bytes_down_per_round": down,
         "bytes_peer_per_round": peer,
+        "messages_setup": before.messages,
+        "messages_per_round": sum(met) if private.get("secret_cohort") else sent["messages"],
         "bytes_total": seeds * (begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0)),
         "seconds_setup": sum(before.seconds.values()) / workers,
         "seconds_evaluation": judged,

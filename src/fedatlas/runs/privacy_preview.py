@@ -56,7 +56,8 @@ def shared(cost: Cost, parties: int) -> Cost:
     """Return one party's share of a round's cost, in whole bytes."""
     keys = ("bytes_up", "bytes_down", "bytes_peer", "bytes_privacy")
     seconds = {phase: s / parties for phase, s in cost.seconds.items()}
-    return cost._replace(**{key: round(getattr(cost, key) / parties) for key in keys}, seconds=seconds)
+    whole = {key: round(getattr(cost, key) / parties) for key in keys}
+    return cost._replace(**whole, messages=cost.messages / parties, seconds=seconds)
 
 
 def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[str, Any]:
