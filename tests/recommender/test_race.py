@@ -141,6 +141,11 @@ def test_the_text_says_who_is_best_by_which_margin_and_the_page_shows_it(first: 
     page = (folder / "out" / "front.html").read_text()
     assert "<svg" in page
     assert "fedyogi" in page
+    entry = answer["entries"][0]["predicted"]["accuracy"]
+    below = f"{entry['low']:.3f} to {entry['high']:.3f}"
+    assert re.search(
+        rf"<td>{entry['value']:.3f}\s*<[^>]+>{below}", page
+    )  # below its figure, so that a phone shows both
 
 
 def test_runs_without_a_model_are_told(first: tuple[Path, dict[str, Any]]):
@@ -351,9 +356,11 @@ def test_in_minutes_the_clock_decides_on_the_work_and_is_named(
     # two timed runs of 2 rounds, and 13 of 20 rounds, by two processes
     assert race["spent"] == pytest.approx((2 * 2 + 13 * 11) / 120)
     assert race["statement"] == plain["race"]["statement"]
-    assert "The clock decided how many choices are tried, and that the race ends after 20 rounds" in "\n".join(
-        lines_of(answer, 0.9)
-    )
+    assert "The clock decided how many choices are tried: each was timed" in "\n".join(lines_of(answer, 0.9))
+    longer = asked(known, folder, {"rounds": 50}, work=None, minutes=1.25)
+    far = fedatlas.recommend(longer, out=folder / "out")
+    assert set(far["race"]["rounds"].values()) == {20}  # at 30 rounds the end would cost more than is left
+    assert "The clock decided how many choices are tried and how far they run" in "\n".join(lines_of(far, 0.9))
     short = fedatlas.recommend(asked(known, folder, work=None, minutes=0.6), out=folder / "out")
     assert short["race"]["started"] == []  # 24 s in a third, less 4 s of timing; one choice takes 22
     assert "All of them would take 1.2 minutes" in "\n".join(lines_of(short, 0.9))

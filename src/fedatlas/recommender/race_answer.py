@@ -246,6 +246,7 @@ def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: P
         "work": asked.work,
         "unit": "minutes" if by_clock else "rounds",
         "decided": end.decided,
+        "could_go_on": any(end.rounds[name] < one.found[name].most for name in end.left),
         "spent": end.spent / one.per_unit,
         "foreseen": end.foreseen / one.per_unit,
         "needed": (end.needed / one.per_unit) or None,

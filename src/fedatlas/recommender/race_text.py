@@ -215,7 +215,7 @@ def work_lines(answer: Row) -> list[str]:
 
 def clock_line(about: Row) -> str:
     """Return what the clock decided."""
-    far = f", and that the race ends after {about['looks'][-1]['rounds']} rounds" if about["looks"] else ""
+    far = " and how far they run" if about["could_go_on"] else ""
     return (
         f"The clock decided how many choices are tried{far}: each was timed for one round, and again by its runs after every stage. "
         f"These took {about['spent'] / max(about['foreseen'], 1e-9):.1f} times as long as foreseen."
