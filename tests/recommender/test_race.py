@@ -233,7 +233,7 @@ def test_a_race_of_runs_that_all_add_noise_has_an_epsilon_of_the_run_and_none_wi
     file = asked(known, tmp_path, {"rounds": 4}, at_most={"epsilon": 1e4}, work=100)
     answer = fedatlas.recommend(file, out=tmp_path / "out")
     why = {one["choice"]: one["reason"] for one in answer["refused"]}
-    assert why["fedyogi"] == "it exceeds a limit: epsilon, which is infinite without noise."
+    assert why["fedyogi"] == "it exceeds a limit from the first round on: epsilon, which is infinite without noise."
     assert answer["race"]["started"] == ["noised"]
     (one,) = answer["top"]
     final = fedatlas.dry_run(fedatlas.Experiment.read(one["experiment"]), baselines=False)["privacy"]["epsilon"]

@@ -14,10 +14,9 @@ from fedatlas.config import parse
 from fedatlas.privacy.mechanisms import MECHANISMS, made, server_sees
 from fedatlas.privacy.secagg.fixed import fixed
 from fedatlas.privacy.steps import step_of
-from fedatlas.recommender.allowed import allowed_choices
 from fedatlas.recommender.contest import Fitted
 from fedatlas.recommender.masks import admitted, mask_table, under_masks
-from fedatlas.recommender.race_arms import arm_file, contenders, points_of
+from fedatlas.recommender.race_arms import allowed_choices, arm_file, contenders, points_of
 from fedatlas.recommender.requirements import Requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study, save
 from fedatlas.recommender.track_record import trial
@@ -262,9 +261,8 @@ def test_rounds_that_too_few_stay_for_are_counted_as_a_run_counts_them(basis: Ba
 
 
 def test_what_is_allowed_is_what_the_limits_on_computed_costs_leave(basis: Basis, tmp_path: Path):
-    rounds = (1, 10, 100, 200)
     found = own(basis, tmp_path, at_least={"accuracy": 0.999})
-    allowed, excluded = allowed_choices(found, rounds)
+    allowed, excluded = allowed_choices(found)
     names = [one.name for one in allowed]
     assert "yogi_secagg" in names
     assert "hidden" in names
@@ -272,16 +270,16 @@ def test_what_is_allowed_is_what_the_limits_on_computed_costs_leave(basis: Basis
     one = allowed[names.index("yogi_secagg")]
     assert (one.plain, one.most) == ("yogi", 200)
     tight = found._replace(
-        user=found.user._replace(asked=found.user.asked._replace(at_most={"bytes": one.costs["bytes"][1]}))
+        user=found.user._replace(asked=found.user.asked._replace(at_most={"bytes": one.costs["bytes"][9]}))
     )
-    limited, _ = allowed_choices(tight, rounds)
+    limited, _ = allowed_choices(tight)
     assert next(each.most for each in limited if each.name == "yogi_secagg") == 10
     sent = one.costs["messages"]
-    asks = found._replace(user=found.user._replace(asked=found.user.asked._replace(at_most={"messages": sent[1]})))
-    by_messages = next(each for each in allowed_choices(asks, rounds)[0] if each.name == "yogi_secagg")
+    asks = found._replace(user=found.user._replace(asked=found.user.asked._replace(at_most={"messages": sent[9]})))
+    by_messages = next(each for each in allowed_choices(asks)[0] if each.name == "yogi_secagg")
     assert (by_messages.most, [limit.response for limit in by_messages.binding]) == (10, ["messages"])
     none, why = allowed_choices(
-        found._replace(user=found.user._replace(asked=found.user.asked._replace(at_most={"bytes": 10.0}))), rounds
+        found._replace(user=found.user._replace(asked=found.user.asked._replace(at_most={"bytes": 10.0})))
     )
     assert not none
     assert "exceeds a limit from the first round on" in why["yogi_secagg"]

@@ -1,4 +1,7 @@
-"""The answer of a race on the user's own rows: what is said of each choice, the files, and the one run on the test rows."""
+"""The answer for an experiment: that of a race on its rows, or, without one, what the study foresees for them.
+
+Of a race: what is said of each choice, the files, and the one run on the test rows.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,25 @@ from fedatlas.race.best import CONFIDENCE, needed_for
 from fedatlas.race.course import AskedRun, RaceEnd, RaceFigures, RaceWork, race
 from fedatlas.race.runs import TIMED, RaceRuns
 from fedatlas.race.work import PICKED_ON, TOLD_ON, ArmCost, ArmWork, tuning_cost
-from fedatlas.recommender.allowed import AllowedChoice
+from fedatlas.recommender.answer import answer_for
 from fedatlas.recommender.answer_files import Say, write_experiment
 from fedatlas.recommender.epsilon import stated_at
-from fedatlas.recommender.race_arms import COMPUTED, arm_file, contenders, points_of, race_arms
+from fedatlas.recommender.race_arms import AllowedChoice, arm_file, contenders, points_of, race_arms
 from fedatlas.recommender.race_limits import chance_kept, changes, measured_here
 from fedatlas.recommender.race_page import PAGE, write_page
 from fedatlas.recommender.ranking import utility_of
+from fedatlas.recommender.requirements import Requirements
+from fedatlas.recommender.shipped import Basis
 from fedatlas.recommender.twins import twin_notes
-from fedatlas.recommender.user_experiment import Examined, UserExperiment, lost_rounds
+from fedatlas.recommender.user_experiment import (
+    Examined,
+    UserExperiment,
+    completed,
+    examined,
+    lost_rounds,
+    read_experiment,
+    with_baseline,
+)
 from fedatlas.study.execute import PARALLEL
 from fedatlas.study.front import not_dominated
 from fedatlas.study.levels import overridden
@@ -57,31 +70,45 @@ class Raced(NamedTuple):
         return 1.0 if self.user.asked.work is not None else 60.0 * PARALLEL
 
 
-def raced(examined: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str]]:
+def run_race(found: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str]]:
     """Race the choices that the requirements allow; return the race, and choice -> why it was left out."""
-    user = examined.user
-    found, refused = contenders(examined)
+    user = found.user
+    arms, refused = contenders(found)
     points, asked, seed = points_of(user), user.asked, int(user.base["seed"])
-    files = {one.name: arm_file(user, one, points) for one in found}
+    files = {one.name: arm_file(user, one, points) for one in arms}
     limit = None if asked.work is not None else 60 * asked.minutes
     runs = RaceRuns(files, seed, out / TABLE, say, seconds=limit)
     with read_once():
-        if limit is None or not found:
-            work = RaceWork(float(asked.work or 0), {one.name: ArmCost() for one in found})
+        if limit is None or not arms:
+            work = RaceWork(float(asked.work or 0), {one.name: ArmCost() for one in arms})
         else:
-            say(f"Timing one round of {len(found)} choices.")
+            say(f"Timing one round of {len(arms)} choices.")
             costs = runs.timed()
             work = RaceWork(PARALLEL * limit, costs, sum(cost.run(0, TIMED) for cost in costs.values()), runs.costs)
-        if found:
-            say(f"Racing {len(found)} choices on your training rows; the test rows are not read.")
-        end = race(race_arms(user, found), max(len(points), 1), work, runs.measure, seed)
-    return Raced(user, {one.name: one for one in found}, runs, points, work, end), refused
+        if arms:
+            say(f"Racing {len(arms)} choices on your training rows; the test rows are not read.")
+        end = race(race_arms(user, arms), max(len(points), 1), work, runs.measure, seed)
+    return Raced(user, {one.name: one for one in arms}, runs, points, work, end), refused
 
 
-def race_answer(examined: Examined, prior: Plain, out: Path, say: Say) -> Plain:
+def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say) -> Plain:
+    """Return the answer for the experiment in ``path``; its files are written into ``out``."""
+    with read_once():
+        found = examined(read_experiment(basis, asked, path), say)
+        user, raced = found.user, asked.raced
+        if not raced:
+            user = user._replace(asked=with_baseline(user, out, say))
+    answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, track=not raced, barred=found.barred)
+    if raced:
+        return race_answer(found, answer, out, say)
+    answer["notes"] += found.notes
+    return completed(user, answer, out)
+
+
+def race_answer(found: Examined, prior: Plain, out: Path, say: Say) -> Plain:
     """Return the answer of a race. ``prior``: what is foreseen from other federations, which it keeps beside."""
-    user = examined.user
-    one, refused = raced(examined, out, say)
+    user = found.user
+    one, refused = run_race(found, out, say)
     entries = (
         [entry_of(one, one.end.figures, j, name) for j, name in enumerate(one.end.left)] if one.end.figures else []
     )
@@ -120,12 +147,12 @@ def entry_of(one: Raced, figures: RaceFigures, j: int, name: str) -> Plain:
     measured = measured_here(figures, j, told_by, one.runs.seed)
     if choice.plain != name and "memory" in measured:
         measured["memory"] = tuple(x * memory_of_masks(one.user, choice) for x in measured["memory"])
-    chance, unknown = chance_kept(asked.limits(), measured)
+    chance, unknown = chance_kept(asked.limits(), measured, choice.costs)
     predicted = {}
     for key, (value, draws) in measured.items():
         low, high = np.quantile(draws, [1 - asked.confidence, asked.confidence])
         predicted[key] = {"value": value, "low": float(low), "high": float(high)}
-    computed = {key: float(choice.costs[key][rounds - 1]) for key in COMPUTED}
+    computed = {key: float(costs[rounds - 1]) for key, costs in choice.costs.items()}
     for key in CLOCKED:  # of these runs: the dry run's would differ each time it is asked
         if choice.plain == name and all(x.get(key) is not None for x in told_by):
             computed[key] = float(np.mean([x[key] for x in told_by]))

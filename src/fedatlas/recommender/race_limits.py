@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedatlas.race.course import RaceFigures
 from fedatlas.race.work import FURTHEST
-from fedatlas.recommender.allowed import AllowedChoice
-from fedatlas.recommender.race_arms import COMPUTED, elsewhere
+from fedatlas.recommender.race_arms import AllowedChoice, elsewhere
 from fedatlas.recommender.requirements import Limit
 from fedatlas.recommender.user_experiment import UserExperiment
 from fedatlas.rng import numpy_stream
@@ -47,13 +46,15 @@ def measured_here(figures: RaceFigures, j: int, told_by: Sequence[Row], seed: in
     return out
 
 
-def chance_kept(limits: Sequence[Limit], found: Mapping[str, tuple[float, Floats]]) -> tuple[float, list[str]]:
-    """Return the chance that all limits on measured responses hold, and those among them that were not measured."""
-    unknown = [f"{one.table}.{one.response}" for one in limits if one.response not in (*found, *COMPUTED)]
+def chance_kept(
+    limits: Sequence[Limit], measured: Mapping[str, tuple[float, Floats]], computed: Collection[str]
+) -> tuple[float, list[str]]:
+    """Return the chance that all limits on measured responses hold, and those that are neither measured nor computed."""
+    unknown = [f"{one.table}.{one.response}" for one in limits if one.response not in {*measured, *computed}]
     held: Any = True
     for one in limits:
-        if one.response in found:
-            held = held & (one.sign * found[one.response][1] >= one.sign * one.value)
+        if one.response in measured:
+            held = held & (one.sign * measured[one.response][1] >= one.sign * one.value)
     return (0.0 if unknown else float(np.mean(held))), unknown
 
 
