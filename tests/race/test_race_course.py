@@ -299,13 +299,16 @@ def test_the_bootstrap_over_rows_has_the_error_of_a_share():
 
 def test_the_variance_between_seeds_is_found_beyond_that_of_the_rows():
     """Means over many races: seeds of 3 points are seen as such, and without any the prior is shrunk away from."""
+    names, folds = [f"arm-{i}" for i in range(6)], (3, 4, 5)
 
     def mean_sd(sd: float) -> float:
         found = []
-        for seed in range(20):
-            one = drawn({f"arm-{i}": 0.85 for i in range(6)}, seed=seed, sd_seed=sd, rows=400, points=(0.0,))
-            end = race(arms(sorted(one.curves), most=20), 1, enough(sorted(one.curves)), one.measure, seed)
-            found.append(between_seeds(end.figures.rows)[0].mean())
+        for seed in range(40):
+            one = drawn(dict.fromkeys(names, 0.85), seed=seed, sd_seed=sd, rows=400, points=(0.0,))
+            each = [[one.drawn(AskedRun(name, 0, fold, FIRST)).score for fold in folds] for name in names]
+            score = np.array([np.concatenate(mine) for mine in each])
+            rows = ArmRows(score, np.ones(1200), np.repeat(folds, 400), np.zeros(1200, int))
+            found.append(between_seeds(rows)[0].mean())
         return float(np.sqrt(np.mean(found)))
 
     assert mean_sd(0.03) == pytest.approx(0.03, rel=0.2)

@@ -266,7 +266,8 @@ class RaceCourse:
 
     def figures(self, rows: ArmRows) -> RaceFigures:
         """Return what the rows of the arms that are left tell about them."""
-        found, here = (estimated(rows, self.seed, same_clients=same) for same in (False, True))
+        found = estimated(rows, self.seed)
+        here = found if found.unit == "row" else estimated(rows, self.seed, same_clients=True)
         told, told_here = (end_statement(one, len(self.started)) for one in (found, here))
         return RaceFigures(rows, found, told, here, told_here)
 
