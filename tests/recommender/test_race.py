@@ -404,6 +404,14 @@ def test_a_wrong_race_is_refused(known: Path, tmp_path: Path, more: dict[str, An
         fedatlas.recommend(asked(known, tmp_path, **more), out=tmp_path / "out")
 
 
+def test_where_no_client_has_rows_to_judge_on_a_race_is_refused_before_anything_runs(known: Path, tmp_path: Path):
+    small = asked(known, tmp_path, {"partition": {"name": "iid", "clients": 30}})  # 8 rows each
+    said = list[str]()
+    with pytest.raises(ConfigError, match="no client has 10 training rows"):
+        fedatlas.recommend(small, out=tmp_path / "out", say=said.append)
+    assert not said
+
+
 def test_minutes_without_an_experiment_are_refused(known: Path):
     facts = {"nodes": 5, "rows": 450, "heterogeneity": 0.4}
     with pytest.raises(ConfigError, match=r"minutes is about a race on your rows: name an experiment"):

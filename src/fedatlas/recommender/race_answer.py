@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.data.sources import read_once
+from fedatlas.errors import ConfigError
 from fedatlas.metrics.intervals import proportion
 from fedatlas.race.best import CONFIDENCE, needed_for
 from fedatlas.race.course import AskedRun, RaceEnd, RaceFigures, RaceWork, race
@@ -37,6 +38,7 @@ from fedatlas.recommender.user_experiment import (
     read_experiment,
     with_baseline,
 )
+from fedatlas.setup.folds import FEWEST
 from fedatlas.study.execute import PARALLEL
 from fedatlas.study.front import not_dominated
 from fedatlas.study.levels import overridden
@@ -94,8 +96,14 @@ def run_race(found: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str
 def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say) -> Plain:
     """Return the answer for the experiment in ``path``; its files are written into ``out``."""
     with read_once():
-        found = examined(read_experiment(basis, asked, path), say)
-        user, raced = found.user, asked.raced
+        user, raced = read_experiment(basis, asked, path), asked.raced
+        if raced and max(user.sizes.values()) < FEWEST:
+            raise ConfigError(
+                f"no client has {FEWEST} training rows, the fewest of which a race takes rows to judge on: give minutes = 0 for what is "
+                "known from other federations, or use fewer clients."
+            )
+        found = examined(user, say)
+        user = found.user
         if not raced:
             user = user._replace(asked=with_baseline(user, out, say))
     answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, track=not raced, barred=found.barred)
