@@ -75,7 +75,10 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
     if how.fraction < 1 and setup.algorithm.groups is None:  # a few draws say little of their mean
         out |= {"cohort": how.fraction * how.K, "returning": coming(how, setup.config)}
     if how.secret_cohort:  # the cohorts of these rounds are as secret as those of the run
-        out["expected"] = expected(how, setup, 1)
+        out["expected"] = {
+            **expected(how, setup, 1),
+            "messages": out.get("cohort", parties) + out.get("returning", parties),
+        }
     trial = Trial(parties, max(setup.sizes.values()), found.counted)
     for one in how.mechanisms:
         out |= {} if one.preview is None else one.preview(trial)
