@@ -16,7 +16,8 @@ from fedatlas.privacy.secagg.fixed import fixed
 from fedatlas.privacy.steps import step_of
 from fedatlas.recommender.contest import Fitted
 from fedatlas.recommender.masks import admitted, mask_table, under_masks
-from fedatlas.recommender.race_arms import allowed_choices, arm_file, contenders, points_of
+from fedatlas.recommender.race_answer import memory_of_masks
+from fedatlas.recommender.race_arms import AllowedChoice, allowed_choices, arm_file, contenders, points_of
 from fedatlas.recommender.requirements import Requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study, save
 from fedatlas.recommender.track_record import trial
@@ -300,6 +301,14 @@ def test_twins_are_raced_without_masks_and_written_with_them(mine: Examined):
     assert [table["name"] for table in files.file["privacy"]] == ["secagg"]
     assert files.run["algorithm"] == files.file["algorithm"]
     assert len({arm.plain for arm in arms}) == len(arms)  # one arm for the runs of each choice
+
+
+def test_masks_take_the_memory_that_they_take_where_both_were_measured(basis: Basis, mine: Examined):
+    memory = basis.fitted.costs["memory"].copy()
+    memory[:, basis.fitted.choices.index("hidden")] *= 3
+    costs = {**basis.fitted.costs, "memory": memory}
+    user = mine.user._replace(basis=with_twins(basis._replace(fitted=basis.fitted._replace(costs=costs))))
+    assert memory_of_masks(user, AllowedChoice("yogi_secagg", "yogi", 1, (), {})) == pytest.approx(3)
 
 
 # ---------------------------------------------------------------------- the study that comes with fedatlas

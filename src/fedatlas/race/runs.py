@@ -38,15 +38,6 @@ class ArmFile(NamedTuple):
     points: Sequence[Row]  # the rates that are tried, one mapping of keys each
 
 
-class RunCost(NamedTuple):
-    """The cost of a run in seconds."""
-
-    whole: float
-    seconds: float  # of the rounds that are timed
-    timed: int  # how many these are
-    rounds: int
-
-
 class RaceRuns:
     """The runs of a race."""
 
@@ -86,24 +77,20 @@ class RaceRuns:
 
         The first round of a run does not count: in it the local step is compiled, which belongs to the start of a run.
         """
-        spent: dict[str, list[RunCost]] = {}
+        seconds, whole = dict[str, list[float]](), dict[str, list[tuple[float, int]]]()
         with closing(Table.open(self.out / TABLE)) as table:
             for one, first in asked.items():
-                spent.setdefault(one.arm, []).append(self.cost_of(table, one, first))
+                key = self.planned(one).keys.run_key
+                rounds = [float(row["seconds"]) for row in table.rows(key) if row["round"] > max(first, 1)]
+                stopped = self.seconds if table.status(key) == "timeout" else None
+                spent = float(table.responses(key).get("cpu_seconds") or stopped or 0.0)
+                seconds.setdefault(one.arm, []).extend(rounds)
+                whole.setdefault(one.arm, []).append((spent, one.rounds - first))
         out = {}
-        for name, runs in spent.items():
-            each = sum(x.seconds for x in runs) / max(sum(x.timed for x in runs), 1)
-            out[name] = ArmCost(sum(max(x.whole - each * x.rounds, 0.0) for x in runs) / len(runs), each)
+        for name, runs in whole.items():
+            each = float(np.mean(seconds[name] or [0.0]))
+            out[name] = ArmCost(float(np.mean([max(spent - each * rounds, 0.0) for spent, rounds in runs])), each)
         return out
-
-    def cost_of(self, table: Table, one: AskedRun, first: int) -> RunCost:
-        """Return what a run cost beyond its first rounds; a run that was stopped for its time, all of that time."""
-        key = self.planned(one).keys.run_key
-        each = [float(row["seconds"]) for row in table.rows(key) if row["round"] > max(first, 1)]
-        usual = self.seconds if table.status(key) == "timeout" else 0.0
-        return RunCost(
-            float(table.responses(key).get("cpu_seconds") or usual or 0.0), sum(each), len(each), one.rounds - first
-        )
 
     def responses(self, asked: AskedRun) -> Plain:
         """Return the responses of a run that was made; {} for one without a model."""

@@ -154,9 +154,11 @@ def entry_of(one: Raced, figures: RaceFigures, j: int, name: str) -> Plain:
     told_by = [one.runs.responses(AskedRun(name, end.picked[name], fold, rounds)) for fold in folds]
     measured = measured_here(figures, j, told_by, one.runs.seed)
     if choice.plain != name and "memory" in measured:
-        measured["memory"] = tuple(x * memory_of_masks(one.user, choice) for x in measured["memory"])
+        value, draws = measured.pop("memory")
+        if math.isfinite(times := memory_of_masks(one.user, choice)):
+            measured["memory"] = times * value, times * draws
     chance, unknown = chance_kept(asked.limits(), measured, choice.costs)
-    predicted = {}
+    predicted: dict[str, dict[str, float | None]] = {}
     for key, (value, draws) in measured.items():
         low, high = np.quantile(draws, [1 - asked.confidence, asked.confidence])
         predicted[key] = {"value": value, "low": float(low), "high": float(high)}
@@ -244,14 +246,8 @@ def write_file(one: Raced, out: Path, i: int, entry: Plain) -> None:
     """Write the experiment file of an entry, which trains on all training rows."""
     name, own = entry["choice"], one.user.asked.own_rows
     values = overridden(one.runs.files[name].file, [one.rates(name), {"rounds": entry["rounds"]}])
-    what = (
-        "for a pilot with your partners: it was"
-        if own
-        else "recommended: it was"
-        if one.end.decided
-        else "not decided on: it was"
-    )
-    head = f"{name} for {entry['rounds']} rounds, {what} raced on {'your own rows, dealt out' if own else 'your rows'}."
+    use = "for a pilot with your partners" if own else "recommended" if one.end.decided else "not decided on"
+    head = f"{name} for {entry['rounds']} rounds, {use}: it was raced on {'your own rows, dealt out' if own else 'your rows'}."
     write_experiment(out, i, entry, stated_at(values, one.user.asked.delta), head)
 
 

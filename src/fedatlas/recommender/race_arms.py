@@ -131,4 +131,4 @@ def elsewhere(user: UserExperiment, plain: str) -> Floats:
     fitted = user.basis.fitted
     others = np.array([name != user.data_set for name in fitted.data])
     y = fitted.gaps["accuracy"][:, fitted.choices.index(plain)]
-    return from_logit(fitted.levels["accuracy"][:, None] + y)[others]
+    return np.asarray(from_logit(fitted.levels["accuracy"][:, None] + y)[others])

@@ -40,8 +40,8 @@ def measured_here(figures: RaceFigures, j: int, told_by: Sequence[Row], seed: in
     if len(shares) > 1:
         drawn = shares[stream.integers(len(shares), size=(len(draws), len(shares)))]
         out["client_accuracy_p10"] = (float(np.quantile(shares, TENTH)), np.quantile(drawn, TENTH, axis=1))
-    held = [one.get("memory_mib") for one in told_by]
-    if held and None not in held:
+    held = [float(one["memory_mib"]) for one in told_by if one.get("memory_mib") is not None]
+    if len(held) == len(told_by) > 0:
         out["memory"] = (max(held), np.full(len(draws), max(held)))
     return out
 
