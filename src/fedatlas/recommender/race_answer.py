@@ -190,8 +190,9 @@ def entry_of(one: Raced, figures: RaceFigures, j: int, name: str) -> Plain:
 def memory_of_masks(user: UserExperiment, choice: AllowedChoice) -> float:
     """Return how many times as much memory a choice takes with masks as without, by the nearest setting; nan if not known."""
     fitted = user.basis.fitted
-    masked, plain = (fitted.costs["memory"][user.near(choice.name), fitted.choices.index(x), -1] for x in choice[:2])
-    return float(masked / plain)
+    masked, plain = (fitted.costs["memory"][user.near(choice.name), fitted.choices.index(x)] for x in choice[:2])
+    known = (masked / plain)[np.isfinite(masked / plain)]  # after rounds that the study measured
+    return float(known[-1]) if len(known) else math.nan
 
 
 def at_edge(one: Raced, name: str) -> list[str]:
