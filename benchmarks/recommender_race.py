@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomli_w
+from recommender_numbers import relatives, without
 from table import interval, number, over_data, table
 
 from fedatlas.errors import ConfigError
@@ -27,8 +28,7 @@ from fedatlas.race.course import AskedRun
 from fedatlas.race.runs import ArmFile, RaceRuns
 from fedatlas.race.work import FIRST, TUNED_ON
 from fedatlas.recommender.command import recommend
-from fedatlas.recommender.shipped import Basis, load_study, refitted, write
-from fedatlas.study.measurements import Floats
+from fedatlas.recommender.shipped import Basis, load_study, write
 from fedatlas.study.study import Study
 from fedatlas.study.table import Table
 
@@ -90,12 +90,6 @@ UNOPENED: dict[str, Federation] = {
 """Reported without a gate. `california_housing` by place and `power_plant` predict a number, which the race refuses; so they are also
 asked with classes: the place, and the third of the output."""
 WORK_OF = {"shakespeare": 900}  # 20 rounds: a round of the LSTM takes as long as twenty of the others
-RELATIVES = {
-    "breast_cancer_wdbc": {"breast_cancer_original"},
-    "breast_cancer_original": {"breast_cancer_wdbc"},
-    "digits": {"mnist"},
-    "mnist": {"digits"},
-}
 
 
 def experiment_of(name: str, folder: Path) -> Federation:
@@ -127,32 +121,6 @@ def shared_table(name: str) -> Path:
     return Path(os.environ["FEDATLAS_DATA"]).resolve() / "tables" / f"{name}.csv.gz"
 
 
-def without(basis: Basis, names: set[str]) -> Basis:
-    """A study as if some data sets had not been measured: its features scaled, its predictors fitted and picked again."""
-    fitted = basis.fitted
-    kept = [i for i, data in enumerate(fitted.data) if data not in names]
-    place = {i: k for k, i in enumerate(kept)}
-
-    def rows(values: dict[str, Floats]) -> dict[str, Floats]:
-        return {key: x[kept] for key, x in values.items()}
-
-    smaller = fitted._replace(
-        settings=[fitted.settings[i] for i in kept],
-        data=[fitted.data[i] for i in kept],
-        x=fitted.x[kept],
-        finishes=fitted.finishes[kept],
-        **{key: rows(getattr(fitted, key)) for key in ("gaps", "levels", "costs", "by_setting", "by_data")},
-    )
-    basis = basis._replace(
-        fitted=smaller,
-        picked={(place[i], c): x for (i, c), x in basis.picked.items() if i in place},
-        configurations={(place[i], c): x for (i, c), x in basis.configurations.items() if i in place},
-        apart=basis.apart[kept],
-        masked=None if basis.masked is None else basis.masked[kept],
-    )
-    return refitted(basis) if len(kept) < len(fitted.data) else basis
-
-
 def race(name: str, out: Path) -> None:
     """Race one federation, and measure what was to be found there; what is there already is not run again."""
     folder = (out / name).resolve()
@@ -162,7 +130,7 @@ def race(name: str, out: Path) -> None:
     base = experiment_of(name, folder)
     (folder / "mine.toml").write_text(tomli_w.dumps(base))
     if not (folder / "prior").exists():
-        write(without(load_study("small"), {name, *RELATIVES.get(name, ())}), folder / "prior")
+        write(without(load_study("small"), relatives(name)), folder / "prior")
     prior = load_study(str(folder / "prior"))
     asked = {
         "study": str(folder / "prior"),
