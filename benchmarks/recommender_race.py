@@ -82,9 +82,9 @@ UNOPENED: dict[str, Federation] = {
     "california_places": named("file", label="ocean_proximity", missing="median", limit=LIMIT, test=0.2),
     "power_plant_thirds": named("file", label="third", limit=LIMIT, test=0.25),
     "shakespeare": {
-        **named("shakespeare", roles=20, per_role=20, test_per_role=100),
+        **named("shakespeare", roles=10, per_role=16, test_per_role=100),
         "partition": {"name": "natural"},
-        "model": {"name": "shakespeare_lstm", "hidden": 64},
+        "model": {"name": "shakespeare_lstm", "hidden": 32},
     },
 }  # fmt: skip
 """Reported without a gate. `california_housing` by place and `power_plant` predict a number, which the race refuses; so they are also
