@@ -32,18 +32,20 @@ def not_known(answer: Row, confidence: float) -> str:
     """Return what is not known, and what to measure."""
     if answer["quality"] == "not known":
         one_keeps = ", or whether one keeps your limits," if answer["limits"] else ""
-        what, below = f"nothing like your federation was measured, so which choice is best{one_keeps} is not known", ""
+        what = f"nothing like your federation was measured, so which choice is best{one_keeps} is not known"
+        first = "Measure the choices below: "
     else:
         do = "keep all limits" if answer["limits"] else "finish"
         what = f"no choice can be promised to {do} with {share(confidence)} confidence, and one may"
-        below = ", the most promising first"
+        data = "" if answer["has_experiment"] else " with your data"
+        first = f"Measure the choices below, the most promising first: run their files{data}, or "
     run = "run the command again"
     race = (
         f"{run} with minutes above 0"
         if answer["has_experiment"]
         else f"name your experiment in [federation] experiment and {run}"
     )
-    return f"Not known: {what}. Measure the choices below{below}: {race}: it races the choices on your rows."
+    return f"Not known: {what}. {first}{race}: it races the choices on your rows."
 
 
 def federation(answer: Row) -> str:
