@@ -97,7 +97,9 @@ def answer_for(
         "setting": _setting(fitted, asked, at),
         "has_experiment": asked.experiment is not None,
         "predicted_by": fitted.way,
-        "notes": _notes(fitted, asked, computed, quality) if measured is None else [],
+        "notes": _notes(fitted, asked, computed, quality) + _extrapolated(fitted, asked, at)
+        if measured is None
+        else [],
         "track_record": _record(fitted, asked, at, quality) if track else None,
     }
 
@@ -305,3 +307,16 @@ def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] |
             "The study has only one data set: how much worse predictions are for new data is unknown, and intervals are too narrow."
         )
     return notes
+
+
+def _extrapolated(fitted: Fitted, asked: Requirements, at: Floats) -> list[str]:
+    """Return the note on a race outside the measured range; [] for an answer without one, which says so itself."""
+    beyond = outside(fitted, at) if asked.experiment is not None and asked.raced else []
+    if not beyond:
+        return []
+    return [
+        (
+            "The race measures your federation. What the study adds, the order in which choices are tried and their later gains, is "
+            f"extrapolated in {listed(beyond)}."
+        )
+    ]
