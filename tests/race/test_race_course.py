@@ -118,6 +118,12 @@ def test_of_too_many_arms_the_prior_keeps_those_that_fit_into_a_third():
     assert (none.started, none.decided, none.figures) == ([], False, None)
 
 
+def test_of_no_arms_nothing_is_run():
+    heard = Heard(drawn())
+    end = race([], 3, RaceWork(1000, {}, again=measured({})), heard)
+    assert (end.started, end.decided, heard.asked) == ([], False, [])
+
+
 def test_with_three_points_the_end_always_fits_and_with_one_the_needed_work_is_told():
     names = list(TRUE)
     for total in range(540, 1500, 60):

@@ -162,9 +162,9 @@ class RaceCourse:
     def made(self, asked: Sequence[AskedRun]) -> Mapping[AskedRun, FoldRows | None]:
         """Make runs, and learn from them what runs cost."""
         before = {one[:3]: one.rounds for one in self.asked}
-        found = self.measure(asked)
+        found = self.measure(asked) if asked else {}
         self.asked |= {one: before.get(one[:3], 0) for one in asked if one not in self.asked}
-        if self.given.again is not None:
+        if asked and self.given.again is not None:
             costs = self.given.again(self.asked)
             self.work = {name: one._replace(cost=costs.get(name, one.cost)) for name, one in self.work.items()}
         return found
@@ -175,7 +175,7 @@ class RaceCourse:
         Arms whose runs at the first point prove too slow for a third of the work are given up, before the other points are run.
         """
         self.rounds = {name: self.work[name].end(FIRST) for name in self.begun}
-        if self.begun and self.given.again is not None:
+        if self.given.again is not None:
             self.made([AskedRun(name, 0, TUNED_ON, self.rounds[name]) for name in sorted(self.begun)])
         self.started = sorted(self.fitting(self.begun))
         self.left, self.rounds = list(self.started), {name: self.rounds[name] for name in self.started}

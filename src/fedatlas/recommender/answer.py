@@ -50,20 +50,19 @@ def answer_for(
     computed: Mapping[str, Floats] | None = None,
     track: bool = True,
     barred: Mapping[str, str] | None = None,
-    measured: Forecast | None = None,
 ) -> Plain:
     """Return the answer to requirements whose federation is known.
 
     ``computed``: response -> (J, R) figures of the user's own model and machine, nan if unknown. ``barred``: choice -> why it
-    cannot run there. ``measured``: measurements from there, which replace a forecast.
+    cannot run there.
 
     Where no choice can be promised, and the measurements do not show either that none fits, the answer is "not known", with the
     choices to measure first. So it is outside the measured range, where no quality, chance or bound is given; or "found" if the
     requirements are only on computed responses.
     """
     at, barred = features_asked(fitted, asked), barred or {}
-    seen = measured or forecast_at(fitted, at, asked.centralised, computed)
-    quality, limits = _quality(fitted, asked, at, measured), asked.limits()
+    seen = forecast_at(fitted, at, asked.centralised, computed)
+    quality, limits = _quality(fitted, asked, at), asked.limits()
     if quality == NOT_KNOWN:  # nor is it known whether runs finish there
         asked, seen = asked.on_costs(), seen._replace(finishes=np.where(seen.finishes > 0.5, 1.0, 0.0))
     ranking = rank(fitted, seen, asked, barred)
@@ -97,9 +96,7 @@ def answer_for(
         "setting": _setting(fitted, asked, at),
         "has_experiment": asked.experiment is not None,
         "predicted_by": fitted.way,
-        "notes": _notes(fitted, asked, computed, quality) + _extrapolated(fitted, asked, at)
-        if measured is None
-        else [],
+        "notes": _notes(fitted, asked, computed, quality) + _extrapolated(fitted, asked, at),
         "track_record": _record(fitted, asked, at, quality) if track else None,
     }
 
@@ -129,10 +126,8 @@ def _record(fitted: Fitted, asked: Requirements, at: Floats, quality: str) -> Pl
     return {"federations": 0} if quality in HIDDEN else track_record(fitted, asked, at)
 
 
-def _quality(fitted: Fitted, asked: Requirements, at: Floats, measured: Forecast | None) -> str:
-    """Return where figures of quality come from: "measured", "prior", or one of `HIDDEN`, for which there are none."""
-    if measured is not None:
-        return "measured"
+def _quality(fitted: Fitted, asked: Requirements, at: Floats) -> str:
+    """Return where figures of quality come from: "prior", or one of `HIDDEN`, for which there are none."""
     if outside(fitted, at):
         return NOT_ASKED if asked.only_computed and asked.by_cost else NOT_KNOWN
     return NOT_ASKED if asked.only_computed and asked.centralised is None else "prior"

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.errors import ConfigError
-from fedatlas.recommender.contest import Fitted, absolute, from_logit, predict_finishes, quantiles, relative
+from fedatlas.recommender.contest import Fitted, absolute, from_logit, predict_finishes, relative
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.rng import numpy_stream
@@ -44,10 +44,8 @@ class Forecast(NamedTuple):
     values: dict[str, Floats]  # response -> (J, R)
     spread: dict[str, Floats]  # quality -> (n, J, R)
     finishes: Floats  # (J,)
-    groups: Any = None
-    """(n,) groups of residual vectors with common errors; None: each vector is a resampled mean."""
-    usual: dict[str, Floats] | None = None
-    """Quality -> (J, R) with the mean gap of the study, whatever the federation; None: measured in the federation itself."""
+    groups: Any  # (n,) of residual vectors with common errors
+    usual: dict[str, Floats]  # quality -> (J, R) with the mean gap of the study, whatever the federation
 
 
 class Ranking(NamedTuple):
@@ -116,15 +114,14 @@ def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection
     open_to = (chance >= needed) & permitted[:, None] & np.isfinite(utility)
     known = [fitted.choices.index(name) for name in fitted.references if name in fitted.choices]
     reference = next((j for j in known if permitted[j]), None)
-    average = utility_of(fitted, {**seen.values, **(seen.usual or {})}, asked.weights)
+    average = utility_of(fitted, {**seen.values, **seen.usual}, asked.weights)
     average = np.where(np.isfinite(utility), np.nan_to_num(average, nan=-np.inf), np.nan)
     best = [pick(j, open_to[j], average, seen) for j in range(len(utility)) if open_to[j].any()]
     best.sort(key=lambda at: (-utility[at], *_costs(seen, at), fitted.choices[at[0]]))
     tests = Tests(fitted, seen, asked, max(len(best) - 1, 1))
     sound = [at for at in best if not any(tests.dominated(at, by) for by in best if by != at)] or best
-    plain = next((at for at in sound if at[0] == reference), None)
-    single, usual = (None if seen.usual is None else _single(tests, among, average) for among in (best, sound))
-    first = _first(tests, sound, utility, usual or plain)
+    single, usual = (_single(tests, among, average) for among in (best, sound))
+    first = [] if usual is None else [_first(tests, sound, utility, usual)]
     order = [*first, *(at for at in best if at not in first)]
     stay = any(order[0] == at or not tests.apart(order[0], at) for at in best if at[0] == reference)
     fits = any_fits(seen, asked, permitted[:, None] & np.isfinite(utility))
@@ -284,16 +281,14 @@ def further_low(values: Floats, groups: Any, confidence: float) -> float:
 
     The federation is one of a new group (a data set): its error varies as the groups' means do, and within a group. The mean of the
     groups is not known either. So the bound is mean - t s sqrt(1 + 1 / G), with Student's t of G groups and s^2 the variance of the
-    groups' means plus what the mean over a group hides of the variance within. If ``groups`` is None, each value is a resampled mean.
+    groups' means plus what the mean over a group hides of the variance within.
     """
-    if groups is None or not np.isfinite(values).any():
-        return quantiles(values, confidence)[0]
     each: dict[object, list[float]] = {}
     for group, value in zip(groups, values, strict=True):
         if np.isfinite(value):
             each.setdefault(group, []).append(float(value))
     found = np.array([np.mean(one) for one in each.values()])
-    if len(found) == 1:
+    if len(found) < 2:
         return -np.inf
     hidden = np.mean([np.var(one) for one in each.values()])  # var (m - 1) / m: of m values, without that of their mean
     spread = np.sqrt((found.var(ddof=1) + hidden) * (1 + 1 / len(found)))
@@ -319,17 +314,7 @@ def _single(tests: Tests, among: Sequence[Place], average: Floats) -> Place | No
     return min(among, key=lambda at: (-average[at], *_costs(tests.seen, at)), default=None)
 
 
-def _first(tests: Tests, sound: list[Place], utility: Floats, usual: Place | None) -> list[Place]:
-    """Return the answer as a list of one, or an empty list. ``sound`` is sorted by utility.
-
-    ``usual`` stands first unless another is told apart from it: the best single choice, or FedAvg if choices were measured in the
-    federation itself.
-    """
-    if usual is not None:
-        return [at for at in sound if utility[at] > utility[usual] and tests.apart(at, usual)][:1] or [usual]
-    ties = [
-        at
-        for at in sound
-        if utility[sound[0]] - utility[at] <= TIE and (at == sound[0] or not tests.apart(sound[0], at))
-    ]
-    return [min(ties, key=lambda at: (*_costs(tests.seen, at), -utility[at]))] if ties else []
+def _first(tests: Tests, sound: Sequence[Place], utility: Floats, usual: Place) -> Place:
+    """Return the answer: ``usual``, the best single choice, unless another is told apart from it. ``sound`` is sorted by utility."""
+    better = (at for at in sound if utility[at] > utility[usual] and tests.apart(at, usual))
+    return next(better, usual)
