@@ -22,7 +22,7 @@ from fedatlas.recommender.requirements import Requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study, save
 from fedatlas.recommender.track_record import trial
 from fedatlas.recommender.twins import barred_twins, offered, with_twins
-from fedatlas.recommender.user_experiment import Examined, baseline, examined, lost_rounds, read_experiment
+from fedatlas.recommender.user_experiment import Examined, baseline, examined, notes_on_twins, read_experiment
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
 from fedatlas.setup.refusals import checked
@@ -240,7 +240,7 @@ def test_with_an_experiment_the_dry_run_admits_a_twin_and_gives_its_costs(basis:
         assert (found.costs[cost][masked] > free[cost][plain]).all()
     np.testing.assert_allclose(free["messages"][plain], 2 * 6 * np.array(rounds))
     assert np.isnan(found.costs["memory"]).all(), "another federation's memory is not that of this one"
-    assert not found.notes
+    assert notes_on_twins(found.user, [{"choice": "hidden", "rounds": 3}]) == []  # no round is lost
 
 
 def test_a_federation_that_masks_do_not_admit_has_no_twins(basis: Basis, tmp_path: Path):
@@ -265,7 +265,7 @@ def test_rounds_that_too_few_stay_for_are_counted_as_a_run_counts_them(basis: Ba
     run = ensure(checked(config), tmp_path / "run", More(report=False, intervals=False, tested=False))
     lost = run.summary["privacy"]["given_up"]["rounds"]
     assert lost > 0
-    (note,) = lost_rounds(found.user, ["yogi_secagg"], 12)
+    note, *_ = notes_on_twins(found.user, [{"choice": "yogi_secagg", "rounds": 12}])
     assert note.startswith(f"Under masks {lost} of 12 rounds are given up, in which fewer than 3 clients stay")
 
 

@@ -8,7 +8,7 @@ and their masked twins, are ever named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from fedatlas.recommender.requirements import WHOLE, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
 from fedatlas.study.measurements import Floats, features_of
-from fedatlas.study.plain import Plain
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import RESPONSES, which
 from fedatlas.wording import listed, tick
 
@@ -253,16 +253,24 @@ def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: 
     place = nearest_miss(seen, asked, ranking)
     if place is None:
         return None
-    named, chance, violates = _named(fitted, seen, asked, place), float(ranking.chance[place]), []
+    named, chance = _named(fitted, seen, asked, place), float(ranking.chance[place])
+    endless = [name for name in named["predicted"] if np.isinf(seen.values[name][place])]
+    return {**named, "chance": chance, "violates": violations(asked, named["predicted"], chance, endless)}
+
+
+def violations(asked: Requirements, found: Row, chance: float, endless: Collection[str] = ()) -> list[Plain]:
+    """Return by how much a candidate that keeps all limits with ``chance`` misses each at the confidence asked for.
+
+    ``found``: response -> its value, low and high; of those in ``endless`` it is infinite, of others without one not known.
+    """
+    out: list[Plain] = []
     for limit in asked.limits():
-        reached = named["predicted"][limit.response]["low" if limit.sign > 0 else "high"]
+        reached = found.get(limit.response, {}).get("low" if limit.sign > 0 else "high")
         if reached is None or limit.sign * reached < limit.sign * limit.value:
             by = None if reached is None else abs(limit.value - reached)
-            endless_here = bool(np.isinf(seen.values[limit.response][place]))
-            violates.append({"limit": limit.response, "by": by} | ({"infinite": True} if endless_here else {}))
-    if not violates:  # each limit holds by itself, but not all of them together with finishing
-        violates.append({"limit": "confidence", "by": float(asked.confidence - chance)})
-    return {**named, "chance": chance, "violates": violates}
+            out.append({"limit": limit.response, "by": by} | ({"infinite": True} if limit.response in endless else {}))
+    # each limit may hold by itself, but not all of them together with finishing
+    return out or [{"limit": "confidence", "by": asked.confidence - chance}]
 
 
 def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:

@@ -19,7 +19,7 @@ from fedatlas.race.best import CONFIDENCE, needed_for
 from fedatlas.race.course import AskedRun, RaceEnd, RaceFigures, RaceWork, race
 from fedatlas.race.runs import TIMED, RaceRuns
 from fedatlas.race.work import PICKED_ON, TOLD_ON, ArmCost, ArmWork, tuning_cost
-from fedatlas.recommender.answer import answer_for
+from fedatlas.recommender.answer import answer_for, violations
 from fedatlas.recommender.answer_files import Say, write_experiment
 from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.race_arms import AllowedChoice, arm_file, contenders, points_of, race_arms
@@ -28,13 +28,12 @@ from fedatlas.recommender.race_page import PAGE, write_page
 from fedatlas.recommender.ranking import utility_of
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
-from fedatlas.recommender.twins import twin_notes
 from fedatlas.recommender.user_experiment import (
     Examined,
     UserExperiment,
     completed,
     examined,
-    lost_rounds,
+    notes_on_twins,
     read_experiment,
     with_baseline,
 )
@@ -109,7 +108,6 @@ def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say)
     answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, track=not raced, barred=found.barred)
     if raced:
         return race_answer(found, answer, out, say)
-    answer["notes"] += found.notes
     return completed(user, answer, out)
 
 
@@ -140,7 +138,7 @@ def race_answer(found: Examined, prior: Plain, out: Path, say: Say) -> Plain:
         "quality": "raced",
         "race": about_race(one, entries, top, tested),
         "prior": before(prior),
-        "notes": [*prior["notes"], *notes(one), *notes_on_twins(one, top)],
+        "notes": [*prior["notes"], *notes(one), *notes_on_twins(user, top)],
     }
     if entries:
         answer["page"] = str(write_page(answer, out / PAGE))
@@ -336,13 +334,7 @@ def epsilon_twice(top: Sequence[Row]) -> Plain:
 def nearest_miss(entries: Sequence[Row], user: UserExperiment) -> Plain:
     """Return the entry likeliest to keep all limits, and by how much it misses each at the confidence asked for."""
     best = max(entries, key=lambda entry: (entry["chance"], entry["predicted"]["accuracy"]["value"]))
-    violates = []
-    for limit in user.asked.limits():
-        reached = best["predicted"].get(limit.response, {}).get("low" if limit.sign > 0 else "high")
-        if reached is None or limit.sign * reached < limit.sign * limit.value:
-            by = None if reached is None else abs(limit.value - reached)
-            violates.append({"limit": limit.response, "by": by})
-    return {**best, "violates": violates}
+    return {**best, "violates": violations(user.asked, best["predicted"], best["chance"])}
 
 
 def before(prior: Row) -> Plain:
@@ -373,10 +365,3 @@ def notes(one: Raced) -> list[str]:
     if not user.asked.own_rows:
         out.append("The race is a simulation: it read the training rows of all nodes on this machine.")
     return out
-
-
-def notes_on_twins(one: Raced, top: Sequence[Row]) -> list[str]:
-    """Return what is to be known about the masked twins among the choices named."""
-    basis, masked = one.user.basis, [entry for entry in top if entry["masked"]]
-    lost = lost_rounds(one.user, names_of(masked), max((entry["rounds"] for entry in masked), default=0))
-    return [*lost, *twin_notes(basis, basis.fitted.nearest(one.user.at), names_of(top))]

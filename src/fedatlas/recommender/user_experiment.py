@@ -95,10 +95,7 @@ def completed(user: UserExperiment, answer: Plain, out: Path) -> Plain:
         values = user.values(entry["choice"], entry["rounds"])
         head = f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {user.basis.name}."
         write_experiment(out, i, entry, stated_at(values, user.asked.delta), head)
-    answer["notes"].append(user.local_note())
-    answer["notes"] += twin_notes(
-        user.basis, user.basis.fitted.nearest(user.at), [entry["choice"] for entry in answer["top"]]
-    )
+    answer["notes"] += [user.local_note(), *notes_on_twins(user, answer["top"])]
     if not user.basis.fitted.new_data and answer["quality"] == "prior":
         answer["notes"].append(
             "The study includes this data set: intervals come from its left-out federations, not from new data."
@@ -154,7 +151,6 @@ class Examined(NamedTuple):
     costs: dict[str, Floats]  # response -> (J, R) of the user's own model and machine
     barred: dict[str, str]  # choice -> why it cannot run there
     previews: dict[str, Row]  # choice -> its dry run
-    notes: list[str]
 
 
 def examined(user: UserExperiment, say: Say) -> Examined:
@@ -179,8 +175,7 @@ def examined(user: UserExperiment, say: Say) -> Examined:
         for key, values in costs_after(previews[choice], rounds).items():
             found[key][j] = values
     found["epsilon"] = epsilon_for(user.basis, user.asked, user.at, plain)
-    notes = lost_rounds(user, [name for name in user.basis.without_runs if name in previews], int(rounds[-1]))
-    return Examined(user, found, barred, previews, notes)
+    return Examined(user, found, barred, previews)
 
 
 def previewed(user: UserExperiment, choice: str, rounds: int) -> tuple[UserExperiment, Row]:
@@ -204,12 +199,17 @@ def previewed(user: UserExperiment, choice: str, rounds: int) -> tuple[UserExper
     return user, dry(user)
 
 
-def lost_rounds(user: UserExperiment, twins: Sequence[str], rounds: int) -> list[str]:
+def notes_on_twins(user: UserExperiment, top: Sequence[Row]) -> list[str]:
+    """Return what is to be known about the masked choices that an answer names."""
+    masked = [entry for entry in top if entry["choice"] in user.basis.fitted.twins]
+    lost = lost_rounds(user, masked[0]["choice"], max(entry["rounds"] for entry in masked)) if masked else []
+    return [*lost, *twin_notes(user.basis, user.basis.fitted.nearest(user.at), [entry["choice"] for entry in top])]
+
+
+def lost_rounds(user: UserExperiment, masked: str, rounds: int) -> list[str]:
     """Say how many rounds too few clients stay for a masked sum, so that they change nothing; [] if none does."""
-    if not twins:
-        return []
-    config = parse(user.values(twins[0], rounds))
-    fewest = max(fewest_of(of_table(table)) for table in user.basis.sets[twins[0]]["privacy"])
+    values = user.values(masked, rounds)
+    config, fewest = parse(values), max(fewest_of(of_table(table)) for table in values["privacy"])
     drawn = [draw_round(config, user.sizes, config.seed, number).round for number in range(1, rounds + 1)]
     lost = sum(len(one.cohort) < fewest for one in drawn)
     why = f"fewer than {fewest} clients stay, and a sum of so few hides nothing; they change nothing"
