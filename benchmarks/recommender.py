@@ -1,4 +1,9 @@
-"""What the recommender promises, checked with runs: ``python benchmarks/recommender.py twins [--json FILE]``.
+"""What the recommender promises, checked with runs and on left-out data sets.
+
+    python benchmarks/recommender.py twins [--json FILE]             # choices under masks against the same without
+    python benchmarks/recommender.py race NAME [NAME ...] --out DIR  # raced federations (`recommender_race.py`); resumable
+    python benchmarks/recommender.py numbers [--json FILE]           # answers without a run (`recommender_numbers.py`)
+    python benchmarks/recommender.py report --out DIR                # the races so far, against the gate
 
 ``twins``  five schemes in six federations of `small`, one of them with clients that leave, each plain and under masks with three
            seeds: the largest difference in accuracy between the two, beside the noise between seeds
@@ -13,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from recommender_numbers import counted, numbers, show
+from recommender_race import race, report
 
 from fedatlas.config import parse
 from fedatlas.data.sources import read_once
@@ -138,14 +145,27 @@ def plain_of(one: Pair) -> dict[str, Any]:
 def main() -> None:
     """Run the part that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["twins"])
+    parser.add_argument("part", choices=["twins", "race", "numbers", "report"])
+    parser.add_argument("names", nargs="*", help="federations to race")
+    parser.add_argument("--out", type=Path, default=Path("recommender-races"), help="where the races are kept")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    with read_once():
-        pairs = twins(load_study("small"))
-    print(summed(pairs))
-    if asked.json:
-        write_json(asked.json, {"summary": summed(pairs), "pairs": [plain_of(one) for one in pairs]})
+    for name in asked.names if asked.part == "race" else ():
+        race(name, asked.out)
+    if asked.part == "report":
+        print(report(asked.out))
+    found: dict[str, Any] = {}
+    if asked.part == "numbers":
+        basis = load_study("small")
+        found = numbers(basis, counted(basis))
+        print(show(found))
+    if asked.part == "twins":
+        with read_once():
+            pairs = twins(load_study("small"))
+        found = {"summary": summed(pairs), "pairs": [plain_of(one) for one in pairs]}
+        print(found["summary"])
+    if asked.json and found:
+        write_json(asked.json, found)
 
 
 if __name__ == "__main__":

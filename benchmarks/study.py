@@ -1,8 +1,7 @@
-"""What a study costs, withstands and is worth: ``python benchmarks/study.py costs|kills|contest|planted [--json FILE]``.
+"""What a study costs and withstands: ``python benchmarks/study.py costs|kills|planted [--json FILE]``.
 
 ``costs``    overhead of a run beside the same run in a bare loop of forks; ``--table FILE``: seconds, hours and bytes a run
 ``kills``    SIGKILL at ``--moments`` moments of a study, of its process and of its children; its table beside one that was never killed
-``contest``  every data set left out in turn (`study_contest.py`): of the shipped study ``--study small``, or of a ``--table FILE``
 ``planted``  how often simultaneous intervals hold every effect that was planted, over ``--tables`` tables
 
 `kills` works through one part of ten moments after another and keeps each in ``--out``: the same command goes on.
@@ -26,8 +25,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from study_contest import of_study, show_contest
-from study_contest import of_table as of_study_table
 
 from fedatlas.data.sources import load_dataset, read_once
 from fedatlas.files import write_json
@@ -278,9 +275,8 @@ def coverage(tables: int) -> dict[str, Any]:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["costs", "kills", "contest", "planted"])
+    parser.add_argument("what", choices=["costs", "kills", "planted"])
     parser.add_argument("--table", type=Path, help="a study's table.sqlite")
-    parser.add_argument("--study", help="which study of the table, where it holds several")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--moments", type=int, default=50)
     parser.add_argument("--tables", type=int, default=1000)
@@ -292,20 +288,13 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """One subcommand."""
     given = arguments()
-    if given.what == "contest":
-        if given.table is None:
-            found = of_study(given.study or "small")
-        else:
-            found = of_study_table(Table.open(given.table), given.study)
-        print(show_contest(found))
-    elif given.what == "kills":
+    if given.what == "kills":
         found = kills(given.moments, given.out)
     else:
         found = costs(given.repeats, given.table) if given.what == "costs" else coverage(given.tables)
     found["load"] = os.getloadavg()[0]  # processes that wanted a core in the last minute
     text = json.dumps(found, indent=1)
-    if given.what != "contest":
-        print(text)
+    print(text)
     if given.json:
         given.json.write_text(text + "\n")
 

@@ -10,7 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 TUNED = ("tuned loop, 1 thread", "tuned loop, 2 threads")
@@ -43,6 +46,30 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
     lines = [head, ["-" * w for w in widths], *rows]
     return "\n".join("| " + " | ".join(x.ljust(w) for x, w in zip(line, widths, strict=True)) + " |" for line in lines)
+
+
+class OverData(NamedTuple):
+    """A mean over data sets, with its interval; None where there are too few."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def over_data(values: Sequence[float], data: Sequence[str] | None = None) -> OverData:
+    """The mean over data sets of the mean in each, with Student's interval of 95% over data sets; by default one value each."""
+    names = np.arange(len(values)) if data is None else np.array(data)
+    each = np.array([np.mean(np.array(values)[names == name]) for name in np.unique(names)])
+    if len(each) < 2:
+        return OverData(float(each[0]) if len(each) else None, None, None)
+    wide = float(stdtrit(len(each) - 1, 0.975)) * float(each.std(ddof=1)) / len(each) ** 0.5
+    return OverData(float(each.mean()), float(each.mean()) - wide, float(each.mean()) + wide)
+
+
+def interval(found: OverData, scale: float = 1.0) -> str:
+    """A mean with its interval."""
+    value, low, high = (number(None if x is None else scale * x) for x in found)
+    return value if found.low is None else f"{value} ({low} to {high})"
 
 
 def title(cell: Result) -> str:

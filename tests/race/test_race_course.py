@@ -35,8 +35,8 @@ class Heard:
 
 def shown(end: RaceEnd) -> Any:
     """Return all that an answer is made of, as plain values."""
-    told = None if end.told is None else [x.tolist() for x in end.told]
-    return end.started, end.picked, end.looks, end.cut, end.left, end.rounds, end.spent, told
+    told = None if end.figures is None else [x.tolist() for x in end.figures.told]
+    return end.started, end.picked, end.looks, end.cut, end.left, end.rounds, end.spent, end.decided, told
 
 
 def test_the_same_seeds_and_work_give_the_same_end_in_any_order_of_arms():
@@ -112,22 +112,101 @@ def test_of_too_many_arms_the_prior_keeps_those_that_fit_into_a_third():
     end = race(arms(names), 3, work, drawn(dict.fromkeys(names, 0.9)).measure)
     assert end.started == ["first", "second"]
     assert end.not_tried == ["third"]
-    assert end.told is not None
+    assert end.decided
     assert end.spent <= work.total
     none = race(arms(names), 3, work._replace(total=100), drawn(dict.fromkeys(names, 0.9)).measure)
-    assert (none.started, none.told) == ([], None)
+    assert (none.started, none.decided, none.figures) == ([], False, None)
+
+
+def test_of_no_arms_nothing_is_run():
+    heard = Heard(drawn())
+    end = race([], 3, RaceWork(1000, {}, again=measured({})), heard)
+    assert (end.started, end.decided, heard.asked) == ([], False, [])
 
 
 def test_with_three_points_the_end_always_fits_and_with_one_the_needed_work_is_told():
     names = list(TRUE)
     for total in range(540, 1500, 60):
         end = race(arms(names, unknown_gain, most=200), 3, enough(names, total), drawn(rows=60).measure)
-        assert end.told is not None
+        assert end.decided
         assert end.spent <= total
     short = race(arms(names), 1, enough(names, 200), drawn(dict.fromkeys(names, 0.9), rows=60, points=(0.0,)).measure)
-    assert short.told is None
+    assert not short.decided
     assert short.needed == 3 * 20 + 3 * 20 + 3 * 3 * 20 + 20
     assert short.left == sorted(names)
+
+
+def test_where_the_work_is_up_those_left_are_compared_on_the_rows_looked_at():
+    names = list(TRUE)
+    heard = Heard(drawn(TRUE, points=(0.0,)))
+    end = race(arms(names, unknown_gain, most=200), 1, enough(names, 200), heard)
+    assert not end.decided
+    assert {one.fold for asked in heard.asked for one in asked} == {1, 2}
+    assert end.figures is not None
+    assert set(end.figures.rows.fold) == {1, 2}
+    told = dict(zip(end.left, end.figures.told.among.tolist(), strict=True))
+    assert told["good"]
+    assert [one.arm for one in end.cut] == ["poor"]
+
+
+def test_the_work_that_is_named_as_needed_decides():
+    """Also where more arms start with it: they are counted in what is named."""
+    names = [f"arm-{i}" for i in range(6)]
+    undecided = 0
+    for seed in range(12):
+        stream = np.random.default_rng(seed)
+        costs = {name: ArmCost(stream.uniform(0, 9), stream.uniform(0.2, 3)) for name in names}
+        inner = drawn(dict.fromkeys(names, 0.9), rows=40, points=(0.0, 0.0))
+        points, timing = 1 + seed % 2, stream.uniform(0, 40)
+        total = 3.5 * (timing + max(points * cost.run(0, FIRST) for cost in costs.values()))
+        first = race(arms(names, unknown_gain), points, RaceWork(total, costs, timing), inner.measure)
+        if first.decided:
+            continue
+        undecided += 1
+        again = race(arms(names, unknown_gain), points, RaceWork(first.needed, costs, timing), inner.measure)
+        assert again.decided
+        assert again.spent <= first.needed + 1e-6
+    assert undecided >= 3
+
+
+def measured(costs: dict[str, ArmCost]) -> Any:
+    """What a race learns of its costs by its runs: these, whichever were made."""
+    return lambda asked: {one.arm: costs[one.arm] for one in asked}
+
+
+def test_runs_that_take_longer_than_timed_end_the_race_sooner():
+    names = list(TRUE)
+    timed, seen = dict.fromkeys(names, ArmCost()), dict.fromkeys(names, ArmCost(0.0, 2.0))
+    work = RaceWork(3000, timed)
+    plain = race(arms(names, unknown_gain, most=200), 3, work, drawn(rows=60).measure)
+    slower = race(arms(names, unknown_gain, most=200), 3, work._replace(again=measured(seen)), drawn(rows=60).measure)
+    assert plain.decided
+    assert slower.decided
+    assert slower.looks[-1].rounds < plain.looks[-1].rounds
+    assert slower.spent <= work.total
+    assert slower.spent == pytest.approx(2 * slower.foreseen)
+
+
+def test_an_arm_whose_first_runs_prove_too_slow_is_given_up_before_the_others():
+    names = list(TRUE)
+    work = RaceWork(3 * 180, dict.fromkeys(names, ArmCost()))  # in a third, three arms at three points
+    seen = {"good": ArmCost(), "near": ArmCost(0.0, 20.0), "poor": ArmCost()}
+    heard = Heard(drawn(rows=60))
+    end = race(arms(names), 3, work._replace(again=measured(seen)), heard)
+    assert (end.started, end.given_up, end.not_tried) == (["good", "poor"], ["near"], [])
+    assert {one.point for asked in heard.asked for one in asked if one.arm == "near"} == {0}
+
+
+def test_where_all_runs_take_ten_times_as_long_a_race_ends_within_about_its_work():
+    names = list(TRUE)
+    work = RaceWork(3 * 180, dict.fromkeys(names, ArmCost()), again=measured(dict.fromkeys(names, ArmCost(0.0, 10.0))))
+    end = race(arms(names), 3, work, drawn(rows=60).measure)
+    assert end.started == []
+    assert end.given_up == sorted(names)
+    assert end.spent <= 1.2 * work.total
+    half = work._replace(again=measured(dict.fromkeys(names, ArmCost(0.0, 2.4))), total=3 * 440)
+    late = race(arms(names), 3, half, drawn(rows=60).measure)
+    assert not late.decided or late.spent <= half.total
 
 
 def test_a_run_without_a_model_counts_as_naming_one_class():
@@ -136,8 +215,8 @@ def test_a_run_without_a_model_counts_as_naming_one_class():
     assert "near" in [one.arm for one in end.cut]  # about 0.16 on both folds
     late = race(arms(list(TRUE), most=20), 3, enough(list(TRUE)), drawn(failing=frozenset({("near", 4)})).measure)
     assert late.failed["near"] == 1
-    assert late.found is not None
-    assert late.found.value[late.left.index("near")] < 0.75  # two folds at 0.89, one at about 0.16
+    assert late.figures is not None
+    assert late.figures.found.value[late.left.index("near")] < 0.75  # two folds at 0.89, one at about 0.16
 
 
 def test_what_is_tried_goes_by_the_order_and_a_later_cheaper_one_may_fit():
@@ -226,13 +305,16 @@ def test_the_bootstrap_over_rows_has_the_error_of_a_share():
 
 def test_the_variance_between_seeds_is_found_beyond_that_of_the_rows():
     """Means over many races: seeds of 3 points are seen as such, and without any the prior is shrunk away from."""
+    names, folds = [f"arm-{i}" for i in range(6)], (3, 4, 5)
 
     def mean_sd(sd: float) -> float:
         found = []
-        for seed in range(20):
-            one = drawn({f"arm-{i}": 0.85 for i in range(6)}, seed=seed, sd_seed=sd, rows=400, points=(0.0,))
-            end = race(arms(sorted(one.curves), most=20), 1, enough(sorted(one.curves)), one.measure, seed)
-            found.append(between_seeds(end.rows)[0].mean())
+        for seed in range(40):
+            one = drawn(dict.fromkeys(names, 0.85), seed=seed, sd_seed=sd, rows=400, points=(0.0,))
+            each = [[one.drawn(AskedRun(name, 0, fold, FIRST)).score for fold in folds] for name in names]
+            score = np.array([np.concatenate(mine) for mine in each])
+            rows = ArmRows(score, np.ones(1200), np.repeat(folds, 400), np.zeros(1200, int))
+            found.append(between_seeds(rows)[0].mean())
         return float(np.sqrt(np.mean(found)))
 
     assert mean_sd(0.03) == pytest.approx(0.03, rel=0.2)

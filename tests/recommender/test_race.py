@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,8 @@ from fedatlas.recommender.race_text import lines_of
 from fedatlas.setup.party_rows import VALIDATION, PartyRows
 from fedatlas.study.plan import PlannedRun
 from fedatlas.study.study import Study
-from fedatlas.study.table import Table
+from fedatlas.study.table import Table, packed, unpacked
+from fedatlas.wording import listed
 from study_tables import filled
 
 BASE: dict[str, Any] = {
@@ -49,10 +53,15 @@ WORK = 2 * 40 * 3 + 60  # two choices with two rates reach 20 rounds in a third,
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a study in which both choices are alike, and noise costs."""
-    out = tmp_path_factory.mktemp("known")
+    return study_of_choices(tmp_path_factory.mktemp("known"), LEVELS)
+
+
+def study_of_choices(out: Path, levels: list[dict[str, Any]]) -> Path:
+    """Make a table of that study, its choices in this order; return its folder."""
+    out.mkdir(exist_ok=True)
     factors = [
         {"name": "skew", "role": "setting", "key": "partition.alpha", "levels": [0.3, 30.0]},
-        {"name": "scheme", "role": "choice", "level": LEVELS},
+        {"name": "scheme", "role": "choice", "level": levels},
     ]
 
     def accuracy(job: PlannedRun) -> float:
@@ -92,9 +101,16 @@ def first(known: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 
 def comparable(answer: dict[str, Any], out: Path) -> Any:
-    """Return an answer without paths, and without what the clock decides: seconds, memory, and by seconds the front."""
+    """Return an answer without paths, and without what seconds and memory decide, of which another table has others.
+
+    Of equal forecasts, such as those of this study, the prior names the one first that a dry run found faster.
+    """
     text = json.dumps(answer, sort_keys=True).replace(str(out), "OUT")
-    return json.loads(re.sub(r'"(cpu_seconds|seconds|memory)": \{[^}]*\}|"front": \w+', '"\\1": 0', text))
+    found = json.loads(re.sub(r'"(cpu_seconds|seconds|memory)": \{[^}]*\}', '"\\1": 0', text))
+    found["prior"]["top"].sort(key=lambda one: one["choice"])
+    for entry in (*found["entries"], *found["top"]):
+        del entry["front"]  # it counts seconds
+    return found
 
 
 def test_a_race_answers_on_training_rows_and_tests_the_file_once(first: tuple[Path, dict[str, Any]]):
@@ -132,6 +148,11 @@ def test_the_text_says_who_is_best_by_which_margin_and_the_page_shows_it(first: 
     page = (folder / "out" / "front.html").read_text()
     assert "<svg" in page
     assert "fedyogi" in page
+    entry = answer["entries"][0]["predicted"]["accuracy"]
+    below = f"{entry['low']:.3f} to {entry['high']:.3f}"
+    assert re.search(
+        rf"<td>{entry['value']:.3f}\s*<[^>]+>{below}", page
+    )  # below its figure, so that a phone shows both
 
 
 def test_runs_without_a_model_are_told(first: tuple[Path, dict[str, Any]]):
@@ -155,7 +176,7 @@ def test_stopped_again_and_again_a_race_goes_on_to_the_same_answer(
     def runs() -> int:
         return sum(line.startswith(("trial", "cell")) for line in heard)
 
-    for stopped_at in (1, 5, 9):
+    for stopped_at in (2, 6, 12):  # while rates are tried; and after that, after a look, after the end statement
 
         def stop(line: str, at: int = stopped_at) -> None:
             heard.append(line)
@@ -177,19 +198,17 @@ def test_asked_again_nothing_is_run(known: Path, first: tuple[Path, dict[str, An
     assert not [line for line in said if line.startswith(("trial", "cell"))]
 
 
-def test_limits_end_an_arm_and_what_they_cost_is_foreseen_by_the_study(
-    known: Path, first: tuple[Path, dict[str, Any]], tmp_path: Path
-):
-    sent = first[1]["top"][0]["predicted"]["bytes"]["value"] / 20
-    answer = fedatlas.recommend(
-        asked(known, tmp_path, {"rounds": 30}, at_most={"bytes": 12.5 * sent}), out=tmp_path / "out"
-    )
-    assert set(answer["race"]["rounds"].values()) == {12}
-    assert all(entry["predicted"]["bytes"]["value"] <= 12.5 * sent for entry in answer["top"])
+def test_limits_end_an_arm_and_what_they_cost_is_foreseen_by_the_study(known: Path, first: tuple[Path, dict[str, Any]]):
+    folder, plain = first  # its runs answer again
+    sent = plain["top"][0]["predicted"]["bytes"]["value"] / 20
+    file = asked(known, folder, {"rounds": 50}, at_most={"bytes": 20.5 * sent})
+    answer = fedatlas.recommend(file, out=folder / "out")
+    assert set(answer["race"]["rounds"].values()) == {20}
+    assert all(entry["predicted"]["bytes"]["value"] <= 20.5 * sent for entry in answer["top"])
     assert answer["top"][0]["binding"] == ["at_most.bytes"]
     (line, *_) = answer["race"]["changes"]
     assert re.search(
-        r"ends fed\w+ after 12 rounds[.;] (In the study's other data sets it gained|the study has no runs that long)",
+        r"ends fed\w+ after 20 rounds[.;] (In the study's other data sets it gained|the study has no runs that long)",
         line,
     )
 
@@ -215,6 +234,22 @@ def main_code(words: list[str]) -> int:
     return int(end.value.code or 0)
 
 
+def test_a_race_of_runs_that_all_add_noise_has_an_epsilon_of_the_run_and_none_with_the_race(
+    known: Path, tmp_path: Path
+):
+    file = asked(known, tmp_path, {"rounds": 4}, at_most={"epsilon": 1e4}, work=100)
+    answer = fedatlas.recommend(file, out=tmp_path / "out")
+    why = {one["choice"]: one["reason"] for one in answer["refused"]}
+    assert why["fedyogi"] == "it exceeds a limit from the first round on: epsilon, which is infinite without noise."
+    assert answer["race"]["started"] == ["noised"]
+    (one,) = answer["top"]
+    final = fedatlas.dry_run(fedatlas.Experiment.read(one["experiment"]), baselines=False)["privacy"]["epsilon"]
+    assert answer["race"]["epsilon"] == {"final": pytest.approx(final), "with_race": None, "choice_is_private": False}
+    text = "\n".join(lines_of(answer, 0.9))
+    assert "With the race there is none: it reads scores of your rows without noise" in text
+    assert "picked in the study" not in text  # its rate was picked here
+
+
 def test_own_rows_get_the_prior_two_files_for_a_pilot_and_no_test(known: Path, first: tuple[Path, dict[str, Any]]):
     folder, _ = first
     answer = fedatlas.recommend(asked(known, folder, federation={"rows_of": "own"}), out=folder / "out")
@@ -236,19 +271,97 @@ def test_too_little_work_names_what_would_do(known: Path, tmp_path: Path):
     assert "240 rounds of runs" in text  # 2 choices, 2 rates, 20 rounds, in a third
 
 
+def test_where_the_work_is_up_those_left_are_named_in_no_order_with_their_files(
+    known: Path, first: tuple[Path, dict[str, Any]]
+):
+    folder, _ = first  # its runs answer again
+    answer = fedatlas.recommend(asked(known, folder, work=250), out=folder / "out")
+    race, text = answer["race"], "\n".join(lines_of(answer, 0.9))
+    assert (answer["answer"], race["decided"], race["statement"], race["final"]) == ("undecided", False, None, None)
+    best = sorted(entry["choice"] for entry in answer["entries"] if entry["among_best"])
+    assert [entry["choice"] for entry in answer["top"]] == best
+    for entry in answer["top"]:
+        assert fedatlas.Experiment.read(entry["experiment"]).config.rounds == entry["rounds"] == 20
+    assert f"Left after 20 rounds, in no order: {listed(best)}. 260 rounds of runs would decide." in text
+    assert "on the rows by which rates and cuts were picked" in text
+    assert "which nothing before has read" not in text
+    again = fedatlas.recommend(asked(known, folder, work=260), out=folder / "out")
+    assert again["race"]["decided"]
+
+
+def slower(out: Path, copy: Path, times: float) -> Path:
+    """Copy the folder of a race's answer with other seconds in its table, as another machine would measure them."""
+    shutil.copytree(out, copy)
+    with closing(sqlite3.connect(copy / "race" / "table.sqlite")) as table, table:
+        for key, rows in table.execute("SELECT run_key, rows FROM rounds").fetchall():
+            longer = [{**row, "seconds": times * (row["seconds"] or 0)} for row in unpacked(rows)]
+            table.execute("UPDATE rounds SET rows = ? WHERE run_key = ?", (packed(longer), key))
+        for key, told in table.execute("SELECT run_key, responses FROM runs WHERE responses IS NOT NULL").fetchall():
+            found = json.loads(told)
+            found |= {name: times * found[name] for name in ("seconds", "cpu_seconds") if found.get(name) is not None}
+            table.execute("UPDATE runs SET responses = ? WHERE run_key = ?", (json.dumps(found), key))
+    return copy
+
+
+def test_by_work_what_the_clock_measured_changes_nothing(
+    known: Path, first: tuple[Path, dict[str, Any]], tmp_path: Path
+):
+    folder, answer = first
+    out = slower(folder / "out", tmp_path / "out", 50.0)
+    again = fedatlas.recommend(asked(known, folder), out=out)
+    before = answer["entries"][0]["predicted"]["seconds"]["value"]
+    assert again["entries"][0]["predicted"]["seconds"]["value"] == pytest.approx(50 * before)
+    assert comparable(again, out) == comparable(answer, folder / "out")
+
+
+def test_by_minutes_the_same_table_gives_the_same_answer_and_a_slower_one_says_what_the_clock_decided(
+    known: Path, first: tuple[Path, dict[str, Any]], tmp_path: Path
+):
+    folder, plain = first
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    by_minutes = asked(known, folder, work=None, minutes=30)
+    answer = fedatlas.recommend(by_minutes, out=out)
+    assert answer["race"]["statement"] == plain["race"]["statement"]
+    assert comparable(fedatlas.recommend(by_minutes, out=out), out) == comparable(answer, out)
+    spent = answer["race"]["spent"]
+    late = slower(out, tmp_path / "late", 1000 * 30 / spent)
+    again = fedatlas.recommend(by_minutes, out=late)
+    text = "\n".join(lines_of(again, 0.9))
+    assert again["race"]["started"] == []
+    assert "reaches 20 rounds in a third of the minutes given" in text
+
+
+def test_the_order_of_the_choices_changes_nothing(first: tuple[Path, dict[str, Any]], tmp_path: Path):
+    folder, answer = first
+    shutil.copytree(folder / "out", tmp_path / "out")
+    turned = study_of_choices(tmp_path / "known", LEVELS[::-1])
+    again = fedatlas.recommend(asked(turned, folder), out=tmp_path / "out")
+    mine, theirs = (
+        {key: one[key] for key in ("answer", "top", "entries", "race", "prior")}
+        for one in (comparable(again, tmp_path / "out"), comparable(answer, folder / "out"))
+    )
+    assert mine == theirs
+
+
 def test_in_minutes_the_clock_decides_on_the_work_and_is_named(
     known: Path, first: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     folder, plain = first
     costs = {"fedavg": ArmCost(1.0, 0.5), "fedyogi": ArmCost(1.0, 0.5)}
-    monkeypatch.setattr(RaceRuns, "costs", lambda self: (costs, {}))
+    monkeypatch.setattr(RaceRuns, "timed", lambda self: costs)
+    monkeypatch.setattr(RaceRuns, "costs", lambda self, asked: costs)
     answer = fedatlas.recommend(asked(known, folder, work=None, minutes=30), out=folder / "out")
     race = answer["race"]
     assert race["costs"] == {"fedavg": [1.0, 0.5], "fedyogi": [1.0, 0.5]}
     # two timed runs of 2 rounds, and 13 of 20 rounds, by two processes
     assert race["spent"] == pytest.approx((2 * 2 + 13 * 11) / 120)
     assert race["statement"] == plain["race"]["statement"]
-    assert "The clock decided how much was run" in "\n".join(lines_of(answer, 0.9))
+    assert "The clock decided how many choices are tried: each was timed" in "\n".join(lines_of(answer, 0.9))
+    longer = asked(known, folder, {"rounds": 50}, work=None, minutes=1.25)
+    far = fedatlas.recommend(longer, out=folder / "out")
+    assert set(far["race"]["rounds"].values()) == {20}  # at 30 rounds the end would cost more than is left
+    assert "The clock decided how many choices are tried and how far they run" in "\n".join(lines_of(far, 0.9))
     short = fedatlas.recommend(asked(known, folder, work=None, minutes=0.6), out=folder / "out")
     assert short["race"]["started"] == []  # 24 s in a third, less 4 s of timing; one choice takes 22
     assert "All of them would take 1.2 minutes" in "\n".join(lines_of(short, 0.9))
@@ -260,12 +373,12 @@ def test_a_choice_is_timed_by_its_second_round(tmp_path: Path):
         {**MINE, "algorithm": {"name": "fedavg"}, "local": {"lr": 0.1, "batch_size": 0, "clip": 1.0}}, {}, [{}]
     )
     runs = RaceRuns({"one": one, "wrong": wrong}, 1, tmp_path, lambda _: None)
-    costs, refused = runs.costs()
+    costs = runs.timed()
     rows = Table.open(tmp_path / "table.sqlite")
     key = runs.planned(AskedRun("one", 0, 1, 2)).keys.run_key
     assert costs["one"].round == rows.rows(key)[2]["seconds"]
     assert costs["one"].start > 0
-    assert {*costs, *refused} == {"one", "wrong"}
+    assert {*costs} == {"one", "wrong"}
 
 
 def test_without_minutes_the_study_answers_and_says_so(known: Path, tmp_path: Path):
@@ -281,11 +394,23 @@ def test_without_minutes_the_study_answers_and_says_so(known: Path, tmp_path: Pa
         ({"work": 10, "minutes": 1}, "work replaces minutes"),
         ({"work": None, "minutes": -1}, "minutes is -1: give 0 for no race"),
         ({"federation": {"rows_of": "mine"}}, "unknown value of federation.rows_of 'mine'"),
+        (
+            {"work": None, "minutes": 0, "at_most": {"memory": 500.0}},
+            "only runs tell the memory that an experiment takes",
+        ),
     ],
 )
 def test_a_wrong_race_is_refused(known: Path, tmp_path: Path, more: dict[str, Any], sentence: str):
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         fedatlas.recommend(asked(known, tmp_path, **more), out=tmp_path / "out")
+
+
+def test_where_no_client_has_rows_to_judge_on_a_race_is_refused_before_anything_runs(known: Path, tmp_path: Path):
+    small = asked(known, tmp_path, {"partition": {"name": "iid", "clients": 30}})  # 8 rows each
+    said = list[str]()
+    with pytest.raises(ConfigError, match="no client has 10 training rows"):
+        fedatlas.recommend(small, out=tmp_path / "out", say=said.append)
+    assert not said
 
 
 def test_minutes_without_an_experiment_are_refused(known: Path):

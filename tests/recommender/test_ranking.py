@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedatlas.recommender.answer import violations
 from fedatlas.recommender.contest import quantiles
 from fedatlas.recommender.ranking import further_low, utility_of
+from fedatlas.recommender.requirements import requirements
 from test_recommend import fitted
+
+FACTS = {"nodes": 6, "rows": 450, "heterogeneity": 0.4}
 
 
 def test_of_two_costs_the_lower_is_worth_more() -> None:
@@ -43,3 +47,13 @@ def test_a_bound_of_order_statistics_holds_as_often_as_it_says() -> None:
         low, _ = quantiles(stream.normal(size=39), 0.9)  # rank 4 of 39: exactly 0.9 on average
         hit += int((stream.normal(size=20) >= low).sum())
     assert hit / 10_000 == pytest.approx(0.9, abs=0.012)  # a two-sided bound would have 0.95
+
+
+def test_limits_that_hold_one_by_one_but_not_together_are_missed_by_the_confidence():
+    wanted = requirements({"federation": FACTS, "at_least": {"accuracy": 0.8, "macro_f1": 0.7}})
+    held = {name: {"value": 0.9, "low": 0.81, "high": 0.95} for name in ("accuracy", "macro_f1")}
+    (missed,) = violations(wanted, held, 0.85)
+    assert missed == {"limit": "confidence", "by": pytest.approx(0.05)}
+    low = {**held, "accuracy": {"value": 0.8, "low": 0.75, "high": 0.9}}
+    assert violations(wanted, low, 0.5) == [{"limit": "accuracy", "by": pytest.approx(0.05)}]
+    assert violations(wanted, {"accuracy": held["accuracy"]}, 0.0) == [{"limit": "macro_f1", "by": None}]

@@ -15,7 +15,7 @@ from fedatlas.errors import DataError
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.contest import WAYS, Fitted, fit_study, from_logit, predict_gaps, quantiles
 from fedatlas.recommender.predictors import RIDGE, Kernel, constant, gaussian, inverse_distance, left_out, ridge
-from fedatlas.recommender.ranking import chances, rank
+from fedatlas.recommender.ranking import any_fits, chances, promising, rank
 from fedatlas.recommender.requirements import requirements
 from fedatlas.study.measurements import Measurements, measurements_of
 from study_tables import federations, runs
@@ -166,7 +166,7 @@ def test_also_fedavg_is_not_first_where_it_is_dominated():
     assert answer_for(study, asked(), track=False)["top"][0]["choice"] == "prox"
 
 
-def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
+def test_relaxing_a_limit_never_lowers_the_best_average_utility_among_the_allowed():
     stream, found = np.random.default_rng(1), 0
     for _ in range(60):
         least, most = float(stream.uniform(0.5, 0.9)), float(np.exp(stream.uniform(9, 13)))
@@ -179,7 +179,7 @@ def test_relaxing_a_limit_never_lowers_the_best_utility_among_the_allowed():
             seen = forecast_at(fitted(), features_asked(fitted(), ask), 0.9)
             ranking = rank(fitted(), seen, ask)
             assert (ranking.chance <= 1).all()
-            best.append(max((ranking.utility[at] for at in ranking.order), default=-np.inf))
+            best.append(max((ranking.average[at] for at in ranking.order), default=-np.inf))
         assert best[0] <= best[1] <= best[2]
         found += best[0] < best[2]
     assert found > 10, "some limit did bind"
@@ -291,6 +291,70 @@ def test_quantiles_are_order_statistics():
     values = np.arange(1.0, 100.0)
     assert quantiles(values, 0.9) == (10.0, 90.0)
     assert quantiles(np.array([3.0, np.nan, 1.0]), 0.9) == (1.0, 3.0)
+
+
+def even(choice: str) -> float:
+    """An accuracy that a choice reaches with a chance of about one half, at h = 0.5."""
+    seen = forecast_at(fitted(), features_asked(fitted(), asked()), 0.9)
+    return float(np.median(seen.spread["accuracy"][:, fitted().choices.index(choice), -1]))
+
+
+def test_none_is_said_only_where_the_measurements_show_that_nothing_fits():
+    """Where a choice may fit, but none with the confidence asked for, it is not known."""
+    kinds, many = [], len(fitted().x)
+    for accuracy in (0.5, even("fedavg"), 0.97):
+        ask = asked(at_least={"accuracy": accuracy}, privacy={"server_sees": "sums"})
+        answer = answer_for(fitted(), ask, track=False)
+        kinds.append(answer["answer"])
+        seen = forecast_at(fitted(), features_asked(fitted(), ask), 0.9)
+        chance = chances(seen, ask)[fitted().choices.index("fedavg_secagg")].max()
+        assert answer["any_fits"] == pytest.approx((chance * many + 1) / (many + 1)), (
+            "of one choice, and one vector more"
+        )
+    assert kinds == ["found", "not known", "none"]
+
+
+def test_the_chance_that_any_fits_is_joint_and_certain_where_costs_exclude_all():
+    ask = asked(at_least={"accuracy": even("fedavg")})
+    seen = forecast_at(fitted(), features_asked(fitted(), ask), 0.9)
+    among, many = np.zeros(chances(seen, ask).shape, bool), len(fitted().x)
+    pair = [fitted().choices.index(name) for name in ("fedavg", "noisy")]
+    among[pair, -1] = True
+    either = (seen.spread["accuracy"][:, pair, -1] >= even("fedavg")).any(axis=1).sum()
+    assert any_fits(seen, ask, among) == pytest.approx((either + 1) / (many + 1))
+    none = asked(at_least={"accuracy": 0.5}, at_most={"bytes": 1.0})
+    assert any_fits(seen, none, among) == 0
+    assert answer_for(fitted(), none, track=False)["answer"] == "none"
+
+
+def test_where_no_choice_is_promised_the_most_promising_is_measured_first():
+    """SCAFFOLD reaches what no other does; with costs, the likeliest choice that keeps them."""
+    answer = answer_for(fitted(), asked(at_least={"accuracy": even("scaffold")}), track=False)
+    assert (answer["answer"], answer["nearest_miss"]) == ("not known", None)
+    assert answer["top"][0]["choice"] == "scaffold"
+    assert 0.1 < answer["top"][0]["chance"] < 0.9
+    most = answer["top"][0]["predicted"]["bytes"]["value"] * 0.6  # fedavg costs half as much
+    cheap = answer_for(fitted(), asked(at_least={"accuracy": even("fedavg")}, at_most={"bytes": most}), track=False)
+    assert all(entry["predicted"]["bytes"]["value"] <= most for entry in cheap["top"])
+
+
+def test_choices_that_less_than_a_data_set_tells_apart_are_measured_in_the_order_of_their_average():
+    fit = fitted()
+    seen = forecast_at(fit, features_asked(fit, asked()), 0.9)
+    ask = asked(at_least={"accuracy": 0.5})
+    ranking = rank(fit, seen, ask)
+    groups = len(set(fit.data))
+    own, other = (fit.choices.index(name) for name in ("scaffold", "fedavg"))
+    first = [
+        fit.choices[promising(fit, seen, ask, ranking._replace(chance=close))[0][0]]
+        for close in (
+            np.where(np.arange(len(fit.choices))[:, None] == own, 0.6, 0.6 + 0.9 / groups)
+            * np.ones(ranking.chance.shape),
+            np.where(np.arange(len(fit.choices))[:, None] == other, 0.6 + 1.1 / groups, 0.6)
+            * np.ones(ranking.chance.shape),
+        )
+    ]
+    assert first == ["scaffold", "fedavg"]
 
 
 def test_none_fits_names_the_nearest_miss():

@@ -16,6 +16,7 @@ from fedatlas.cli import main
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.gaussian import epsilon_of
 from fedatlas.recommender import user_experiment
+from fedatlas.recommender.answer import answer_for
 from fedatlas.recommender.answer_text import lines
 from fedatlas.recommender.epsilon import epsilons, stated_at
 from fedatlas.recommender.requirements import TABLES, TOP, requirements
@@ -249,7 +250,7 @@ def test_outside_the_measured_range_nothing_is_foreseen(
     )
     assert "%" not in said
     assert "accuracy 0" not in said
-    assert answer["top"][0]["choice"] == "fedavg", "first to be measured"
+    assert [entry["choice"] for entry in answer["top"][:2]] == [answer["best_single"], "fedavg"], "first to be measured"
     for entry in answer["top"]:
         assert {entry[key] for key in ("chance", "finishes", "utility", "front")} == {None}
         assert (entry["evidence"], entry["binding"]) == ([], [])
@@ -259,6 +260,17 @@ def test_outside_the_measured_range_nothing_is_foreseen(
         assert Path(entry["experiment"]).is_file()
     assert call(monkeypatch, file(tmp_path, {"federation": federation})) == 1
     assert "Not known" in capsys.readouterr().out
+
+
+def test_a_race_outside_the_range_is_marked_as_extrapolated():
+    fitted, more = load_study("small").fitted, {"federation": {**INSIDE, "nodes": 1000, "rows": 20_000}}
+    asked = requirements(more)._replace(experiment="mine.toml")
+    marked, inside, unraced = (
+        [note for note in answer_for(fitted, one, track=False)["notes"] if "extrapolated" in note]
+        for one in (asked, asked._replace(nodes=12.0, rows=3000.0), asked._replace(minutes=0.0))
+    )
+    assert "is extrapolated in the number of nodes (1,000; measured: 3 to 100)." in marked[0]
+    assert (inside, unraced) == ([], [])
 
 
 def test_limits_on_costs_are_answered_also_there(tmp_path: Path):

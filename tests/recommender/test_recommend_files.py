@@ -165,11 +165,16 @@ def test_the_command_says_none_with_exit_code_1_and_the_nearest_miss(
     known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     file, out = tmp_path / "r.toml", str(tmp_path / "out")
-    toml(file, asked(known, at_least={"accuracy": 0.99}))
+    toml(file, asked(known, at_most={"bytes": 10.0}))
     assert call(monkeypatch, str(file), "--out", out) == 1
     said = capsys.readouterr().out
-    assert "None fits with 90% confidence. The nearest miss is" in said
-    assert "misses accuracy by" in said
+    assert "None fits: computed costs exclude every choice. The nearest miss is" in said
+    assert "misses bytes sent by" in said
+    toml(file, asked(known, at_least={"accuracy": 0.99}))  # two federations do not show that none fits
+    assert call(monkeypatch, str(file), "--out", out) == 1
+    said = capsys.readouterr().out
+    assert "Not known: no choice can be promised to keep all limits with 90% confidence, and one may." in said
+    assert "1. fedavg for" in said
     toml(file, asked(known))
     assert call(monkeypatch, str(file), "--out", out) == 0
     said = capsys.readouterr().out

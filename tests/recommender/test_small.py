@@ -19,8 +19,10 @@ from fedatlas.config import parse
 from fedatlas.recommender.contest import logit
 from fedatlas.recommender.shipped import ARRAYS, HERE, NAMES, Basis, load_study, refit
 from fedatlas.record.run_folder import RunFolder
+from fedatlas.study.cells import cells_of
+from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import read_study_file
-from fedatlas.study.plan import plan_of
+from fedatlas.study.levels import factors_of
 
 FOLDER = HERE / "small"
 CHOICES = {"fedavg", "fedprox", "scaffold", "fedyogi", "hwfedavg", "fedavg_dp_eps30", "fedavg_dp_eps300"}
@@ -50,8 +52,9 @@ def test_its_settings_are_of_its_file(
 ):
     shared_data("tables/adult_train.csv.gz")
     monkeypatch.chdir(FOLDER)  # constants are named from there
-    plan = plan_of(read_study_file(FOLDER / "STUDY.toml"))
-    settings = {tuple(level for _, level in one.cell.setting) for one in plan.cells}
+    study = read_study_file(FOLDER / "STUDY.toml")
+    factors, _ = factors_of(study, Configurations())
+    settings = {tuple(level for _, level in cell.setting) for cell in cells_of(study, factors)}
     assert settings >= set(small.fitted.settings)
 
 

@@ -119,7 +119,7 @@ class _Played:
             each[k], _, self.sessions[k] = question.answer(None, None, message, {}, self.sessions[k])  # type: ignore[arg-type]
             up, down = up + codec.size(dict(each[k])), down + codec.size(dict(message))
         spent = {self.how.phase(inner.what): time.perf_counter() - began}
-        return Replies(inner.to, None, each), Cost(up, down, 0, up + down, spent)
+        return Replies(inner.to, None, each), Cost(up, down, 0, up + down, spent, messages=2 * len(inner.to))
 
     def _work(self, inner: Ask) -> tuple[Replies, Cost]:
         server, first, many = self.server, inner.to[0], len(inner.to)
@@ -174,7 +174,9 @@ def _reduced(inner: Ask, sent: Update, update: Update) -> Update | None:
 
 
 def _plus(one: Cost, other: Cost) -> Cost:
-    total = {key: getattr(one, key) + getattr(other, key) for key in ("bytes_up", "bytes_down", "bytes_privacy")}
+    total = {
+        key: getattr(one, key) + getattr(other, key) for key in ("bytes_up", "bytes_down", "bytes_privacy", "messages")
+    }
     return one._replace(**total).spending(other.seconds)
 
 

@@ -51,6 +51,7 @@ class Sampled(ServerHalf):
             bytes_up=before.bytes_up + many * cost.bytes_up,
             bytes_down=before.bytes_down + many * cost.bytes_down,
             bytes_peer=before.bytes_peer + many * cost.bytes_peer,
+            messages=before.messages + many * cost.messages,
             seconds={**before.seconds, **seconds},
         )
         each = {k: update for update in found.each.values() for k in ask.to}

@@ -35,6 +35,7 @@ class Cost(NamedTuple):
     bytes_privacy: int = 0  # how many of these bytes are due to protection
     seconds: Mapping[str, float] = {}
     weights: Mapping[int, float] = {}  # coefficients of the last mean
+    messages: float = 0  # up and down, between server and clients
 
     def spending(self, seconds: Mapping[str, float]) -> Cost:
         """Return the cost after these further seconds, by phase."""

@@ -84,6 +84,12 @@ def zero_update(server: ServerHalf, what: str) -> Update:
     return {part: model.zeros() for part in ("model", *task.sealing.tracked)}
 
 
+def messages_of(ask: Ask, requests: Collection[int], answered: Collection[int]) -> int:
+    """Return the messages of an ask between server and clients; what a client hands to another is none."""
+    down = sum(k != SERVER and ask.route.sender.get(k) is None for k in requests)
+    return down + (0 if ask.route.via == "peer" else sum(k != SERVER for k in answered))
+
+
 class UnderWay:
     """A round under way at the server: its start, and what has been asked, answered and spent since."""
 
@@ -396,6 +402,7 @@ class ServerHalf:
             bytes_down=c.bytes_down + (0 if mine else down["server"]),
             bytes_peer=c.bytes_peer + peer,
             bytes_privacy=c.bytes_privacy + own,
+            messages=c.messages + messages_of(ask, requests, sizes),
         )
         if self.algorithm.card.sends != "messages":  # a baseline: rows go up before round 1, or never
             first = self.now.start.round == 1

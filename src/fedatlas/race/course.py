@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedatlas.errors import DataError
 from fedatlas.race.best import EndStatement, end_statement
 from fedatlas.race.cuts import ArmCut, cuts_at
 from fedatlas.race.estimates import ArmRows, RaceEstimates, estimated
@@ -24,11 +25,10 @@ from fedatlas.race.work import (
     TUNED_ON,
     ArmCost,
     ArmWork,
-    advance_cost,
+    deciding,
     ending_cost,
     furthest,
     tried,
-    tuning_cost,
 )
 from fedatlas.study.measurements import Floats, Ints
 
@@ -61,10 +61,7 @@ class FoldRows(NamedTuple):
 
 
 Measure = Callable[[Sequence[AskedRun]], Mapping[AskedRun, FoldRows | None]]
-"""Makes runs, and returns what each reached; None for one without a model (refused, diverged, stopped for its time).
-
-Of each fold at least one of all runs asked for has a model.
-"""
+"""Makes runs, and returns what each reached; None for one without a model (refused, diverged, stopped for its time)."""
 
 
 class RaceWork(NamedTuple):
@@ -73,6 +70,8 @@ class RaceWork(NamedTuple):
     total: float
     costs: Mapping[str, ArmCost]
     timing: float = 0.0  # spent on the runs that the costs are known from
+    again: Callable[[Mapping[AskedRun, int]], Mapping[str, ArmCost]] | None = None
+    """The costs by runs that were made, each with the rounds that an earlier run had made of it; None: they stay as they are."""
 
 
 class LookTaken(NamedTuple):
@@ -83,26 +82,34 @@ class LookTaken(NamedTuple):
     value: list[float]
 
 
+class RaceFigures(NamedTuple):
+    """What judged rows tell about the arms that are left at the end."""
+
+    rows: ArmRows
+    found: RaceEstimates
+    told: EndStatement
+    found_here: RaceEstimates  # the same for these clients, on other rows, where ``found`` is for other clients
+    told_here: EndStatement
+
+
 class RaceEnd(NamedTuple):
     """A race that has ended."""
 
     started: list[str]
     not_tried: list[str]
+    given_up: list[str]  # begun with one tuning point, whose runs then proved too slow
     picked: dict[str, int]  # arm -> its tuning point
     looks: list[LookTaken]
     cut: list[ArmCut]
     left: list[str]  # arms at the end
     rounds: dict[str, int]  # arm -> its rounds, at the end or when it was cut
-    found: (
-        RaceEstimates | None
-    )  # of the arms that are left, on rows that no rate and no cut has seen; None: the work was up
-    told: EndStatement | None
-    found_here: RaceEstimates | None  # the same for these clients, on other rows, where ``found`` is for other clients
-    told_here: EndStatement | None
-    rows: ArmRows | None  # behind `found`
     failed: dict[str, int]  # arm -> how many of its runs ended without a model
+    decided: bool  # with an end statement, on rows that no rate and no cut has seen
+    figures: RaceFigures | None  # of the end statement, or else of the last look; None: no arm started
+    costs: dict[str, ArmCost]  # by the runs of the race
     spent: float
-    needed: float  # work for an end statement, if it was up
+    foreseen: float  # the same by the costs given
+    needed: float  # work with which such a race comes to its end statement, if this one did not
 
 
 def race(arms: Sequence[RaceArm], points: int, work: RaceWork, measure: Measure, seed: int = 0) -> RaceEnd:
@@ -116,57 +123,80 @@ class RaceCourse:
     def __init__(self, arms: Sequence[RaceArm], points: int, work: RaceWork, measure: Measure, seed: int = 0) -> None:
         self.arms = {one.name: one for one in sorted(arms, key=lambda one: one.name)}
         self.work = {name: ArmWork(one.most, work.costs[name]) for name, one in self.arms.items()}
-        self.points, self.total, self.measure, self.seed = points, work.total, measure, seed
-        self.spent = work.timing
+        self.points, self.given, self.measure, self.seed = points, work, measure, seed
         order = sorted(self.arms.values(), key=lambda one: (-np.nan_to_num(one.prior, nan=-np.inf), one.name))
-        self.started = sorted(tried([one.name for one in order], self.work, points, work.total * THIRD - work.timing))
-        self.left, self.picked = list(self.started), dict[str, int]()
-        self.looks, self.cut, self.failed = list[LookTaken](), list[ArmCut](), dict[str, int]()
+        self.order = [one.name for one in order]
+        self.asked: dict[AskedRun, int] = {}  # run -> the rounds that an earlier one had made of it
+        self.begun = self.fitting(self.order)
+        self.started, self.picked = list[str](), dict[str, int]()
+        self.left, self.looks, self.cut, self.failed = list[str](), list[LookTaken](), list[ArmCut](), dict[str, int]()
         self.until = FURTHEST  # the last look that the cuts so far allow for
-        self.rounds = {name: self.work[name].end(FIRST) for name in self.started}
+        self.rounds: dict[str, int] = {}
 
     def run(self) -> RaceEnd:
         """Run the race to its end."""
+        self.tune()
         if not self.started:
             return self.ended(None)
-        self.tune()
         now = FIRST
-        while self.look(now):
-            following = next(look for look in LOOKS if look > now)
-            self.spent += advance_cost(self.works(), now, following)
-            now = following
-        if self.spent + ending_cost(self.works(), now) > self.total + 1e-9:
-            return self.ended(None, self.spent + ending_cost(self.works(), now))
-        self.spent += ending_cost(self.works(), now)
-        return self.ended(self.rows(TOLD_ON, self.rounds))
+        while (rows := self.look(now)) is None:
+            now = next(look for look in LOOKS if look > now)
+        needed = self.spent() + ending_cost(self.works(), now)
+        if needed > self.given.total + 1e-9:
+            return self.ended(rows, needed)
+        return self.ended(self.rows(TOLD_ON))
+
+    def fitting(self, names: Sequence[str]) -> list[str]:
+        """Return the arms, in the order of the prior, whose tuning fits into a third of the work."""
+        return tried(names, self.work, self.points, self.given.total * THIRD - self.given.timing)
 
     def works(self) -> list[ArmWork]:
         """Return the work of the arms that are left."""
         return [self.work[name] for name in self.left]
 
+    def spent(self, costs: Mapping[str, ArmCost] | None = None) -> float:
+        """Return what the runs so far cost, by what is known of it now."""
+        costs = costs or {name: one.cost for name, one in self.work.items()}
+        return self.given.timing + sum(costs[one.arm].run(first, one.rounds) for one, first in self.asked.items())
+
+    def made(self, asked: Sequence[AskedRun]) -> Mapping[AskedRun, FoldRows | None]:
+        """Make runs, and learn from them what runs cost."""
+        before = {one[:3]: one.rounds for one in self.asked}
+        found = self.measure(asked) if asked else {}
+        self.asked |= {one: before.get(one[:3], 0) for one in asked if one not in self.asked}
+        if asked and self.given.again is not None:
+            costs = self.given.again(self.asked)
+            self.work = {name: one._replace(cost=costs.get(name, one.cost)) for name, one in self.work.items()}
+        return found
+
     def tune(self) -> None:
-        """Pick each arm's tuning point: the one that does best on the first fold, the earlier among equals."""
+        """Pick each arm's tuning point: the one that does best on the first fold, the earlier among equals.
+
+        Arms whose runs at the first point prove too slow for a third of the work are given up, before the other points are run.
+        """
+        self.rounds = {name: self.work[name].end(FIRST) for name in self.begun}
+        if self.given.again is not None:
+            self.made([AskedRun(name, 0, TUNED_ON, self.rounds[name]) for name in sorted(self.begun)])
+        self.started = sorted(self.fitting(self.begun))
+        self.left, self.rounds = list(self.started), {name: self.rounds[name] for name in self.started}
         asked = [
             AskedRun(name, point, TUNED_ON, self.rounds[name]) for name in self.started for point in range(self.points)
         ]
-        self.spent += sum(tuning_cost(self.work[name], self.points) for name in self.started)
-        found = filled(self.measure(asked))
+        found = filled(self.made(asked))
         for name in self.started:
             mine = [found[one] for one in asked if one.arm == name]
             self.picked[name] = int(np.argmax([score @ fold.weight for score, fold in mine]))
-        fresh = [fold for fold in PICKED_ON if fold != TUNED_ON]
-        self.spent += sum(len(fresh) * self.work[name].cost.run(0, self.rounds[name]) for name in self.started)
 
-    def look(self, now: int) -> bool:
-        """Compare the arms that are left at a look, and cut; return whether they go on to the next.
+    def look(self, now: int) -> ArmRows | None:
+        """Compare the arms that are left at a look, and cut; return the rows of those left if it is the last, None if they go on.
 
         Where the work takes all of them beyond what the study knows, none is cut before the end, since no gain is known there.
         """
         self.rounds |= {name: self.work[name].end(now) for name in self.left}
-        rows = self.rows(PICKED_ON, self.rounds)
+        rows = self.rows(PICKED_ON)
         found = estimated(rows, self.seed)
         self.looks.append(LookTaken(now, list(self.left), [float(x) for x in found.value]))
-        far = min(furthest(self.works(), now, self.total - self.spent), self.until)
+        far = min(furthest(self.works(), now, self.given.total - self.spent()), self.until)
         known = self.known_until()
         until = now if far <= now else max(far, known)
         ends = {name: self.work[name].end(until) for name in self.left}
@@ -176,25 +206,28 @@ class RaceCourse:
         if far > now and any(self.work[one.arm].most > ends[one.arm] for one in new):
             self.until = until  # what was cut might have caught up later
         self.cut += new
-        self.left = [name for name in self.left if name not in {one.arm for one in new}]
-        return far > now and any(one.most > now for one in self.works())
+        kept = [j for j, name in enumerate(self.left) if name not in {one.arm for one in new}]
+        self.left = [self.left[j] for j in kept]
+        return None if far > now and any(one.most > now for one in self.works()) else rows.arms(np.array(kept))
 
     def known_until(self) -> int:
         """Return the last look up to which the later gain of some arm that is left is known."""
         known = (look for look in LOOKS if any(np.isfinite(self.arms[name].gain(FIRST, look)) for name in self.left))
         return max(known, default=FIRST)
 
-    def rows(self, folds: Sequence[int], rounds: Mapping[str, int]) -> ArmRows:
+    def rows(self, folds: Sequence[int]) -> ArmRows:
         """Make the runs of the arms that are left on some folds, and return their rows side by side."""
         asked = {
-            (name, fold): AskedRun(name, self.picked[name], fold, rounds[name]) for name in self.left for fold in folds
+            (name, fold): AskedRun(name, self.picked[name], fold, self.rounds[name])
+            for name in self.left
+            for fold in folds
         }
-        found = filled(self.measure(list(asked.values())))
-        for name in self.left:
-            self.failed[name] = sum(
-                found[asked[name, fold]][0] is found[asked[name, fold]][1].constant for fold in folds
-            )
+        found = filled(self.made(list(asked.values())))
         each = [[found[asked[name, fold]] for fold in folds] for name in self.left]
+        self.failed |= {
+            name: sum(score is fold.constant for score, fold in mine)
+            for name, mine in zip(self.left, each, strict=True)
+        }
         shared = [fold for _, fold in each[0]]
         return ArmRows(
             np.stack([np.concatenate([score for score, _ in mine]) for mine in each]),
@@ -204,23 +237,51 @@ class RaceCourse:
         )
 
     def ended(self, rows: ArmRows | None, needed: float = 0.0) -> RaceEnd:
-        """Return the end; ``rows``: those of the end statement."""
-        found = None if rows is None else estimated(rows, self.seed)
-        told = None if found is None else end_statement(found, len(self.started))
-        out = [name for name in self.arms if name not in self.started]
-        here = None if rows is None else estimated(rows, self.seed, same_clients=True)
-        told_here = None if here is None else end_statement(here, len(self.started))
-        state = (self.started, out, self.picked, self.looks, self.cut, self.left, self.rounds)
-        return RaceEnd(*state, found, told, here, told_here, rows, self.failed, self.spent, needed)
+        """Return the end; ``rows``: those of the end statement, or of the last look where the work was up (``needed``)."""
+        figures, decided = None if rows is None else self.figures(rows), rows is not None and not needed
+        costs, last = {name: one.cost for name, one in self.work.items()}, self.left if decided else []
+        spent, foreseen = (
+            self.spent(by) + max((by[name].run(0, self.rounds[name]) for name in last), default=0.0)
+            for by in (costs, self.given.costs)
+        )
+        if needed:
+            needed = deciding(self.order, self.work, self.points, self.given.timing, needed)
+        return RaceEnd(
+            self.started,
+            [name for name in self.arms if name not in self.begun],
+            [name for name in self.arms if name in self.begun and name not in self.started],
+            self.picked,
+            self.looks,
+            self.cut,
+            self.left,
+            self.rounds,
+            self.failed,
+            decided,
+            figures,
+            costs,
+            spent,
+            foreseen,
+            needed,
+        )
+
+    def figures(self, rows: ArmRows) -> RaceFigures:
+        """Return what the rows of the arms that are left tell about them."""
+        found = estimated(rows, self.seed)
+        here = found if found.unit == "row" else estimated(rows, self.seed, same_clients=True)
+        told, told_here = (end_statement(one, len(self.started)) for one in (found, here))
+        return RaceFigures(rows, found, told, here, told_here)
 
 
-def filled(
-    found: Mapping[AskedRun, FoldRows | None],
-) -> dict[AskedRun, tuple[Floats, FoldRows]]:
-    """Return the scores of each run, those of the constant model where there is no other."""
+def filled(found: Mapping[AskedRun, FoldRows | None]) -> dict[AskedRun, tuple[Floats, FoldRows]]:
+    """Return the scores of each run, those of the constant model where there is no other; DataError if a fold has no model at all."""
     known = {asked.fold: rows for asked, rows in found.items() if rows is not None}
     out = {}
     for asked, rows in found.items():
+        if asked.fold not in known:
+            many = sum(one.fold == asked.fold for one in found)
+            raise DataError(
+                f"the race has no run with a model to compare, of {many}: its table of runs gives the reasons."
+            )
         here = rows or known[asked.fold]
         out[asked] = (here.constant if rows is None else rows.score, here)
     return out

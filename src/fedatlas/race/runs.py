@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedatlas.errors import DataError
 from fedatlas.race.course import AskedRun, FoldRows
 from fedatlas.race.work import LOOKS, TUNED_ON, ArmCost
 from fedatlas.study.cells import Cell
@@ -58,38 +57,40 @@ class RaceRuns:
         self.parallel, self.seconds = parallel, seconds
 
     def measure(self, asked: Sequence[AskedRun]) -> dict[AskedRun, FoldRows | None]:
-        """Make runs on folds; DataError if none of a fold has a model."""
+        """Make runs on folds; return the judged rows of each, None for one without a model."""
         planned = {one: self.planned(one) for one in asked}
         found: dict[AskedRun, FoldRows | None] = {}
         with self.made(list(planned.values())) as table:
             for one, run in planned.items():
                 key = run.keys.run_key
-                done = table.status(key) == "done"
-                found[one] = fold_rows(table.summary(key) or {}) if done else None
-            for fold in sorted({one.fold for one in asked}):
-                here = [one for one in asked if one.fold == fold]
-                if all(found[one] is None for one in here):
-                    why = table.reason(planned[here[0]].keys.run_key)
-                    raise DataError(f"the race has no run with a model to compare, of {len(here)}; of the first: {why}")
+                found[one] = fold_rows(table.summary(key) or {}) if table.status(key) == "done" else None
         return found
 
-    def costs(self) -> tuple[dict[str, ArmCost], dict[str, str]]:
-        """Time every arm for one round; return its costs in seconds of a process, and arm -> why it was refused.
+    def timed(self) -> dict[str, ArmCost]:
+        """Time every arm for one round; return its costs in seconds of a process."""
+        asked = {AskedRun(name, 0, TUNED_ON, TIMED): 0 for name in self.files}
+        with self.made([self.planned(one) for one in asked]):
+            return self.costs(asked)
 
-        The round that counts is the second: in the first the local step is compiled, which belongs to the start of a run.
+    def costs(self, asked: Mapping[AskedRun, int]) -> dict[str, ArmCost]:
+        """Return the costs of arms by runs that were made, each with the rounds that an earlier one had made of it.
+
+        The first round of a run does not count: in it the local step is compiled, which belongs to the start of a run.
         """
-        asked = {name: self.planned(AskedRun(name, 0, TUNED_ON, TIMED)) for name in self.files}
-        costs, refused = {}, {}
-        with self.made(list(asked.values())) as table:
-            for name, run in asked.items():
-                key = run.keys.run_key
-                if table.status(key) == "refused":
-                    refused[name] = table.reason(key)
-                    continue
-                whole = float(table.responses(key).get("cpu_seconds") or 0.0)
-                each = sum(float(row["seconds"]) for row in table.rows(key) if row["round"] == TIMED)
-                costs[name] = ArmCost(max(whole - each, 0.0), each)
-        return costs, refused
+        seconds, whole = dict[str, list[float]](), dict[str, list[tuple[float, int]]]()
+        with closing(Table.open(self.out / TABLE)) as table:
+            for one, first in asked.items():
+                key = self.planned(one).keys.run_key
+                rounds = [float(row["seconds"]) for row in table.rows(key) if row["round"] > max(first, 1)]
+                stopped = self.seconds if table.status(key) == "timeout" else None
+                spent = float(table.responses(key).get("cpu_seconds") or stopped or 0.0)
+                seconds.setdefault(one.arm, []).extend(rounds)
+                whole.setdefault(one.arm, []).append((spent, one.rounds - first))
+        out = {}
+        for name, runs in whole.items():
+            each = float(np.mean(seconds[name] or [0.0]))
+            out[name] = ArmCost(float(np.mean([max(spent - each * rounds, 0.0) for spent, rounds in runs])), each)
+        return out
 
     def responses(self, asked: AskedRun) -> Plain:
         """Return the responses of a run that was made; {} for one without a model."""

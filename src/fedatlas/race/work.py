@@ -1,7 +1,7 @@
 """The work of a race: what runs cost, which arms are tried, and how far all of them can be run.
 
-Work is measured in rounds of runs, or in seconds of them where the user gave minutes: then each arm was timed for one round.
-From there on nothing depends on the clock.
+Work is measured in rounds of runs, or in seconds of them where the user gave minutes: then each arm is timed for one round, and
+again by its runs after every stage. Both are in the table of runs, so that the same table gives the same race.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def advance_cost(arms: Sequence[ArmWork], now: int, look: int) -> float:
 def ending_cost(arms: Sequence[ArmWork], look: int) -> float:
     """Return the cost of the end statement at a look, and of the run of the answer's file, which any arm may turn out to be."""
     each = [one.cost.run(0, one.end(look)) for one in arms]
-    return len(TOLD_ON) * sum(each) + max(each)
+    return len(TOLD_ON) * sum(each) + max(each, default=0.0)
 
 
 def furthest(arms: Sequence[ArmWork], now: int, room: float) -> int:
@@ -76,3 +76,17 @@ def furthest(arms: Sequence[ArmWork], now: int, room: float) -> int:
         if spent + ending_cost(arms, look) <= room + 1e-9:
             out = look
     return out
+
+
+def deciding(order: Sequence[str], arms: Mapping[str, ArmWork], points: int, timing: float, least: float) -> float:
+    """Return the work, at least ``least``, with which a race of these arms comes to its end statement.
+
+    With more work more arms may start, and these need more.
+    """
+    while True:
+        started = [arms[name] for name in tried(order, arms, points, least * THIRD - timing)]
+        looked = sum((len(PICKED_ON) - 1) * one.cost.run(0, one.end(FIRST)) for one in started)
+        needed = timing + sum(tuning_cost(one, points) for one in started) + looked + ending_cost(started, FIRST)
+        if needed <= least + 1e-9:
+            return least
+        least = needed

@@ -1,4 +1,4 @@
-"""The recommended configurations for given requirements, with evidence (X12): an answer of plain values, or none and the nearest miss.
+"""The recommended configurations for given requirements, with evidence (X12): found, not known with what to measure, or none.
 
 Quality is predicted and has an interval. Costs are computed: those of the nearest measured setting (`choice_costs`), bytes and
 messages in proportion to nodes, operations and CPU-seconds to rows, unless ``computed`` gives the user's own. Only measured choices,
@@ -8,7 +8,7 @@ and their masked twins, are ever named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -25,13 +25,14 @@ from fedatlas.recommender.ranking import (
     forecast,
     nearest_miss,
     pick,
+    promising,
     rank,
 )
 from fedatlas.recommender.requirements import WHOLE, Requirements
 from fedatlas.recommender.track_record import track_record
 from fedatlas.study.front import not_dominated
 from fedatlas.study.measurements import Floats, features_of
-from fedatlas.study.plain import Plain
+from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import RESPONSES, which
 from fedatlas.wording import listed, tick
 
@@ -49,24 +50,29 @@ def answer_for(
     computed: Mapping[str, Floats] | None = None,
     track: bool = True,
     barred: Mapping[str, str] | None = None,
-    measured: Forecast | None = None,
 ) -> Plain:
     """Return the answer to requirements whose federation is known.
 
     ``computed``: response -> (J, R) figures of the user's own model and machine, nan if unknown. ``barred``: choice -> why it
-    cannot run there. ``measured``: measurements from there, which replace a forecast.
+    cannot run there.
 
-    Outside the measured range no quality, chance or bound is given: the answer is "not known", with the choices to measure first,
-    or "found" if the requirements are only on computed responses.
+    Where no choice can be promised, and the measurements do not show either that none fits, the answer is "not known", with the
+    choices to measure first. So it is outside the measured range, where no quality, chance or bound is given; or "found" if the
+    requirements are only on computed responses.
     """
     at, barred = features_asked(fitted, asked), barred or {}
-    seen = measured or forecast_at(fitted, at, asked.centralised, computed)
-    quality, limits = _quality(fitted, asked, at, measured), asked.limits()
+    seen = forecast_at(fitted, at, asked.centralised, computed)
+    quality, limits = _quality(fitted, asked, at), asked.limits()
     if quality == NOT_KNOWN:  # nor is it known whether runs finish there
         asked, seen = asked.on_costs(), seen._replace(finishes=np.where(seen.finishes > 0.5, 1.0, 0.0))
     ranking = rank(fitted, seen, asked, barred)
-    if quality == NOT_KNOWN:  # nothing is told apart: FedAvg is measured first
-        ranking = ranking._replace(order=sorted(ranking.order, key=lambda place: place[0] != ranking.reference))
+    if quality == NOT_KNOWN:  # nothing is told apart: what is best on average is measured first, and FedAvg beside
+        first = (ranking.single, ranking.reference)
+        order = sorted(ranking.order, key=lambda place: (place != first[0], place[0] != first[1]))
+        ranking = ranking._replace(order=order)
+    unsure = not ranking.order and not ranking.none_fits(asked)
+    if unsure:
+        ranking = ranking._replace(order=promising(fitted, seen, asked, ranking))
     top = [_entry(fitted, seen, asked, ranking, place, at) for place in ranking.order[:TOP]]
     miss = None if top else _nearest_miss(fitted, seen, asked, ranking)
     if quality == NOT_KNOWN:
@@ -75,10 +81,11 @@ def answer_for(
         top, miss = [_without_quality(entry) for entry in top], miss and _without_quality(miss)
     refused = {name: why for name, why in sorted(barred.items()) if name in fitted.choices}
     return {
-        "answer": "none" if not top else NOT_KNOWN if quality == NOT_KNOWN else "found",
+        "answer": "none" if not top else NOT_KNOWN if unsure or quality == NOT_KNOWN else "found",
         "quality": quality,
         "limits": [f"{limit.table}.{limit.response}" for limit in limits],
         "weights": asked.weights,
+        "any_fits": None if quality in HIDDEN else ranking.any_fits,
         "computed": sorted(computed or {}),  # for the user's own federation, not taken from another one
         "top": top,
         "nearest_miss": miss,
@@ -89,7 +96,7 @@ def answer_for(
         "setting": _setting(fitted, asked, at),
         "has_experiment": asked.experiment is not None,
         "predicted_by": fitted.way,
-        "notes": _notes(fitted, asked, computed, quality) if measured is None else [],
+        "notes": _notes(fitted, asked, computed, quality) + _extrapolated(fitted, asked, at),
         "track_record": _record(fitted, asked, at, quality) if track else None,
     }
 
@@ -119,10 +126,8 @@ def _record(fitted: Fitted, asked: Requirements, at: Floats, quality: str) -> Pl
     return {"federations": 0} if quality in HIDDEN else track_record(fitted, asked, at)
 
 
-def _quality(fitted: Fitted, asked: Requirements, at: Floats, measured: Forecast | None) -> str:
-    """Return where figures of quality come from: "measured", "prior", or one of `HIDDEN`, for which there are none."""
-    if measured is not None:
-        return "measured"
+def _quality(fitted: Fitted, asked: Requirements, at: Floats) -> str:
+    """Return where figures of quality come from: "prior", or one of `HIDDEN`, for which there are none."""
     if outside(fitted, at):
         return NOT_ASKED if asked.only_computed and asked.by_cost else NOT_KNOWN
     return NOT_ASKED if asked.only_computed and asked.centralised is None else "prior"
@@ -213,7 +218,7 @@ def _on_front(seen: Forecast, ranking: Ranking, place: Place) -> bool:
 
 def _binding(seen: Forecast, asked: Requirements, ranking: Ranking, place: Place) -> list[str]:
     """Return the limits without which this choice would reach a larger utility."""
-    found, j, utility = [], place[0], ranking.utility
+    found, j, utility = [], place[0], ranking.average
     for limit in asked.limits():
         without = chances(seen, asked.without(limit))
         allowed = (without[j] >= asked.confidence - 1e-12) & np.isfinite(utility[j])
@@ -248,16 +253,24 @@ def _nearest_miss(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: 
     place = nearest_miss(seen, asked, ranking)
     if place is None:
         return None
-    named, chance, violates = _named(fitted, seen, asked, place), float(ranking.chance[place]), []
+    named, chance = _named(fitted, seen, asked, place), float(ranking.chance[place])
+    endless = [name for name in named["predicted"] if np.isinf(seen.values[name][place])]
+    return {**named, "chance": chance, "violates": violations(asked, named["predicted"], chance, endless)}
+
+
+def violations(asked: Requirements, found: Row, chance: float, endless: Collection[str] = ()) -> list[Plain]:
+    """Return by how much a candidate that keeps all limits with ``chance`` misses each at the confidence asked for.
+
+    ``found``: response -> its value, low and high; of those in ``endless`` it is infinite, of others without one not known.
+    """
+    out: list[Plain] = []
     for limit in asked.limits():
-        reached = named["predicted"][limit.response]["low" if limit.sign > 0 else "high"]
+        reached = found.get(limit.response, {}).get("low" if limit.sign > 0 else "high")
         if reached is None or limit.sign * reached < limit.sign * limit.value:
             by = None if reached is None else abs(limit.value - reached)
-            endless_here = bool(np.isinf(seen.values[limit.response][place]))
-            violates.append({"limit": limit.response, "by": by} | ({"infinite": True} if endless_here else {}))
-    if not violates:  # each limit holds by itself, but not all of them together with finishing
-        violates.append({"limit": "confidence", "by": float(asked.confidence - chance)})
-    return {**named, "chance": chance, "violates": violates}
+            out.append({"limit": limit.response, "by": by} | ({"infinite": True} if limit.response in endless else {}))
+    # each limit may hold by itself, but not all of them together with finishing
+    return out or [{"limit": "confidence", "by": asked.confidence - chance}]
 
 
 def _setting(fitted: Fitted, asked: Requirements, at: Floats) -> Plain:
@@ -297,3 +310,16 @@ def _notes(fitted: Fitted, asked: Requirements, computed: Mapping[str, Floats] |
             "The study has only one data set: how much worse predictions are for new data is unknown, and intervals are too narrow."
         )
     return notes
+
+
+def _extrapolated(fitted: Fitted, asked: Requirements, at: Floats) -> list[str]:
+    """Return the note on a race outside the measured range; [] for an answer without one, which says so itself."""
+    beyond = outside(fitted, at) if asked.experiment is not None and asked.raced else []
+    if not beyond:
+        return []
+    return [
+        (
+            "The race measures your federation. What the study adds, the order in which choices are tried and their later gains, is "
+            f"extrapolated in {listed(beyond)}."
+        )
+    ]

@@ -9,7 +9,7 @@ from fedatlas.wording import count, listed, number, share
 
 def lines(answer: Row, confidence: float) -> list[str]:
     """Return the whole answer."""
-    out = [federation(answer), *basis_lines(answer)]
+    out = [federation(answer), *basis_lines(answer, confidence)]
     out += [line for i, entry in enumerate(answer["top"]) for line in choice_lines(i, entry, answer, confidence)]
     out += first_lines(answer) if answer["top"] else miss_lines(answer, confidence)
     out += [f"Excluded: {one['choice']}: {one['reason']}" for one in answer["refused"]]
@@ -17,28 +17,35 @@ def lines(answer: Row, confidence: float) -> list[str]:
     return [*out, *(f"Note: {note}" for note in answer["notes"])]
 
 
-def basis_lines(answer: Row) -> list[str]:
-    """Return what the answer rests on: a prior, computed figures, or nothing yet."""
-    if answer["answer"] == "not known":
-        what = (
-            "which choice is best, or whether one keeps your limits, is not known"
-            if answer["limits"]
-            else ("which choice is best is not known")
-        )
-        do = (
-            "run the command again with minutes above 0: it races the choices on your rows"
-            if answer["has_experiment"]
-            else (
-                "name your experiment in [federation] experiment and run the command again: it races the choices on your rows"
-            )
-        )
-        return [f"Not known: nothing like your federation was measured, so {what}. Measure the choices below: {do}."]
+def basis_lines(answer: Row, confidence: float) -> list[str]:
+    """Return what the answer rests on: a prior, computed figures, or nothing yet; and what to measure where it is not known."""
+    out = []
     if answer["quality"] == "not asked":
         ordered = "" if by_cost(answer) else " The order follows the accuracy that the study measured elsewhere."
-        return [f"Costs only: no requirement is on quality, so nothing was trained and no quality is given.{ordered}"]
+        out = [f"Costs only: no requirement is on quality, so nothing was trained and no quality is given.{ordered}"]
     if answer["quality"] == "prior":
-        return ["This is a prior: the choices were measured in other federations, not on your rows."]
-    return []
+        out = ["This is a prior: the choices were measured in other federations, not on your rows."]
+    return [*out, *([not_known(answer, confidence)] if answer["answer"] == "not known" else [])]
+
+
+def not_known(answer: Row, confidence: float) -> str:
+    """Return what is not known, and what to measure."""
+    if answer["quality"] == "not known":
+        one_keeps = ", or whether one keeps your limits," if answer["limits"] else ""
+        what = f"nothing like your federation was measured, so which choice is best{one_keeps} is not known"
+        first = "Measure the choices below: "
+    else:
+        do = "keep all limits" if answer["limits"] else "finish"
+        what = f"no choice can be promised to {do} with {share(confidence)} confidence, and one may"
+        data = "" if answer["has_experiment"] else " with your data"
+        first = f"Measure the choices below, the most promising first: run their files{data}, or "
+    run = "run the command again"
+    race = (
+        f"{run} with minutes above 0"
+        if answer["has_experiment"]
+        else f"name your experiment in [federation] experiment and {run}"
+    )
+    return f"Not known: {what}. {first}{race}: it races the choices on your rows."
 
 
 def federation(answer: Row) -> str:
@@ -115,7 +122,7 @@ def kept_text(entry: Row, answer: Row) -> str:
 def first_lines(answer: Row) -> list[str]:
     """Return why the first choice is first, if its figures do not explain it."""
     first, *rest = answer["top"]
-    if answer["quality"] in ("not known", "not asked"):
+    if answer["answer"] == "not known" or answer["quality"] == "not asked":
         return []
     if first["choice"] != answer["reference"] or all(entry["utility"] <= first["utility"] for entry in rest):
         return []
@@ -128,10 +135,13 @@ def miss_lines(answer: Row, confidence: float) -> list[str]:
     if miss is None:
         return ["None fits: no choice of the study is available to you; the lines below give the reasons."]
     missed = listed([miss_text(one) for one in miss["violates"]])
+    nearest = f"The nearest miss is {for_rounds(miss)}: it"
     if miss["chance"] is None or not answer["limits"]:
-        return [f"None fits. The nearest miss is {for_rounds(miss)}: it misses {missed}."]
-    short = f"it keeps all limits with chance {share(miss['chance'])} and misses {missed}"
-    return [f"None fits with {share(confidence)} confidence. The nearest miss is {for_rounds(miss)}: {short}."]
+        return [f"None fits. {nearest} misses {missed}."]
+    if answer["any_fits"] == 0:
+        return [f"None fits: computed costs exclude every choice. {nearest} misses {missed}."]
+    fits = f"None fits, with {share(confidence)} confidence: the chance that any choice fits is {share(answer['any_fits'])}."
+    return [f"{fits} {nearest} keeps all limits with chance {share(miss['chance'])} and misses {missed}."]
 
 
 def miss_text(missed: Row) -> str:
@@ -170,6 +180,8 @@ def left_out_lines(record: Row, answer: Row) -> list[str]:
         out.append(
             f"There the accuracy of the answer minus that of FedAvg is {100 * gap['value']:+.1f} points{interval} on average."
         )
+    if record["not_known"]:
+        out.append(f"In {record['not_known']} of them the answer was not known.")
     if record["wrong_none"]:
         out.append(f"In {record['wrong_none']} of them the answer was none although a measured choice kept the limits.")
     return out

@@ -41,7 +41,7 @@ def recommend(
     if read.experiment is None:
         answer = by_numbers(basis, read, place)
     else:
-        from fedatlas.recommender.by_experiment import answered
+        from fedatlas.recommender.race_answer import answered
 
         answer = answered(basis, read, folder / read.experiment, place, say or (lambda _: None))
     answer = {"study": about(basis), **answer}

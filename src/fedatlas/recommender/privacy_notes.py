@@ -27,7 +27,7 @@ def privacy_notes(basis: Basis, asked: Requirements, answer: Row, *, measure: bo
     out: list[str] = []
     for entry in [*answer["top"], *filter(None, [answer["nearest_miss"]])]:
         plain = next((plain for (_, name), plain in basis.configurations.items() if name == entry["choice"]), {})
-        out += _of_choice(plain, entry, nodes, asked.delta, _tries(basis))
+        out += _of_choice(plain, entry, nodes, asked.delta, 0 if measure else _tries(basis))
     if not out:
         return []
     if measure:

@@ -1,4 +1,7 @@
-"""The answer of a race on the user's own rows: what is said of each choice, the files, and the one run on the test rows."""
+"""The answer for an experiment: that of a race on its rows, or, without one, what the study foresees for them.
+
+Of a race: what is said of each choice, the files, and the one run on the test rows.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +13,49 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.data.sources import read_once
+from fedatlas.errors import ConfigError
+from fedatlas.metrics.intervals import proportion
 from fedatlas.race.best import CONFIDENCE, needed_for
-from fedatlas.race.course import AskedRun, RaceEnd, RaceWork, race
+from fedatlas.race.course import AskedRun, RaceEnd, RaceFigures, RaceWork, race
 from fedatlas.race.runs import TIMED, RaceRuns
-from fedatlas.race.work import TOLD_ON, ArmCost, ArmWork, tuning_cost
+from fedatlas.race.work import PICKED_ON, TOLD_ON, ArmCost, ArmWork, tuning_cost
+from fedatlas.recommender.answer import answer_for, violations
 from fedatlas.recommender.answer_files import Say, write_experiment
 from fedatlas.recommender.epsilon import stated_at
-from fedatlas.recommender.race_arms import COMPUTED, Contender, arm_file, contenders, points_of, race_arms
+from fedatlas.recommender.race_arms import AllowedChoice, arm_file, contenders, points_of, race_arms
 from fedatlas.recommender.race_limits import chance_kept, changes, measured_here
 from fedatlas.recommender.race_page import PAGE, write_page
 from fedatlas.recommender.ranking import utility_of
-from fedatlas.recommender.twins import twin_notes
-from fedatlas.recommender.user_experiment import Examined, UserExperiment
+from fedatlas.recommender.requirements import Requirements
+from fedatlas.recommender.shipped import Basis
+from fedatlas.recommender.user_experiment import (
+    Examined,
+    UserExperiment,
+    completed,
+    examined,
+    notes_on_twins,
+    read_experiment,
+    with_baseline,
+)
+from fedatlas.setup.folds import FEWEST
 from fedatlas.study.execute import PARALLEL
 from fedatlas.study.front import not_dominated
 from fedatlas.study.levels import overridden
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import RESPONSES
-from fedatlas.wording import count
 
 TABLE = "race"  # folder of the table of runs, in that of the answer
 TOP = 3
 PILOT = 2  # files for a pilot with partners, where the rows are one party's own
 WISHED = 0.005  # margin for which the rows are told that it would need
-Z = 1.96
+CLOCKED = ("seconds", "cpu_seconds")
 
 
 class Raced(NamedTuple):
     """A race that has ended, with what it was about."""
 
     user: UserExperiment
-    found: Mapping[str, Contender]
+    found: Mapping[str, AllowedChoice]
     runs: RaceRuns
     points: Sequence[Row]
     work: RaceWork
@@ -50,95 +65,107 @@ class Raced(NamedTuple):
         """Return the rates that were picked for a choice."""
         return self.runs.files[name].points[self.end.picked[name]]
 
+    @property
+    def per_unit(self) -> float:
+        """The work of a unit: a round of a run, or a minute of all processes."""
+        return 1.0 if self.user.asked.work is not None else 60.0 * PARALLEL
 
-def raced(examined: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str]]:
+
+def run_race(found: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str]]:
     """Race the choices that the requirements allow; return the race, and choice -> why it was left out."""
-    user = examined.user
-    found, refused = contenders(examined)
-    points = points_of(user)
-    files = {one.name: arm_file(user, one, points) for one in found}
-    asked, seed = user.asked, int(user.base["seed"])
+    user = found.user
+    arms, refused = contenders(found)
+    points, asked, seed = points_of(user), user.asked, int(user.base["seed"])
+    files = {one.name: arm_file(user, one, points) for one in arms}
     limit = None if asked.work is not None else 60 * asked.minutes
     runs = RaceRuns(files, seed, out / TABLE, say, seconds=limit)
     with read_once():
-        if limit is None or not found:
-            work = RaceWork(float(asked.work or 0), {one.name: ArmCost() for one in found})
+        if limit is None or not arms:
+            work = RaceWork(float(asked.work or 0), {one.name: ArmCost() for one in arms})
         else:
-            say(f"Timing one round of {len(found)} choices.")
-            costs, wrong = runs.costs()
-            refused |= wrong
-            found = [one for one in found if one.name in costs]
-            timing = sum(cost.run(0, TIMED) for cost in costs.values())
-            work = RaceWork(PARALLEL * limit, costs, timing)
-        if found:
-            say(f"Racing {len(found)} choices on your training rows; the test rows are not read.")
-        many = max(len(one.points) for one in files.values()) if files else 1
-        end = race(race_arms(user, found), many, work, runs.measure, seed)
-    return Raced(user, {one.name: one for one in found}, runs, points, work, end), refused
+            say(f"Timing one round of {len(arms)} choices.")
+            costs = runs.timed()
+            work = RaceWork(PARALLEL * limit, costs, sum(cost.run(0, TIMED) for cost in costs.values()), runs.costs)
+        if arms:
+            say(f"Racing {len(arms)} choices on your training rows; the test rows are not read.")
+        end = race(race_arms(user, arms), max(len(points), 1), work, runs.measure, seed)
+    return Raced(user, {one.name: one for one in arms}, runs, points, work, end), refused
 
 
-def race_answer(examined: Examined, prior: Plain, out: Path, say: Say) -> Plain:
+def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say) -> Plain:
+    """Return the answer for the experiment in ``path``; its files are written into ``out``."""
+    with read_once():
+        user, raced = read_experiment(basis, asked, path), asked.raced
+        if raced and max(user.sizes.values()) < FEWEST:
+            raise ConfigError(
+                f"no client has {FEWEST} training rows, the fewest of which a race takes rows to judge on: give minutes = 0 for what is "
+                "known from other federations, or use fewer clients."
+            )
+        found = examined(user, say)
+        user = found.user
+        if not raced:
+            user = user._replace(asked=with_baseline(user, out, say))
+    answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, track=not raced, barred=found.barred)
+    if raced:
+        return race_answer(found, answer, out, say)
+    return completed(user, answer, out)
+
+
+def race_answer(found: Examined, prior: Plain, out: Path, say: Say) -> Plain:
     """Return the answer of a race. ``prior``: what is foreseen from other federations, which it keeps beside."""
-    user = examined.user
-    one, refused = raced(examined, out, say)
-    entries = [entry_of(one, j, name) for j, name in enumerate(one.end.left)] if one.end.told is not None else []
+    user = found.user
+    one, refused = run_race(found, out, say)
+    entries = (
+        [entry_of(one, one.end.figures, j, name) for j, name in enumerate(one.end.left)] if one.end.figures else []
+    )
     mark_front(entries)
-    kept = [entry for entry in entries if entry["chance"] >= user.asked.confidence - 1e-12]
-    top = [dict(entry) for entry in ordered(one, kept)[:TOP]]
-    if user.asked.own_rows:
-        top = top[:PILOT]
+    kept = ordered(one, [entry for entry in entries if entry["chance"] >= user.asked.confidence - 1e-12])
+    if one.end.decided:
+        top = [dict(entry) for entry in kept[: PILOT if user.asked.own_rows else TOP]]
+    else:  # in no order where they are not told apart
+        top = sorted((dict(entry) for entry in kept if entry["among_best"]), key=lambda entry: entry["choice"])
     for i, entry in enumerate(top):
         write_file(one, out, i, entry)
-    tested = final_run(one, top[0], say) if top and not user.asked.own_rows else None
-    about = about_race(one, entries, top, tested)
+    tested = final_run(one, top[0], say) if top and one.end.decided and not user.asked.own_rows else None
+    missed = bool(entries) and not kept
     answer: Plain = {
-        "answer": "found" if top else "none" if entries or not one.found else "undecided",
+        "answer": ("found" if top else "none") if one.end.decided or missed or not one.found else "undecided",
         "top": top,
         "entries": entries,
-        "nearest_miss": None if top else nearest_miss(entries, user),
+        "nearest_miss": nearest_miss(entries, user) if missed else None,
         "refused": [{"choice": name, "reason": reason} for name, reason in sorted(refused.items())],
-        "reference": prior["reference"],
-        "setting": prior["setting"],
+        **{key: prior[key] for key in ("reference", "setting", "limits", "weights")},
         "quality": "raced",
-        "limits": prior["limits"],
-        "weights": prior["weights"],
-        "race": about,
+        "race": about_race(one, entries, top, tested),
         "prior": before(prior),
-        "notes": [
-            *prior["notes"],
-            *notes(one),
-            *twin_notes(user.basis, user.basis.fitted.nearest(user.at), names_of(top)),
-        ],
+        "notes": [*prior["notes"], *notes(one), *notes_on_twins(user, top)],
     }
     if entries:
         answer["page"] = str(write_page(answer, out / PAGE))
     return answer
 
 
-def entry_of(one: Raced, j: int, name: str) -> Plain:
+def entry_of(one: Raced, figures: RaceFigures, j: int, name: str) -> Plain:
     """Return what is said of a choice that was left at the end."""
-    end, asked = one.end, one.user.asked
-    assert end.found is not None
-    assert end.told is not None
-    assert end.told_here is not None
-    rounds = end.rounds[name]
-    told_by = [one.runs.responses(AskedRun(name, end.picked[name], fold, rounds)) for fold in TOLD_ON]
-    measured = measured_here(end, j, told_by, one.runs.seed)
-    if one.found[name].plain != name:
-        measured.pop("messages", None)  # masks send more of them
-    chance, unknown = chance_kept(asked.limits(), measured)
-    draw = {
-        key: (value, *np.quantile(draws, [1 - asked.confidence, asked.confidence]))
-        for key, (value, draws) in measured.items()
-    }
-    predicted = {key: {"value": v, "low": float(low), "high": float(high)} for key, (v, low, high) in draw.items()}
-    for key in COMPUTED:
-        value = float(one.found[name].costs[key][rounds - 1])
-        known = None if math.isnan(value) or math.isinf(value) else value
-        predicted[key] = {"value": known, "low": known, "high": known}
-    for key in ("seconds", "cpu_seconds"):  # of these runs: the dry run's would differ each time it is asked
-        if one.found[name].plain == name and all(x.get(key) is not None for x in told_by) and told_by:
-            predicted[key] = dict.fromkeys(("value", "low", "high"), float(np.mean([x[key] for x in told_by])))
+    end, asked, choice = one.end, one.user.asked, one.found[name]
+    rounds, folds = end.rounds[name], TOLD_ON if end.decided else PICKED_ON
+    told_by = [one.runs.responses(AskedRun(name, end.picked[name], fold, rounds)) for fold in folds]
+    measured = measured_here(figures, j, told_by, one.runs.seed)
+    if choice.plain != name and "memory" in measured:
+        value, draws = measured.pop("memory")
+        if math.isfinite(times := memory_of_masks(one.user, choice)):
+            measured["memory"] = times * value, times * draws
+    chance, unknown = chance_kept(asked.limits(), measured, choice.costs)
+    predicted: dict[str, dict[str, float | None]] = {}
+    for key, (value, draws) in measured.items():
+        low, high = np.quantile(draws, [1 - asked.confidence, asked.confidence])
+        predicted[key] = {"value": value, "low": float(low), "high": float(high)}
+    computed = {key: float(costs[rounds - 1]) for key, costs in choice.costs.items()}
+    for key in CLOCKED:  # of these runs: the dry run's would differ each time it is asked
+        if choice.plain == name and all(x.get(key) is not None for x in told_by):
+            computed[key] = float(np.mean([x[key] for x in told_by]))
+    for key, value in computed.items():
+        predicted[key] = dict.fromkeys(("value", "low", "high"), value if math.isfinite(value) else None)
     return {
         "choice": name,
         "rounds": rounds,
@@ -147,15 +174,23 @@ def entry_of(one: Raced, j: int, name: str) -> Plain:
         "predicted": predicted,
         "chance": chance,
         "not_measured": unknown,
-        "among_best": bool(end.told.among[j]),
-        "behind_best": float(end.told.margin[j]),
-        "among_best_here": bool(end.told_here.among[j]),
-        "behind_best_here": float(end.told_here.margin[j]),
-        "chance_best": float(end.told.chance[j]),
+        "among_best": bool(figures.told.among[j]),
+        "behind_best": float(figures.told.margin[j]),
+        "among_best_here": bool(figures.told_here.among[j]),
+        "behind_best_here": float(figures.told_here.margin[j]),
+        "chance_best": float(figures.told.chance[j]),
         "failed_runs": end.failed.get(name, 0),
-        "binding": [f"{limit.table}.{limit.response}" for limit in one.found[name].binding],
-        "masked": one.found[name].plain if one.found[name].plain != name else None,
+        "binding": [f"{limit.table}.{limit.response}" for limit in choice.binding],
+        "masked": choice.plain if choice.plain != name else None,
     }
+
+
+def memory_of_masks(user: UserExperiment, choice: AllowedChoice) -> float:
+    """Return how many times as much memory a choice takes with masks as without, by the nearest setting; nan if not known."""
+    fitted = user.basis.fitted
+    masked, plain = (fitted.costs["memory"][user.near(choice.name), fitted.choices.index(x)] for x in choice[:2])
+    known = (masked / plain)[np.isfinite(masked / plain)]  # after rounds that the study measured
+    return float(known[-1]) if len(known) else math.nan
 
 
 def at_edge(one: Raced, name: str) -> list[str]:
@@ -210,8 +245,8 @@ def write_file(one: Raced, out: Path, i: int, entry: Plain) -> None:
     """Write the experiment file of an entry, which trains on all training rows."""
     name, own = entry["choice"], one.user.asked.own_rows
     values = overridden(one.runs.files[name].file, [one.rates(name), {"rounds": entry["rounds"]}])
-    what = "for a pilot with your partners: it was" if own else "recommended: it was"
-    head = f"{name} for {entry['rounds']} rounds, {what} raced on {'your own rows, dealt out' if own else 'your rows'}."
+    use = "for a pilot with your partners" if own else "recommended" if one.end.decided else "not decided on"
+    head = f"{name} for {entry['rounds']} rounds, {use}: it was raced on {'your own rows, dealt out' if own else 'your rows'}."
     write_experiment(out, i, entry, stated_at(values, one.user.asked.delta), head)
 
 
@@ -222,63 +257,53 @@ def final_run(one: Raced, entry: Row, say: Say) -> Plain:
     )
     done = one.runs.final(entry["choice"], one.end.picked[entry["choice"]], entry["rounds"])
     accuracy, rows = done.get("accuracy"), done.get("test_rows")
-    low, high = (None, None) if accuracy is None or not rows else wilson(accuracy, rows)
+    low, high = (None, None) if accuracy is None or not rows else proportion(accuracy * rows, rows)
     kept = ("status", "reason", "test_rows", "accuracy", "macro_f1", "client_p10", "bytes_up", "bytes_down", "epsilon")
     return {"choice": entry["choice"], **{key: done.get(key) for key in kept}, "low": low, "high": high}
 
 
-def wilson(share: float, rows: int) -> tuple[float, float]:
-    """Return the 95% interval of a share of so many rows (Wilson 1927)."""
-    middle, wide = (share + Z**2 / (2 * rows)), Z * math.sqrt(share * (1 - share) / rows + Z**2 / (4 * rows**2))
-    return (middle - wide) / (1 + Z**2 / rows), (middle + wide) / (1 + Z**2 / rows)
-
-
 def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: Plain | None) -> Plain:
     """Return the race in plain values."""
-    end, asked = one.end, one.user.asked
-    per_minute = None if asked.work is not None else 60.0 * PARALLEL
-    named = names_of(top[:1] or [entry for entry in entries if entry["among_best"]])
+    end, asked, by_clock = one.end, one.user.asked, one.user.asked.work is None
+    points = max(len(one.points), 1)
+    named = names_of(top[:1] if end.decided and top else [entry for entry in entries if entry["among_best"]])
     everything = one.work.timing + sum(
-        tuning_cost(ArmWork(arm.most, one.work.costs[name]), max(len(one.points), 1)) for name, arm in one.found.items()
+        tuning_cost(ArmWork(arm.most, end.costs[name]), points) for name, arm in one.found.items()
     )
     return {
         "rows_of": "own" if asked.own_rows else "all",
-        "minutes": None if asked.work is not None else asked.minutes,
+        "minutes": asked.minutes if by_clock else None,
         "work": asked.work,
-        "unit": "rounds" if per_minute is None else "minutes",
-        "spent": end.spent / (per_minute or 1),
-        "needed": (end.needed / (per_minute or 1)) or None,
-        "all_tried": 3 * everything / (per_minute or 1),
-        "costs": {name: list(cost) for name, cost in one.work.costs.items()} if per_minute else None,
-        "tuning_points": max(len(one.points), 1),
-        "started": end.started,
-        "not_tried": end.not_tried,
+        "unit": "minutes" if by_clock else "rounds",
+        "decided": end.decided,
+        "could_go_on": any(end.rounds[name] < one.found[name].most for name in end.left),
+        "spent": end.spent / one.per_unit,
+        "foreseen": end.foreseen / one.per_unit,
+        "needed": (end.needed / one.per_unit) or None,
+        "all_tried": 3 * everything / one.per_unit,
+        "costs": {name: list(cost) for name, cost in end.costs.items()} if by_clock else None,
+        "tuning_points": points,
+        **{key: getattr(end, key) for key in ("started", "not_tried", "given_up", "left", "rounds")},
         "looks": [look._asdict() for look in end.looks],
         "cut": [cut._asdict() for cut in end.cut],
-        "left": end.left,
         "failed": {name: many for name, many in end.failed.items() if many},
-        "rounds": end.rounds,
         "rates": {name: dict(one.rates(name)) for name in end.picked},
-        "statement": statement(one, entries, top),
+        "statement": statement(one, end.figures, entries, top) if end.decided and end.figures else None,
         "final": tested,
-        "epsilon": epsilon_twice(one, top),
-        "changes": [
-            line for name in named for line in changes(one.found[name], one.user.basis.fitted, one.user.data_set)
-        ],
+        "epsilon": epsilon_twice(top if end.decided else ()),
+        "changes": [line for name in named for line in changes(one.user, one.found[name])],
     }
 
 
-def statement(one: Raced, entries: Sequence[Row], top: Sequence[Row]) -> Plain | None:
-    """Return the end statement; None where the work was up before it."""
-    end = one.end
-    if end.told is None or end.found is None or end.rows is None or end.found_here is None or end.told_here is None:
-        return None
+def statement(one: Raced, figures: RaceFigures, entries: Sequence[Row], top: Sequence[Row]) -> Plain:
+    """Return the end statement."""
     best = [entry for entry in entries if entry["among_best"]]
     first = (top or ordered(one, best))[0]
     open_to = [entry for entry in best if entry["choice"] in names_of(top)] or best
     times = None
     if first["behind_best_here"] > WISHED and first["among_best_here"]:
-        times = needed_for(end.found_here, end.told_here, end.left.index(first["choice"]), WISHED)
+        place = one.end.left.index(first["choice"])
+        times = needed_for(figures.found_here, figures.told_here, place, WISHED)
     return {
         "confidence": CONFIDENCE,
         "first": first["choice"],
@@ -287,9 +312,9 @@ def statement(one: Raced, entries: Sequence[Row], top: Sequence[Row]) -> Plain |
         "margin_of_all": max(entry["behind_best"] for entry in best),
         "margin_here": first["behind_best_here"],
         "among_here": [entry["choice"] for entry in ordered(one, entries) if entry["among_best_here"]],
-        "judged_rows": len(end.rows.weight),
-        "drawn_by": end.found.unit,
-        "clients": len(np.unique(end.rows.client)),
+        "judged_rows": len(figures.rows.weight),
+        "drawn_by": figures.found.unit,
+        "clients": len(np.unique(figures.rows.client)),
         "wished": None if times is None else WISHED,
         "rows_for_wished": None if times is None else math.ceil(times.rows * float(one.user.asked.rows or 0)),
         "seeds_for_wished": None if times is None else math.ceil(times.seeds * len(TOLD_ON)),
@@ -297,24 +322,19 @@ def statement(one: Raced, entries: Sequence[Row], top: Sequence[Row]) -> Plain |
     }
 
 
-def epsilon_twice(one: Raced, top: Sequence[Row]) -> Plain:
-    """Return epsilon of the run to take, and with the race: none, since the race looked at scores without noise."""
+def epsilon_twice(top: Sequence[Row]) -> Plain:
+    """Return epsilon of the run to take, and with the race.
+
+    The second is none, also where every run adds noise: a race reads scores of training rows in the clear and shows them.
+    """
     value = top[0]["predicted"]["epsilon"]["value"] if top else None
     return {"final": value, "with_race": None, "choice_is_private": False}
 
 
-def nearest_miss(entries: Sequence[Row], user: UserExperiment) -> Plain | None:
+def nearest_miss(entries: Sequence[Row], user: UserExperiment) -> Plain:
     """Return the entry likeliest to keep all limits, and by how much it misses each at the confidence asked for."""
-    if not entries:
-        return None
     best = max(entries, key=lambda entry: (entry["chance"], entry["predicted"]["accuracy"]["value"]))
-    violates = []
-    for limit in user.asked.limits():
-        reached = best["predicted"].get(limit.response, {}).get("low" if limit.sign > 0 else "high")
-        if reached is None or limit.sign * reached < limit.sign * limit.value:
-            by = None if reached is None else abs(limit.value - reached)
-            violates.append({"limit": limit.response, "by": by})
-    return {**best, "violates": violates}
+    return {**best, "violates": violations(user.asked, best["predicted"], best["chance"])}
 
 
 def before(prior: Row) -> Plain:
@@ -330,15 +350,17 @@ def names_of(entries: Sequence[Row]) -> list[str]:
 
 def notes(one: Raced) -> list[str]:
     """Return what is to be known about the race, one sentence each."""
-    user, local = one.user, one.user.local(one.user.basis.fitted.choices[0])
-    out = [
-        f"Local work is the study's: {count(local['epochs'], 'epoch')}, batches of {local['batch_size']}; your file's [local] is not used."
-    ]
+    user = one.user
+    out = [user.local_note()]
     if "stop" in user.base:
         out.append("[stop] of your file is not used: the race decides on the rounds.")
     if any(weight and not RESPONSES[name].quality for name, weight in user.asked.weights.items()):
         out.append(
             "[weights] on costs order the choices that the race cannot tell apart; the race itself compares accuracy."
+        )
+    if any(limit.response in CLOCKED for limit in user.asked.limits()):
+        out.append(
+            "The rounds that a limit on seconds allows follow from a timed dry run on this machine: asked again, they may differ."
         )
     if not user.asked.own_rows:
         out.append("The race is a simulation: it read the training rows of all nodes on this machine.")

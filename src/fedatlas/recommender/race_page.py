@@ -18,13 +18,14 @@ from fedatlas.wording import capital, csv_text, number
 
 PAGE = "front.html"
 COSTS = ("bytes", "seconds", "epsilon")
+WIDE_ONLY = ("rounds", "chance of best", "time")  # columns that a phone does not show
 
 
 def write_page(answer: Row, path: Path) -> Path:
     """Write the page of a race; return its path."""
     sections = [
         Section("answer", "The answer", answer_blocks(answer), "Answer"),
-        Section("front", "Accuracy and what it costs", front_blocks(answer["entries"]), "Front"),
+        Section("front", "Accuracy and what it costs", front_blocks(answer), "Front"),
         Section("choices", "Every choice", [table_block(answer)], "Choices"),
     ]
     write_text(path, document("Race", sections, [], [], version("fedatlas")))
@@ -37,19 +38,21 @@ def answer_blocks(answer: Row) -> list[Block]:
     return [Text(first, tone="lead"), *(Text(line) for line in rest)]
 
 
-def front_blocks(entries: Sequence[Row]) -> list[Block]:
+def front_blocks(answer: Row) -> list[Block]:
     """Return a picture for each cost that some choice has."""
+    entries, decided = answer["entries"], answer["race"]["decided"]
     head = Text(
         "A choice is on the front if no other is at least as good in accuracy, bytes, seconds and epsilon, and better in one of "
         "them. Up and left is better."
     )
     known = [cost for cost in COSTS if any(entry["predicted"][cost]["value"] for entry in entries)]
-    figures = [front_figure(entries, cost) for cost in known]
+    judged = "that no rate and no cut has seen" if decided else "by which rates and cuts were picked"
+    figures = [front_figure(entries, cost, judged) for cost in known]
     options = [Option(one.id, capital(RESPONSES[cost].name), [one]) for cost, one in zip(known, figures, strict=True)]
     return [head, *([Choice("by-cost", "By", options)] if len(figures) > 1 else figures)]
 
 
-def front_figure(entries: Sequence[Row], cost: str) -> Figure:
+def front_figure(entries: Sequence[Row], cost: str, judged: str) -> Figure:
     """Return the picture of accuracy over one cost."""
     groups, shown = [], [entry for entry in entries if entry["predicted"][cost]["value"]]
     for label, style, on in (("on the front", 0, True), ("not on the front", 5, False)):
@@ -65,7 +68,7 @@ def front_figure(entries: Sequence[Row], cost: str) -> Figure:
     return Figure(
         f"front-{cost}",
         f"Accuracy and {RESPONSES[cost].name}",
-        "Accuracy is measured on rows that no rate and no cut has seen; each mark shows the other costs.",
+        f"Accuracy is measured on rows {judged}; each mark shows the other costs.",
         partial(scatter, x=x, y=y, groups=groups, label=f"Accuracy and {RESPONSES[cost].name} of the choices"),
         csv_text(["choice", "rounds", "accuracy", *COSTS], rows),
         (NARROW, WIDE),
@@ -83,9 +86,15 @@ def tip(entry: Row) -> str:
 
 
 def table_block(answer: Row) -> TableBlock:
-    """Return every choice that started as a row."""
+    """Return every choice that started as a row; a phone shows fewer columns."""
     head, *rows = table_of(answer)
-    cells = [[TableCell(cell) for cell in row] for row in rows]
+    cells = [[table_cell(name, cell) for name, cell in zip(head, row, strict=True)] for row in rows]
     return TableBlock(
-        "choices-table", "Every choice that started", [TableCell(x) for x in head], cells, csv_text(head, rows)
+        "choices-table", "Every choice that started", [table_cell(x, x) for x in head], cells, csv_text(head, rows)
     )
+
+
+def table_cell(column: str, text: str) -> TableCell:
+    """Return a cell, its interval below its figure."""
+    figure, _, interval = text.partition(" (")
+    return TableCell(figure, interval.removesuffix(")"), column in WIDE_ONLY)

@@ -133,12 +133,15 @@ def undecided(answer: Row) -> list[str]:
                 f"All of them would take {amount(about['all_tried'], unit)}."
             )
         ]
-    left = listed(about["left"])
+    best = sorted(one["choice"] for one in answer["entries"] if one["among_best"])
+    behind = [one["choice"] for one in answer["entries"] if not one["among_best"]]
+    apart = f" On these rows {listed(behind)} {'is' if len(behind) == 1 else 'are'} worse." if behind else ""
     return [
         (
-            f"Not decided: the work was up before the end. Left, in no order: {left}. "
-            f"{amount(about['needed'], unit).capitalize()} would decide."
-        )
+            f"Not decided: the work was up before the end statement. Left after {about['looks'][-1]['rounds']} rounds, in no order: "
+            f"{listed(best)}. {amount(about['needed'], unit).capitalize()} would decide."
+        ),
+        f"Their accuracies below are on the rows by which rates and cuts were picked.{apart}",
     ]
 
 
@@ -199,25 +202,34 @@ def work_lines(answer: Row) -> list[str]:
     if about["failed"]:
         names = [f"{name} ({count(many, 'run')})" for name, many in about["failed"].items()]
         out.append(f"Without a model, and counted as always naming the most frequent class: {listed(names)}.")
+    if about["given_up"]:
+        out.append(f"Given up after one tuning point, since its runs proved too slow: {listed(about['given_up'])}.")
     if about["not_tried"]:
         out.append(
             f"Not tried: {listed(about['not_tried'])}. All would be in {amount(about['all_tried'], about['unit'])}."
         )
     if about["unit"] == "minutes":
-        out.append(
-            "The clock decided how much was run: each choice was timed for one round, and the minutes were counted in that time."
-        )
+        out.append(clock_line(about))
     return out
+
+
+def clock_line(about: Row) -> str:
+    """Return what the clock decided."""
+    far = " and how far they run" if about["could_go_on"] else ""
+    return (
+        f"The clock decided how many choices are tried{far}: each was timed for one round, and again by its runs after every stage. "
+        f"These took {about['spent'] / max(about['foreseen'], 1e-9):.1f} times as long as foreseen."
+    )
 
 
 def epsilon_lines(answer: Row) -> list[str]:
     """Return epsilon of the run, and of the run with its race."""
-    if not answer["top"]:
+    if not answer["top"] or not answer["race"]["decided"]:
         return []
     final = answer["race"]["epsilon"]["final"]
     own = "The run adds no noise, so it has no epsilon" if final is None else f"Epsilon of the run is {final:.3g}"
     return [
-        f"{own}. With the race there is none: it looked at the scores of runs without noise, so the choice itself is not private."
+        f"{own}. With the race there is none: it reads scores of your rows without noise, so the choice itself is not private."
     ]
 
 

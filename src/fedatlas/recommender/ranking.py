@@ -6,6 +6,9 @@ finish than not. Its utility is the weighted mean
 of its responses, each scaled by the range of the study's runs (costs on the log scale), so no limit affects it:
 relaxing a limit only adds candidates.
 
+Where none is allowed, the answer is "none" only if the chance that any candidate fits (`Ranking.any_fits`) is below one minus the
+confidence. Else it is not known, and the likeliest candidates are those to measure (`promising`).
+
 First is the allowed choice that is best on average over the study (`Ranking.single`), whatever the federation. Another is named before
 it only where its forecast for this federation is better beyond the forecast's own error, with the confidence asked for, divided among
 the rivals. In the same way the first choice is compared with FedAvg: where it is not told apart, `Ranking.stay` says to stay with that.
@@ -21,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.errors import ConfigError
-from fedatlas.recommender.contest import Fitted, absolute, from_logit, predict_finishes, quantiles, relative
+from fedatlas.recommender.contest import Fitted, absolute, from_logit, predict_finishes, relative
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.rng import numpy_stream
@@ -41,10 +44,8 @@ class Forecast(NamedTuple):
     values: dict[str, Floats]  # response -> (J, R)
     spread: dict[str, Floats]  # quality -> (n, J, R)
     finishes: Floats  # (J,)
-    groups: Any = None
-    """(n,) groups of residual vectors with common errors; None: each vector is a resampled mean."""
-    usual: dict[str, Floats] | None = None
-    """Quality -> (J, R) with the mean gap of the study, whatever the federation; None: measured in the federation itself."""
+    groups: Any  # (n,) of residual vectors with common errors
+    usual: dict[str, Floats]  # quality -> (J, R) with the mean gap of the study, whatever the federation
 
 
 class Ranking(NamedTuple):
@@ -57,6 +58,12 @@ class Ranking(NamedTuple):
     reference: int | None  # FedAvg or the twin that privacy requires; None if neither was measured
     single: Place | None = None  # the best single choice among the allowed
     stay: bool = False  # whether the first choice is FedAvg, or not told apart from it
+    average: Floats = np.zeros(0)  # (J, R) utilities on average over the study, by which a choice's rounds are picked
+    any_fits: float = 0.0  # the chance that any permitted candidate finishes and keeps all limits
+
+    def none_fits(self, asked: Requirements) -> bool:
+        """Return whether the measurements show, with the confidence asked for, that no candidate fits."""
+        return not self.order and self.any_fits < 1 - asked.confidence - 1e-12
 
 
 def forecast(
@@ -107,15 +114,18 @@ def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection
     open_to = (chance >= needed) & permitted[:, None] & np.isfinite(utility)
     known = [fitted.choices.index(name) for name in fitted.references if name in fitted.choices]
     reference = next((j for j in known if permitted[j]), None)
-    best = [pick(j, open_to[j], utility, seen) for j in range(len(utility)) if open_to[j].any()]
+    average = utility_of(fitted, {**seen.values, **seen.usual}, asked.weights)
+    average = np.where(np.isfinite(utility), np.nan_to_num(average, nan=-np.inf), np.nan)
+    best = [pick(j, open_to[j], average, seen) for j in range(len(utility)) if open_to[j].any()]
     best.sort(key=lambda at: (-utility[at], *_costs(seen, at), fitted.choices[at[0]]))
     tests = Tests(fitted, seen, asked, max(len(best) - 1, 1))
     sound = [at for at in best if not any(tests.dominated(at, by) for by in best if by != at)] or best
-    plain = next((at for at in sound if at[0] == reference), None)
-    single, first = _single(tests, best), _first(tests, sound, utility, _single(tests, sound) or plain)
+    single, usual = (_single(tests, among, average) for among in (best, sound))
+    first = [] if usual is None else [_first(tests, sound, utility, usual)]
     order = [*first, *(at for at in best if at not in first)]
     stay = any(order[0] == at or not tests.apart(order[0], at) for at in best if at[0] == reference)
-    return Ranking(order, chance, utility, permitted, reference, single, stay)
+    fits = any_fits(seen, asked, permitted[:, None] & np.isfinite(utility))
+    return Ranking(order, chance, utility, permitted, reference, single, stay, average, fits)
 
 
 def permitted_by(fitted: Fitted, asked: Requirements, barred: Collection[str] = ()) -> Bools:
@@ -159,12 +169,31 @@ def holds(values: Mapping[str, Floats], asked: Requirements) -> Bools:
 
 def chances(seen: Forecast, asked: Requirements) -> Floats:
     """Return (J, R) the chance that a candidate finishes and keeps all limits."""
-    kept = holds({**seen.values, **seen.spread}, asked)
-    known = np.all([np.isfinite(x) for x in seen.spread.values()], axis=0)
+    kept, known = _kept(seen, asked)
     number = known.sum(axis=0)
-    share = np.divide((kept & known).sum(axis=0), number, out=np.zeros(number.shape), where=number > 0)
+    share = np.divide(kept.sum(axis=0), number, out=np.zeros(number.shape), where=number > 0)
     found: Floats = np.minimum(share * np.nan_to_num(seen.finishes)[:, None], 1.0)
     return found
+
+
+def any_fits(seen: Forecast, asked: Requirements, among: Bools) -> float:
+    """Return the chance that at least one of the candidates ``among`` (J, R) finishes and keeps all limits.
+
+    It is 0 only if computed costs exclude all of them. Else one more residual vector counts, under which one fits: so few vectors
+    never show that none does.
+    """
+    if not (holds(seen.values, asked.on_costs()) & among).any():
+        return 0.0
+    kept, known = (x[:, among] for x in _kept(seen, asked))
+    finishes = np.broadcast_to(np.nan_to_num(seen.finishes)[:, None], among.shape)[among]
+    best = (kept * finishes).max(axis=1)[known.any(axis=1)]
+    return min(float(best.sum() + 1) / (len(best) + 1), 1.0)
+
+
+def _kept(seen: Forecast, asked: Requirements) -> tuple[Bools, Bools]:
+    """Return (n, J, R) whether all limits hold under a residual vector, and whether it is known."""
+    known = np.all([np.isfinite(x) for x in seen.spread.values()], axis=0)
+    return holds({**seen.values, **seen.spread}, asked) & known, np.asarray(known)
 
 
 def pick(choice: int, allowed: Bools, utility: Floats, seen: Forecast) -> Place:
@@ -175,6 +204,25 @@ def pick(choice: int, allowed: Bools, utility: Floats, seen: Forecast) -> Place:
 
 def _costs(seen: Forecast, at: Place) -> list[float]:
     return [float(np.nan_to_num(seen.values[cost][at], nan=np.inf)) for cost in ("cpu_seconds", "bytes")]
+
+
+def promising(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> list[Place]:
+    """Return a place for each permitted choice that keeps the limits on computed costs, the first the one to measure first.
+
+    Chances are shares of data sets, mostly: those that differ from the largest by less than one data set are not told apart. Of these
+    the choice that is best on average over the study comes first, as among the allowed; then the likelier.
+    """
+    open_to = ranking.permitted[:, None] & np.isfinite(ranking.utility) & holds(seen.values, asked.on_costs())
+    near = ranking.chance.max(where=open_to, initial=0.0) - 1 / max(len(set(fitted.groups().tolist())), 1)
+
+    def key(at: Place) -> tuple[Any, ...]:
+        close = bool(ranking.chance[at] > near)
+        return (not close, -ranking.average[at] if close else -ranking.chance[at], *_costs(seen, at), at)
+
+    first: dict[int, Place] = {}
+    for at in sorted(((int(j), int(r)) for j, r in np.argwhere(open_to)), key=key):
+        first.setdefault(at[0], at)
+    return list(first.values())
 
 
 def nearest_miss(seen: Forecast, asked: Requirements, ranking: Ranking) -> Place | None:
@@ -233,16 +281,14 @@ def further_low(values: Floats, groups: Any, confidence: float) -> float:
 
     The federation is one of a new group (a data set): its error varies as the groups' means do, and within a group. The mean of the
     groups is not known either. So the bound is mean - t s sqrt(1 + 1 / G), with Student's t of G groups and s^2 the variance of the
-    groups' means plus what the mean over a group hides of the variance within. If ``groups`` is None, each value is a resampled mean.
+    groups' means plus what the mean over a group hides of the variance within.
     """
-    if groups is None or not np.isfinite(values).any():
-        return quantiles(values, confidence)[0]
     each: dict[object, list[float]] = {}
     for group, value in zip(groups, values, strict=True):
         if np.isfinite(value):
             each.setdefault(group, []).append(float(value))
     found = np.array([np.mean(one) for one in each.values()])
-    if len(found) == 1:
+    if len(found) < 2:
         return -np.inf
     hidden = np.mean([np.var(one) for one in each.values()])  # var (m - 1) / m: of m values, without that of their mean
     spread = np.sqrt((found.var(ddof=1) + hidden) * (1 + 1 / len(found)))
@@ -263,25 +309,12 @@ def difference(seen: Forecast, one: Place, other: Place, confidence: float) -> t
     return float(np.nanmean(gap)), low, high
 
 
-def _single(tests: Tests, best: Sequence[Place]) -> Place | None:
+def _single(tests: Tests, among: Sequence[Place], average: Floats) -> Place | None:
     """Return the candidate that is best on average over the study; ties to the lower cost."""
-    if tests.seen.usual is None or not best:
-        return None
-    usual = utility_of(tests.fitted, {**tests.seen.values, **tests.seen.usual}, tests.asked.weights)
-    return min(best, key=lambda at: (-np.nan_to_num(usual[at], nan=-np.inf), *_costs(tests.seen, at)))
+    return min(among, key=lambda at: (-average[at], *_costs(tests.seen, at)), default=None)
 
 
-def _first(tests: Tests, sound: list[Place], utility: Floats, usual: Place | None) -> list[Place]:
-    """Return the answer as a list of one, or an empty list. ``sound`` is sorted by utility.
-
-    ``usual`` stands first unless another is told apart from it: the best single choice, or FedAvg if choices were measured in the
-    federation itself.
-    """
-    if usual is not None:
-        return [at for at in sound if utility[at] > utility[usual] and tests.apart(at, usual)][:1] or [usual]
-    ties = [
-        at
-        for at in sound
-        if utility[sound[0]] - utility[at] <= TIE and (at == sound[0] or not tests.apart(sound[0], at))
-    ]
-    return [min(ties, key=lambda at: (*_costs(tests.seen, at), -utility[at]))] if ties else []
+def _first(tests: Tests, sound: Sequence[Place], utility: Floats, usual: Place) -> Place:
+    """Return the answer: ``usual``, the best single choice, unless another is told apart from it. ``sound`` is sorted by utility."""
+    better = (at for at in sound if utility[at] > utility[usual] and tests.apart(at, usual))
+    return next(better, usual)

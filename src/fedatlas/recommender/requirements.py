@@ -134,9 +134,15 @@ def requirements(raw: Row, folder: Path = Path()) -> Requirements:
     only_computed = bool(used) and not any(RESPONSES[name].quality for name in used)
     weights = weights or {"accuracy": 1.0}
     race = _race_asked(raw, federation, experiment)
-    return Requirements(
+    found = Requirements(
         name, confidence, *known, centralised, experiment, least, most, sees, weights, delta, only_computed, *race
     )
+    if experiment is not None and "memory" in used and not found.raced:
+        raise ConfigError(
+            "only runs tell the memory that an experiment takes: give minutes above 0 and a limit or weight on quality, so that the "
+            "choices are raced, or leave memory out."
+        )
+    return found
 
 
 def _race_asked(raw: Row, federation: Row, experiment: str | None) -> tuple[float, int | None, bool]:

@@ -23,7 +23,7 @@ from fedatlas.files import write_bytes, write_json
 from fedatlas.recommender.contest import Fitted, fit_study, fits
 from fedatlas.recommender.epsilon import for_any_nodes
 from fedatlas.recommender.masks import admitted_nodes
-from fedatlas.recommender.predictors import Kernel
+from fedatlas.recommender.predictors import Kernel, scales
 from fedatlas.study.measurements import Floats, Ints, Measurements
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.read_measurements import measured
@@ -163,13 +163,17 @@ def save(table: Table, study: str | None, folder: Path) -> Basis:
 
 def refit(folder: Path) -> Basis:
     """Repeat the contest of predictors on the measurements in a folder, after these have changed; write and return the basis."""
-    basis = read(folder)
-    f = basis.fitted
-    noise = np.array([kernel.noise for kernel in f.kernels])
-    found = fits(f.x / f.scale, np.array(f.data), f.gaps, noise, f.against)
-    basis = basis._replace(fitted=f._replace(**found._asdict()))
+    basis = refitted(read(folder))
     write(basis, folder)
     return basis
+
+
+def refitted(basis: Basis) -> Basis:
+    """Return a study with its features scaled, its kernels fitted and its contest of predictors held on its own settings only."""
+    f, scale = basis.fitted, scales(basis.fitted.x)
+    noise = np.array([kernel.noise for kernel in f.kernels])
+    found = fits(f.x / scale, np.array(f.data), f.gaps, noise, f.against)
+    return basis._replace(fitted=f._replace(scale=scale, **found._asdict()))
 
 
 def write(basis: Basis, folder: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedatlas.recommender.choice_costs import costs_in
 from fedatlas.recommender.contest import Fitted, from_logit
-from fedatlas.recommender.ranking import Forecast, Place, forecast, holds, nearest_miss, permitted_by, pick, rank
+from fedatlas.recommender.ranking import Forecast, Place, forecast, holds, permitted_by, pick, rank
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.rng import numpy_stream
 from fedatlas.study.measurements import Bools, Floats
@@ -35,9 +35,7 @@ class LeftOutTrial(NamedTuple):
     difference: float | None  # accuracy minus the reference's, at the rounds of each
     regret: float | None  # in accuracy, from the best
     possible: bool  # something measured there keeps the limits
-    reached: float | None = None  # accuracy of the answer
-    deviates: bool = False  # the answer is not the best single choice
-    nearest: Place | None = None  # of "none": the nearest miss
+    none: bool = False  # the answer is none, not only not known
 
 
 def track_record(
@@ -67,7 +65,8 @@ def tally(trials: Sequence[LeftOutTrial]) -> dict[str, int]:
     kept = ("kept", "near_best", "reference_kept", "reference_near_best")
     return {
         "answered": len(answered),
-        "wrong_none": sum(t.possible and not t.answered for t in trials),
+        "not_known": sum(not t.answered and not t.none for t in trials),
+        "wrong_none": sum(t.possible and t.none for t in trials),
         **{name: sum(getattr(t, name) for t in answered) for name in kept},
     }
 
@@ -89,7 +88,7 @@ def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
         ok = bool(kept[where])
         return ok, ok and bool(accuracy[where] >= best - POINT), float(accuracy[where])
 
-    first, second = reached(place), reached(_reference(ranking.reference, ranking.utility, seen))
+    first, second = reached(place), reached(_reference(ranking.reference, ranking.average, seen))
     return LeftOutTrial(
         place is not None,
         *first[:2],
@@ -97,9 +96,7 @@ def trial(fitted: Fitted, asked: Requirements, i: int) -> LeftOutTrial:
         first[2] - second[2] if np.isfinite(first[2] - second[2]) else None,
         best - first[2] if np.isfinite(best - first[2]) else None,
         bool(kept.any()),
-        first[2] if np.isfinite(first[2]) else None,
-        place is not None and place != ranking.single,
-        nearest_miss(seen, asked, ranking) if place is None else None,
+        ranking.none_fits(asked),
     )
 
 
@@ -118,7 +115,7 @@ def measured_in(fitted: Fitted, asked: Requirements, i: int) -> tuple[Floats, Bo
 
 
 def _reference(j: int | None, utility: Floats, seen: Forecast) -> Place | None:
-    """Return FedAvg at the rounds with the largest predicted utility; its limits are checked afterwards."""
+    """Return FedAvg at the rounds with the largest utility on average; its limits are checked afterwards."""
     if j is None or not np.isfinite(utility[j]).any():
         return None
     return pick(j, np.isfinite(utility[j]), utility, seen)

@@ -42,6 +42,10 @@ from fedatlas.wording import count
 DROPPED = ("algorithm", "privacy", "compression", "seeds", "local")  # of the user's file: the choice sets them
 
 
+DRY_RUN = ("bytes", "messages", "flops", "seconds", "cpu_seconds", "memory")
+"""Costs of a user's experiment that are those of its dry runs; memory stays unknown, since a dry run does not hold all clients."""
+
+
 class UserExperiment(NamedTuple):
     """The user's experiment, and what is known about it."""
 
@@ -56,6 +60,12 @@ class UserExperiment(NamedTuple):
         """Return the local work of the study under a choice, in the nearest setting."""
         found: Plain = copy.deepcopy(self.basis.configurations[self.near(choice), choice]["local"])
         return found
+
+    def local_note(self) -> str:
+        """Return the sentence on the local work of the study."""
+        local = self.local(self.basis.fitted.choices[0])
+        passes = f"{count(local['epochs'], 'epoch')}, batches of {local['batch_size']}"
+        return f"Local work is the study's: {passes}; your file's [local] is not used."
 
     def baseline_local(self) -> Plain:
         """Return the local work of the study's baseline, whose rate is its own and not one picked for a choice."""
@@ -85,12 +95,7 @@ def completed(user: UserExperiment, answer: Plain, out: Path) -> Plain:
         values = user.values(entry["choice"], entry["rounds"])
         head = f"{entry['choice']} for {entry['rounds']} rounds, recommended by the study {user.basis.name}."
         write_experiment(out, i, entry, stated_at(values, user.asked.delta), head)
-    local = user.local(user.basis.fitted.choices[0])
-    passes = f"{count(local['epochs'], 'epoch')}, batches of {local['batch_size']}"
-    answer["notes"].append(f"Local work is the study's: {passes}; your file's [local] is not used.")
-    answer["notes"] += twin_notes(
-        user.basis, user.basis.fitted.nearest(user.at), [entry["choice"] for entry in answer["top"]]
-    )
+    answer["notes"] += [user.local_note(), *notes_on_twins(user, answer["top"])]
     if not user.basis.fitted.new_data and answer["quality"] == "prior":
         answer["notes"].append(
             "The study includes this data set: intervals come from its left-out federations, not from new data."
@@ -146,7 +151,6 @@ class Examined(NamedTuple):
     costs: dict[str, Floats]  # response -> (J, R) of the user's own model and machine
     barred: dict[str, str]  # choice -> why it cannot run there
     previews: dict[str, Row]  # choice -> its dry run
-    notes: list[str]
 
 
 def examined(user: UserExperiment, say: Say) -> Examined:
@@ -156,7 +160,7 @@ def examined(user: UserExperiment, say: Say) -> Examined:
     """
     fitted, rounds = user.basis.fitted, np.array(user.basis.fitted.rounds, dtype=float)
     plain = forecast_at(fitted, user.at, user.asked.centralised).values["epsilon"]
-    found = {key: np.full(plain.shape, np.nan) for key in ("bytes", "flops", "seconds", "cpu_seconds")}
+    found = {key: np.full(plain.shape, np.nan) for key in DRY_RUN}
     barred, previews = barred_twins(user.basis, fitted.nearest(user.at)), {}
     out = excluded(fitted, user.asked)
     for j, choice in enumerate(fitted.choices):
@@ -171,8 +175,7 @@ def examined(user: UserExperiment, say: Say) -> Examined:
         for key, values in costs_after(previews[choice], rounds).items():
             found[key][j] = values
     found["epsilon"] = epsilon_for(user.basis, user.asked, user.at, plain)
-    notes = lost_rounds(user, [name for name in user.basis.without_runs if name in previews], int(rounds[-1]))
-    return Examined(user, found, barred, previews, notes)
+    return Examined(user, found, barred, previews)
 
 
 def previewed(user: UserExperiment, choice: str, rounds: int) -> tuple[UserExperiment, Row]:
@@ -196,12 +199,17 @@ def previewed(user: UserExperiment, choice: str, rounds: int) -> tuple[UserExper
     return user, dry(user)
 
 
-def lost_rounds(user: UserExperiment, twins: Sequence[str], rounds: int) -> list[str]:
+def notes_on_twins(user: UserExperiment, top: Sequence[Row]) -> list[str]:
+    """Return what is to be known about the masked choices that an answer names."""
+    masked = [entry for entry in top if entry["choice"] in user.basis.fitted.twins]
+    lost = lost_rounds(user, masked[0]["choice"], max(entry["rounds"] for entry in masked)) if masked else []
+    return [*lost, *twin_notes(user.basis, user.basis.fitted.nearest(user.at), [entry["choice"] for entry in top])]
+
+
+def lost_rounds(user: UserExperiment, masked: str, rounds: int) -> list[str]:
     """Say how many rounds too few clients stay for a masked sum, so that they change nothing; [] if none does."""
-    if not twins:
-        return []
-    config = parse(user.values(twins[0], rounds))
-    fewest = max(fewest_of(of_table(table)) for table in user.basis.sets[twins[0]]["privacy"])
+    values = user.values(masked, rounds)
+    config, fewest = parse(values), max(fewest_of(of_table(table)) for table in values["privacy"])
     drawn = [draw_round(config, user.sizes, config.seed, number).round for number in range(1, rounds + 1)]
     lost = sum(len(one.cohort) < fewest for one in drawn)
     why = f"fewer than {fewest} clients stay, and a sum of so few hides nothing; they change nothing"
@@ -216,6 +224,7 @@ def costs_after(one: Row, rounds: Floats) -> dict[str, Floats]:
     seconds = before + (each + one["seconds_evaluation"] / one["rounds"]) * rounds
     return {
         "bytes": one["bytes_setup"] + sent * rounds,
+        "messages": one["messages_setup"] + one["messages_per_round"] * rounds,
         "flops": one["flops_per_round"] * rounds,
         "seconds": seconds,
         "cpu_seconds": seconds + each * rounds * (max(one["plan"]["workers"], 1) - 1),

@@ -72,7 +72,7 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     spent, own, private = looked_at(setup, plan, drawn, parties)
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # share of them that also took part in the previous round
-    sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer")}
+    sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer", "messages")}
     sent |= private.get("expected", {})  # of a secret cohort, independent of the cohorts drawn here
     messages = algorithm.card.sends == "messages"
     up, down = (round(sent[key]) if messages else 0 for key in ("bytes_up", "bytes_down"))
@@ -81,9 +81,6 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     seconds = spent[0][1] if algorithm.card.sends == "rows" else share * sum(one * n for _, one, n in spent) / workers
     peer = between_clients(setup, round(returning)) + round(sent["bytes_peer"])
     begun = sum(cost.bytes_up + cost.bytes_down + cost.bytes_peer for cost in (setup.before, before))
-    notices = list(setup.notices)
-    if not returning and setup.config.failures.dropout < 1:  # a dropout of 1 has its own notice
-        notices.append("No client returns in the first rounds: the model would not change (failures.dropout, cohort).")
     alone = beside(setup, baselines, drawn[0].round.examples, seconds * own, workers, judging)
     keys = private.get("seconds_keys", 0.0)
     return {
@@ -100,6 +97,8 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
         "bytes_up_per_round": up,
         "bytes_down_per_round": down,
         "bytes_peer_per_round": peer,
+        "messages_setup": before.messages,
+        "messages_per_round": sent["messages"],
         "bytes_total": seeds * (begun + (up + down + peer) * rounds + (setup.bench.raw_bytes if rounds else 0)),
         "seconds_setup": sum(before.seconds.values()) / workers,
         "seconds_evaluation": judged,
@@ -110,8 +109,16 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
         **({"privacy": private} if private else {}),
         "models": setup.owned(),
         "read": setup.dataset.facts.get("read", ""),
-        "notices": notices,
+        "notices": notices_of(setup, returning),
     }
+
+
+def notices_of(setup: Setup, returning: float) -> list[str]:
+    """Return the notices of a run; ``returning``: clients in a round."""
+    if returning or setup.config.failures.dropout >= 1:  # a dropout of 1 has its own notice
+        return list(setup.notices)
+    nobody = "No client returns in the first rounds: the model would not change (failures.dropout, cohort)."
+    return [*setup.notices, nobody]
 
 
 def of_seeds(whole: Checked) -> list[Checked]:

@@ -56,7 +56,8 @@ def shared(cost: Cost, parties: int) -> Cost:
     """Return one party's share of a round's cost, in whole bytes."""
     keys = ("bytes_up", "bytes_down", "bytes_peer", "bytes_privacy")
     seconds = {phase: s / parties for phase, s in cost.seconds.items()}
-    return cost._replace(**{key: round(getattr(cost, key) / parties) for key in keys}, seconds=seconds)
+    whole = {key: round(getattr(cost, key) / parties) for key in keys}
+    return cost._replace(**whole, messages=cost.messages / parties, seconds=seconds)
 
 
 def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[str, Any]:
@@ -74,7 +75,10 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
     if how.fraction < 1 and setup.algorithm.groups is None:  # a few draws say little of their mean
         out |= {"cohort": how.fraction * how.K, "returning": coming(how, setup.config)}
     if how.secret_cohort:  # the cohorts of these rounds are as secret as those of the run
-        out["expected"] = expected(how, setup, 1)
+        out["expected"] = {
+            **expected(how, setup, 1),
+            "messages": out.get("cohort", parties) + out.get("returning", parties),
+        }
     trial = Trial(parties, max(setup.sizes.values()), found.counted)
     for one in how.mechanisms:
         out |= {} if one.preview is None else one.preview(trial)
