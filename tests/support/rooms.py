@@ -73,6 +73,7 @@ ROOMS: dict[str, set[str]] = {
     "leakage": COURSE,
     "deployment": RUNS | {"spelling", "runs", "wire"},
     "study": RUNS | {"runs"},
+    "cluster": RUNS | {"runs", "study", "spelling"},
     "race": RUNS | {"runs", "study"},
     "recommender": RUNS | {"runs", "study", "race"},
     "comparison": RUNS | {"runs", "study"},
