@@ -1,7 +1,8 @@
 """The agent of a node: a thin Ray actor that starts one plain process there and passes messages to it.
 
 Ray's workers must not fork (its issue 28328), and runs and pools do. The agent imports neither torch nor the engine. Its worker
-has a session of its own, and ends when the pipe to the agent closes, however the agent ended.
+has a session of its own, and ends when the pipe to the agent closes, however the agent ended. Two threads write and read, since an
+event loop moves a message of megabytes in pieces of 64 KiB.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import signal
+import subprocess
 import sys
+import threading
+from typing import Any
 
-from fedatlas.cluster.frames import FACTS, HEAD, failure, frame
+import numpy as np
+
+from fedatlas.cluster.frames import FACTS, HEAD, failure, frame, widened
 
 DIED = "worker"  # kind of failure of the calls that a dead worker had in hand
 PATIENCE = 10.0  # seconds for a worker to end by itself
 
-Answer = tuple[bool, bytes]
+Answer = tuple[bool, Any]
+"""Whether the call failed, and its answer: bytes as an array, which Ray stores without pickling it."""
 
 
 class Agent:
@@ -25,40 +33,38 @@ class Agent:
 
     def __init__(self) -> None:
         self.waiting: dict[int, asyncio.Future[Answer]] = {}
-        self.count, self.process, self.reading = FACTS, None, None
-        self.process: asyncio.subprocess.Process | None
-        self.reading: asyncio.Task[None] | None
+        self.outbox: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+        self.count, self.ended = FACTS, False
+        self.process: subprocess.Popen[bytes] | None = None
+        self.loop: asyncio.AbstractEventLoop
 
     async def start(self) -> Answer:
         """Start the worker; return what it says of itself (`worker.facts`)."""
-        pipe = asyncio.subprocess.PIPE
+        self.loop = asyncio.get_running_loop()
         command = [sys.executable, "-P", "-m", "fedatlas.cluster.worker"]
-        self.process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True)  # noqa: ASYNC220
         facts = self._expect(FACTS)
-        self.reading = asyncio.create_task(self._read())
+        for work in (self._write, self._read):
+            threading.Thread(target=work, args=(self.process,), daemon=True).start()
         return await facts
 
-    async def call(self, message: bytes) -> Answer:
+    async def call(self, message: Any) -> Answer:
         """Pass a message to the worker; return whether the call failed, and its answer."""
         self.count += 1
         answer = self._expect(self.count)
-        assert self.process is not None
-        assert self.process.stdin is not None
-        if self.reading is None or self.reading.done():
+        if self.ended:
             return self._dead()
-        self.process.stdin.writelines(frame(self.count, message))
-        with contextlib.suppress(OSError):  # a dead worker is noticed where its answers are read
-            await self.process.stdin.drain()
+        self.outbox.put(frame(self.count, message))
         return await answer
 
     async def end(self) -> None:
         """End the worker: it kills its children and removes its folder when the pipe closes."""
         if self.process is None:
             return
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.process.wait(), PATIENCE)
+        self.outbox.put([])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self.process.wait, PATIENCE)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -67,17 +73,37 @@ class Agent:
         self.waiting[number] = future
         return future
 
-    async def _read(self) -> None:
+    def _write(self, process: subprocess.Popen[bytes]) -> None:
+        """Write frames until an empty one ends the worker; a dead one is noticed where its answers are read."""
+        assert process.stdin is not None
+        widened(process.stdin)
+        with contextlib.suppress(OSError), process.stdin:
+            while parts := self.outbox.get():
+                for part in parts:
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[os.write(process.stdin.fileno(), rest) :]
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
         """Hand out answers until the worker has ended."""
-        assert self.process is not None
-        assert self.process.stdout is not None
-        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-            while True:
-                number, length, failed = HEAD.unpack(await self.process.stdout.readexactly(HEAD.size))
-                data = await self.process.stdout.readexactly(length)
-                if not (future := self.waiting.pop(number)).done():
-                    future.set_result((failed, data))
-        await self.process.wait()
+        assert process.stdout is not None
+        widened(process.stdout)
+        with contextlib.suppress(OSError), os.fdopen(os.dup(process.stdout.fileno()), "rb") as answers:
+            while len(head := answers.read(HEAD.size)) == HEAD.size:
+                number, length, failed = HEAD.unpack(head)
+                data = np.empty(length, np.uint8)
+                if answers.readinto(data.data) < length:
+                    break
+                self.loop.call_soon_threadsafe(self._answered, number, (failed, data))
+        process.wait()
+        self.loop.call_soon_threadsafe(self._over)
+
+    def _answered(self, number: int, answer: Answer) -> None:
+        if not (future := self.waiting.pop(number)).done():
+            future.set_result(answer)
+
+    def _over(self) -> None:
+        self.ended = True
         for future in self.waiting.values():
             if not future.done():
                 future.set_result(self._dead())

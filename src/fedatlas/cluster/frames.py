@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import struct
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 HEAD = struct.Struct("<QQ?")
 FACTS = 0  # number of the frame that a worker sends first, without a call
@@ -22,14 +24,20 @@ def frame(number: int, data: bytes, *, failed: bool = False) -> list[bytes]:
     return [HEAD.pack(number, len(data), failed), data]
 
 
+def widened(pipe: IO[bytes]) -> None:
+    """Let a pipe hold a mebibyte where the system allows it; what it holds without a reader is 64 KiB."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+
+
 def failure(kind: str, reason: str) -> bytes:
     """Return the bytes of a failed call."""
     return json.dumps([kind, reason]).encode()
 
 
-def answer_of(failed: bool, data: bytes) -> bytes | Failed:
-    """Return the answer to a call."""
-    return Failed(*json.loads(data)) if failed else data
+def answer_of(failed: bool, data: Any) -> Any:
+    """Return the answer to a call: its bytes as an array, or why it failed."""
+    return Failed(*json.loads(bytes(data))) if failed else data
 
 
 def with_head(head: Any, body: bytes = b"") -> bytes:

@@ -80,7 +80,7 @@ class Nodes:
         self.calls: dict[Any, Ticket] = {}  # Ray's reference -> ticket
         self.back: list[tuple[Ticket, bytes | Failed | Lost]] = []
         self.barred: dict[str, float] = {}  # node -> time until which it is not tried again
-        self.count = 0
+        self.count, self.raw = 0, False  # raw: answers stay the arrays that lie in the object store
 
     @classmethod
     def connect(cls, address: str, kind: str, hello: bytes, say: Callable[[str], None] = lambda _: None) -> Nodes:
@@ -92,6 +92,7 @@ class Nodes:
         ray = installed_ray()
         join(ray, address)
         nodes = cls(ray, ray.get_runtime_context().gcs_address, with_head(kind, hello), say)
+        nodes.raw = kind == "engine"
         try:
             nodes.begin()
         except BaseException:
@@ -114,7 +115,7 @@ class Nodes:
         """Return the nodes with a worker, in the order of their ids."""
         return [self.ready[name] for name in sorted(self.ready)]
 
-    def put(self, message: bytes) -> Any:
+    def put(self, message: Any) -> Any:
         """Put bytes into the object store once, to be given to `call` for several nodes."""
         return self.ray.put(message)
 
@@ -175,7 +176,8 @@ class Nodes:
             except self.ray.exceptions.RayError as error:
                 self.gone(reference, error)
                 continue
-            answer = answer_of(failed, data)
+            raw = self.raw and reference in self.calls
+            answer = answer_of(failed, data if raw else bytes(data))
             if reference in self.starting:
                 self.started(self.starting.pop(reference), answer)
             elif isinstance(answer, Failed) and answer.kind == DIED:

@@ -15,14 +15,14 @@ import queue
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
-from fedatlas.cluster.frames import FACTS, HEAD, failure, frame, head_and_body
+from fedatlas.cluster.frames import FACTS, HEAD, failure, frame, head_and_body, widened
 from fedatlas.errors import FedatlasError, first_line
 from fedatlas.machine import cores, processor, versions
 
@@ -83,9 +83,9 @@ def scratch_folder() -> Path:
 class Worker:
     """The process: a thread that reads, and the main thread, which answers."""
 
-    def __init__(self, told: BinaryIO, answers: BinaryIO) -> None:
+    def __init__(self, told: BufferedReader, answers: BinaryIO) -> None:
         self.told, self.answers = told, answers
-        self.inbox: queue.Queue[Reply] = queue.Queue()
+        self.inbox: queue.Queue[tuple[int, bytes | bytearray]] = queue.Queue()
         self.handler: Handler | None = None
         self.folder = scratch_folder()
 
@@ -105,7 +105,10 @@ class Worker:
         try:
             while len(head := self.told.read(HEAD.size)) == HEAD.size:
                 number, length, _ = HEAD.unpack(head)
-                self.inbox.put((number, self.told.read(length)))
+                data = bytearray(length)
+                if self.told.readinto(data) < length:
+                    break
+                self.inbox.put((number, data))
         finally:
             with contextlib.suppress(Exception):
                 if self.handler is not None:
@@ -113,16 +116,16 @@ class Worker:
             shutil.rmtree(self.folder, ignore_errors=True)
             os.killpg(0, signal.SIGKILL)  # its session holds only itself and its children
 
-    def handle(self, number: int, message: bytes) -> None:
+    def handle(self, number: int, message: bytes | bytearray) -> None:
         """Have a message handled. The first one makes the handler."""
         try:
             if self.handler is None:
-                kind, body = head_and_body(message)
+                kind, body = head_and_body(cast(bytes, message))
                 module, _, name = HANDLERS.get(kind, kind).partition(":")
                 self.handler = getattr(importlib.import_module(module), name)(bytes(body), self.folder)
                 data: bytes | None = b""
             else:
-                data = self.handler.answer(number, message)
+                data = self.handler.answer(number, cast(bytes, message))
         except Exception as error:  # noqa: BLE001  (the driver raises it)
             reason = str(error) if isinstance(error, FedatlasError) else f"{type(error).__name__}: {first_line(error)}"
             self.write(number, failure(type(error).__name__, reason), failed=True)
@@ -144,7 +147,10 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a visible GPU, autograd could not be forked
-    Worker(sys.stdin.buffer, answers).run()
+    told = os.fdopen(0, "rb")
+    for pipe in (told, answers):
+        widened(pipe)
+    Worker(told, answers).run()
 
 
 if __name__ == "__main__":

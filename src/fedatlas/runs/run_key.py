@@ -35,7 +35,13 @@ RESULTS = 1
 Rules by which files are read have a number of their own (`reading_of`): they change only runs on such files.
 """
 CHUNK = 64  # clients held at once, in every configuration of a study
-WITHOUT = ("workers", "chunk", "memory", "state_memory")  # keys of [engine] that change the speed, never a result
+WITHOUT = (
+    "workers",
+    "chunk",
+    "memory",
+    "state_memory",
+    "cluster",
+)  # keys of [engine] that change the speed, never a result
 HASHES = "hashes.json"  # of data files, by path
 
 
@@ -66,6 +72,7 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
     engine = out.setdefault("engine", {})
     if isinstance(engine, dict) and engine.get("name") != "loop":
         engine |= {"workers": 1, "chunk": CHUNK}
+        engine.pop("cluster", None)  # a run stays whole: nodes are dealt runs, not clients
     rounds = out.get("rounds", ExperimentConfig.model_fields["rounds"].default)
     out["checkpoint"] = {"every": max(rounds // 4, 5) if isinstance(rounds, int) else 5, "keep": 1}
     noised = {name for name, one in every().items() if one.noise is not None}
