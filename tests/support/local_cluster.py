@@ -53,7 +53,10 @@ class LocalCluster:
     """A head and further nodes with one core each."""
 
     def __init__(self, nodes: int = 1, cores: int = 1) -> None:
-        self.folder, self.port = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp")), free_port()  # sockets need short paths
+        self.folder, self.port = (
+            Path(tempfile.mkdtemp(prefix="fr", dir="/tmp")),
+            free_port(),
+        )  # sockets need short paths
         self.cores, self.nodes = cores, list[subprocess.Popen[bytes]]()
         self.address = f"{own_address()}:{self.port}"
         self.add("--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false")

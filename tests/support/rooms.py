@@ -37,6 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "registry": {"errors", "spelling"},
     "files": {"errors"},
     "machine": {"registry"},
+    "cluster": {"errors", "machine"},  # it knows no runs and no clients
     "tree": {"errors"},
     "grammar": set(),
     "algorithm": {"errors", "tree", "grammar"},
@@ -72,8 +73,7 @@ ROOMS: dict[str, set[str]] = {
     "prediction": COURSE | {"course"},
     "leakage": COURSE,
     "deployment": RUNS | {"spelling", "runs", "wire"},
-    "study": RUNS | {"runs"},
-    "cluster": RUNS | {"runs", "study", "spelling"},
+    "study": RUNS | {"runs", "cluster"},
     "race": RUNS | {"runs", "study"},
     "recommender": RUNS | {"runs", "study", "race"},
     "comparison": RUNS | {"runs", "study"},

@@ -25,9 +25,9 @@ class Agent:
 
     def __init__(self) -> None:
         self.waiting: dict[int, asyncio.Future[Answer]] = {}
-        self.count, self.process, self.reading = FACTS, None, None
-        self.process: asyncio.subprocess.Process | None
-        self.reading: asyncio.Task[None] | None
+        self.count = FACTS
+        self.process: asyncio.subprocess.Process | None = None
+        self.reading: asyncio.Task[None] | None = None
 
     async def start(self) -> Answer:
         """Start the worker; return what it says of itself (`worker.facts`)."""
