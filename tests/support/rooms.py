@@ -87,7 +87,7 @@ ROOMS: dict[str, set[str]] = {
     "prediction": COURSE | {"course"},
     "leakage": COURSE,
     "deployment": RUNS | {"spelling", "runs", "wire"},
-    "study": RUNS | {"runs"},
+    "study": RUNS | {"runs", "cluster"},
     "race": RUNS | {"runs", "study"},
     "recommender": RUNS | {"runs", "study", "race"},
     "comparison": RUNS | {"runs", "study"},

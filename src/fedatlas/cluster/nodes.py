@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.cluster.agent import DIED, Agent
 from fedatlas.cluster.frames import Failed, answer_of, with_head
-from fedatlas.cluster.watch import Watch, reachable
+from fedatlas.cluster.watch import NodeWatch, reachable
 from fedatlas.cluster.worker import facts
 from fedatlas.errors import ConfigError, TransportError, first_line
 
@@ -55,9 +56,8 @@ class _Member(NamedTuple):
 
 
 def installed_ray() -> ModuleType:
-    """Import Ray, quietly; ConfigError if it is not installed."""
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    """Import Ray; ConfigError if it is not installed."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a coming default
     try:
         import ray
     except ImportError:
@@ -73,7 +73,7 @@ class Nodes:
         self.here = facts()
         self.own = ray.get_runtime_context().get_node_id()
         self.hello = ray.put(hello)
-        self.watch = Watch(ray, address)
+        self.watch = NodeWatch(ray, address)
         self.members: dict[str, _Member] = {}
         self.ready: dict[str, Node] = {}
         self.starting: dict[Any, tuple[str, bool]] = {}  # Ray's reference -> node, and whether it has the hello
@@ -252,11 +252,29 @@ def join(ray: ModuleType, address: str) -> None:
         )
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, ignore_reinit_error=True)
+        # Ray would tell of lost nodes on standard output, where --json prints.
+        vars(sys.modules["ray._private.worker"])["print_to_stdstream"] = lambda *_, **__: None
     except Exception as error:
         raise ConfigError(
             f"cannot join the Ray cluster at '{address}' ({first_line(error)}): this machine must be a node of it, with the same "
             "versions of Ray and Python."
         ) from error
+
+
+def listed_nodes(address: str) -> list[Node]:
+    """Return the nodes of a cluster as Ray lists them, and start nothing there; their memory is what Ray may use."""
+    ray = installed_ray()
+    join(ray, address)
+    try:
+        alive = [one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU", 0) >= 1]
+        return [
+            Node(
+                one["NodeID"], one["NodeManagerHostname"], int(one["Resources"]["CPU"]), int(one["Resources"]["memory"])
+            )
+            for one in alive
+        ]
+    finally:
+        ray.shutdown()
 
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ def reachable(address: str, seconds: float = 2.0) -> bool:
     return True
 
 
-class Watch:
+class NodeWatch:
     """The nodes that are alive, by id, as Ray lists them; ``lost`` once the head has not answered for `PATIENCE`."""
 
     def __init__(self, ray: Any, address: str) -> None:

@@ -27,7 +27,7 @@ from fedatlas.errors import FedatlasError, first_line
 from fedatlas.machine import cores, processor, versions
 
 HANDLERS = {
-    "study": "fedatlas.cluster.study_handler:StudyHandler",
+    "study": "fedatlas.study.node_handler:StudyHandler",
     "engine": "fedatlas.cluster.engine_handler:EngineHandler",
 }
 SCRATCH = "fedatlas-node-"  # prefix of a worker's folder, followed by its process id
@@ -80,7 +80,7 @@ def scratch_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir=root))
 
 
-class Worker:
+class NodeWorker:
     """The process: a thread that reads, and the main thread, which answers."""
 
     def __init__(self, told: BufferedReader, answers: BinaryIO) -> None:
@@ -150,7 +150,7 @@ def main() -> None:
     told = os.fdopen(0, "rb")
     for pipe in (told, answers):
         widened(pipe)
-    Worker(told, answers).run()
+    NodeWorker(told, answers).run()
 
 
 if __name__ == "__main__":

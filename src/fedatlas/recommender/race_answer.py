@@ -20,11 +20,12 @@ from fedatlas.recommender.race_arms import COMPUTED, Contender, arm_file, conten
 from fedatlas.recommender.race_limits import chance_kept, changes, measured_here
 from fedatlas.recommender.race_page import PAGE, write_page
 from fedatlas.recommender.ranking import utility_of
+from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.twins import twin_notes
 from fedatlas.recommender.user_experiment import Examined, UserExperiment
-from fedatlas.study.execute import PARALLEL
 from fedatlas.study.front import not_dominated
 from fedatlas.study.levels import overridden
+from fedatlas.study.local_runs import PARALLEL, Runs
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import RESPONSES
 from fedatlas.wording import count
@@ -51,15 +52,20 @@ class Raced(NamedTuple):
         return self.runs.files[name].points[self.end.picked[name]]
 
 
-def raced(examined: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str]]:
+def limit_of(asked: Requirements) -> float | None:
+    """Return the most seconds that the race, or one run of it, may take; None if its work is limited instead."""
+    return None if asked.work is not None else 60 * asked.minutes
+
+
+def raced(examined: Examined, out: Path, say: Say, elsewhere: Runs | None) -> tuple[Raced, dict[str, str]]:
     """Race the choices that the requirements allow; return the race, and choice -> why it was left out."""
     user = examined.user
     found, refused = contenders(examined)
     points = points_of(user)
     files = {one.name: arm_file(user, one, points) for one in found}
     asked, seed = user.asked, int(user.base["seed"])
-    limit = None if asked.work is not None else 60 * asked.minutes
-    runs = RaceRuns(files, seed, out / TABLE, say, seconds=limit)
+    limit = limit_of(asked)
+    runs = RaceRuns(files, seed, out / TABLE, say, seconds=limit, runs=elsewhere)
     with read_once():
         if limit is None or not found:
             work = RaceWork(float(asked.work or 0), {one.name: ArmCost() for one in found})
@@ -77,10 +83,13 @@ def raced(examined: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str
     return Raced(user, {one.name: one for one in found}, runs, points, work, end), refused
 
 
-def race_answer(examined: Examined, prior: Plain, out: Path, say: Say) -> Plain:
-    """Return the answer of a race. ``prior``: what is foreseen from other federations, which it keeps beside."""
+def race_answer(examined: Examined, prior: Plain, out: Path, say: Say, elsewhere: Runs | None = None) -> Plain:
+    """Return the answer of a race. ``prior``: what is foreseen from other federations, which it keeps beside.
+
+    ``elsewhere``: makes the runs on other machines, with the same result.
+    """
     user = examined.user
-    one, refused = raced(examined, out, say)
+    one, refused = raced(examined, out, say, elsewhere)
     entries = [entry_of(one, j, name) for j, name in enumerate(one.end.left)] if one.end.told is not None else []
     mark_front(entries)
     kept = [entry for entry in entries if entry["chance"] >= user.asked.confidence - 1e-12]
