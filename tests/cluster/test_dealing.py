@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from fake_nodes import FakeNodes
-from fedatlas.cluster import executor
+from fedatlas.cluster import engine_handler, executor
 from fedatlas.config import read
 from fedatlas.course.progress import Progress
+from fedatlas.data import kept
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.runs.loop import run_one
 from fedatlas.setup import refusals
@@ -33,7 +34,7 @@ class Cluster:
         self.made: list[FakeNodes] = []
 
     def connect(self, address: str, kind: str, hello: bytes, say: Callable[[str], None]) -> FakeNodes:
-        assert (address, kind, hello) == ("auto", "engine", b"")
+        assert (address, kind) == ("auto", "engine")
         self.made.append(FakeNodes(hello, say, self.names, self.turn))
         return self.made[-1]
 
@@ -150,6 +151,35 @@ def test_a_node_with_other_rows_is_refused(tmp_path: Path, cluster: Cluster, mon
     monkeypatch.setattr(executor.BenchOrder, "of", other)
     with pytest.raises(ConfigError, match="its rows differ"):
         outcome(tmp_path / "run", "engine.cluster=auto")
+
+
+@pytest.mark.parametrize("lacks", [1, 2])
+def test_a_node_without_the_data_is_given_copies(
+    tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, lacks: int
+) -> None:
+    """Once; one that then still finds other data is left out."""
+    rows = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(80))
+    (tmp_path / "rows.csv").write_text(f"a,b,y\n{rows}")
+    data = ("data.name=file", f"data.path={tmp_path / 'rows.csv'}", "data.label=y")
+    monkeypatch.setattr(kept, "_MOVED", {})
+    found = engine_handler.here
+    asked = list[bool]()
+
+    def there(*given: Any) -> bool:
+        asked.append(len(asked) >= lacks and found(*given))
+        return asked[-1]
+
+    monkeypatch.setattr(engine_handler, "here", there)
+    cluster.names = "a"
+    here = outcome(tmp_path / "here", *data)
+    if lacks == 2:
+        with pytest.raises(ConfigError, match=r"host-a cannot take part: it finds other data than the copies"):
+            outcome(tmp_path / "there", *data, "engine.cluster=auto")
+        return
+    assert outcome(tmp_path / "there", *data, "engine.cluster=auto") == here
+    (copy,) = kept._MOVED.values()
+    assert copy.read_text().startswith("a,b,y")
+    assert copy != tmp_path / "rows.csv"
 
 
 def test_an_error_in_a_clients_work_names_it(tmp_path: Path, cluster: Cluster) -> None:

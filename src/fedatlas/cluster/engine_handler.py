@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedatlas.cluster.bench import BenchOrder, rebuilt
-from fedatlas.cluster.parcels import BENCH, DONE, ERROR, TELL, packed, unpacked
+from fedatlas.cluster.bench import rebuilt
+from fedatlas.cluster.parcels import BENCH, DATA, DONE, ERROR, NEED, TELL, packed, unpacked
 from fedatlas.engine.executors import make_executor
 from fedatlas.engine.job import Executor, Job
 from fedatlas.engine.pool import Failure, PoolExecutor, can_fork, failure_of, plain_of
 from fedatlas.errors import FedatlasError
+from fedatlas.runs.carried_data import here
+from fedatlas.runs.carried_data import unpacked as unpacked_files
+from fedatlas.runs.surroundings import take_over
 
 KEPT = ("state", "memory", "session")
 """Parts of a result that the client keeps, as a value of its own: it outlives the update."""
@@ -23,7 +27,8 @@ class EngineHandler:
 
     pause = None  # seconds until the next `look`: every call is answered where it comes
 
-    def __init__(self, hello: bytes, folder: Path) -> None:  # noqa: ARG002  (it says nothing)
+    def __init__(self, hello: bytes, folder: Path) -> None:
+        take_over(json.loads(hello), folder)
         self.folder, self.told = folder, dict[int, Any]()
         self.serial: Executor | None = None
         self.pool: PoolExecutor | None = None
@@ -35,8 +40,8 @@ class EngineHandler:
             number, live = rest
             self.told = {n: value for n, value in self.told.items() if n in live} | {number: values[0]}
             return packed((DONE,))
-        if what == BENCH:
-            return self.begin(*rest)
+        if what in (BENCH, DATA):
+            return self.prepared(what, *rest)
         (pairs, cores), given = rest, iter(values)
         jobs = [
             job._replace(message=next(given) if told is None else self.told[told], **next(given)) for job, told in pairs
@@ -44,14 +49,21 @@ class EngineHandler:
         done = results(self.executor(cores), jobs)
         return packed((ERROR, *done)) if isinstance(done, tuple) else packed((DONE,), done)
 
-    def begin(self, order: BenchOrder) -> Any:
-        """Make the bench; the answer is an error in words where it is another one than where the run began."""
+    def prepared(self, what: str, *given: Any) -> Any:
+        """Make the bench, or take the data for it; an error is answered in words where it is another bench than the driver's."""
         try:
-            setup = rebuilt(order, self.folder)
+            if what == DATA:
+                wanted, names, data = given
+                unpacked_files(data, names, wanted, self.folder / "data")
+            else:
+                order, wanted = given
+                if not here((whole := order.checked()).config, wanted):
+                    return packed((NEED,))
+                setup = rebuilt(order, whole)
+                self.bench = setup.bench
+                self.serial = make_executor(order.plan._replace(workers=1), setup.bench, setup.sizes.values())
         except FedatlasError as error:
             return packed((ERROR, str(error)))
-        self.bench = setup.bench
-        self.serial = make_executor(order.plan._replace(workers=1), setup.bench, setup.sizes.values())
         return packed((DONE,))
 
     def executor(self, cores: int) -> Executor:

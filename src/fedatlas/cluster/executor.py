@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
+import json
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Work
 from fedatlas.cluster.bench import BenchOrder
 from fedatlas.cluster.frames import Failed
 from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket
-from fedatlas.cluster.parcels import BENCH, DONE, ERROR, TELL, WORK, packed, unpacked
+from fedatlas.cluster.parcels import BENCH, DATA, ERROR, NEED, TELL, WORK, packed, unpacked
 from fedatlas.data.batches import examples_of
 from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.job import Job, Result
@@ -31,7 +31,8 @@ from fedatlas.wire import codec
 
 AHEAD = 2  # units that a node has in hand: it works on one while the next travels
 MOST = 8  # jobs per core in a unit
-UNIT = 0.05  # seconds that a core should be busy with a unit: calls cost milliseconds
+UNIT = 0.25  # seconds that a core should be busy with a unit: a call costs processes of Ray 10 ms
+PARCEL = 1 << 25  # bytes that a unit's results should not exceed
 PATIENCE = 0.5  # seconds between two looks at who has joined
 AGAIN = "start one, and continue the run with --resume"
 
@@ -61,43 +62,53 @@ class Proof:
         self.piece, self.parcel, self.digest = piece, parcel, ""
 
 
+class Carried(NamedTuple):
+    """What a run finds on its machine, for nodes that are other ones."""
+
+    hello: Mapping[str, Any]  # its surroundings, as plain values
+    data: Any  # its data files with their digests
+    pack: Callable[[], tuple[list[str], bytes]]  # their names and copies of them
+
+
 class Hand:
     """A node as the driver sees it."""
 
     def __init__(self, node: Node) -> None:
-        self.node, self.ready = node, False  # whether it has the bench
+        self.node, self.ready, self.helped = node, False, False  # has it the bench; was it given the data
         self.units = 0  # in hand
         self.shown: dict[str, bool] = {}  # kind -> whether the node's proof has come back
         self.told: dict[int, bool] = {}  # number of a message -> whether the node has it
 
 
 class Sent(NamedTuple):
-    """A call that a node has in hand: a unit of pieces, the proof of a kind, the message of a number, else the order."""
+    """A call that a node has in hand: a unit of pieces, the proof of a kind, the message of a number, else order or data."""
 
     hand: Hand
     call: int  # number of the executor's call of `run`
     pieces: tuple[Piece, ...] = ()
     kind: str = ""
     number: int = 0
+    data: bool = False
 
 
 class ClusterExecutor:
     """An executor that runs jobs on nodes, and holds the updates of ``plan.chunk`` clients at once."""
 
-    def __init__(self, plan: Plan, setup: Setup, address: str) -> None:
+    def __init__(self, plan: Plan, setup: Setup, address: str, carried: Carried) -> None:
         local = make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
         self.bench, self.run_job, self.chunk = setup.bench, local.run_job, max(plan.chunk, 1)
         noise = None if setup.bench.protection is None else setup.bench.protection.noising
         self.repeats = noise is None or noise.source == "seed"  # whether a client's result can be computed twice
         self.news: list[str] = []
-        order = packed((BENCH, BenchOrder.of(setup, plan)))
-        self.nodes = Nodes.connect(address, "engine", b"", lambda said: self.news.append(f"Cluster: {said}."))
-        self.order = self.nodes.put(order)
+        order, hello = packed((BENCH, BenchOrder.of(setup, plan), carried.data)), json.dumps(carried.hello).encode()
+        self.nodes = Nodes.connect(address, "engine", hello, lambda said: self.news.append(f"Cluster: {said}."))
+        self.order, self.carried, self.copies = self.nodes.put(order), carried, None
         self.hands: dict[str, Hand] = {}
         self.refused: dict[str, str] = {}  # node -> why it is left out
         self.proofs: dict[str, Proof] = {}  # by kind of job
         self.sent: dict[Ticket, Sent] = {}
-        self.numbers, self.call, self.pace = itertools.count(1), 0, UNIT  # pace: seconds of a job, about
+        self.numbers, self.call = itertools.count(1), 0
+        self.pace, self.size = UNIT, PARCEL  # seconds of a job and bytes of its result, about
         self._begin()
 
     def _begin(self) -> None:
@@ -166,10 +177,11 @@ class ClusterExecutor:
     def _unit(self, hand: Hand) -> tuple[Piece, ...]:
         """Take the next jobs for a node from the queue; () while it must show or be told something first."""
         cores = sum(one.node.cores for one in self.hands.values())
-        each = min(MOST, math.ceil(UNIT / max(self.pace, 1e-4)), 1 + len(self.queue) // (AHEAD * cores))
+        each = min(UNIT / max(self.pace, 1e-4), PARCEL / max(self.size, 1), len(self.queue) / (AHEAD * cores), MOST)
         pieces = tuple(
             itertools.takewhile(
-                lambda one: self._shown(hand, one) and self._knows(hand, one), self.queue[: each * hand.node.cores]
+                lambda one: self._shown(hand, one) and self._knows(hand, one),
+                self.queue[: max(int(each), 1) * hand.node.cores],
             )
         )
         del self.queue[: len(pieces)]
@@ -239,9 +251,7 @@ class ClusterExecutor:
             return
         (what, *rest), values = unpacked(answer)
         if not sent.kind and not sent.pieces:
-            if what == ERROR:
-                self._refuse(sent.hand.node, f"cannot take part: {rest[0]}")
-            sent.hand.ready = what == DONE
+            self._prepare(sent, what, *rest)
             return
         if what == ERROR:
             client, failure = rest
@@ -256,6 +266,24 @@ class ClusterExecutor:
         for piece, plain, kept in zip(sent.pieces, values[::2], values[1::2], strict=True):
             self.done[piece.rank[1]] = Result(**{**plain, **kept, "work": Work(*plain["work"])})
             self.pace = 0.9 * self.pace + 0.1 * plain["seconds"]
+        self.size = len(answer) // len(sent.pieces)
+
+    def _prepare(self, sent: Sent, what: str, why: str = "") -> None:
+        """Go on with a node that has made its bench, lacks the data or was given them, or cannot take part."""
+        hand = sent.hand
+        if what == ERROR or (what == NEED and hand.helped):
+            self._refuse(
+                hand.node, f"cannot take part: {why or 'it finds other data than the copies that it was given'}"
+            )
+        elif what == NEED:
+            if self.copies is None:
+                self.copies = self.nodes.put(packed((DATA, self.carried.data, *self.carried.pack())))
+            hand.helped = True
+            self._send(hand, self.copies, data=True)
+        elif sent.data:
+            self._send(hand, self.order)
+        else:
+            hand.ready = True
 
     def _lost(self, sent: Sent, lost: Lost) -> None:
         """Put the jobs that a node had in hand back; one in whose work a second process died ends the run."""
@@ -280,9 +308,9 @@ def digest(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(codec.encode(value)).hexdigest()
 
 
-def on_cluster(address: str, plan: Plan, setup: Setup) -> ClusterExecutor | None:
+def on_cluster(address: str, carried: Carried, plan: Plan, setup: Setup) -> ClusterExecutor | None:
     """Return the executor of a plan on the cluster at ``address``; None if its clients train in one stack.
 
     ConfigError if there is no cluster, or if no node can be shown to compute as this machine does.
     """
-    return None if plan.step == "stacked" else ClusterExecutor(plan, setup, address)
+    return None if plan.step == "stacked" else ClusterExecutor(plan, setup, address, carried)

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedatlas.wire import codec
 
-BENCH, TELL, WORK = "bench", "tell", "work"
-"""Heads of parcels for a node: the run's order, a message that many jobs share, jobs."""
-ERROR, DONE = "error", "done"
-"""Heads of its answers."""
+BENCH, DATA, TELL, WORK = "bench", "data", "tell", "work"
+"""Heads of parcels for a node: the run's order, copies of data files, a message that many jobs share, jobs."""
+NEED, ERROR, DONE = "need", "error", "done"
+"""Heads of its answers: it needs the data files, ..."""
 
 
 def packed(head: Any, values: Sequence[Any] = ()) -> Any:

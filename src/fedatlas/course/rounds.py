@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from fedatlas import machine
@@ -21,7 +21,7 @@ from fedatlas.course.recorder import recorder_of
 from fedatlas.course.snapshot import Snapshot
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore
-from fedatlas.engine.job import Executor
+from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.cost import KEYS, Cost
@@ -55,9 +55,13 @@ class Parties(NamedTuple):
     host: Host
 
 
-class RemoteExecutor(Executor, Protocol):
-    """An executor on other machines, whose coming and going the user is told of."""
+class RemoteExecutor(Protocol):
+    """An `Executor` on other machines, of whose coming and going the user is told."""
 
+    @property
+    def run_job(self) -> Callable[[Bench, Job], Result]: ...  # does one job here
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]: ...
+    def close(self) -> None: ...
     def noticed(self) -> list[str]:
         """Return the notices since the last call."""
 

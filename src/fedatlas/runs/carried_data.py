@@ -49,6 +49,11 @@ def packed(config: ExperimentConfig) -> bytes:
     return out.getvalue()
 
 
+def named_copies(config: ExperimentConfig) -> tuple[list[str], bytes]:
+    """Return the names that `unpacked` takes, and the files."""
+    return [one.path.name for one in data_places(config)], packed(config)
+
+
 def unpacked(data: memoryview | bytes, names: list[str], wanted: Listed, folder: Path) -> None:
     """Write copies below ``folder``, and have them stand for the files of these names; DataError if one is not as ``wanted``.
 

@@ -16,7 +16,9 @@ from fedatlas.federation.link import Observer
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import RunFolder, Start
+from fedatlas.runs.carried_data import listed, named_copies
 from fedatlas.runs.finish import WHOLE, More, write_end
+from fedatlas.runs.surroundings import surroundings
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
@@ -65,9 +67,10 @@ def elsewhere_for(whole: Checked) -> Elsewhere | None:
     address = whole.config.engine.cluster
     if address is None:
         return None
-    from fedatlas.cluster.executor import on_cluster  # Ray is imported for no other run
+    from fedatlas.cluster.executor import Carried, on_cluster  # Ray is imported for no other run
 
-    return partial(on_cluster, address)
+    config = whole.config
+    return partial(on_cluster, address, Carried(surroundings(), listed(config), partial(named_copies, config)))
 
 
 def run_course(course: Course, progress: Progress) -> RunSummary:

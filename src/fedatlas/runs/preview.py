@@ -87,7 +87,6 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
         notices.append("No client returns in the first rounds: the model would not change (failures.dropout, cohort).")
     alone = beside(setup, baselines, drawn[0].round.examples, seconds * own, workers, judging)
     keys = private.get("seconds_keys", 0.0)
-    elsewhere = on_cluster(setup, plan, seconds, returning, sent["bytes_up"])
     return {
         "seeds": seeds,
         "rounds": rounds,
@@ -110,7 +109,7 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.held.algorithm_facts),
         **({"privacy": private} if private else {}),
-        **({"cluster": elsewhere} if elsewhere else {}),
+        **on_cluster(setup, plan, seconds, returning, sent["bytes_up"]),
         "models": setup.owned(),
         "read": setup.dataset.facts.get("read", ""),
         "notices": notices,
@@ -118,7 +117,7 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
 
 
 def on_cluster(setup: Setup, plan: Plan, seconds: float, clients: float, up: float) -> dict[str, Any]:
-    """Return what the experiment's cluster would bring; {} if it names none.
+    """Return {"cluster": what the experiment's would bring}; {} if it names none.
 
     ``seconds``, ``clients``, ``up``: of a round on this machine, with the bytes that its clients send.
     """
@@ -129,11 +128,11 @@ def on_cluster(setup: Setup, plan: Plan, seconds: float, clients: float, up: flo
     from fedatlas.cluster.nodes import listed_nodes
 
     if plan.step == "stacked":
-        return {"said": STAYS}
+        return {"cluster": {"said": STAYS}}
     keeps = any(task.stateful for task in setup.algorithm.tasks.values())
     carried = up * (3 if keeps else 1)  # what a client keeps is about as large, and travels both ways
     work = seconds * max(plan.workers, 1)
-    return brought(listed_nodes(address), setup.config.rounds, work, seconds, clients, carried)
+    return {"cluster": brought(listed_nodes(address), setup.config.rounds, work, seconds, clients, carried)}
 
 
 def of_seeds(whole: Checked) -> list[Checked]:

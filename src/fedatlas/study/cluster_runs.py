@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedatlas import plugins
 from fedatlas.cluster.frames import Failed, head_and_body, with_head
 from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket
 from fedatlas.config import bytes_of
-from fedatlas.data.store import ENVIRONMENT
 from fedatlas.errors import TransportError
-from fedatlas.runs.carried_data import listed, packed
-from fedatlas.runs.run_key import data_hashes, data_places
+from fedatlas.runs.carried_data import listed, named_copies
+from fedatlas.runs.run_key import data_hashes
+from fedatlas.runs.surroundings import surroundings
 from fedatlas.setup.checked import Checked
 from fedatlas.study.children import LOST, Ended
 from fedatlas.study.design import ExecuteTable
@@ -102,8 +100,8 @@ class ClusterRuns:
         """Return the data files of a run in the object store; equal ones are put there once."""
         wanted = listed(whole.config)
         if (known := json.dumps(wanted)) not in self.carried:
-            names = [one.path.name for one in data_places(whole.config)]
-            self.carried[known] = self.nodes.put(with_head({"names": names, "data": wanted}, packed(whole.config)))
+            names, files = named_copies(whole.config)
+            self.carried[known] = self.nodes.put(with_head({"names": names, "data": wanted}, files))
         return self.carried[known]
 
     def stop(self) -> None:
@@ -142,9 +140,7 @@ def runs_on(address: str, how: ExecuteTable, say: Callable[[str], None]) -> Iter
     execute = how.model_dump(exclude_none=True)
     hello = {
         "execute": {**execute, "parallel": 10_000},  # the driver decides how many
-        "directory": str(Path.cwd()),
-        "store": str(Path(os.environ[ENVIRONMENT]).absolute()) if os.environ.get(ENVIRONMENT) else "",
-        "plugins": [[name, Path(name).read_text(encoding="utf-8")] for name in plugins.LOADED],
+        **surroundings(),
     }
     nodes = Nodes.connect(address, "study", json.dumps(hello).encode(), say)
     try:

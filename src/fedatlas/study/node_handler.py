@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedatlas import plugins
 from fedatlas.cluster.frames import head_and_body, with_head
-from fedatlas.data.store import ENVIRONMENT
 from fedatlas.errors import ConfigError
 from fedatlas.runs.carried_data import here, unpacked
 from fedatlas.runs.run_key import described, keys
+from fedatlas.runs.surroundings import take_over
 from fedatlas.setup.checked import Checked
 from fedatlas.study.design import ExecuteTable
 from fedatlas.study.local_runs import LocalRuns, warm
@@ -37,11 +35,7 @@ class StudyHandler:
         self.folder, self.pause = folder, PAUSE
         self.asked: dict[str, int] = {}  # run -> the call that waits for it
         self.data: set[str] = set()  # lists of data files that are as they should be
-        if Path(told["directory"]).is_dir():
-            os.chdir(told["directory"])  # relative paths start where they do at the driver
-        if told["store"] and ENVIRONMENT not in os.environ:
-            os.environ[ENVIRONMENT] = told["store"]
-        plug(told["plugins"], folder / "plugins")
+        take_over(told, folder)
         self.how = ExecuteTable(**told["execute"])
         self.runs = LocalRuns(self.how)
         self.warmth = contextlib.ExitStack()
@@ -92,16 +86,6 @@ class StudyHandler:
     def close(self) -> None:
         """End all runs."""
         self.runs.stop()
-
-
-def plug(given: list[list[str]], folder: Path) -> None:
-    """Load the driver's plug-ins from copies, under the names that they have there."""
-    for number, (name, text) in enumerate(given):
-        copy = folder / str(number) / Path(name).name
-        copy.parent.mkdir(parents=True)
-        copy.write_text(text, encoding="utf-8")
-        plugins.load_plugins([copy])
-        plugins.LOADED[name] = plugins.LOADED.pop(str(copy))
 
 
 def packed_folder(folder: Path) -> bytes:
