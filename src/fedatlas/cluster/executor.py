@@ -13,11 +13,13 @@ import json
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Work
 from fedatlas.cluster.bench import BenchOrder
 from fedatlas.cluster.frames import Failed
+from fedatlas.cluster.last_words import LastWords
 from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket
 from fedatlas.cluster.parcels import BENCH, DATA, ERROR, NEED, TELL, WORK, packed, unpacked
 from fedatlas.data.batches import examples_of
@@ -34,6 +36,10 @@ MOST = 8  # jobs per core in a unit
 UNIT = 0.25  # seconds that a core should be busy with a unit: a call costs processes of Ray 10 ms
 PARCEL = 1 << 25  # bytes that a unit's results should not exceed
 PATIENCE = 0.5  # seconds between two looks at who has joined
+LOST = (
+    "the Ray node of this machine is lost, and Ray has ended this process with it. Everything up to the last checkpoint is kept, "
+    "continue with: fedatlas run --resume {folder}"
+)
 AGAIN = "start one, and continue the run with --resume"
 
 Key = tuple[tuple[str, int], ...]
@@ -94,7 +100,7 @@ class Sent(NamedTuple):
 class ClusterExecutor:
     """An executor that runs jobs on nodes, and holds the updates of ``plan.chunk`` clients at once."""
 
-    def __init__(self, plan: Plan, setup: Setup, address: str, carried: Carried) -> None:
+    def __init__(self, plan: Plan, setup: Setup, address: str, carried: Carried, folder: Path) -> None:
         local = make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
         self.bench, self.run_job, self.chunk = setup.bench, local.run_job, max(plan.chunk, 1)
         noise = None if setup.bench.protection is None else setup.bench.protection.noising
@@ -102,6 +108,7 @@ class ClusterExecutor:
         self.news: list[str] = []
         order, hello = packed((BENCH, BenchOrder.of(setup, plan), carried.data)), json.dumps(carried.hello).encode()
         self.nodes = Nodes.connect(address, "engine", hello, lambda said: self.news.append(f"Cluster: {said}."))
+        self.last_words = LastWords(LOST.format(folder=folder))
         self.order, self.carried, self.copies = self.nodes.put(order), carried, None
         self.hands: dict[str, Hand] = {}
         self.refused: dict[str, str] = {}  # node -> why it is left out
@@ -145,6 +152,7 @@ class ClusterExecutor:
     def close(self) -> None:
         """End the workers on all nodes."""
         self.nodes.close()
+        self.last_words.take_back()
 
     def _pieces(self, jobs: Iterable[Job]) -> Iterator[Piece]:
         size, merge = self.bench.local.batch_size, self.bench.local.merge
@@ -308,9 +316,9 @@ def digest(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(codec.encode(value)).hexdigest()
 
 
-def on_cluster(address: str, carried: Carried, plan: Plan, setup: Setup) -> ClusterExecutor | None:
+def on_cluster(address: str, carried: Carried, plan: Plan, setup: Setup, folder: Path) -> ClusterExecutor | None:
     """Return the executor of a plan on the cluster at ``address``; None if its clients train in one stack.
 
     ConfigError if there is no cluster, or if no node can be shown to compute as this machine does.
     """
-    return None if plan.step == "stacked" else ClusterExecutor(plan, setup, address, carried)
+    return None if plan.step == "stacked" else ClusterExecutor(plan, setup, address, carried, folder)

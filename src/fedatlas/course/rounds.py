@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from fedatlas import machine
@@ -66,7 +67,7 @@ class RemoteExecutor(Protocol):
         """Return the notices since the last call."""
 
 
-Elsewhere = Callable[[Plan, Setup], RemoteExecutor | None]
+Elsewhere = Callable[[Plan, Setup, Path], RemoteExecutor | None]
 """Makes the executor of a plan on other machines; None where they bring nothing to this plan."""
 
 
@@ -107,7 +108,7 @@ class Simulation:
         began, run = time.perf_counter(), folder.path.name
         self.keyring = None if how is None or parties else Keyring(how, len(setup.sizes), run, folder.path)
         self.key_seconds = time.perf_counter() - began if how is not None and how.masks else 0.0  # until a row has them
-        self.elsewhere = elsewhere(self.plan, setup) if elsewhere else None
+        self.elsewhere = elsewhere(self.plan, setup, folder.path) if elsewhere else None
         self.federation: Host = (
             parties.host
             if parties
