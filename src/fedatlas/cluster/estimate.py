@@ -26,7 +26,7 @@ def brought(
     cores = sum(node.cores for node in nodes)
     shared = (work + CALL * clients + BYTE * carried) / max(cores, 1)
     there = max(shared, DRIVER_CALL * clients + DRIVER_BYTE * carried)
-    found = {"nodes": len(nodes), "cores": cores, "seconds_round_here": here, "seconds_round_there": there}
+    found: dict[str, Any] = {"nodes": len(nodes), "cores": cores, "seconds_round_here": here, "seconds_round_there": there}
     saved, limit = rounds * (here - there) - START, "driver" if there > shared else "nodes"
     found |= {"seconds_start": START, "seconds_saved": saved, "limit": limit}
     return {**found, "said": sentence(found)}
