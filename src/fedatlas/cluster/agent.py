@@ -1,7 +1,7 @@
 """The agent of a node: a thin Ray actor that starts one plain process there and passes messages to it.
 
 Ray's workers must not fork (its issue 28328), and runs and pools do. The agent imports neither torch nor the engine. Its worker
-has a session of its own, and ends when the pipe to the agent closes, however the agent ended.
+has a session of its own and is no child of the agent, since Ray kills those. It ends when its pipe closes, however the agent ended.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ class Agent:
 
     async def end(self) -> None:
         """End the worker: it kills its children and removes its folder when the pipe closes."""
-        if self.process is None:
+        if self.process is None or self.reading is None:
             return
         assert self.process.stdin is not None
         self.process.stdin.close()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.process.wait(), PATIENCE)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        try:
+            await asyncio.wait_for(self.reading, PATIENCE)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def _expect(self, number: int) -> asyncio.Future[Answer]:
         future = asyncio.get_running_loop().create_future()
@@ -77,12 +78,10 @@ class Agent:
                 data = await self.process.stdout.readexactly(length)
                 if not (future := self.waiting.pop(number)).done():
                     future.set_result((failed, data))
-        await self.process.wait()
         for future in self.waiting.values():
             if not future.done():
                 future.set_result(self._dead())
         self.waiting.clear()
 
     def _dead(self) -> Answer:
-        assert self.process is not None
-        return True, failure(DIED, f"its worker process ended (exit code {self.process.returncode})")
+        return True, failure(DIED, "its worker process ended")
