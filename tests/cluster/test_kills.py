@@ -15,8 +15,8 @@ import pytest
 from fedatlas.cluster.nodes import Nodes
 from fedatlas.errors import ConfigError
 from fedatlas.study.study import Study
-from fedatlas.study.table import Table, started
-from local_cluster import LocalCluster, scratch
+from fedatlas.study.table import Table
+from local_cluster import LocalCluster, begun, gone, scratch
 from test_study_runs import rows_of, told
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedatlas[cluster]'")
@@ -31,7 +31,7 @@ seeds = {list(range(1, 11))}
 [base]
 rounds = 5
 data = {{limit = 300}}
-partition = {{clients = 6}}
+partition = {{name = "iid", clients = 6}}
 algorithm = {{name = "fedprox"}}
 [[factor]]
 name = "mu"
@@ -47,6 +47,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("here")
     (place / "study.toml").write_text(STUDY)
     assert Study.read(place / "study.toml").run(table=place / "table.sqlite")
+    assert done(place / "table.sqlite") == RUNS
     return place
 
 
@@ -72,21 +73,8 @@ def done(table: Path) -> int:
     return Table.open(table).counts("kills")["done"] if table.exists() else 0
 
 
-def alone(cluster: LocalCluster, number: int) -> set[int]:
-    """Processes of a node that the driver had it start: its agent, its worker and runs."""
-    found = set[int]()
-    for pid in cluster.processes(number):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"fedatlas.cluster.worker" in words or b"ray::Agent" in words:
-            found.add(pid)
-    return found
-
-
 def left_nothing(cluster: LocalCluster, pids: set[int]) -> None:
-    wait_for(lambda: not [pid for pid in pids if started(pid) is not None])
+    assert gone(sorted(pids))
     wait_for(lambda: not list(scratch(cluster)))
 
 
@@ -101,18 +89,18 @@ def test_a_node_is_killed_in_the_middle_and_one_joins(here: Path, tmp_path: Path
     table = tmp_path / "table.sqlite"
     with LocalCluster(nodes) as cluster:
         process = driver(here, table, cluster)
-        wait_for(lambda: done(table) >= 10)
-        begun = set[int]().union(*(alone(cluster, number) for number in range(nodes)))
-        assert len(begun) >= 2 * nodes
+        wait_for(lambda: done(table) >= 10 or process.poll() is not None)
+        there = begun(cluster)
+        assert len(there) >= 2 * nodes
         cluster.kill(nodes - 1)
-        new = cluster.add()
-        wait_for(lambda: alone(cluster, new) or process.poll() is not None)
-        begun |= alone(cluster, new)
+        cluster.add()
+        wait_for(lambda: begun(cluster) - there or process.poll() is not None)
+        new = begun(cluster) - there
         out, said = process.communicate(timeout=DEADLINE)
         assert process.returncode == 0, said
         assert json.loads(out)["runs"]["done"] == RUNS
-        left_nothing(cluster, begun)
-        assert len(begun) >= 2 * (nodes + 1)
+        assert new
+        left_nothing(cluster, there | new)
     same(here, table)
 
 
@@ -121,20 +109,20 @@ def test_a_killed_driver_and_a_lost_head(here: Path, tmp_path: Path):
     table = tmp_path / "table.sqlite"
     with LocalCluster(2) as cluster:
         process = driver(here, table, cluster)
-        wait_for(lambda: done(table) >= 5)
-        begun = alone(cluster, 0) | alone(cluster, 1)
+        wait_for(lambda: done(table) >= 5 or process.poll() is not None)
+        there = begun(cluster)
         process.kill()
         process.communicate()
-        left_nothing(cluster, begun)
+        left_nothing(cluster, there)
         process, before = driver(here, table, cluster), done(table)
-        wait_for(lambda: done(table) >= before + 5)
-        begun = alone(cluster, 0) | alone(cluster, 1)
+        wait_for(lambda: done(table) >= before + 5 or process.poll() is not None)
+        there = begun(cluster)
         cluster.kill(0)
         _, said = process.communicate(timeout=DEADLINE)
         assert process.returncode == 1
         assert "is lost: start it again; run the same command to continue." in said
         assert "Traceback" not in said
-        left_nothing(cluster, begun)
+        left_nothing(cluster, there)
     with LocalCluster(1) as cluster:
         process = driver(here, table, cluster)
         process.communicate(timeout=DEADLINE)
@@ -147,6 +135,8 @@ def test_another_source_on_a_node_is_refused(tmp_path: Path, monkeypatch: pytest
         file.write("# another\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"))
     with LocalCluster(1) as cluster:
-        with pytest.raises(ConfigError, match=r"has code \w+ instead of \w+: install the same versions on every node"):
+        with pytest.raises(
+            ConfigError, match=r"it has code \w+ instead of \w+: install the same versions on every node"
+        ):
             Nodes.connect(cluster.address, "study", b"{}")
         assert not list(scratch(cluster))

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from fedatlas.cluster.nodes import Node, Nodes, differences
-from fedatlas.cluster.worker import SCRATCH
+from fedatlas.cluster.worker import LOCK
 from fedatlas.study.cluster_runs import ClusterRuns, seats
 from fedatlas.study.design import ExecuteTable
 from fedatlas.study.plan import plan_of
 from fedatlas.study.study import Study
 from fedatlas.study.table import started
-from local_cluster import descendants
+from local_cluster import descendants, gone
 from piped_nodes import PipedNodes, connecting
 from test_study_runs import rows_of, told
 
@@ -76,13 +76,6 @@ def test_a_study_whose_data_are_not_on_the_nodes(driver: Path, monkeypatch: pyte
     assert all(started(one["pid"]) is None for one in seen[0].facts)
 
 
-def gone(pids: list[int]) -> bool:
-    until = time.monotonic() + DEADLINE
-    while (left := [pid for pid in pids if started(pid) is not None]) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not left
-
-
 def test_a_worker_that_is_killed_takes_its_runs_along_and_the_next_one_removes_its_folder(driver: Path):
     hello, place = b'{"execute": {}, "plugins": []}', driver.parent / "node"
     nodes = PipedNodes("study", hello, place, many=1)
@@ -91,21 +84,20 @@ def test_a_worker_that_is_killed_takes_its_runs_along_and_the_next_one_removes_i
     run = plan_of(Study.of("long", base=long, factor=[FACTOR]).file).known()[0]
     assert run.checked is not None
     runs.begin(run.keys.run_key, run.checked, driver / "run", tested=True)
-    worker, until = nodes.workers[0].pid, time.monotonic() + DEADLINE
+    worker, until = nodes.facts[0]["pid"], time.monotonic() + DEADLINE
     while len(family := descendants(worker)) < 2 and time.monotonic() < until:
         runs.endings(0.05)
     os.kill(worker, signal.SIGKILL)
-    nodes.workers[0].wait()
     assert len(family) == 2
     assert gone(family)
-    [old] = place.iterdir()
-    assert old.name.startswith(f"{SCRATCH}{worker}-")
+    old, lock = sorted(place.iterdir())
+    assert lock.name == f"{old.name}{LOCK}"
     nodes.close()
     again = PipedNodes("study", hello, place, many=1)
     left = list(place.iterdir())
     again.close()
-    assert len(left) == 1
-    assert left != [old]
+    assert len(left) == 2
+    assert not {old, lock} & {*left}
     assert not list(place.iterdir())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from fedatlas.cluster.nodes import Lost, Nodes, Ticket
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedatlas[cluster]'")
 
-from local_cluster import LocalCluster, scratch
+from local_cluster import LocalCluster, begun, command_of, scratch
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def answers(nodes: Nodes, many: int, seconds: float = 30.0) -> dict[Ticket, byte
     return out
 
 
+@pytest.mark.slow  # starts three nodes
 def test_calls_on_a_node_that_is_killed_and_one_that_joins(cluster: LocalCluster) -> None:
     nodes = Nodes.connect(cluster.address, "echo_handler:Echo", b"hello ")
     try:
@@ -51,10 +53,20 @@ def test_calls_on_a_node_that_is_killed_and_one_that_joins(cluster: LocalCluster
         assert isinstance(*lost.values(), Lost)
         assert set(lost) < held
         cluster.add()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while len(nodes.alive()) < 2 and time.monotonic() < until:
             nodes.wait(0.2)
-        assert len(nodes.alive()) == 2
+        [left, new] = sorted((one.id for one in nodes.alive()), key=lambda one: one not in {first, second})
+        assert new not in {first, second}
+        [held] = held - set(lost)
+        assert held.node == left
+        for pid in begun(cluster):
+            if b"fedatlas.cluster.worker" in command_of(pid):
+                os.kill(pid, signal.SIGKILL)
+        assert set(answers(nodes, 1).items()) == {(held, Lost("its worker process ended", died=True))}
+        while len(nodes.alive()) < 2 and time.monotonic() < until:
+            nodes.wait(0.2)
+        assert {one.id for one in nodes.alive()} == {left, new}
     finally:
         nodes.close()
     assert not list(scratch(cluster))

@@ -10,8 +10,7 @@ import pytest
 from fedatlas.cluster.nodes import Nodes
 from fedatlas.errors import ConfigError
 from fedatlas.study.study_preview import show_preview
-from fedatlas.study.table import started
-from local_cluster import LocalCluster, scratch
+from local_cluster import LocalCluster, begun, gone, scratch
 from test_study import AVG, SCHEME
 from test_study_runs import rows_of, study, told
 
@@ -25,11 +24,11 @@ def test_a_study_on_a_node_with_two_cores(tmp_path: Path, monkeypatch: pytest.Mo
     here, there, lines = tmp_path / "here.sqlite", tmp_path / "there.sqlite", list[str]()
     assert study().run(table=here)
     with LocalCluster(cores=2) as cluster:
-        before = cluster.processes(0)
-        assert study().run(table=there, cluster=cluster.address, say=lines.append)
+        pids = set[int]()
+        assert study().run(table=there, cluster=cluster.address, say=lambda line: note(line, lines, pids, cluster))
+        assert len(pids) >= 2
         assert not list(scratch(cluster))
-        workers = [pid for pid in cluster.processes(0) if pid not in before and is_worker(pid)]
-        assert all(started(pid) is None for pid in workers)
+        assert gone(sorted(pids))
         found = study(factor=[{**SCHEME, "level": [AVG]}]).dry_run(cluster.address)
     assert told(here) == told(there)
     assert rows_of(here) == rows_of(there)
@@ -39,11 +38,9 @@ def test_a_study_on_a_node_with_two_cores(tmp_path: Path, monkeypatch: pytest.Mo
     assert show_preview(found)[-1].startswith("The cluster has 1 node with 2 cores. It would bring nothing: ")
 
 
-def is_worker(pid: int) -> bool:
-    try:
-        return b"fedatlas.cluster.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+def note(line: str, lines: list[str], pids: set[int], cluster: LocalCluster) -> None:
+    lines.append(line)
+    pids |= begun(cluster)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedatlas.study.table import started
+
 STORE = 80_000_000  # bytes of each node's object store
 PATIENCE = 90.0  # seconds
 
@@ -109,6 +111,35 @@ class LocalCluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def begun(cluster: LocalCluster) -> set[int]:
+    """The agents and workers of a cluster's nodes; a worker is no child of its node, but has the node's folder."""
+    found = set[int]()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes()
+            if b"fedatlas.cluster.worker" in words and str(cluster.folder).encode() in (entry / "environ").read_bytes():
+                found.add(int(entry.name))
+    agents = [
+        pid for number, node in enumerate(cluster.nodes) if node.poll() is None for pid in cluster.processes(number)
+    ]
+    return found | {pid for pid in agents if b"ray::Agent" in command_of(pid)}
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether these processes end soon."""
+    until = time.monotonic() + PATIENCE
+    while (left := [pid for pid in pids if started(pid) is not None]) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not left
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def scratch(cluster: LocalCluster) -> Iterator[Path]:

@@ -74,6 +74,7 @@ class PipedNodes:
         for worker, thread in zip(self.workers, self.threads, strict=True):
             worker.wait(timeout=30)
             thread.join(timeout=30)
+            assert not thread.is_alive()
             assert worker.stdout is not None
             worker.stdout.close()
 

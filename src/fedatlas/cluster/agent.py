@@ -1,8 +1,8 @@
 """The agent of a node: a thin Ray actor that starts one plain process there and passes messages to it.
 
 Ray's workers must not fork (its issue 28328), and runs and pools do. The agent imports neither torch nor the engine. Its worker
-has a session of its own, and ends when the pipe to the agent closes, however the agent ended. Two threads write and read, since an
-event loop moves a message of megabytes in pieces of 64 KiB.
+has a session of its own and is no child of the agent, since Ray kills those. It ends when its pipe closes, however the agent ended.
+Two threads write and read, since an event loop moves a message of megabytes in pieces of 64 KiB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Agent:
     def __init__(self) -> None:
         self.waiting: dict[int, asyncio.Future[Answer]] = {}
         self.outbox: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
-        self.count, self.ended = FACTS, False
+        self.count, self.ended = FACTS, asyncio.Event()
         self.process: subprocess.Popen[bytes] | None = None
         self.loop: asyncio.AbstractEventLoop
 
@@ -53,7 +53,7 @@ class Agent:
         """Pass a message to the worker; return whether the call failed, and its answer."""
         self.count += 1
         answer = self._expect(self.count)
-        if self.ended:
+        if self.ended.is_set():
             return self._dead()
         self.outbox.put(frame(self.count, message))
         return await answer
@@ -63,10 +63,11 @@ class Agent:
         if self.process is None:
             return
         self.outbox.put([])
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self.process.wait, PATIENCE)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        try:
+            await asyncio.wait_for(self.ended.wait(), PATIENCE)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def _expect(self, number: int) -> asyncio.Future[Answer]:
         future = asyncio.get_running_loop().create_future()
@@ -103,12 +104,11 @@ class Agent:
             future.set_result(answer)
 
     def _over(self) -> None:
-        self.ended = True
+        self.ended.set()
         for future in self.waiting.values():
             if not future.done():
                 future.set_result(self._dead())
         self.waiting.clear()
 
     def _dead(self) -> Answer:
-        assert self.process is not None
-        return True, failure(DIED, f"its worker process ended (exit code {self.process.returncode})")
+        return True, failure(DIED, "its worker process ended")

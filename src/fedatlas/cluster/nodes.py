@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -31,7 +32,7 @@ class Node(NamedTuple):
     id: str
     host: str
     cores: int  # that Ray may use there
-    memory: int  # bytes, of the machine
+    memory: int  # bytes that Ray may use there
 
 
 class Ticket(NamedTuple):
@@ -80,7 +81,8 @@ class Nodes:
         self.calls: dict[Any, Ticket] = {}  # Ray's reference -> ticket
         self.back: list[tuple[Ticket, bytes | Failed | Lost]] = []
         self.barred: dict[str, float] = {}  # node -> time until which it is not tried again
-        self.count, self.raw = 0, False  # raw: answers stay the arrays that lie in the object store
+        self.count, self.begun = 0, False
+        self.raw = False  # whether answers stay the arrays that lie in the object store
 
     @classmethod
     def connect(cls, address: str, kind: str, hello: bytes, say: Callable[[str], None] = lambda _: None) -> Nodes:
@@ -110,6 +112,7 @@ class Nodes:
             raise ConfigError(
                 f"no node of the cluster at {self.address} started a worker within {START:g} s: see its logs."
             )
+        self.begun = True
 
     def alive(self) -> list[Node]:
         """Return the nodes with a worker, in the order of their ids."""
@@ -149,7 +152,7 @@ class Nodes:
             )
         now = time.monotonic()
         for name, listed in seen.items():
-            if name not in self.members and listed["Resources"].get("CPU", 0) >= 1 and self.barred.get(name, 0.0) < now:
+            if name not in self.members and node_of(listed).cores and self.barred.get(name, 0.0) < now:
                 self.members[name] = _Member(self.agent_on(name), listed)
                 self.starting[self.members[name].agent.start.remote()] = (name, False)
         for name in [one for one in self.members if one not in seen]:
@@ -186,15 +189,13 @@ class Nodes:
                 self.back.append((self.calls.pop(reference), answer))
 
     def gone(self, reference: Any, error: Exception) -> None:
-        """Take notice that an agent does not answer; ConfigError if its node cannot make one."""
+        """Take notice that an agent does not answer."""
         if reference in self.starting:
             name, _ = self.starting[reference]
             if "Error: " in str(error) and not isinstance(error, self.ray.exceptions.ActorUnavailableError):
-                host = self.members[name].listed["NodeManagerHostname"]
-                raise ConfigError(
-                    f"node {host} could not start an agent ({last_line(error)}): install the same fedatlas there."
-                )
-            self.lose(name, Lost("it did not start"))
+                self.refuse(name, f"it cannot start an agent ({last_line(error)}): install the same fedatlas there.")
+            else:
+                self.lose(name, Lost("it did not start"))
         elif reference in self.calls:
             self.lose(self.calls[reference].node, Lost("it does not answer any more"))
 
@@ -204,19 +205,29 @@ class Nodes:
         member = self.members[name]
         host = member.listed["NodeManagerHostname"]
         if isinstance(answer, Failed):
-            raise ConfigError(f"node {host}: {answer.reason.rstrip('.')}.")
+            hint = ": install the same fedatlas there; its log is among Ray's" if answer.kind == DIED else ""
+            self.refuse(name, f"{answer.reason.rstrip('.')}{hint}.")
+            return
         if greeted:
-            cores = int(member.listed["Resources"]["CPU"])
-            self.ready[name] = Node(name, host, cores, member.listed["memory"])
-            self.say(f"node {host} has {cores} core{'s' * (cores != 1)}; {len(self.ready)} in all")
+            node = self.ready[name] = node_of(member.listed)
+            self.say(f"node {host} has {node.cores} core{'s' * (node.cores != 1)}; {len(self.ready)} in all")
             return
         there = json.loads(answer)
         if told := differences(self.here, there):
-            raise ConfigError(f"node {host} has {told}: install the same versions on every node.")
+            self.refuse(name, f"it has {told}: install the same versions on every node.")
+            return
         if there["flags"] != self.here["flags"]:
             self.say(f"node {host} has another processor: its last digits may differ")
-        member.listed["memory"] = there["memory"]
         self.starting[member.agent.call.remote(self.hello)] = (name, True)
+
+    def refuse(self, name: str, why: str) -> None:
+        """Do without a node that joined; ConfigError for one that was there at the beginning."""
+        sentence = f"node {self.members[name].listed['NodeManagerHostname']} cannot take part: {why}"
+        if not self.begun:
+            raise ConfigError(sentence)
+        self.lose(name, Lost("refused"))
+        self.barred[name] = math.inf
+        self.say(sentence)
 
     def lose(self, name: str, why: Lost) -> None:
         """Forget a node, and give back the calls that it had in hand. If it comes back, it gets another agent."""
@@ -232,7 +243,7 @@ class Nodes:
 
     def close(self) -> None:
         """End all workers and leave the cluster; Ray's processes stay."""
-        self.watch.over.set()
+        self.watch.end()
         ends = [member.agent.end.remote() for member in self.members.values()]
         if ends and not self.watch.lost:
             with contextlib.suppress(self.ray.exceptions.RayError):
@@ -262,19 +273,19 @@ def join(ray: ModuleType, address: str) -> None:
 
 
 def listed_nodes(address: str) -> list[Node]:
-    """Return the nodes of a cluster as Ray lists them, and start nothing there; their memory is what Ray may use."""
+    """Return the nodes of a cluster, and start nothing there."""
     ray = installed_ray()
     join(ray, address)
     try:
-        alive = [one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU", 0) >= 1]
-        return [
-            Node(
-                one["NodeID"], one["NodeManagerHostname"], int(one["Resources"]["CPU"]), int(one["Resources"]["memory"])
-            )
-            for one in alive
-        ]
+        return [node_of(one) for one in ray.nodes() if one["Alive"] and node_of(one).cores]
     finally:
         ray.shutdown()
+
+
+def node_of(listed: dict[str, Any]) -> Node:
+    """Return a node as Ray lists it."""
+    has = listed["Resources"]
+    return Node(listed["NodeID"], listed["NodeManagerHostname"], int(has.get("CPU", 0)), int(has.get("memory", 0)))
 
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ After that minute Ray ends the process of the driver, so the head is tried by a 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -33,7 +34,8 @@ class NodeWatch:
         self.heard = time.monotonic()
         self.over = threading.Event()
         self.look()
-        threading.Thread(target=self.follow, daemon=True).start()
+        self.thread = threading.Thread(target=self.follow, daemon=True)
+        self.thread.start()
 
     @property
     def lost(self) -> bool:
@@ -49,4 +51,10 @@ class NodeWatch:
     def follow(self) -> None:
         """Look again and again until the end."""
         while not self.over.wait(EVERY):
-            self.look()
+            with contextlib.suppress(Exception):  # one that cannot look counts as lost soon
+                self.look()
+
+    def end(self) -> None:
+        """Look no more."""
+        self.over.set()
+        self.thread.join(PATIENCE / 2)

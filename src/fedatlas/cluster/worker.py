@@ -7,6 +7,7 @@ The first message names the handler: "study" runs experiments in forked children
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib
 import json
@@ -14,7 +15,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Iterable
@@ -24,13 +24,12 @@ from typing import BinaryIO, Protocol, cast
 
 from fedatlas.cluster.frames import FACTS, HEAD, failure, frame, head_and_body, widened
 from fedatlas.errors import FedatlasError, first_line
-from fedatlas.machine import cores, processor, versions
 
 HANDLERS = {
     "study": "fedatlas.study.node_handler:StudyHandler",
     "engine": "fedatlas.cluster.engine_handler:EngineHandler",
 }
-SCRATCH = "fedatlas-node-"  # prefix of a worker's folder, followed by its process id
+SCRATCH, LOCK = "fedatlas-node-", ".lock"  # prefix of a worker's folder, and suffix of the file that it locks
 Reply = tuple[int, bytes]
 
 
@@ -50,16 +49,10 @@ class Handler(Protocol):
 
 
 def facts() -> dict[str, object]:
-    """Return what must be equal at all nodes (`versions`, `code`), and what the node has."""
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return {
-        "versions": {**versions(), "code": code_digest()},
-        "flags": processor()["flags"],
-        "host": socket.gethostname(),
-        "cores": cores(),
-        "memory": pages * size,
-        "pid": os.getpid(),
-    }
+    """Return the versions, which must be equal at all nodes, the processor's flags, and the number of this process."""
+    from fedatlas.machine import processor, versions  # imports torch, after the fork
+
+    return {"versions": {**versions(), "code": code_digest()}, "flags": processor()["flags"], "pid": os.getpid()}
 
 
 def code_digest() -> str:
@@ -71,13 +64,23 @@ def code_digest() -> str:
 
 
 def scratch_folder() -> Path:
-    """Return a new folder for this process; remove those of workers that were killed."""
+    """Return a new folder for this process, whose lock it holds; remove those of workers that were killed."""
     root = Path(tempfile.gettempdir())
-    for old in root.glob(f"{SCRATCH}*"):
-        pid = old.name.removeprefix(SCRATCH).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir=root))
+    for old in root.glob(f"{SCRATCH}*{LOCK}"):
+        with contextlib.suppress(OSError), open(old, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(old.with_suffix(""))
+    number, name = tempfile.mkstemp(suffix=LOCK, prefix=SCRATCH, dir=root)
+    fcntl.flock(number, fcntl.LOCK_EX)  # before the folder is there, until this process and its children have ended
+    folder = Path(name).with_suffix("")
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def remove(folder: Path) -> None:
+    """Remove a worker's folder, then its lock."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.with_suffix(LOCK).unlink(missing_ok=True)
 
 
 class NodeWorker:
@@ -113,7 +116,7 @@ class NodeWorker:
             with contextlib.suppress(Exception):
                 if self.handler is not None:
                     self.handler.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove(self.folder)
             os.killpg(0, signal.SIGKILL)  # its session holds only itself and its children
 
     def handle(self, number: int, message: bytes | bytearray) -> None:
@@ -143,6 +146,10 @@ class NodeWorker:
 
 def main() -> None:
     """Serve the agent that started this process; what handlers print goes to the node's log."""
+    if (
+        os.fork()
+    ):  # the agent's child ends: Ray kills the children of its workers, but this process removes its folder first
+        os._exit(0)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
