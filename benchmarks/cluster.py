@@ -1,9 +1,10 @@
-"""What a cluster costs: ``python benchmarks/cluster.py rounds|start|large [--nodes 2 4] [--clients 1000] [--folder DIR]``.
+"""What a cluster costs: ``python benchmarks/cluster.py rounds|start|study|large [--nodes 2 4] [--clients 1000] [--folder DIR]``.
 
 Nodes are Ray nodes of this machine with one core each, each its own process group.
 
 ``rounds``  a round of MLP1 (100 clients of 600 MNIST rows, 5 epochs, batches of 10) beside the pool's with as many workers
 ``start``   seconds from the command until round 1 begins and from the last round to the end, and what a call costs
+``study``   60 runs on as many nodes beside the same study here; the tables are compared, the driver's processor seconds are told
 ``large``   SCAFFOLD on CNN2 (1.66 million parameters) with ``--clients`` of ten rows, each with a state; a node is killed with -9 in
             the first round and one is added; the models and states are compared, bit for bit, with those of one machine
 
@@ -161,6 +162,47 @@ def start(counts: Sequence[int], folder: Path) -> Iterator[str]:
             yield f"| {count} | {on:.1f} | {time.perf_counter() - landed:.1f} | {here:.2f} | {there:.2f} |"
 
 
+STUDY: dict[str, Any] = {
+    "seeds": [*range(1, 16)],
+    "base": {"rounds": 5, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 6}},
+    "factor": [{"name": "lr", "role": "choice", "key": "local.lr", "levels": [0.02, 0.05, 0.1, 0.2]}],
+}
+"""60 runs of less than a second."""
+RUNS = 60
+
+
+def studied(table: Path, parallel: int, address: str | None) -> None:
+    """The study, in a process of its own; prints its wall-clock seconds and this process's processor seconds."""
+    from fedatlas.study.design import study_of
+    from fedatlas.study.study import Study
+
+    began = time.perf_counter(), time.process_time()
+    given = study_of({**STUDY, "execute": {"parallel": parallel}}, "cluster", Path())
+    Study(given).run(table=table, cluster=address, say=lambda _: None)
+    print(json.dumps([time.perf_counter() - began[0], time.process_time() - began[1]]))
+
+
+def study(counts: Sequence[int], folder: Path) -> Iterator[str]:
+    """A row per number of nodes."""
+    from study import told
+
+    def done(name: str, parallel: int, address: str) -> tuple[float, float]:
+        command = [sys.executable, __file__, "studied", str(folder / name), str(parallel), address]
+        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        wall, work = json.loads(out.splitlines()[-1])
+        return wall, work
+
+    yield "| nodes of a core | here, s | cluster, s | the tables | driver, processor ms a run, here | cluster |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for count in counts:
+        here = done(f"here-{count}", count, "")
+        with LocalCluster(count) as cluster:
+            there = done(f"there-{count}", count, cluster.address)
+        same = "equal" if told(folder / f"here-{count}") == told(folder / f"there-{count}") else "DIFFERENT"
+        work = " | ".join(f"{1000 * one[1] / RUNS:.0f}" for one in (here, there))
+        yield f"| {count} | {here[0]:.1f} | {there[0]:.1f} | {same} | {work} |"
+
+
 def digests(run: Path) -> dict[str, str]:
     """SHA-256 of the models and of every client's state."""
     kept = [*sorted(run.glob("model*.safetensors")), *sorted((run / "checkpoint").glob("client-*"))]
@@ -200,7 +242,7 @@ def compared(clients: int, many: int, folder: Path) -> Iterator[str]:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["rounds", "start", "large", "inside"])
+    parser.add_argument("what", choices=["rounds", "start", "study", "large", "inside", "studied"])
     parser.add_argument("more", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--clients", type=int, default=1000)
@@ -211,6 +253,9 @@ def main() -> None:
     if given.what == "inside":
         inside(json.loads(given.more[0]), Path(given.more[1]))
         return
+    if given.what == "studied":
+        studied(Path(given.more[0]), int(given.more[1]), given.more[2] or None)
+        return
     local_cluster.STORE = STORE
     print(f"Load before: {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores.")
     folder = Path(tempfile.mkdtemp(prefix="fedatlas-cluster-", dir=given.folder))
@@ -218,6 +263,7 @@ def main() -> None:
         found = {
             "rounds": lambda: rounds(given.nodes, folder, given.rounds, given.times),
             "start": lambda: start(given.nodes, folder),
+            "study": lambda: study(given.nodes, folder),
             "large": lambda: compared(given.clients, max(given.rounds // 2, 1), folder),
         }[given.what]()
         for line in found:
