@@ -159,8 +159,9 @@ def resume(
 ) -> RunResult:
     """Continue a run from its last intact checkpoint; the result is the same as without the stop.
 
-    Only ``rounds`` may change. ``module``: the network of a run with a custom one. ``baselines`` and ``price`` default to
-    the choice made when the run began. ``observers`` as in `run`; they see only the rounds that are run now.
+    Only ``rounds`` and ``engine.cluster`` may change. ``module``: the network of a run with a custom one.
+    ``baselines`` and ``price`` default to the choice made when the run began. ``observers`` as in `run`; they see only the
+    rounds that are run now.
     """
     path, progress, observers = Path(path), watched(progress), tuple(observers)
     folder = RunFolder.open(path)
@@ -181,26 +182,30 @@ def resume(
 
 
 def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
-    """Return the run's configuration with another number of rounds.
+    """Return the run's configuration with another number of rounds, or on another cluster ("": on this machine).
 
     ConfigError for any other key, for fewer rounds than were run, and if the run's schedule or noise depends on the
     number of rounds.
     """
     config = folder.config()
-    values, own = config.plain(), rounds_key(config)
+    values, own, keys = config.plain(), rounds_key(config), set()
     for text in overrides:
         given, equals, value = text.partition("=")
-        key = "rounds" if given.strip() in {"rounds", own} else given.strip()
-        if key != "rounds":
-            raise ConfigError(f"'{text}': a resumed run keeps its configuration; only rounds=N may change.")
-        override(values, f"{own}{equals}{value}")
+        key = own if given.strip() in {"rounds", own} else given.strip()
+        if key not in (own, "engine.cluster"):
+            said = "only rounds=N and engine.cluster=ADDRESS may change"
+            raise ConfigError(f"'{text}': a resumed run keeps its configuration; {said}.")
+        override(values, f"{key}{equals}{value}")
+        keys.add(key)
+    wanted = parse(values)
+    if own not in keys:
+        return wanted
     if config.local.schedule.name == "cosine" and config.local.schedule.rounds is None:
         raise ConfigError("rounds: the cosine schedule depends on the number of rounds, so it cannot change now.")
     if mechanism := bound_to_rounds(config.privacy):
         raise ConfigError(
             f"rounds: the noise of '{mechanism}' depends on the number of rounds, so it cannot change now; begin a new run."
         )
-    wanted = parse(values)
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
     done = max(rounds_done(part) for part in parts)
     if (rounds := rounds_of(wanted)) < done:

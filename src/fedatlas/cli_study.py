@@ -13,6 +13,11 @@ from typer import Argument, Option
 from fedatlas.commands import Json, Plugin, Quiet, emit, noticing, plug, stoppable, without_gpus
 from fedatlas.errors import ConfigError
 
+Cluster = Annotated[
+    str | None,
+    Option(metavar="HOST:PORT | auto", help="Ray cluster whose nodes make the runs, instead of this machine."),
+]
+
 
 def study(
     file: Annotated[Path, Argument(metavar="STUDY.toml", help="The study: factors, levels, seeds, design.")],
@@ -32,6 +37,7 @@ def study(
     analyse: Annotated[
         bool, Option("--analyse", help="Write analysis.json and analysis.html from the finished runs; run nothing.")
     ] = False,
+    cluster: Cluster = None,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -53,7 +59,7 @@ def study(
     place = given.table(out, table)
     if dry_run or analyse:
         with noticing():
-            found = given.dry_run() if dry_run else given.analyse(out, table)
+            found = given.dry_run(cluster) if dry_run else given.analyse(out, table)
         _show_found(found, as_json, None if dry_run else given.folder(out) / "analysis.html")
         return
     if export is not None:
@@ -62,7 +68,7 @@ def study(
         return
     fine = True
     if not status:
-        fine = _run_study(given, out, place, retry, quiet or as_json)
+        fine = _run_study(given, out, place, retry, quiet or as_json, cluster)
     found = given.status(out, table)
     hint = [_analysis_hint(file, out, table)] if found["runs"].get("done") else []
     emit(found) if as_json else typer.echo("\n".join([*show_status(found), *hint]))
@@ -86,7 +92,7 @@ def _show_found(found: Any, as_json: bool, page: Path | None) -> None:
     typer.echo("\n".join(show_preview(found) if page is None else [*found["sentences"], f"The page: {page}"]))
 
 
-def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool) -> bool:
+def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, quiet: bool, cluster: str | None) -> bool:
     """Run a study, repeating runs with the status ``retry``; return whether no run failed."""
     from fedatlas.study.table import Table
 
@@ -97,7 +103,7 @@ def _run_study(given: Any, out: Path | None, place: Path, retry: str | None, qui
                 many = kept.retry(given.file.name, retry)
             if tell:
                 tell(f"{many} {retry} runs will be repeated")
-        return bool(given.run(out, place, tell))
+        return bool(given.run(out, place, tell, cluster))
 
 
 def _tell(line: str) -> None:
@@ -110,6 +116,7 @@ def recommend(
         Path, Argument(metavar="REQUIREMENTS.toml", help="What you need: limits, weights, your federation.")
     ],
     out: Annotated[Path | None, Option(help="Folder of the answer (default: runs/recommendations/NAME).")] = None,
+    cluster: Cluster = None,
     plugin: Plugin = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -129,7 +136,7 @@ def recommend(
     if asked.experiment is not None:
         without_gpus("cpu")
     with stoppable(), noticing():
-        answer = answer_to(file, out=out, say=None if quiet or as_json else _tell)
+        answer = answer_to(file, out=out, say=None if quiet or as_json else _tell, cluster=cluster)
     emit(answer) if as_json else typer.echo("\n".join(lines_of(answer, asked.confidence)))
     if answer["answer"] != "found":
         raise typer.Exit(1)

@@ -23,7 +23,16 @@ SEAM = {"secret", "wire.codec", "federation.link", "federation.sealing"}  # what
 SETUP = PARTS | METHODS | SEAM | {"summaries", "machine", "model", "engine", "federation", "config"}
 RECORD = SETUP | {"files", "plugins", "setup"}
 COURSE = RECORD | {"record", "wording"}
-RUNS = COURSE | {"course", "leakage", "reporting", "tracking", "verdict"}
+RUNS = COURSE | {
+    "cluster",
+    "cluster.estimate",
+    "cluster.executor",
+    "course",
+    "leakage",
+    "reporting",
+    "tracking",
+    "verdict",
+}
 WRITTEN = {"errors", "files", "wording", "config", "record"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -37,6 +46,7 @@ ROOMS: dict[str, set[str]] = {
     "registry": {"errors", "spelling"},
     "files": {"errors"},
     "machine": {"registry"},
+    "cluster": {"errors", "machine"},  # it knows no runs and no clients
     "tree": {"errors"},
     "grammar": set(),
     "algorithm": {"errors", "tree", "grammar"},
@@ -68,11 +78,16 @@ ROOMS: dict[str, set[str]] = {
     "course": COURSE,
     "tracking": COURSE | {"course"},
     "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "verdict", "vertical"},
+    "cluster.parcels": {"wire.codec"},
+    "cluster.bench": RECORD | {"record"},
+    "cluster.executor": RECORD | {"cluster", "cluster.bench", "cluster.parcels"},
+    "cluster.estimate": {"cluster", "wording"},
     "runs": RUNS,
+    "cluster.engine_handler": RUNS | {"runs", "cluster.bench", "cluster.parcels"},
     "prediction": COURSE | {"course"},
     "leakage": COURSE,
     "deployment": RUNS | {"spelling", "runs", "wire"},
-    "study": RUNS | {"runs"},
+    "study": RUNS | {"runs", "cluster"},
     "race": RUNS | {"runs", "study"},
     "recommender": RUNS | {"runs", "study", "race"},
     "comparison": RUNS | {"runs", "study"},

@@ -20,6 +20,8 @@ SAME_NAME = {
     "Member": "of a stack of clients; of a federation's bundle",
     "Memory": "of an optimiser; of parties with columns",
     "Network": "what an algorithm may call, and the module behind it",
+    "Node": "of a drawn tree; of a cluster",
+    "Nodes": "of a deployment, as the link to them; of a cluster",
     "Panel": "of a published figure; of a picture",
     "Place": "in a program; of an ask in its run",
     "Rows": "of a client; of parties with columns: the same thing in either world",

@@ -22,7 +22,7 @@ from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError
 from fedatlas.notebook import RunResult, SvgPicture, block, curve, table, watched
 from fedatlas.reporting import REPORT
-from fedatlas.study.execute import PARALLEL
+from fedatlas.study.local_runs import PARALLEL
 from fedatlas.wording import PARTS, number
 
 if TYPE_CHECKING:

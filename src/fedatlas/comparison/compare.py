@@ -24,7 +24,7 @@ from fedatlas.runs.ensure import finished
 from fedatlas.runs.finish import More
 from fedatlas.runs.price import check_price
 from fedatlas.runs.seeds import summed_up
-from fedatlas.study.execute import PARALLEL, preload
+from fedatlas.study.local_runs import PARALLEL, preload
 from fedatlas.wording import count, listed
 
 RECORD = "comparison.json"

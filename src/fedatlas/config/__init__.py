@@ -1,11 +1,11 @@
 """The experiment file: from TOML to frozen typed values, and a template to start from."""
 
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
+from fedatlas.config.engine import EngineConfig
 from fedatlas.config.experiment import (
     COMPONENTS,
     AlgorithmConfig,
     CohortConfig,
-    EngineConfig,
     EvaluationConfig,
     ExperimentConfig,
     LocalConfig,

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
+from fedatlas.config.engine import EngineConfig
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
@@ -34,7 +35,6 @@ from fedatlas.registry import (
     Positive,
     Rate,
     Whole,
-    bytes_of,
     config_error,
     refuse_flags,
 )
@@ -216,52 +216,6 @@ class CheckpointConfig(ConfigTable):
     keep: Whole = 2
 
 
-class EngineConfig(ConfigTable):
-    """``[engine]``: settings of speed that never affect results."""
-
-    name: Literal["fast", "loop"] = "fast"
-    plan: Literal["auto", "program", "stacked", "tuned", "native", "calibrate"] = "auto"
-    workers: Count = 0
-    chunk: Count = 0
-    precision: Literal["float32", "float64", "bfloat16"] = "float32"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    memory: str = "4GiB"
-    state_memory: str = "2GiB"
-
-    @field_validator("memory", "state_memory", mode="before")
-    @classmethod
-    def _sizes(cls, value: Any) -> Any:
-        bytes_of(str(value))
-        return value
-
-    @model_validator(mode="after")
-    def _gpu_is_fed_by_one(self) -> EngineConfig:
-        if self.device == "cuda" and self.workers > 1:
-            raise ValueError(f"engine.workers = {self.workers}: a GPU is used by one process; remove the key")
-        if self.device == "cuda" and self.plan == "native":
-            raise ValueError(
-                "engine.plan = 'native': compiled steps run only on CPUs; remove the key or set engine.device = 'cpu'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _loop_is_plain(self) -> EngineConfig:
-        if self.name == "loop":
-            for key, plain in (("plan", ("auto",)), ("workers", (0, 1)), ("chunk", (0, 1))):
-                if getattr(self, key) not in plain:
-                    raise ValueError(
-                        f"engine.{key} = {getattr(self, key)!r}: the loop trains one client after another in one process; "
-                        "remove the key or set engine.name = 'fast'"
-                    )
-            if self.precision == "bfloat16":
-                raise ValueError("engine.precision = 'bfloat16': the loop computes only in float32 or float64")
-        if self.plan == "stacked" and self.workers > 1:
-            raise ValueError(
-                f"engine.workers = {self.workers}: one process trains the stack; remove the key or the plan"
-            )
-        return self
-
-
 COMPONENTS: Mapping[str, type[BaseModel]] = {
     "partition": PartitionConfig,
     "model": ModelConfig,
@@ -398,6 +352,7 @@ class ExperimentConfig(ConfigTable):
             plain["attack"] = deciding
         plain.pop("round", None)
         plain.pop("words", None)
+        plain.get("engine", {}).pop("cluster", None)
         plain.get("evaluation", {}).pop("margin", None)  # it decides what the answer says, not what the run computes
         if self.columns:
             plain["algorithm"].pop(SCHEMES[self.algorithm.name].rounds, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
 
 from fedatlas import machine
 from fedatlas.algorithm import SERVER, RoundGenerator, State, Task, Work
@@ -21,6 +22,7 @@ from fedatlas.course.recorder import recorder_of
 from fedatlas.course.snapshot import Snapshot
 from fedatlas.engine.device import find_device
 from fedatlas.engine.executors import Plan, make_executor, restore
+from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.cost import KEYS, Cost
@@ -40,6 +42,10 @@ from fedatlas.setup.assembly import Setup, all_clients, first_server, rules_of, 
 from fedatlas.setup.cohort import Drawn, draw_round, learning_rate
 from fedatlas.wording import count, facts_text
 
+STAYS = (
+    "The clients of this small dense model train in one stack on this machine, and the cluster is not used: "
+    "engine.plan = 'program' would use it."
+)
 LOST = "was lost or altered; it has been rebuilt from the configuration and the data."
 
 
@@ -48,6 +54,21 @@ class Parties(NamedTuple):
 
     plan: Plan
     host: Host
+
+
+class RemoteExecutor(Protocol):
+    """An `Executor` on other machines, of whose coming and going the user is told."""
+
+    @property
+    def run_job(self) -> Callable[[Bench, Job], Result]: ...  # does one job here
+    def run(self, jobs: Iterable[Job]) -> Iterator[Result]: ...
+    def close(self) -> None: ...
+    def noticed(self) -> list[str]:
+        """Return the notices since the last call."""
+
+
+Elsewhere = Callable[[Plan, Setup, Path], RemoteExecutor | None]
+"""Makes the executor of a plan on other machines; None where they bring nothing to this plan."""
 
 
 class Simulation:
@@ -64,8 +85,12 @@ class Simulation:
         observers: Iterable[Observer] = (),
         intervals: bool = True,
         parties: Parties | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        """``resume``: continue from the last checkpoint; ``intervals``: whether the final figures get intervals."""
+        """``resume``: continue from the last checkpoint; ``intervals``: whether the final figures get intervals.
+
+        ``elsewhere``: makes the executor, where clients do not train on this machine.
+        """
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
         # Remote parties wait for the checkpoint of each round.
@@ -83,12 +108,13 @@ class Simulation:
         began, run = time.perf_counter(), folder.path.name
         self.keyring = None if how is None or parties else Keyring(how, len(setup.sizes), run, folder.path)
         self.key_seconds = time.perf_counter() - began if how is not None and how.masks else 0.0  # until a row has them
+        self.elsewhere = elsewhere(self.plan, setup, folder.path) if elsewhere else None
         self.federation: Host = (
             parties.host
             if parties
             else InProcess(
                 setup.bench,
-                make_executor(self.plan, setup.bench, setup.sizes.values()),
+                self.elsewhere or make_executor(self.plan, setup.bench, setup.sizes.values()),
                 states,
                 setup.sizes,
                 setup.seed,
@@ -103,7 +129,7 @@ class Simulation:
         self.evaluator = self.federation.judge or Evaluator(setup)
         self.evaluator.with_intervals = intervals
         self.state = self.began = RunState(0, {}, 0)  # began: as at the start of the round
-        self.news: list[str] = []
+        self.news: list[str] = [STAYS] if elsewhere and not self.elsewhere else []
 
     @property
     def config(self) -> ExperimentConfig:
@@ -149,7 +175,8 @@ class Simulation:
     def noticed(self) -> list[str]:
         """Return the notices since the last call."""
         said, self.news = self.news, []
-        return [*said, *(self.recorder.noticed() if self.recorder else ())]
+        who = (self.elsewhere, self.recorder)
+        return [*said, *(notice for one in who if one is not None for notice in one.noticed())]
 
     def resume(self, restored: Restored) -> None:
         """Resume from a checkpoint, and rewrite the files derived from the data that were lost or altered."""
@@ -159,8 +186,9 @@ class Simulation:
         if self.recorder:
             self.recorder.recording.resume(restored.run.round)
         folder = self.keeper.folder
-        self.news = [f"{name} {LOST}" for name in restore_derived(self.setup, folder)]
-        if folder.config().rounds != self.config.rounds:
+        self.news += [f"{name} {LOST}" for name in restore_derived(self.setup, folder)]
+        kept = folder.config()
+        if (kept.rounds, kept.engine.cluster) != (self.config.rounds, self.config.engine.cluster):
             folder.rewrite(self.config)
 
     def begin(self) -> RoundRow:

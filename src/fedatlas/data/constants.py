@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Column, Dataset
 from fedatlas.data.holes import Missing, refuse_holes, schema_of
+from fedatlas.data.kept import located
 from fedatlas.data.preprocess import ColumnRule, Done, Preprocess, encode, recode, with_record
 from fedatlas.errors import ConfigError
 
@@ -39,7 +39,7 @@ def values_of(file: str) -> dict[str, Any]:
 
 def _loaded(file: str) -> Any:
     try:
-        return json.loads(Path(file).read_text(encoding="utf-8"))
+        return json.loads(located(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise wrong(file, "there is no such file") from None
     except (OSError, ValueError) as error:

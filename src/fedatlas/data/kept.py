@@ -36,6 +36,7 @@ FOLDER = "data"
 NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{32}})(\.table|\.npz)")
 ABOVE = 3  # folders above a configuration that may hold its rows: RUN/seed-1/baselines/local_only
 
+_MOVED: dict[str, Path] = {}  # path of a configuration -> the copy that stands for it on a node of a cluster
 _PLACES: dict[Path, None] = {}  # folders of configurations read in this process, and those of `Held`
 
 
@@ -64,6 +65,16 @@ def look_in(folder: Path) -> None:
     _PLACES[folder.resolve()] = None
 
 
+def stand_in(path: str, place: Path) -> None:
+    """Have a copy stand for a file of configurations in this process."""
+    _MOVED[path] = place
+
+
+def is_elsewhere(path: str) -> bool:
+    """Return whether a path of a configuration is not that of the file itself."""
+    return path in _MOVED or is_kept(path)
+
+
 def is_kept(path: str) -> bool:
     """Return whether a path of a configuration names rows that were given in Python."""
     return NAME.fullmatch(path) is not None
@@ -71,6 +82,8 @@ def is_kept(path: str) -> bool:
 
 def located(path: str) -> Path:
     """Return the place of a file of a configuration. DataError for given rows that are gone or were altered."""
+    if path in _MOVED:
+        return _MOVED[path]
     if (found := NAME.fullmatch(path)) is None:
         return Path(path).expanduser()
     places = [each for place in reversed(list(_PLACES)) for each in (place, *list(place.parents)[:ABOVE])]

@@ -15,7 +15,7 @@ from fedatlas.data.cells import now
 from fedatlas.data.config import DataConfig, PublicConfig
 from fedatlas.data.dataset import Dataset, Split
 from fedatlas.data.holes import drop_holes
-from fedatlas.data.kept import is_kept, located
+from fedatlas.data.kept import is_elsewhere, located
 from fedatlas.data.loaded import (
     Loaded,
     LoadRequest,
@@ -72,7 +72,7 @@ def load_dataset(config: DataConfig, seed: int, store: Store | None = None) -> D
 def read_dataset(config: DataConfig, seed: int, store: Store) -> Dataset:
     """Read the data set of ``[data]`` from its files."""
     source = find_source(config.name)
-    test_file = str(located(config.test_file)) if is_kept(config.test_file) else config.test_file
+    test_file = str(located(config.test_file)) if is_elsewhere(config.test_file) else config.test_file
     request = LoadRequest(store, seed, test_file, drop_unusable=config.missing != "error")
     options = config.options()
     loaded = whole(config, request, options)

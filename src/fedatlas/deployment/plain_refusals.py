@@ -122,6 +122,8 @@ def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"aggregation.name = '{rule}': not in this version of deployment; use 'mean'."
     if _at(values, "engine", "plan") == "stacked":
         yield "engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key."
+    if _at(values, "engine", "cluster") is not None:
+        yield "engine.cluster: parties of a deployed run train on their own machines; remove the key."
 
 
 def _of_judging(values: Mapping[str, Any]) -> Iterator[str]:

@@ -121,8 +121,7 @@ class PoolExecutor:
 
     def _send(self, worker: Worker, job: Job, places: tuple[Any, ...]) -> None:
         try:
-            bare = job._replace(message={}, state={}, memory=None, session=None, word=None)
-            worker.pipe.send((*places, bare))
+            worker.pipe.send((*places, bare(job)))
         except OSError:
             raise self._dead(worker, job) from None
 
@@ -132,11 +131,7 @@ class PoolExecutor:
         except (EOFError, OSError):
             raise self._dead(worker, job) from None
         if kind == "error":
-            name, message, told = value
-            error = getattr(errors, name, None)
-            if error is not None and issubclass(error, FedatlasError):
-                raise error(message)
-            raise ProtocolError(f"the work of client {job.client} failed with {told}")
+            raise failed(value, job.client)
         out: int | bytes = value
         return out
 
@@ -223,6 +218,11 @@ def kept_by(job: Job) -> dict[str, Any]:
     return {"state": dict(job.state), **memory, **session, **({} if job.word is None else {"word": dict(job.word)})}
 
 
+def bare(job: Job) -> Job:
+    """Return a job without its message and what the client kept, which travel as the codec's bytes."""
+    return job._replace(message={}, state={}, memory=None, session=None, word=None)
+
+
 def lay_out(jobs: list[Job]) -> Layout:
     """Give a place to every message and state; those made of the same objects under the same names share one."""
     layout = Layout([], [], [], 0)
@@ -262,11 +262,35 @@ def _work(
             result = timed(run_job, bench, job._replace(message=said, **had))
             answer: tuple[str, Any] = ("done", _answer(result, arena, slot))
         except Exception as error:  # noqa: BLE001  # for any error, the parent names the client and raises it
-            answer = ("error", (type(error).__name__, str(error), _told(error)))
+            answer = ("error", failure_of(error))
         try:
             pipe.send(answer)
         except OSError:  # the run was stopped: the pipe has no reader
             os._exit(0)
+
+
+def plain_of(result: Result) -> dict[str, Any]:
+    """Return a result as values that the codec writes."""
+    plain = result._replace(update=dict(result.update), state=dict(result.state))
+    return {**plain._asdict(), "work": list(result.work)}
+
+
+Failure = tuple[str, str, str]
+"""An error that leaves its process: name of its type, message, and the words for one that is not fedatlas' own."""
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return an error as texts."""
+    return type(error).__name__, str(error), _told(error)
+
+
+def failed(failure: Failure, client: int) -> FedatlasError:
+    """Return the error that another process met in a client's work."""
+    name, message, told = failure
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, FedatlasError):
+        return kind(message)
+    return ProtocolError(f"the work of client {client} failed with {told}")
 
 
 def _told(error: Exception) -> str:
@@ -276,8 +300,7 @@ def _told(error: Exception) -> str:
 
 def _answer(result: Result, arena: Arena, slot: int) -> int | bytes:
     """Write the result into its slot and return its length, or return it whole if it does not fit."""
-    plain = result._replace(update=dict(result.update), state=dict(result.state))
-    value = {**plain._asdict(), "work": list(result.work)}
+    value = plain_of(result)
     if codec.size(value) > arena.slot:
         return bytes(codec.encode(value))
     at = slot * arena.slot

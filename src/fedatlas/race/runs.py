@@ -20,6 +20,7 @@ from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import StudyFile, level_name, study_of
 from fedatlas.study.execute import Say, begin, carry_out
 from fedatlas.study.levels import overridden
+from fedatlas.study.local_runs import Runs
 from fedatlas.study.outcomes import JUDGED_ROWS
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.plan import CellRuns, Kind, PlannedRun, StudyPlan, with_seeds
@@ -50,11 +51,12 @@ class RaceRuns:
         *,
         parallel: int = 0,
         seconds: float | None = None,
+        runs: Runs | None = None,
     ) -> None:
-        """``seed``: that of the user's experiment; ``seconds``: the most that one run may take."""
+        """``seed``: that of the user's experiment; ``seconds``: the most that one run may take; ``runs``: makes them elsewhere."""
         self.files, self.seed, self.out, self.say = files, seed, out, say
         self.known, self.cells = Configurations(), dict[str, CellRuns]()
-        self.parallel, self.seconds = parallel, seconds
+        self.parallel, self.seconds, self.runs = parallel, seconds, runs
 
     def measure(self, asked: Sequence[AskedRun]) -> dict[AskedRun, FoldRows | None]:
         """Make runs on folds; return the judged rows of each, None for one without a model."""
@@ -137,7 +139,7 @@ class RaceRuns:
         with closing(Table.open(self.out / TABLE, write=True)) as table:
             begin(plan, table)
             missing = [one for key, one in self.cells.items() if table.status(key) not in ENDED]
-            carry_out(plan._replace(cells=tuple(missing)), table, self.say)
+            carry_out(plan._replace(cells=tuple(missing)), table, self.say, self.runs)
         return closing(Table.open(self.out / TABLE))
 
 

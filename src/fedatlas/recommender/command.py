@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedatlas.errors import ConfigError
 from fedatlas.files import write_json
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, configured, epsilon_for, write_experiment
@@ -28,22 +29,26 @@ def recommend(
     *,
     out: Path | str | None = None,
     say: Say | None = None,
+    cluster: str | None = None,
 ) -> Plain:
     """Return the recommended configurations for these requirements as plain values; write their experiment files into ``out``.
 
     ``asked``: REQUIREMENTS.toml, or its tables. With an experiment the choices are raced on its rows. ``say`` receives progress
-    messages. ConfigError for invalid requirements.
+    messages. ``cluster``: HOST:PORT of a Ray cluster, or "auto", whose nodes make the runs of the race (`docs/cluster.md`).
+    ConfigError for invalid requirements.
     """
     folder, name = (Path(), "answer") if isinstance(asked, Mapping) else (Path(asked).parent, Path(asked).stem)
     read = requirements(asked, folder) if isinstance(asked, Mapping) else read_requirements(Path(asked))
     basis = offered(load_study(read.study, folder), read)
     place = Path(out) if out is not None else OUT / name
     if read.experiment is None:
+        if cluster is not None:
+            raise ConfigError("--cluster spreads the runs of a race: give an experiment, or leave it out.")
         answer = by_numbers(basis, read, place)
     else:
         from fedatlas.recommender.race_answer import answered
 
-        answer = answered(basis, read, folder / read.experiment, place, say or (lambda _: None))
+        answer = answered(basis, read, folder / read.experiment, place, say or (lambda _: None), cluster)
     answer = {"study": about(basis), **answer}
     answer["notes"] += privacy_notes(basis, read, answer, measure="race" in answer)
     write_json(place / ANSWER, answer)

@@ -5,6 +5,7 @@ Of a race: what is said of each choice, the files, and the one run on the test r
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,9 +39,11 @@ from fedatlas.recommender.user_experiment import (
     with_baseline,
 )
 from fedatlas.setup.folds import FEWEST
-from fedatlas.study.execute import PARALLEL
+from fedatlas.study.design import ExecuteTable
+from fedatlas.study.execute import runs_there
 from fedatlas.study.front import not_dominated
 from fedatlas.study.levels import overridden
+from fedatlas.study.local_runs import PARALLEL, Runs
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import RESPONSES
 
@@ -71,14 +74,19 @@ class Raced(NamedTuple):
         return 1.0 if self.user.asked.work is not None else 60.0 * PARALLEL
 
 
-def run_race(found: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str]]:
+def limit_of(asked: Requirements) -> float | None:
+    """Return the most seconds that the race, or one run of it, may take; None if its work is limited instead."""
+    return None if asked.work is not None else 60 * asked.minutes
+
+
+def run_race(found: Examined, out: Path, say: Say, elsewhere: Runs | None) -> tuple[Raced, dict[str, str]]:
     """Race the choices that the requirements allow; return the race, and choice -> why it was left out."""
     user = found.user
     arms, refused = contenders(found)
     points, asked, seed = points_of(user), user.asked, int(user.base["seed"])
     files = {one.name: arm_file(user, one, points) for one in arms}
-    limit = None if asked.work is not None else 60 * asked.minutes
-    runs = RaceRuns(files, seed, out / TABLE, say, seconds=limit)
+    limit = limit_of(asked)
+    runs = RaceRuns(files, seed, out / TABLE, say, seconds=limit, runs=elsewhere)
     with read_once():
         if limit is None or not arms:
             work = RaceWork(float(asked.work or 0), {one.name: ArmCost() for one in arms})
@@ -92,8 +100,11 @@ def run_race(found: Examined, out: Path, say: Say) -> tuple[Raced, dict[str, str
     return Raced(user, {one.name: one for one in arms}, runs, points, work, end), refused
 
 
-def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say) -> Plain:
-    """Return the answer for the experiment in ``path``; its files are written into ``out``."""
+def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say, cluster: str | None = None) -> Plain:
+    """Return the answer for the experiment in ``path``; its files are written into ``out``.
+
+    ``cluster``: address of a Ray cluster whose nodes make the runs of a race.
+    """
     with read_once():
         user, raced = read_experiment(basis, asked, path), asked.raced
         if raced and max(user.sizes.values()) < FEWEST:
@@ -107,14 +118,20 @@ def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say)
             user = user._replace(asked=with_baseline(user, out, say))
     answer = answer_for(user.basis.fitted, user.asked, computed=found.costs, track=not raced, barred=found.barred)
     if raced:
-        return race_answer(found, answer, out, say)
+        with contextlib.ExitStack() as opened:
+            how = ExecuteTable(keep="folder", seconds=limit_of(user.asked))
+            elsewhere = opened.enter_context(runs_there(cluster, how, say)) if cluster else None
+            return race_answer(found, answer, out, say, elsewhere)
     return completed(user, answer, out)
 
 
-def race_answer(found: Examined, prior: Plain, out: Path, say: Say) -> Plain:
-    """Return the answer of a race. ``prior``: what is foreseen from other federations, which it keeps beside."""
+def race_answer(found: Examined, prior: Plain, out: Path, say: Say, elsewhere: Runs | None = None) -> Plain:
+    """Return the answer of a race. ``prior``: the forecast from other federations, which the answer keeps.
+
+    ``elsewhere``: makes the runs on other machines, with the same result.
+    """
     user = found.user
-    one, refused = run_race(found, out, say)
+    one, refused = run_race(found, out, say, elsewhere)
     entries = (
         [entry_of(one, one.end.figures, j, name) for j, name in enumerate(one.end.left)] if one.end.figures else []
     )

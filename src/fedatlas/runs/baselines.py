@@ -42,6 +42,8 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
     for table in ("attack", "aggregation", "compression", "privacy"):  # no update is sent to which these could apply
         plain.pop(table, None)
+    if name != "local_only":
+        plain["engine"].pop("cluster", None)  # it has a single client, which is the union of all
     plain["model"]["bn"] = "average"  # nothing is averaged: each baseline has its own statistics
     plain["evaluation"] = {**plain["evaluation"], "every": max(rounds, 1)}
     plain["evaluation"].pop("rounds", None)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from fedatlas import machine
 from fedatlas.course.columns import Growing
 from fedatlas.course.course import Course
 from fedatlas.course.progress import NOBODY, Progress, Run, stopped
-from fedatlas.course.rounds import Simulation
+from fedatlas.course.rounds import Elsewhere, Simulation
 from fedatlas.errors import DivergedError
 from fedatlas.federation.link import Observer
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import RunFolder, Start
+from fedatlas.runs.carried_data import listed, named_copies
 from fedatlas.runs.finish import WHOLE, More, write_end
+from fedatlas.runs.surroundings import surroundings
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
@@ -51,10 +54,23 @@ def run_one(
         held = consortium(whole)
         course = Growing(held, folder(), resume=resume, observers=observers)
     else:
-        setup = set_up(whole)
-        course = Simulation(setup, folder(), resume=resume, observers=observers, intervals=more.intervals)
+        setup, away = set_up(whole), elsewhere_for(whole)
+        course = Simulation(
+            setup, folder(), resume=resume, observers=observers, intervals=more.intervals, elsewhere=away
+        )
         course.evaluator.with_test = more.tested
     return Run(path, run_course(course, progress))
+
+
+def elsewhere_for(whole: Checked) -> Elsewhere | None:
+    """Return the function that makes the executor on the experiment's cluster; None if it names none."""
+    address = whole.config.engine.cluster
+    if address is None:
+        return None
+    from fedatlas.cluster.executor import Carried, on_cluster  # Ray is imported for no other run
+
+    config = whole.config
+    return partial(on_cluster, address, Carried(surroundings(), listed(config), partial(named_copies, config)))
 
 
 def run_course(course: Course, progress: Progress) -> RunSummary:

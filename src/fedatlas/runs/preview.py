@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedatlas.algorithm import Groups, Round
 from fedatlas.course.plan import resolve_plan
+from fedatlas.course.rounds import STAYS
 from fedatlas.course.timing import Judging, trial, trial_of_evaluation, trial_of_setup
 from fedatlas.engine.executors import Plan
 from fedatlas.errors import ConfigError
@@ -107,6 +108,7 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
         "plan": plan.plain(),
         "algorithm_facts": dict(setup.held.algorithm_facts),
         **({"privacy": private} if private else {}),
+        **on_cluster(setup, plan, seconds, returning, sent["bytes_up"]),
         "models": setup.owned(),
         "read": setup.dataset.facts.get("read", ""),
         "notices": notices_of(setup, returning),
@@ -119,6 +121,25 @@ def notices_of(setup: Setup, returning: float) -> list[str]:
         return list(setup.notices)
     nobody = "No client returns in the first rounds: the model would not change (failures.dropout, cohort)."
     return [*setup.notices, nobody]
+
+
+def on_cluster(setup: Setup, plan: Plan, seconds: float, clients: float, up: float) -> dict[str, Any]:
+    """Return {"cluster": what the experiment's would bring}; {} if it names none.
+
+    ``seconds``, ``clients``, ``up``: of a round on this machine, with the bytes that its clients send.
+    """
+    address = setup.config.engine.cluster
+    if address is None:
+        return {}
+    from fedatlas.cluster.estimate import brought  # Ray is imported for no other run
+    from fedatlas.cluster.nodes import listed_nodes
+
+    if plan.step == "stacked":
+        return {"cluster": {"said": STAYS}}
+    keeps = any(task.stateful for task in setup.algorithm.tasks.values())
+    carried = up * (3 if keeps else 1)  # what a client keeps is about as large, and travels both ways
+    work = seconds * max(plan.workers, 1)
+    return {"cluster": brought(listed_nodes(address), setup.config.rounds, work, seconds, clients, carried)}
 
 
 def of_seeds(whole: Checked) -> list[Checked]:
@@ -240,6 +261,8 @@ def show(found: dict[str, Any]) -> None:
     seeds = found["seeds"]
     each = f"for all {seeds} seeds; of each seed's time" if seeds > 1 else "in all, of which"
     console.print(f"About {about} {each} {judging} go to evaluation{alone} ({found['plan']['reason']}).")
+    if elsewhere := found.get("cluster"):
+        console.print(elsewhere["said"], markup=False)
     for notice in found["notices"]:
         console.print(f"Notice: {notice}", markup=False)
     console.print("Nothing was trained.")

@@ -35,7 +35,13 @@ RESULTS = 1
 Rules by which files are read have a number of their own (`reading_of`): they change only runs on such files.
 """
 CHUNK = 64  # clients held at once, in every configuration of a study
-WITHOUT = ("workers", "chunk", "memory", "state_memory")  # keys of [engine] that change the speed, never a result
+WITHOUT = (
+    "workers",
+    "chunk",
+    "memory",
+    "state_memory",
+    "cluster",
+)  # keys of [engine] that change the speed, never a result
 HASHES = "hashes.json"  # of data files, by path
 
 
@@ -66,6 +72,7 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
     engine = out.setdefault("engine", {})
     if isinstance(engine, dict) and engine.get("name") != "loop":
         engine |= {"workers": 1, "chunk": CHUNK}
+        engine.pop("cluster", None)  # a run stays whole: nodes are dealt runs, not clients
     rounds = out.get("rounds", ExperimentConfig.model_fields["rounds"].default)
     out["checkpoint"] = {"every": max(rounds // 4, 5) if isinstance(rounds, int) else 5, "keep": 1}
     noised = {name for name, one in every().items() if one.noise is not None}
@@ -125,29 +132,52 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+class DataPlace(NamedTuple):
+    """A file or folder of a run's data."""
+
+    named: str  # in the configuration; of a prepared one, below the folder of data files
+    path: Path
+    prepared: bool = False
+
+
 def data_files(config: ExperimentConfig) -> list[Path]:
     """Return the files of a run's rows and of its constants; none for data that come with a package.
 
     ConfigError if one does not exist.
     """
-    out = source_files(config.data.name, dict(config.data.model_extra or {}).get("path"))
+    return [file for place in data_places(config) for file in files_of(place)]
+
+
+def data_places(config: ExperimentConfig) -> list[DataPlace]:
+    """Return where the files of `data_files` lie."""
+    out = source_places(config.data.name, dict(config.data.model_extra or {}).get("path"))
     named = (config.data.test_file, config.data.constants)
-    out += [located(name) for name in named if name and isinstance(name, str)]
+    out += [DataPlace(name, located(name)) for name in named if name and isinstance(name, str)]
     if config.public is not None and config.public.source not in ("test", "train"):
-        out += source_files(config.public.source, None)
-    for path in out:
-        if not path.exists():
-            raise ConfigError(f"there is no data file '{path}': put the file there, or name another one.")
-    return [each for path in out for each in (sorted(path.rglob("*")) if path.is_dir() else [path]) if each.is_file()]
+        out += source_places(config.public.source, None)
+    for place in out:
+        if not place.path.exists():
+            raise ConfigError(f"there is no data file '{place.path}': put the file there, or name another one.")
+    return out
 
 
-def source_files(name: str, path: Any) -> list[Path]:
+def files_of(place: DataPlace) -> list[Path]:
+    """Return the files at a place, in order."""
+    path = place.path
+    return [each for each in (sorted(path.rglob("*")) if path.is_dir() else [path]) if each.is_file()]
+
+
+def source_places(name: str, path: Any) -> list[DataPlace]:
     """Return the files of a source: the one that is named, or the prepared ones that exist."""
     source = find_source(name)
     if isinstance(path, str) and path:
-        return [located(path)]
-    found = [place for files in source.files if (place := Store.default().find(files))]
-    return [each for place in found for each in place.paths]
+        return [DataPlace(path, located(path))]
+    found = [(files, place) for files in source.files if (place := Store.default().find(files))]
+    return [
+        DataPlace(file, path, prepared=True)
+        for files, place in found
+        for file, path in zip(files, place.paths, strict=True)
+    ]
 
 
 def data_hashes(config: ExperimentConfig) -> dict[str, str]:

@@ -9,6 +9,7 @@ configuration is resolved (`resolution.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
@@ -59,6 +60,7 @@ def check(whole: Checked) -> None:
         return
     config, algorithm, module = whole.config, whole.algorithm, whole.module
     check_engine(config)
+    check_cluster(config, module, whole.mechanisms)
     check_model(config, algorithm, module)
     if module is not None:
         check_network(module, algorithm, whole.mechanisms)
@@ -99,6 +101,25 @@ def check_engine(config: ExperimentConfig) -> None:
     find_device("cpu" if config.engine.device == "auto" else config.engine.device)
     if config.engine.plan == "native" and find_compiler() is None:
         raise ConfigError("engine.plan = 'native': no C compiler was found; install gcc or clang, or use 'auto'.")
+
+
+def check_cluster(config: ExperimentConfig, module: nn.Module | None, mechanisms: Sequence[Mechanism]) -> None:
+    """Raise ConfigError for a run whose work would need more on the nodes of a cluster than its configuration says."""
+    if config.engine.cluster is None:
+        return
+    name = f"engine.cluster = {config.engine.cluster!r}"
+    if module is not None:
+        raise ConfigError(
+            f"{name}: nodes build the network from the configuration, and this one was handed over in Python; "
+            "name it in [model] (a plug-in may define it), or remove the key."
+        )
+    if secret := [one.name for one in mechanisms if one.sums_only]:
+        raise ConfigError(
+            f"{name}: the keys of '{secret[0]}' stay in one process; remove the key (in a study on a cluster, each such run "
+            "is whole on one node)."
+        )
+    if find_spec("ray") is None:
+        raise ConfigError(f'{name} needs Ray, which is not installed: pip install "fedatlas[cluster]".')
 
 
 def check_augment(config: ExperimentConfig) -> None:

@@ -44,6 +44,7 @@ END, LOG = "end.json", "log.txt"
 BUSY = "busy"  # another process still holds the run's folder
 SPOILT = "spoilt"  # its checkpoint is unusable: the run restarts
 DISK = "disk"  # the whole study stops
+LOST = "lost"  # the node of a cluster that had it is gone: the run restarts elsewhere
 STATUS_OF: dict[type[Exception], str] = {
     DivergedError: "diverged",
     CheckpointError: SPOILT,

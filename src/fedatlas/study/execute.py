@@ -1,51 +1,37 @@
-"""Execution of a plan: the runs missing from the table, several at once, each in a child process."""
+"""Execution of a plan: the runs missing from the table, several at once, each in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from fedatlas.config import ExperimentConfig, bytes_of
-from fedatlas.data.sources import load_dataset, read_once
-from fedatlas.errors import ConfigError, DiskError, FedatlasError
-from fedatlas.machine import one_thread_an_operator
+from fedatlas.errors import ConfigError, DiskError
 from fedatlas.runs.run_key import changed
 from fedatlas.study import children
-from fedatlas.study.children import Child, Ended
+from fedatlas.study.design import ExecuteTable
+from fedatlas.study.local_runs import Ending, Runs, runs_here
 from fedatlas.study.measurements import levels_text
-from fedatlas.study.outcomes import outcome_of, outcome_of_longer
+from fedatlas.study.outcomes import outcome_of_longer
 from fedatlas.study.plan import CellRuns, PlannedRun, Rates, StudyPlan
 from fedatlas.study.responses import merit
 from fedatlas.study.table import ENDED, NewRun, Outcome, Table
 from fedatlas.wording import PARTS, seconds_text
 
-PARALLEL = 2
-PAUSES = (0.005, 0.1)  # shortest and longest pause in seconds between checks of the children
+PAUSES = (0.005, 0.1)  # shortest and longest pause in seconds between checks of the runs
 LATE = 0.02  # and this share of the time since the last end: the longest delay in noticing one
-LOOK = 0.2  # shortest pause in seconds between checks of their memory
-SPARED = 100  # and this many times as long as a check takes, which walks through all their pages
 BUSY_PAUSE = 0.5  # seconds before a run claimed by another study is checked again
 
 Say = Callable[[str], None]
 
 
-class Working(NamedTuple):
-    """A child with its run."""
-
-    child: Child
-    run: PlannedRun
-
-
 class StudyRunner:
     """The runs of a plan that are waiting or running, by run_key."""
 
-    def __init__(self, plan: StudyPlan, table: Table, say: Say) -> None:
-        self.plan, self.table, self.say = plan, table, say
+    def __init__(self, plan: StudyPlan, table: Table, say: Say, runs: Runs) -> None:
+        self.plan, self.table, self.say, self.runs = plan, table, say, runs
         self.how, self.study = plan.study.table.execute, plan.study
         self.rank: dict[object, int] = {}
         for one in plan.cells:
@@ -58,20 +44,18 @@ class StudyRunner:
             for run in one.trials:
                 self.tried.setdefault(run.keys.run_key, []).append(one)
         self.due: list[CellRuns] = []  # cells with a trial that has ended since they were checked
-        self.working: dict[str, Working] = {}
-        self.peaks: dict[str, int] = {}
+        self.working: dict[str, PlannedRun] = {}
         self.again: dict[str, int] = {}  # run -> how often a signal ended it here
         self.later: dict[str, float] = {}  # run -> time of the next check
         self.began = self.last = time.monotonic()
-        self.look_again, self.done = 0.0, 0
+        self.done = 0
 
     def run_all(self) -> None:
         """Make all runs; DiskError if the disk is full, with finished runs kept."""
-        most = self.how.parallel or PARALLEL
         try:
             while self.waiting or self.working or self.untuned:
                 self.pick_rates()
-                while len(self.working) < most and self.begin_one():
+                while self.runs.free() and self.begin_one():
                     pass
                 if not self.working and not self.waiting:
                     if not self.untuned:
@@ -80,11 +64,13 @@ class StudyRunner:
                 if not self.working and self.over() and not self.due:
                     self.say(f"Stopped after {self.how.hours:g} h; run the same command to continue.")
                     break
-                time.sleep(min(max(LATE * (time.monotonic() - self.last), PAUSES[0]), PAUSES[1]))
-                self.look()
+                pause = min(max(LATE * (time.monotonic() - self.last), PAUSES[0]), PAUSES[1])
+                for key, ending in self.runs.endings(pause):
+                    self.last = time.monotonic()
+                    self.close(self.working.pop(key), ending)
         finally:
-            for key, one in self.working.items():
-                children.kill(one.child)
+            self.runs.stop()
+            for key in self.working:
                 self.table.release(key, "It was stopped; run the same command to continue it.")
             self.working = {}
 
@@ -130,10 +116,10 @@ class StudyRunner:
                 self.table.finish(key, known)
                 self.due += self.tried.get(key, ())
                 continue
-            preload(run.checked.config, run.seed)
             if on_fold:
                 self.take_over(key)
-            self.working[key] = Working(children.begin(run.checked, self.folder(key), tested=run.kind != "trial"), run)
+            self.runs.begin(key, run.checked, self.folder(key), tested=run.kind != "trial")
+            self.working[key] = run
             return True
         return False
 
@@ -147,52 +133,28 @@ class StudyRunner:
         """Return the folder of a run, next to the table, so that studies with a common table also share unfinished runs."""
         return self.table.path.parent / "runs" / key
 
-    def look(self) -> None:
-        """Collect children that have ended, and end those that exceed their time or memory."""
-        now, busy = time.monotonic(), time.process_time()
-        watch = now >= self.look_again
-        for key, one in list(self.working.items()):
-            ended = children.reaped(one.child)
-            if ended is not None:
-                self.last = now
-                del self.working[key]
-                self.close(key, one, ended)
-                continue
-            if watch:
-                self.peaks[key] = max(self.peaks.get(key, 0), children.private_memory(one.child.pid))
-            if self.how.seconds is not None and now - one.child.began > self.how.seconds:
-                self.end(key, Outcome("timeout", f"It took longer than execute.seconds = {self.how.seconds:g} s."))
-            elif self.how.memory is not None and self.peaks.get(key, 0) > bytes_of(self.how.memory):
-                self.end(key, Outcome("memory", f"It used more than execute.memory = {self.how.memory}."))
-        if watch:
-            self.look_again = now + max(LOOK, SPARED * (time.process_time() - busy))
-
-    def end(self, key: str, outcome: Outcome) -> None:
-        """Kill a run for a reason."""
-        one = self.working.pop(key)
-        children.kill(one.child)
-        self.finish(one.run, outcome)
-
-    def close(self, key: str, one: Working, ended: Ended) -> None:
-        """Write the outcome of an ended child into the table, or return its run to the waiting ones."""
+    def close(self, run: PlannedRun, ending: Ending) -> None:
+        """Write the outcome of a run that ended into the table, or return it to the waiting ones."""
+        key, ended = run.keys.run_key, ending.ended
         if ended.status == children.DISK:
             self.table.release(key, "The disk was full; run the same command to continue it.")
             raise DiskError(ended.reason)
-        if ended.status == children.BUSY:
-            self.put_back(one.run, "Its folder is still held by another process.")
+        if ended.status in (children.BUSY, children.LOST) and not ended.signal:
+            busy = ended.status == children.BUSY
+            self.put_back(run, "Its folder is still held by another process." if busy else ended.reason)
             return
-        if not ended.signal and ended.status != children.SPOILT:
-            self.finish(one.run, outcome_of(one.child.folder, ended, self.peaks.get(key, 0)))
+        if ending.outcome is not None:
+            self.finish(run, ending.outcome)
             return
         self.again[key] = self.again.get(key, 0) + 1
         if ended.status == children.SPOILT:
-            shutil.rmtree(one.child.folder, ignore_errors=True)
+            shutil.rmtree(self.folder(key), ignore_errors=True)
         if self.again[key] <= self.how.retries:
-            self.put_back(one.run, "It was ended by a signal, and is retried.")
+            self.put_back(run, "It was ended by a signal, and is retried.")
             return
         status = "memory" if ended.signal == 9 else "failed"  # the system kills this way for lack of memory
         why = f"A signal ({ended.signal}) ended it {self.again[key]} times" if ended.signal else ended.reason
-        self.finish(one.run, Outcome(status, f"{why}; retry it with 'fedatlas study --retry {status}'."))
+        self.finish(run, Outcome(status, f"{why}; retry it with 'fedatlas study --retry {status}'."))
 
     def put_back(self, run: PlannedRun, why: str) -> None:
         """Return a run to the waiting ones, with a delay."""
@@ -214,7 +176,7 @@ class StudyRunner:
         """Return a line on a run that has ended, and an estimate of the remaining time."""
         left = len(self.waiting) + len(self.working) + sum(len(one.runs) for one in self.untuned)
         more = seconds_text(left * (time.monotonic() - self.began) / self.done)
-        rest = f"; {left} left, about {more}" if left else ""
+        rest = f"; {left} left{self.runs.where()}, about {more}" if left else ""
         figure = outcome.responses.get("accuracy")
         came = f"accuracy {figure:.4f}" if figure is not None else outcome.status
         what = f"{kind_text(run)} ({levels_text(run.levels)}), seed {run.seed}"
@@ -224,12 +186,6 @@ class StudyRunner:
 def kind_text(run: PlannedRun) -> str:
     """Return the kind of a run in words, with which baseline it is."""
     return f"{run.kind} {PARTS[str(run.plain['algorithm']['name'])]}" if run.kind == "baseline" else run.kind
-
-
-def preload(config: ExperimentConfig, seed: int) -> None:
-    """Read the data in the parent, unless they are large; the child reports any error in them."""
-    with contextlib.suppress(FedatlasError):
-        load_dataset(config.data, seed)
 
 
 def best_rates(table: Table, trials: Sequence[PlannedRun]) -> Rates:
@@ -270,21 +226,30 @@ def begin(plan: StudyPlan, table: Table) -> None:
     table.enter(study.name, map(new_run, plan.known()))
 
 
-def execute(plan: StudyPlan, table: Table, say: Say) -> bool:
-    """Make all remaining runs of a plan; return whether none failed: refused and diverged runs are valid outcomes."""
+def execute(plan: StudyPlan, table: Table, say: Say, cluster: str | None = None) -> bool:
+    """Make all remaining runs of a plan; return whether none failed: refused and diverged runs are valid outcomes.
+
+    ``cluster``: address of a Ray cluster whose nodes make them, instead of this machine.
+    """
     begin(plan, table)
-    return carry_out(plan, table, say)
+    with contextlib.ExitStack() as opened:
+        how = plan.study.table.execute
+        return carry_out(plan, table, say, opened.enter_context(runs_there(cluster, how, say)) if cluster else None)
 
 
-@one_thread_an_operator()
-def carry_out(plan: StudyPlan, table: Table, say: Say) -> bool:
-    """Make the runs of a plan whose members the table has; return whether none of its study failed."""
-    with read_once():
-        gc.collect()
-        gc.freeze()  # otherwise every child would copy these objects page by page
-        try:
-            StudyRunner(plan, table, say).run_all()
-        finally:
-            gc.unfreeze()
+def carry_out(plan: StudyPlan, table: Table, say: Say, runs: Runs | None = None) -> bool:
+    """Make the runs of a plan whose members the table has, on this machine unless ``runs`` makes them elsewhere.
+
+    Return whether none of its study failed.
+    """
+    with runs_here(plan.study.table.execute) if runs is None else contextlib.nullcontext(runs) as place:
+        StudyRunner(plan, table, say, place).run_all()
     counts = table.counts(plan.study.name)
     return not any(counts[status] for status in ("failed", "timeout", "memory"))
+
+
+def runs_there(cluster: str, how: ExecuteTable, say: Say) -> contextlib.AbstractContextManager[Runs]:
+    """Carry runs out on the nodes of a cluster. Only here is imported what needs Ray."""
+    from fedatlas.study.cluster_runs import runs_on
+
+    return runs_on(cluster, how, say)

@@ -28,6 +28,7 @@ OWN = {
     "seeds": "the study's seeds = [...] set it",
     "engine.workers": "a study runs each cell in one process",
     "engine.chunk": "a study runs all cells with the same one",
+    "engine.cluster": "a study deals whole runs to a cluster: 'fedatlas study FILE --cluster ADDRESS'",
     "checkpoint": "it does not affect results",
 }
 """Keys that no level may set, and the reason."""

@@ -42,8 +42,17 @@ class Study(NamedTuple):
         """Return the path of its table of runs: ``table``, which studies may share, by default one in its folder."""
         return table or self.folder(out) / TABLE
 
-    def run(self, out: Path | None = None, table: Path | None = None, say: Callable[[str], None] | None = None) -> bool:
-        """Make all missing runs; return whether none failed. If killed at any time, a new call continues from there."""
+    def run(
+        self,
+        out: Path | None = None,
+        table: Path | None = None,
+        say: Callable[[str], None] | None = None,
+        cluster: str | None = None,
+    ) -> bool:
+        """Make all missing runs; return whether none failed. If killed at any time, a new call continues from there.
+
+        ``cluster``: HOST:PORT of a Ray cluster, or "auto"; its nodes make the runs (`docs/cluster.md`).
+        """
         from fedatlas.study.execute import execute
         from fedatlas.study.plan import plan_of
 
@@ -53,7 +62,7 @@ class Study(NamedTuple):
                 write_text(self.folder(out) / "study.toml", self.text)
             for notice in plan.notices:
                 tell(notice)
-            return execute(plan, kept, tell)
+            return execute(plan, kept, tell, cluster)
 
     def analyse(self, out: Path | None = None, table: Path | None = None) -> Plain:
         """Write analysis.json and analysis.html of the runs so far; return the analysis (`study.analyse`)."""
@@ -85,9 +94,9 @@ class Study(NamedTuple):
             told = kept.narrow(self.file.name, levels)
             return study_status.status(kept, self.file.name) | {"notices": told}
 
-    def dry_run(self) -> Plain:
-        """Return cells, refusals, runs and hours; nothing is kept."""
+    def dry_run(self, cluster: str | None = None) -> Plain:
+        """Return cells, refusals, runs and hours, with ``cluster`` also those on its nodes; nothing is kept."""
         from fedatlas.study.plan import plan_of
         from fedatlas.study.study_preview import preview
 
-        return preview(plan_of(self.file))
+        return preview(plan_of(self.file), cluster)

@@ -8,7 +8,8 @@ from fedatlas.data.sources import read_once
 from fedatlas.errors import FedatlasError
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import set_up
-from fedatlas.study.execute import PARALLEL, preload
+from fedatlas.study.design import ExecuteTable
+from fedatlas.study.local_runs import PARALLEL, preload
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.plan import PlannedRun, StudyPlan
 from fedatlas.study.study_status import show_reasons
@@ -17,11 +18,12 @@ from fedatlas.wording import count, seconds_text
 TIMED = 12  # runs timed for a forecast
 
 
-def preview(plan: StudyPlan) -> Plain:
+def preview(plan: StudyPlan, cluster: str | None = None) -> Plain:
     """Return cells, those that would be refused with the reason, runs and hours.
 
     Every cell is set up with its first seed, since some refusals need the data. Hours are the mean seconds of rounds, evaluation and
     set-up of at most `TIMED` runs spread over all of them, times the number of runs, divided by the number of parallel runs.
+    ``cluster``: address of a Ray cluster, of which the same is told.
     """
     firsts = sorted((one.runs[0] for one in plan.cells), key=by_data)
     with read_once():
@@ -35,7 +37,7 @@ def preview(plan: StudyPlan) -> Plain:
         each = timed(sorted((run for run in firsts if run.levels not in refused), key=lambda run: run.levels))
     parallel = plan.study.table.execute.parallel or PARALLEL
     every = len({run.keys.run_key for kind in runs.values() for run in kind})
-    return {
+    found = {
         "study": plan.study.name,
         "settings": len({one.cell.setting for one in plan.cells}),
         "cells": len(plan.cells),
@@ -49,6 +51,18 @@ def preview(plan: StudyPlan) -> Plain:
         "hours": every * each / parallel / 3600,
         "notices": list(plan.notices),
     }
+    return found if cluster is None else {**found, "cluster": there(plan.study.table.execute, cluster, every, each)}
+
+
+def there(how: ExecuteTable, cluster: str, runs: int, seconds: float) -> Plain:
+    """Return what a cluster has, and the hours of so many runs of so many seconds on it, with the start of its workers."""
+    from fedatlas.cluster.nodes import listed_nodes
+    from fedatlas.study.cluster_runs import STARTING, seats
+
+    nodes = listed_nodes(cluster)
+    parallel = sum(seats(how, one) for one in nodes)
+    whole = STARTING + max(seconds, runs * seconds / max(parallel, 1)) * (runs > 0)
+    return {"nodes": len(nodes), "cores": sum(one.cores for one in nodes), "parallel": parallel, "hours": whole / 3600}
 
 
 def by_data(run: PlannedRun) -> tuple[str, int]:
@@ -88,4 +102,14 @@ def show_preview(found: Row) -> list[str]:
         *show_reasons(found["refused"], "would be refused"),
         *found["notices"],
         f"About {whole} with {found['parallel']} at once: {timed}. Nothing was trained.",
+        *([show_cluster(found)] if "cluster" in found else []),
     ]
+
+
+def show_cluster(found: Row) -> str:
+    """Return what the cluster of `preview` would bring, as a sentence."""
+    there = found["cluster"]
+    has = f"The cluster has {count(there['nodes'], 'node')} with {count(there['cores'], 'core')}"
+    if there["hours"] >= found["hours"]:
+        return f"{has}. It would bring nothing: its workers start later than this machine is done."
+    return f"{has}: about {seconds_text(3600 * there['hours'])} with {there['parallel']} at once."

@@ -1,0 +1,129 @@
+"""Runs of a study in the workers of nodes, without Ray: data that are not there, memory, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from fedatlas.cluster.nodes import Node, Nodes, differences
+from fedatlas.cluster.worker import LOCK
+from fedatlas.study.cluster_runs import ClusterRuns, seats
+from fedatlas.study.design import ExecuteTable
+from fedatlas.study.plan import plan_of
+from fedatlas.study.study import Study
+from fedatlas.study.table import started
+from local_cluster import descendants, gone
+from piped_nodes import PipedNodes, connecting
+from test_study_runs import rows_of, told
+
+DEADLINE = 60.0
+FACTOR = {"name": "mu", "role": "choice", "key": "algorithm.mu", "levels": [0.0, 0.5]}
+BASE = {
+    "rounds": 2,
+    "data": {"name": "file", "path": "rows/mine.csv", "label": "y"},
+    "partition": {"name": "iid", "clients": 3},
+    "model": {"name": "mlp", "hidden": [4]},
+    "algorithm": {"name": "fedprox"},
+}
+
+
+def write_rows(folder: Path) -> None:
+    stream = np.random.default_rng(1)
+    x = stream.normal(size=(120, 2))
+    lines = [f"{a:.4f},{b:.4f},{'yes' if a > b else 'no'}" for a, b in x]
+    (folder / "rows").mkdir()
+    (folder / "rows" / "mine.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A driver's working directory with a table, and nodes that have none of its folders."""
+    for name in ("driver", "node"):
+        (tmp_path / name).mkdir()
+    write_rows(tmp_path / "driver")
+    monkeypatch.chdir(tmp_path / "driver")
+    return tmp_path / "driver"
+
+
+def study(**tables: object) -> Study:
+    return Study.of("small", base=BASE, factor=[FACTOR], seeds=[1, 2], **tables)
+
+
+def test_a_study_whose_data_are_not_on_the_nodes(driver: Path, monkeypatch: pytest.MonkeyPatch):
+    """The files are copied to each node once, and table and folders are those of one machine; nothing is left on the nodes."""
+    seen: list[PipedNodes] = []
+    monkeypatch.setattr(Nodes, "connect", connecting(driver.parent / "node", seen))
+    here, there = driver / "here" / "table.sqlite", driver / "there" / "table.sqlite"
+    assert study(execute={"keep": "folder"}).run(table=here)
+    assert study(execute={"keep": "folder"}).run(table=there, cluster="pipes:1")
+    assert told(here) == told(there)
+    assert rows_of(here) == rows_of(there)
+    models = [
+        {path.parents[1].name: path.read_bytes() for path in one.parent.rglob("model.safetensors")}
+        for one in (here, there)
+    ]
+    assert models[0] == models[1]
+    assert len(models[0]) == 6
+    assert not list((driver.parent / "node").iterdir())
+    assert all(started(one["pid"]) is None for one in seen[0].facts)
+
+
+def test_a_worker_that_is_killed_takes_its_runs_along_and_the_next_one_removes_its_folder(driver: Path):
+    hello, place = b'{"execute": {}, "plugins": []}', driver.parent / "node"
+    nodes = PipedNodes("study", hello, place, many=1)
+    runs = ClusterRuns(cast("Nodes", nodes), ExecuteTable())
+    long = BASE | {"rounds": 100_000}
+    run = plan_of(Study.of("long", base=long, factor=[FACTOR]).file).known()[0]
+    assert run.checked is not None
+    runs.begin(run.keys.run_key, run.checked, driver / "run", tested=True)
+    worker, until = nodes.facts[0]["pid"], time.monotonic() + DEADLINE
+    while len(family := descendants(worker)) < 2 and time.monotonic() < until:
+        runs.endings(0.05)
+    os.kill(worker, signal.SIGKILL)
+    assert len(family) == 2
+    assert gone(family)
+    old, lock = sorted(place.iterdir())
+    assert lock.name == f"{old.name}{LOCK}"
+    nodes.close()
+    again = PipedNodes("study", hello, place, many=1)
+    left = list(place.iterdir())
+    again.close()
+    assert len(left) == 2
+    assert not {old, lock} & {*left}
+    assert not list(place.iterdir())
+
+
+def test_a_node_takes_as_many_runs_as_its_cores_and_its_memory_allow():
+    node = Node("a", "host", 8, 4 << 30)
+    assert seats(ExecuteTable(), node) == 8
+    assert seats(ExecuteTable(parallel=3), node) == 3
+    assert seats(ExecuteTable(memory="1 GiB"), node) == 4
+    assert seats(ExecuteTable(memory="64 GiB"), node) == 1
+
+
+def test_versions_that_differ_are_named():
+    here = {"versions": {"fedatlas": "1.0", "torch": "2.13.0", "python": "3.11.4", "code": "aa"}}
+    there = {"versions": {"fedatlas": "1.0", "torch": "2.14.0", "python": "3.11.9", "code": "bb"}}
+    assert differences(here, here) == ""
+    assert differences(here, there) == "torch 2.14.0 instead of 2.13.0 and code bb instead of aa"
+
+
+def test_without_a_cluster_nothing_of_ray_is_imported(tmp_path: Path):
+    code = f"""
+import sys
+from fedatlas import Study
+factor = {{"name": "mu", "role": "choice", "key": "algorithm.mu", "levels": [0.0]}}
+base = {{"rounds": 1, "data": {{"limit": 100}}, "partition": {{"clients": 2}}, "algorithm": {{"name": "fedprox"}}}}
+assert Study.of("small", base=base, factor=[factor]).run(table=__import__("pathlib").Path({str(tmp_path / "t.sqlite")!r}))
+print(sorted(name for name in sys.modules if name.split(".")[0] == "ray" or name.startswith("fedatlas.cluster")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
