@@ -203,7 +203,9 @@ def pick(choice: int, allowed: Bools, utility: Floats, seen: Forecast) -> Place:
 
 
 def _costs(seen: Forecast, at: Place) -> list[float]:
-    return [float(np.nan_to_num(seen.values[cost][at], nan=np.inf)) for cost in ("cpu_seconds", "bytes")]
+    """Return the costs that order equal candidates. Seconds are not among them: a dry run measures others each time."""
+    known = [seen.values[cost][at] for cost in ("flops", "bytes") if cost in seen.values]
+    return [float(np.nan_to_num(one, nan=np.inf)) for one in known]
 
 
 def promising(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> list[Place]:
