@@ -224,6 +224,17 @@ def test_where_no_choice_keeps_a_limit_the_nearest_miss_is_measured(
     assert "measured on your rows" in text
     answer = json.loads((folder / "out" / "answer.json").read_text())
     assert answer["race"]["final"] is None  # nothing is to be taken, so the test rows stay unread
+    assert answer["answer"] == "none"
+
+
+def test_a_limit_that_a_choice_may_keep_is_not_called_out_of_reach(known: Path, first: tuple[Path, dict[str, Any]]):
+    folder, plain = first  # its runs answer again
+    reached = max(entry["predicted"]["accuracy"]["value"] for entry in plain["entries"])
+    answer = fedatlas.recommend(asked(known, folder, at_least={"accuracy": reached}), out=folder / "out")
+    assert answer["answer"] == "not known"
+    assert 0.1 <= answer["nearest_miss"]["chance"] < 0.9
+    assert "No choice can be promised to keep all limits, and one may." in "\n".join(lines_of(answer, 0.9))
+    assert answer["race"]["final"] is None
 
 
 def main_code(words: list[str]) -> int:

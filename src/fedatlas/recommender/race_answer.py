@@ -20,7 +20,7 @@ from fedatlas.race.best import CONFIDENCE, needed_for
 from fedatlas.race.course import AskedRun, RaceEnd, RaceFigures, RaceWork, race
 from fedatlas.race.runs import TIMED, RaceRuns
 from fedatlas.race.work import PICKED_ON, TOLD_ON, ArmCost, ArmWork, tuning_cost
-from fedatlas.recommender.answer import answer_for, violations
+from fedatlas.recommender.answer import NOT_KNOWN, answer_for, violations
 from fedatlas.recommender.answer_files import Say, write_experiment
 from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.race_arms import AllowedChoice, arm_file, contenders, points_of, race_arms
@@ -146,7 +146,7 @@ def race_answer(found: Examined, prior: Plain, out: Path, say: Say, elsewhere: R
     tested = final_run(one, top[0], say) if top and one.end.decided and not user.asked.own_rows else None
     missed = bool(entries) and not kept
     answer: Plain = {
-        "answer": ("found" if top else "none") if one.end.decided or missed or not one.found else "undecided",
+        "answer": state_of(one, entries, kept),
         "top": top,
         "entries": entries,
         "nearest_miss": nearest_miss(entries, user) if missed else None,
@@ -160,6 +160,16 @@ def race_answer(found: Examined, prior: Plain, out: Path, say: Say, elsewhere: R
     if entries:
         answer["page"] = str(write_page(answer, out / PAGE))
     return answer
+
+
+def state_of(one: Raced, entries: Sequence[Row], kept: Sequence[Row]) -> str:
+    """Return the answer in a word. It is "none" only if no choice is likely to keep the limits, as for numbers (`answer.answer_for`)."""
+    if entries and not kept:
+        likeliest = max(entry["chance"] for entry in entries)
+        return NOT_KNOWN if likeliest >= 1 - one.user.asked.confidence else "none"
+    if not one.found:
+        return "none"
+    return "found" if one.end.decided else "undecided"
 
 
 def entry_of(one: Raced, figures: RaceFigures, j: int, name: str) -> Plain:
