@@ -119,7 +119,7 @@ def test_a_killed_driver_and_a_lost_head(here: Path, tmp_path: Path):
         there = begun(cluster)
         cluster.kill(0)
         _, said = process.communicate(timeout=DEADLINE)
-        assert process.returncode == 1
+        assert process.returncode == 2
         assert "is lost: start it again; run the same command to continue." in said
         assert "Traceback" not in said
         left_nothing(cluster, there)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
 
-from fedatlas.cluster.nodes import Node, Nodes, differences
+from fedatlas import plugins
+from fedatlas.cluster.nodes import Node, Nodes, _Member, differences
 from fedatlas.cluster.worker import LOCK
+from fedatlas.errors import ConfigError
 from fedatlas.study.cluster_runs import ClusterRuns, seats
 from fedatlas.study.design import ExecuteTable
 from fedatlas.study.plan import plan_of
 from fedatlas.study.study import Study
-from fedatlas.study.table import started
+from fedatlas.study.table import Table, started
 from local_cluster import descendants, gone
 from piped_nodes import PipedNodes, connecting
 from test_study_runs import rows_of, told
@@ -107,6 +111,41 @@ def test_a_node_takes_as_many_runs_as_its_cores_and_its_memory_allow():
     assert seats(ExecuteTable(parallel=3), node) == 3
     assert seats(ExecuteTable(memory="1 GiB"), node) == 4
     assert seats(ExecuteTable(memory="64 GiB"), node) == 1
+
+
+@pytest.mark.slow  # starts workers again
+def test_plug_ins_are_carried_and_limits_hold_on_a_node(driver: Path, monkeypatch: pytest.MonkeyPatch):
+    """The driver's file need not be there; a run that takes too long is ended, with the sentence of one machine."""
+    monkeypatch.setattr(plugins, "LOADED", dict(plugins.LOADED))
+    monkeypatch.setitem(plugins.PLUGINS, "algorithms", dict(plugins.PLUGINS["algorithms"]))
+    (driver / "mine.py").write_text("from fedatlas.algorithms.fedavg import fedavg\nALGORITHMS = {'mine': fedavg}\n")
+    plugins.load_plugins([Path("mine.py")])
+    monkeypatch.setattr(Nodes, "connect", connecting(driver.parent / "node", []))
+    levels = [{"name": "short", "set": {"rounds": 1}}, {"name": "long", "set": {"rounds": 100_000}}]
+    factor = {"name": "length", "role": "choice", "level": levels}
+    given = Study.of("mine", base={**BASE, "algorithm": {"name": "mine"}}, factor=[factor], execute={"seconds": 20})
+    assert not given.run(table=driver / "table.sqlite", cluster="pipes:1")
+    frame = Table.open(driver / "table.sqlite").frame()
+    cells = {one.length: (one.status, one.reason) for one in frame[frame.kind == "cell"].itertuples()}
+    assert cells == {
+        "short": ("done", "It finished."),
+        "long": ("timeout", "It took longer than execute.seconds = 20 s."),
+    }
+
+
+def test_a_node_that_cannot_take_part_ends_the_start_but_not_a_study_under_way():
+    nodes, said = Nodes.__new__(Nodes), list[str]()
+    agent = SimpleNamespace(end=SimpleNamespace(remote=lambda: None))
+    nodes.members = {"a": _Member(agent, {"NodeManagerHostname": "host"})}
+    nodes.ready, nodes.starting, nodes.calls, nodes.barred, nodes.back = {}, {}, {}, {}, []
+    nodes.begun, nodes.say = False, said.append
+    with pytest.raises(ConfigError, match="node host cannot take part: it is old"):
+        nodes.refuse("a", "it is old.")
+    nodes.begun = True
+    nodes.refuse("a", "it is old.")
+    assert said == ["node host cannot take part: it is old."]
+    assert nodes.members == {}
+    assert nodes.barred == {"a": math.inf}
 
 
 def test_versions_that_differ_are_named():

@@ -11,25 +11,26 @@ from fedatlas.cluster.nodes import Nodes
 from fedatlas.errors import ConfigError
 from fedatlas.study.study_preview import show_preview
 from local_cluster import LocalCluster, begun, gone, scratch
-from test_study import AVG, SCHEME
-from test_study_runs import rows_of, study, told
+from test_study import AVG, NODES, SCHEME
+from test_study_runs import SECRET, WILD, rows_of, study, told
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedatlas[cluster]'")
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 
 def test_a_study_on_a_node_with_two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Also refused, diverged and masked runs; the dry run looks at the same node."""
+    """Also a diverged and a masked run; the dry run looks at the same node."""
     monkeypatch.setenv("PYTHONPATH", SOURCE)
     here, there, lines = tmp_path / "here.sqlite", tmp_path / "there.sqlite", list[str]()
-    assert study().run(table=here)
+    small = study(factor=[{**NODES, "levels": [4]}, {**SCHEME, "level": [AVG, SECRET, WILD]}])
+    assert small.run(table=here)
     with LocalCluster(cores=2) as cluster:
         pids = set[int]()
-        assert study().run(table=there, cluster=cluster.address, say=lambda line: note(line, lines, pids, cluster))
+        assert small.run(table=there, cluster=cluster.address, say=lambda line: note(line, lines, pids, cluster))
         assert len(pids) >= 2
         assert not list(scratch(cluster))
         assert gone(sorted(pids))
-        found = study(factor=[{**SCHEME, "level": [AVG]}]).dry_run(cluster.address)
+        found = study(factor=[{**NODES, "levels": [4]}, {**SCHEME, "level": [AVG]}]).dry_run(cluster.address)
     assert told(here) == told(there)
     assert rows_of(here) == rows_of(there)
     assert lines[0].endswith("has 2 cores; 1 in all")

@@ -76,8 +76,10 @@ class LocalCluster:
     def add(self, *words: str) -> int:
         """Start a node, and wait until it is there; return its number."""
         words = words or (f"--address={self.address}",)
-        command = [str(Path(sys.executable).with_name("ray")), "start", "--block", f"--num-cpus={self.cores}", *words]
-        command += [f"--object-store-memory={STORE}", "--disable-usage-stats"]
+        # setpriv stops the node with the tests, however they end.
+        bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+        command = [*bound, str(Path(sys.executable).with_name("ray")), "start", "--block", f"--num-cpus={self.cores}"]
+        command += [*words, f"--object-store-memory={STORE}", "--disable-usage-stats"]
         log = self.folder / f"node-{len(self.nodes)}.log"
         environment = {key: x for key, x in os.environ.items() if not key.startswith("RAY_")}
         environment |= {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": str(self.folder)}
