@@ -19,6 +19,7 @@ from fedatlas import plugins
 from fedatlas.cluster.nodes import Node, Nodes, _Member, differences
 from fedatlas.cluster.worker import LOCK
 from fedatlas.errors import ConfigError
+from fedatlas.study import study_preview
 from fedatlas.study.cluster_runs import ClusterRuns, seats
 from fedatlas.study.design import ExecuteTable
 from fedatlas.study.plan import plan_of
@@ -146,6 +147,25 @@ def test_a_node_that_cannot_take_part_ends_the_start_but_not_a_study_under_way()
     assert said == ["node host cannot take part: it is old."]
     assert nodes.members == {}
     assert nodes.barred == {"a": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("hours", "sentence"),
+    [
+        (1.0, "The cluster has 2 nodes with 6 cores: about 10 min 10 s with 6 at once."),
+        (
+            0.001,
+            "The cluster has 2 nodes with 6 cores. It would bring nothing: its workers start later than this machine is done.",
+        ),
+    ],
+)
+def test_the_dry_run_says_what_a_cluster_would_bring(monkeypatch: pytest.MonkeyPatch, hours: float, sentence: str):
+    """60 runs of a minute: six at a time after the start; where the study is short, nothing."""
+    found = [Node("a", "one", 2, 1 << 34), Node("b", "two", 4, 1 << 34)]
+    monkeypatch.setattr("fedatlas.cluster.nodes.listed_nodes", lambda _: found)
+    brought = study_preview.there(ExecuteTable(), "pipes:1", 60, 60.0)
+    assert brought == {"nodes": 2, "cores": 6, "parallel": 6, "hours": pytest.approx((10 + 600) / 3600)}
+    assert study_preview.show_cluster({"hours": hours, "cluster": brought}) == sentence
 
 
 def test_versions_that_differ_are_named():
