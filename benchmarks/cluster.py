@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import local_cluster  # noqa: E402
-from local_cluster import LocalCluster, descendants  # noqa: E402
+from local_cluster import LocalCluster, begun, descendants  # noqa: E402
 
 STORE = 1 << 30  # bytes of each node's object store
 ROUND, READY = 1.25, 10.0  # a round beside the pool's at most; seconds until the cluster is on
@@ -64,10 +64,13 @@ def large(clients: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def cpu(group: int) -> float:
-    """Processor seconds of a process, of its descendants that live, and of those that they have waited for."""
-    total = 0
-    for pid in descendants(group):
+def cpu(run: int, cluster: LocalCluster | None) -> float:
+    """Processor seconds of a run and of a cluster: all processes that live, and those that they have waited for."""
+    total, roots = (
+        0,
+        [run, *((node.pid for node in cluster.nodes) if cluster else ()), *(begun(cluster) if cluster else ())],
+    )
+    for pid in {pid for root in roots for pid in descendants(root)}:
         with contextlib.suppress(OSError):
             fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
             total += sum(map(int, fields[11:15]))
@@ -117,11 +120,10 @@ def round_of(given: dict[str, Any], folder: Path, cluster: LocalCluster | None, 
     """Return the median wall-clock seconds and the mean processor seconds of rounds 2 to ``rounds``."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     run = Watched({**given, "rounds": rounds + 1}, folder / "run")
-    groups = [run.process.pid, *(node.pid for node in cluster.nodes)] if cluster else [run.process.pid]
     run.until(1)
-    before = sum(map(cpu, groups))
+    before = cpu(run.process.pid, cluster)
     run.until(rounds)
-    spent = sum(map(cpu, groups)) - before
+    spent = cpu(run.process.pid, cluster) - before
     run.end()
     return median(trained(row) for row in run.rows()[2 : rounds + 1]), spent / (rounds - 1)
 

@@ -16,7 +16,7 @@ from fedatlas.course.progress import Progress
 from fedatlas.runs.loop import run_one
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.refusals import checked
-from local_cluster import LocalCluster, scratch
+from local_cluster import LocalCluster, begun, gone, scratch
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedatlas[cluster]'")
 
@@ -50,21 +50,14 @@ def digests(path: Path, *overrides: str, start: Any = "new", progress: Progress 
     return done.summary["sha256"]
 
 
-def workers_of(cluster: LocalCluster) -> list[int]:
-    """Processes of fedatlas on its nodes."""
-    found = []
-    for pid in {pid for number in range(len(cluster.nodes)) for pid in cluster.processes(number)}:
-        words = Path(f"/proc/{pid}/cmdline")
-        if words.exists() and b"fedatlas.cluster.worker" in words.read_bytes():
-            found.append(pid)
-    return found
-
-
 def test_two_nodes_compute_the_bits_of_one_process_and_of_the_pool(tmp_path: Path, cluster: LocalCluster) -> None:
-    there = digests(tmp_path / "there", *FEW, f"engine.cluster={cluster.address}")
+    there_were = list[int]()
+    acts = Acts({1: lambda: there_were.extend(begun(cluster))})
+    there = digests(tmp_path / "there", *FEW, f"engine.cluster={cluster.address}", progress=acts)
+    assert len(there_were) == 4, "an agent and a worker on each node"
+    assert gone(there_were)
     assert there == digests(tmp_path / "one", *FEW, "engine.workers=1")
     assert there == digests(tmp_path / "pool", *FEW, "engine.workers=2")
-    assert not workers_of(cluster)
     assert not list(scratch(cluster))
     found = dry_run(checked(read(None, [*FEW, f"engine.cluster={cluster.address}"])))["cluster"]
     assert (found["nodes"], found["cores"]) == (2, 2)
@@ -91,7 +84,7 @@ def test_a_node_is_killed_and_one_joins(tmp_path: Path, cluster: LocalCluster) -
     there = digests(tmp_path / "there", *STATEFUL, f"engine.cluster={cluster.address}", progress=acts)
     assert there == digests(tmp_path / "here", *STATEFUL)
     assert any("is lost" in line and line.startswith("Cluster: ") for line in acts.lines)
-    assert not workers_of(cluster)
+    assert gone(sorted(begun(cluster)))
 
 
 @pytest.mark.slow  # a minute

@@ -295,6 +295,8 @@ class ClusterExecutor:
 
     def _lost(self, sent: Sent, lost: Lost) -> None:
         """Put the jobs that a node had in hand back; one in whose work a second process died ends the run."""
+        if self.hands.get(sent.hand.node.id) is sent.hand:
+            del self.hands[sent.hand.node.id]  # if it comes back, its process is another one
         for piece in sent.pieces if sent.call == self.call else ():
             insort(self.queue, piece, key=lambda one: one.rank)
             self.deadly[piece.rank[1]] += lost.died

@@ -158,7 +158,9 @@ def limit_lines(answer: Row) -> list[str]:
     if miss is not None:
         missed = listed([miss_text(one) for one in miss["violates"]])
         reached = f"accuracy {accuracy_text(miss)}"
-        none = "None fits." if answer["answer"] == "none" else "No choice can be promised to keep all limits, and one may."
+        none = (
+            "None fits." if answer["answer"] == "none" else "No choice can be promised to keep all limits, and one may."
+        )
         out.append(
             f"{none} The nearest miss is {for_rounds(miss)}, measured on your rows with {reached}: it misses {missed}; "
             f"chance to keep all limits: {share(miss['chance'])}."

@@ -139,7 +139,7 @@ def on_cluster(setup: Setup, plan: Plan, seconds: float, clients: float, up: flo
     keeps = any(task.stateful for task in setup.algorithm.tasks.values())
     carried = up * (3 if keeps else 1)  # what a client keeps is about as large, and travels both ways
     work = seconds * max(plan.workers, 1)
-    return {"cluster": brought(listed_nodes(address), setup.config.rounds, work, seconds, clients, carried)}
+    return {"cluster": brought(listed_nodes(address), setup.config.rounds, work, seconds, clients, carried, plan.chunk)}
 
 
 def of_seeds(whole: Checked) -> list[Checked]:
