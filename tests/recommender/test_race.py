@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sqlite3
@@ -142,7 +143,13 @@ def test_the_text_says_who_is_best_by_which_margin_and_the_page_shows_it(first: 
         assert f"{said['first']} is within {100 * said['margin']:.1f} points of the best of the 2 choices raced" in text
         assert "These rows cannot tell it from" in text
         assert "The cheapest of them is" not in text  # both send the same
-    assert f"on {answer['race']['final']['test_rows']} test rows, which nothing before has read" in text
+    assert (
+        f"on {answer['race']['final']['test_rows']} test rows, which no rate, no cut and no comparison has read" in text
+    )
+    ends = [answer["entries"][0]["predicted"]["accuracy"][key] for key in ("low", "high")]
+    rows, value = said["judged_rows"], answer["entries"][0]["predicted"]["accuracy"]["value"]
+    assert (ends[1] - ends[0]) / 2 < 1.7 * math.sqrt(value * (1 - value) / rows)  # the ends are no 95% interval
+    assert "each end with 90% confidence) on" in text
     assert "so the choice itself is not private" in text
     assert "it read the training rows of all nodes on this machine" in text
     page = (folder / "out" / "front.html").read_text()
@@ -226,6 +233,57 @@ def test_where_no_choice_keeps_a_limit_the_nearest_miss_is_measured(
     assert answer["race"]["final"] is None  # nothing is to be taken, so the test rows stay unread
 
 
+def test_none_fits_is_not_said_where_a_choice_may_fit(known: Path, first: tuple[Path, dict[str, Any]]):
+    """A limit at the accuracy measured is kept with a chance of about one half; and a choice that was not tried may keep any."""
+    folder, plain = first  # its runs answer again
+    reached = max(entry["predicted"]["accuracy"]["value"] for entry in plain["entries"])
+    even = fedatlas.recommend(asked(known, folder, at_least={"accuracy": reached}), out=folder / "out")
+    assert 0.2 < max(entry["chance"] for entry in even["entries"]) < 0.9
+    text = "\n".join(lines_of(even, 0.9))
+    assert even["answer"] == "not known"
+    assert "None fits" not in text
+    assert "Not known: no choice raced can be promised to keep all limits with 90% confidence, and one may." in text
+    untried = fedatlas.recommend(asked(known, folder, work=200, at_least={"accuracy": 0.999}), out=folder / "out")
+    assert len(untried["race"]["not_tried"]) == 1
+    assert untried["answer"] == "not known"
+
+
+def test_a_race_of_masked_choices_says_that_it_ran_without_masks(known: Path, first: tuple[Path, dict[str, Any]]):
+    folder, plain = first  # its runs answer again: they have no masks
+    answer = fedatlas.recommend(asked(known, folder, privacy={"server_sees": "sums"}), out=folder / "out")
+    note = "fedavg_secagg and fedyogi_secagg were raced without masks, which change a result only by rounding; the files have them."
+    assert note in answer["notes"]
+    assert "secagg" in Path(answer["top"][0]["experiment"]).read_text()
+    assert not [one for one in plain["notes"] if "without masks" in one]
+
+
+def test_one_choice_is_compared_with_nothing(known: Path, first: tuple[Path, dict[str, Any]]):
+    folder, _ = first  # its runs answer again
+    answer = fedatlas.recommend(asked(known, folder, work=200), out=folder / "out")
+    text = "\n".join(lines_of(answer, 0.9))
+    assert f"Only {answer['race']['started'][0]} was raced, so it is compared with nothing." in text
+    assert "is the best" not in text
+
+
+def test_the_limit_that_ended_a_choice_early_is_told_from_the_look(known: Path, first: tuple[Path, dict[str, Any]]):
+    about = {**first[1]["race"], "rounds": {"fedavg": 20, "fedyogi": 8}}
+    text = "\n".join(lines_of({**first[1], "race": about}, 0.9))
+    assert "compared after 20 rounds, fedyogi after at most 8 (" in text
+    assert "after at most" not in "\n".join(lines_of(first[1], 0.9))
+
+
+def test_a_limit_on_seconds_that_the_runs_break_is_told(known: Path, first: tuple[Path, dict[str, Any]]):
+    folder, _ = first
+    slow = slower(folder / "out", folder / "slow", 1e5)
+    answer = fedatlas.recommend(asked(known, folder, at_most={"seconds": 1000.0}), out=slow)
+    name, took = answer["top"][0]["choice"], answer["top"][0]["predicted"]["seconds"]["value"]
+    assert took > 1000.0
+    text = "\n".join(lines_of(answer, 0.9))
+    assert f"The runs of {name} took" in text
+    assert "break the limit at_most.seconds" in text
+    assert "ends fed" not in text  # the limit did not end it: the file's rounds did
+
+
 def main_code(words: list[str]) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["fedatlas", *words])
@@ -245,6 +303,12 @@ def test_a_race_of_runs_that_all_add_noise_has_an_epsilon_of_the_run_and_none_wi
     (one,) = answer["top"]
     final = fedatlas.dry_run(fedatlas.Experiment.read(one["experiment"]), baselines=False)["privacy"]["epsilon"]
     assert answer["race"]["epsilon"] == {"final": pytest.approx(final), "with_race": None, "choice_is_private": False}
+    strict = fedatlas.recommend(
+        asked(known, tmp_path, {"rounds": 4}, at_most={"epsilon": 1e4}, work=100, privacy={"delta": 1e-6}),
+        out=tmp_path / "out",
+    )["race"]
+    assert strict["final"]["epsilon"] == pytest.approx(strict["epsilon"]["final"])  # at the same delta
+    assert strict["epsilon"]["final"] > answer["race"]["epsilon"]["final"]
     text = "\n".join(lines_of(answer, 0.9))
     assert "With the race there is none: it reads scores of your rows without noise" in text
     assert "picked in the study" not in text  # its rate was picked here
@@ -267,6 +331,7 @@ def test_too_little_work_names_what_would_do(known: Path, tmp_path: Path):
     assert answer["answer"] == "undecided"
     assert not (tmp_path / "out" / "race" / "runs").exists()
     text = "\n".join(lines_of(answer, 0.9))
+    assert "it read the training rows" not in text
     assert "No race: none of 2 choices reaches 20 rounds in a third of the rounds given" in text
     assert "240 rounds of runs" in text  # 2 choices, 2 rates, 20 rounds, in a third
 
@@ -284,7 +349,8 @@ def test_where_the_work_is_up_those_left_are_named_in_no_order_with_their_files(
         assert fedatlas.Experiment.read(entry["experiment"]).config.rounds == entry["rounds"] == 20
     assert f"Left after 20 rounds, in no order: {listed(best)}. 260 rounds of runs would decide." in text
     assert "on the rows by which rates and cuts were picked" in text
-    assert "which nothing before has read" not in text
+    assert "no comparison has read" not in text
+    assert "each end of an interval with 90% confidence." in text
     again = fedatlas.recommend(asked(known, folder, work=260), out=folder / "out")
     assert again["race"]["decided"]
 
