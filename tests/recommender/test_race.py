@@ -16,9 +16,7 @@ import tomli_w
 
 import fedatlas
 from fedatlas.cli import main
-from fedatlas.errors import ConfigError
-from fedatlas.race.course import AskedRun
-from fedatlas.race.runs import ArmFile, RaceRuns
+from fedatlas.race.runs import RaceRuns
 from fedatlas.race.work import ArmCost
 from fedatlas.recommender.race_text import lines_of
 from fedatlas.setup.party_rows import VALIDATION, PartyRows
@@ -431,55 +429,3 @@ def test_in_minutes_the_clock_decides_on_the_work_and_is_named(
     short = fedatlas.recommend(asked(known, folder, work=None, minutes=0.6), out=folder / "out")
     assert short["race"]["started"] == []  # 24 s in a third, less 4 s of timing; one choice takes 22
     assert "All of them would take 1.2 minutes" in "\n".join(lines_of(short, 0.9))
-
-
-def test_a_choice_is_timed_by_its_second_round(tmp_path: Path):
-    one = ArmFile({**MINE, "algorithm": {"name": "fedavg"}}, {}, [{"local.lr": 0.1}])
-    wrong = ArmFile(
-        {**MINE, "algorithm": {"name": "fedavg"}, "local": {"lr": 0.1, "batch_size": 0, "clip": 1.0}}, {}, [{}]
-    )
-    runs = RaceRuns({"one": one, "wrong": wrong}, 1, tmp_path, lambda _: None)
-    costs = runs.timed()
-    rows = Table.open(tmp_path / "table.sqlite")
-    key = runs.planned(AskedRun("one", 0, 1, 2)).keys.run_key
-    assert costs["one"].round == rows.rows(key)[2]["seconds"]
-    assert costs["one"].start > 0
-    assert {*costs} == {"one", "wrong"}
-
-
-def test_without_minutes_the_study_answers_and_says_so(known: Path, tmp_path: Path):
-    answer = fedatlas.recommend(asked(known, tmp_path, work=None, minutes=0), out=tmp_path / "out")
-    assert "race" not in answer
-    assert not (tmp_path / "out" / "race").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ({"work": 0}, "work is 0: give a whole number of rounds of runs"),
-        ({"work": 10, "minutes": 1}, "work replaces minutes"),
-        ({"work": None, "minutes": -1}, "minutes is -1: give 0 for no race"),
-        ({"federation": {"rows_of": "mine"}}, "unknown value of federation.rows_of 'mine'"),
-        (
-            {"work": None, "minutes": 0, "at_most": {"memory": 500.0}},
-            "only runs tell the memory that an experiment takes",
-        ),
-    ],
-)
-def test_a_wrong_race_is_refused(known: Path, tmp_path: Path, more: dict[str, Any], sentence: str):
-    with pytest.raises(ConfigError, match=re.escape(sentence)):
-        fedatlas.recommend(asked(known, tmp_path, **more), out=tmp_path / "out")
-
-
-def test_where_no_client_has_rows_to_judge_on_a_race_is_refused_before_anything_runs(known: Path, tmp_path: Path):
-    small = asked(known, tmp_path, {"partition": {"name": "iid", "clients": 30}})  # 8 rows each
-    said = list[str]()
-    with pytest.raises(ConfigError, match="no client has 10 training rows"):
-        fedatlas.recommend(small, out=tmp_path / "out", say=said.append)
-    assert not said
-
-
-def test_minutes_without_an_experiment_are_refused(known: Path):
-    facts = {"nodes": 5, "rows": 450, "heterogeneity": 0.4}
-    with pytest.raises(ConfigError, match=r"minutes is about a race on your rows: name an experiment"):
-        fedatlas.recommend({"study": str(known), "minutes": 5, "federation": facts})
