@@ -42,6 +42,19 @@ def test_without_minutes_the_study_answers_and_says_so(known: Path, tmp_path: Pa
     assert not (tmp_path / "out" / "race").exists()
 
 
+def test_a_baseline_that_was_trained_for_the_answer_is_said_to_have_an_error(known: Path, tmp_path: Path):
+    taken = "the intervals take it as exact, and are too narrow by its error."
+
+    def told(folder: Path, **federation: float) -> int:
+        file = asked(known, folder, study="small", work=None, minutes=0, federation=federation)
+        answer = fedatlas.recommend(file, out=folder / "out")
+        assert answer["quality"] == "prior"
+        return sum(note.endswith(taken) for note in answer["notes"])
+
+    assert told(tmp_path / "trained") == 1
+    assert told(tmp_path / "given", centralised=0.9) == 0
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

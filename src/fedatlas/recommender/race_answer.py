@@ -122,6 +122,10 @@ def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say,
             how = ExecuteTable(keep="folder", seconds=limit_of(user.asked))
             elsewhere = opened.enter_context(runs_there(cluster, how, say)) if cluster else None
             return race_answer(found, answer, out, say, elsewhere)
+    if asked.centralised is None and user.asked.centralised is not None:
+        answer["notes"].append(
+            "The baseline on all rows was judged once on your test rows; the intervals take it as exact, and are too narrow by its error."
+        )
     return completed(user, answer, out)
 
 
