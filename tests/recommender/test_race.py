@@ -11,13 +11,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
 import fedatlas
 from fedatlas.cli import main
+from fedatlas.race.best import end_statement
+from fedatlas.race.course import RaceFigures
+from fedatlas.race.estimates import ArmRows, estimated
 from fedatlas.race.runs import RaceRuns
 from fedatlas.race.work import ArmCost
+from fedatlas.recommender.race_limits import measured_here
 from fedatlas.recommender.race_text import lines_of
 from fedatlas.setup.party_rows import VALIDATION, PartyRows
 from fedatlas.study.plan import PlannedRun
@@ -253,6 +258,17 @@ def test_a_race_of_masked_choices_says_that_it_ran_without_masks(known: Path, fi
     assert note in answer["notes"]
     assert "secagg" in Path(answer["top"][0]["experiment"]).read_text()
     assert not [one for one in plain["notes"] if "without masks" in one]
+
+
+def test_no_end_of_an_interval_lies_beyond_a_share():
+    rows = ArmRows(np.ones((2, 36)), np.ones(36), np.repeat([3, 4, 5], 12), np.arange(36) % 4)
+    rows.score[:, :2] = 0.0
+    found, told = estimated(rows, 1), end_statement(estimated(rows, 1), 2)
+    assert (found.value[0] + found.draws[:, 0]).max() > 1.0
+    measured = measured_here(
+        RaceFigures(rows, found, told, found, told), 0, [{"macro_f1": x} for x in (0.9, 1.0, 1.0)], 1
+    )
+    assert all(draws.min() >= 0.0 and draws.max() <= 1.0 for _, draws in measured.values())
 
 
 def test_one_choice_is_compared_with_nothing(known: Path, first: tuple[Path, dict[str, Any]]):
