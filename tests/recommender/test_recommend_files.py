@@ -168,7 +168,9 @@ def test_the_command_says_none_with_exit_code_1_and_the_nearest_miss(
     toml(file, asked(known, at_most={"bytes": 10.0}))
     assert call(monkeypatch, str(file), "--out", out) == 1
     said = capsys.readouterr().out
-    assert "None fits: computed costs exclude every choice. The nearest miss is" in said
+    assert (
+        "None fits if choices cost in your federation what they do in the nearest measured one, in proportion." in said
+    )
     assert "misses bytes sent by" in said
     toml(file, asked(known, at_least={"accuracy": 0.99}))  # two federations do not show that none fits
     assert call(monkeypatch, str(file), "--out", out) == 1

@@ -15,6 +15,8 @@ from fedatlas.study.measurements import Floats, Ints
 
 DRAWS = 4000
 CLIENTS = 10  # from so many on, clients are drawn, not rows
+SELDOM = 10  # judged rows on which two arms differ, below which the draws of rows are too narrow for them
+UNSEEN = 3  # rows on which two arms would differ, where they differ on none (rule of three, 95%)
 PRIOR_SD = 0.005  # of an accuracy between seeds, before any run: half a point
 PRIOR_DF = 4  # its weight in the arms' common variance, and the weight of that in the variance of each arm, as degrees of freedom
 
@@ -71,6 +73,7 @@ def estimated(rows: ArmRows, seed: int, draws: int = DRAWS, *, same_clients: boo
     clients = np.unique(rows.client)
     by_client = len(clients) >= CLIENTS and not same_clients
     moved = drawn_clients(rows, clients, stream, draws) if by_client else drawn_rows(rows, stream, draws)
+    moved = moved + unseen_rows(rows, seed, draws)
     units = len(clients) if by_client else len(rows.weight)
     return RaceEstimates(rows.means(), moved, drawn_seeds(rows, stream, draws), "client" if by_client else "row", units)
 
@@ -93,6 +96,19 @@ def drawn_clients(rows: ArmRows, clients: Ints, stream: np.random.Generator, dra
     often = stream.multinomial(len(clients), np.full(len(clients), 1 / len(clients)), size=draws)
     weights = np.bincount(place, rows.weight).astype(float)
     return _moved(often, sums, weights, rows.means(), len(clients), stream)
+
+
+def unseen_rows(rows: ArmRows, seed: int, draws: int) -> Floats:
+    """Return (B, J) further deviations of arms that differ from another one on fewer than `SELDOM` rows; 0 of the others.
+
+    Rows that are drawn again never differ where none did, so arms that agree on 36 rows would seem to be the same. The variance of
+    their difference is that of `UNSEEN` more rows.
+    """
+    differ = (rows.score[:, None] != rows.score[None]).sum(axis=2)
+    np.fill_diagonal(differ, SELDOM)
+    weight = np.square(rows.weight).sum() / np.square(rows.weight.sum())  # 1 / n of rows that count alike
+    sd = np.where((differ < SELDOM).any(axis=1), weight * np.sqrt(UNSEEN / 2), 0.0)
+    return np.asarray(numpy_stream(seed, "race", "unseen", len(sd)).standard_normal((draws, len(sd))) * sd)
 
 
 def _moved(

@@ -20,6 +20,7 @@ from fedatlas.recommender.ranking import (
     Forecast,
     Place,
     Ranking,
+    Tests,
     chances,
     difference,
     forecast,
@@ -27,6 +28,7 @@ from fedatlas.recommender.ranking import (
     pick,
     promising,
     rank,
+    stays,
 )
 from fedatlas.recommender.requirements import WHOLE, Requirements
 from fedatlas.recommender.track_record import track_record
@@ -63,8 +65,10 @@ def answer_for(
     at, barred = features_asked(fitted, asked), barred or {}
     seen = forecast_at(fitted, at, asked.centralised, computed)
     quality, limits = _quality(fitted, asked, at), asked.limits()
-    if quality == NOT_KNOWN:  # nor is it known whether runs finish there
-        asked, seen = asked.on_costs(), seen._replace(finishes=np.where(seen.finishes > 0.5, 1.0, 0.0))
+    if quality == NOT_KNOWN:
+        asked = asked.on_costs()
+    if quality in HIDDEN:
+        seen = seen._replace(finishes=np.where(seen.finishes > 0.5, 1.0, 0.0))
     ranking = rank(fitted, seen, asked, barred)
     if quality == NOT_KNOWN:  # nothing is told apart: what is best on average is measured first, and FedAvg beside
         first = (ranking.single, ranking.reference)
@@ -72,8 +76,10 @@ def answer_for(
         ranking = ranking._replace(order=order)
     unsure = not ranking.order and not ranking.none_fits(asked)
     if unsure:
-        ranking = ranking._replace(order=promising(fitted, seen, asked, ranking))
-    top = [_entry(fitted, seen, asked, ranking, place, at) for place in ranking.order[:TOP]]
+        order = promising(fitted, seen, asked, ranking)
+        rivals = Tests(fitted, seen, asked, max(len(order) - 1, 1))
+        ranking = ranking._replace(order=order, stay=stays(rivals, order, ranking.reference))
+    top = [_entry(fitted, seen, asked, ranking, place, at) for place in _named_first(ranking)]
     miss = None if top else _nearest_miss(fitted, seen, asked, ranking)
     if quality == NOT_KNOWN:
         top = [{**entry, "binding": []} for entry in top]  # that it would do better is not known either
@@ -99,6 +105,13 @@ def answer_for(
         "notes": _notes(fitted, asked, computed, quality) + _extrapolated(fitted, asked, at),
         "track_record": _record(fitted, asked, at, quality) if track else None,
     }
+
+
+def _named_first(ranking: Ranking) -> list[Place]:
+    """Return the candidates that an answer names; FedAvg is one of them where the answer says to stay with it."""
+    first = ranking.order[:TOP]
+    plain = [at for at in ranking.order if at[0] == ranking.reference]
+    return [*first[: TOP - 1], *plain] if ranking.stay and plain and plain[0] not in first else first
 
 
 def _prior(fitted: Fitted, seen: Forecast, asked: Requirements, ranking: Ranking) -> Plain:

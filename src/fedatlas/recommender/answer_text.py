@@ -25,7 +25,27 @@ def basis_lines(answer: Row, confidence: float) -> list[str]:
         out = [f"Costs only: no requirement is on quality, so nothing was trained and no quality is given.{ordered}"]
     if answer["quality"] == "prior":
         out = ["This is a prior: the choices were measured in other federations, not on your rows."]
-    return [*out, *([not_known(answer, confidence)] if answer["answer"] == "not known" else [])]
+    return [
+        *out,
+        *([not_known(answer, confidence)] if answer["answer"] == "not known" else []),
+        *stay_lines(answer, confidence),
+    ]
+
+
+def stay_lines(answer: Row, confidence: float) -> list[str]:
+    """Return that the reader should stay with FedAvg, where the first choice is not told apart from it."""
+    if answer["answer"] != "found" or not answer["stay_with_fedavg"]:
+        return []
+    first, plain = answer["top"][0]["choice"], answer["reference"]
+    if first == plain:
+        return [f"Stay with FedAvg: no other choice is put before {plain}."]
+    gap = answer["against_fedavg"]
+    if gap is None or gap["low"] is None:
+        return [f"Stay with FedAvg: {first} is not told apart from {plain}."]
+    ends = f"{100 * gap['low']:+.1f} to {100 * gap['high']:+.1f}, each end with {share(confidence)} confidence"
+    return [
+        f"Stay with FedAvg: {first} is not told apart from {plain}; its accuracy differs by {100 * gap['value']:+.1f} points ({ends})."
+    ]
 
 
 def not_known(answer: Row, confidence: float) -> str:
@@ -38,7 +58,7 @@ def not_known(answer: Row, confidence: float) -> str:
         do = "keep all limits" if answer["limits"] else "finish"
         what = f"no choice can be promised to {do} with {share(confidence)} confidence, and one may"
         data = "" if answer["has_experiment"] else " with your data"
-        first = f"Measure the choices below, the most promising first: run their files{data}, or "
+        first = f"Measure the choices below, in this order: run their files{data}, or "
     run = "run the command again"
     race = (
         f"{run} with minutes above 0"
@@ -136,6 +156,9 @@ def miss_lines(answer: Row, confidence: float) -> list[str]:
         return ["None fits: no choice of the study is available to you; the lines below give the reasons."]
     missed = listed([miss_text(one) for one in miss["violates"]])
     nearest = f"The nearest miss is {for_rounds(miss)}: it"
+    if answer["any_fits"] in (None, 0) and not {one["limit"] for one in miss["violates"]} <= set(answer["computed"]):
+        near = "None fits if choices cost in your federation what they do in the nearest measured one, in proportion."
+        return [f"{near} {nearest} misses {missed}."]
     if miss["chance"] is None or not answer["limits"]:
         return [f"None fits. {nearest} misses {missed}."]
     if answer["any_fits"] == 0:

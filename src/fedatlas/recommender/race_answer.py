@@ -20,9 +20,8 @@ from fedatlas.race.best import CONFIDENCE, needed_for
 from fedatlas.race.course import AskedRun, RaceEnd, RaceFigures, RaceWork, race
 from fedatlas.race.runs import TIMED, RaceRuns
 from fedatlas.race.work import PICKED_ON, TOLD_ON, ArmCost, ArmWork, tuning_cost
-from fedatlas.recommender.answer import NOT_KNOWN, answer_for, violations
+from fedatlas.recommender.answer import answer_for, violations
 from fedatlas.recommender.answer_files import Say, write_experiment
-from fedatlas.recommender.epsilon import stated_at
 from fedatlas.recommender.race_arms import AllowedChoice, arm_file, contenders, points_of, race_arms
 from fedatlas.recommender.race_limits import chance_kept, changes, measured_here
 from fedatlas.recommender.race_page import PAGE, write_page
@@ -46,6 +45,7 @@ from fedatlas.study.levels import overridden
 from fedatlas.study.local_runs import PARALLEL, Runs
 from fedatlas.study.plain import Plain, Row
 from fedatlas.study.responses import RESPONSES
+from fedatlas.wording import listed
 
 TABLE = "race"  # folder of the table of runs, in that of the answer
 TOP = 3
@@ -122,6 +122,10 @@ def answered(basis: Basis, asked: Requirements, path: Path, out: Path, say: Say,
             how = ExecuteTable(keep="folder", seconds=limit_of(user.asked))
             elsewhere = opened.enter_context(runs_there(cluster, how, say)) if cluster else None
             return race_answer(found, answer, out, say, elsewhere)
+    if asked.centralised is None and user.asked.centralised is not None:
+        answer["notes"].append(
+            "The baseline on all rows was judged once on your test rows; the intervals take it as exact, and are too narrow by its error."
+        )
     return completed(user, answer, out)
 
 
@@ -146,7 +150,7 @@ def race_answer(found: Examined, prior: Plain, out: Path, say: Say, elsewhere: R
     tested = final_run(one, top[0], say) if top and one.end.decided and not user.asked.own_rows else None
     missed = bool(entries) and not kept
     answer: Plain = {
-        "answer": state_of(one, entries, kept),
+        "answer": kind_of(one, entries, kept),
         "top": top,
         "entries": entries,
         "nearest_miss": nearest_miss(entries, user) if missed else None,
@@ -162,14 +166,22 @@ def race_answer(found: Examined, prior: Plain, out: Path, say: Say, elsewhere: R
     return answer
 
 
-def state_of(one: Raced, entries: Sequence[Row], kept: Sequence[Row]) -> str:
-    """Return the answer in a word. It is "none" only if no choice is likely to keep the limits, as for numbers (`answer.answer_for`)."""
+def kind_of(one: Raced, entries: Sequence[Row], kept: Sequence[Row]) -> str:
+    """Return the kind of answer.
+
+    It is "none" only if no choice is likely to keep the limits, also of those that the race did not measure to its end. What was cut
+    for its accuracy may keep a limit on another figure.
+    """
+    end, asked = one.end, one.user.asked
     if entries and not kept:
+        measured = [x for x in asked.limits() if x.response not in one.found[end.left[0]].costs]
+        cut = end.cut if any((x.table, x.response) != ("at_least", "accuracy") for x in measured) else ()
         likeliest = max(entry["chance"] for entry in entries)
-        return NOT_KNOWN if likeliest >= 1 - one.user.asked.confidence else "none"
+        sure = likeliest < 1 - asked.confidence - 1e-12 and not (end.not_tried or end.given_up or cut)
+        return "none" if sure else "not known"
     if not one.found:
         return "none"
-    return "found" if one.end.decided else "undecided"
+    return "found" if end.decided else "undecided"
 
 
 def entry_of(one: Raced, figures: RaceFigures, j: int, name: str) -> Plain:
@@ -274,14 +286,12 @@ def write_file(one: Raced, out: Path, i: int, entry: Plain) -> None:
     values = overridden(one.runs.files[name].file, [one.rates(name), {"rounds": entry["rounds"]}])
     use = "for a pilot with your partners" if own else "recommended" if one.end.decided else "not decided on"
     head = f"{name} for {entry['rounds']} rounds, {use}: it was raced on {'your own rows, dealt out' if own else 'your rows'}."
-    write_experiment(out, i, entry, stated_at(values, one.user.asked.delta), head)
+    write_experiment(out, i, entry, values, head)
 
 
 def final_run(one: Raced, entry: Row, say: Say) -> Plain:
     """Run the file to take, once, and return what it reaches on the test rows, with a 95% interval for so many rows."""
-    say(
-        f"The race is over. Running {entry['choice']} on all training rows, and judging it on the test rows for the first time."
-    )
+    say(f"The race is over. Running {entry['choice']} on all training rows, and judging it on the test rows.")
     done = one.runs.final(entry["choice"], one.end.picked[entry["choice"]], entry["rounds"])
     accuracy, rows = done.get("accuracy"), done.get("test_rows")
     low, high = (None, None) if accuracy is None or not rows else proportion(accuracy * rows, rows)
@@ -303,6 +313,7 @@ def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: P
         "work": asked.work,
         "unit": "minutes" if by_clock else "rounds",
         "decided": end.decided,
+        "ends": asked.confidence,
         "could_go_on": any(end.rounds[name] < one.found[name].most for name in end.left),
         "spent": end.spent / one.per_unit,
         "foreseen": end.foreseen / one.per_unit,
@@ -318,8 +329,33 @@ def about_race(one: Raced, entries: Sequence[Row], top: Sequence[Row], tested: P
         "statement": statement(one, end.figures, entries, top) if end.decided and end.figures else None,
         "final": tested,
         "epsilon": epsilon_twice(top if end.decided else ()),
-        "changes": [line for name in named for line in changes(one.user, one.found[name])],
+        "changes": [
+            *(
+                x
+                for name in named
+                if end.rounds[name] >= one.found[name].most
+                for x in changes(one.user, one.found[name])
+            ),
+            *(line for entry in top if end.decided for line in clock_lines(one, entry)),
+        ],
     }
+
+
+def clock_lines(one: Raced, entry: Row) -> list[str]:
+    """Return where the runs of a choice took more time than a limit that its dry run keeps."""
+    out, name = [], entry["choice"]
+    for limit in one.user.asked.limits():
+        took = entry["predicted"].get(limit.response, {}).get("value")
+        if limit.response in CLOCKED and took is not None and limit.sign * took < limit.sign * limit.value:
+            foreseen, text = (
+                float(one.found[name].costs[limit.response][entry["rounds"] - 1]),
+                RESPONSES[limit.response].text,
+            )
+            out.append(
+                f"The runs of {name} took {text(took)} and break the limit {limit.table}.{limit.response} ({text(limit.value)}): the "
+                f"dry run, which decides, foresaw {text(foreseen)}."
+            )
+    return out
 
 
 def statement(one: Raced, figures: RaceFigures, entries: Sequence[Row], top: Sequence[Row]) -> Plain:
@@ -389,6 +425,12 @@ def notes(one: Raced) -> list[str]:
         out.append(
             "The rounds that a limit on seconds allows follow from a timed dry run on this machine: asked again, they may differ."
         )
-    if not user.asked.own_rows:
+    masked = [name for name in one.end.started if one.found[name].plain != name]
+    if masked:
+        out.append(
+            f"{listed(masked)} {'was' if len(masked) == 1 else 'were'} raced without masks, which change a result only by rounding; the "
+            "files have them."
+        )
+    if not user.asked.own_rows and one.end.started:
         out.append("The race is a simulation: it read the training rows of all nodes on this machine.")
     return out

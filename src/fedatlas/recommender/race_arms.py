@@ -19,7 +19,7 @@ from fedatlas.race.work import FURTHEST
 from fedatlas.recommender.answer import forecast_at
 from fedatlas.recommender.answer_text import miss_text
 from fedatlas.recommender.contest import from_logit
-from fedatlas.recommender.epsilon import epsilons
+from fedatlas.recommender.epsilon import epsilons, stated_at
 from fedatlas.recommender.exclusions import excluded
 from fedatlas.recommender.requirements import Limit
 from fedatlas.recommender.user_experiment import Examined, UserExperiment, costs_after
@@ -106,7 +106,8 @@ def arm_file(user: UserExperiment, one: AllowedChoice, points: Sequence[Row]) ->
         return {key: x for key, x in values.items() if key not in NOT_RACED}
 
     own = points or [user.basis.picked[user.near(one.name), one.name]]
-    return ArmFile(raced(user.values(one.plain, 1)), raced(user.values(one.name, 1)), own)
+    file = stated_at(user.values(one.name, 1), user.asked.delta)
+    return ArmFile(raced(user.values(one.plain, 1)), raced({**file}), own)
 
 
 def race_arms(user: UserExperiment, found: Sequence[AllowedChoice]) -> list[RaceArm]:

@@ -29,11 +29,12 @@ def measured_here(figures: RaceFigures, j: int, told_by: Sequence[Row], seed: in
     """
     value, draws = float(figures.found.value[j]), figures.found.draws[:, j]
     stream = numpy_stream(seed, "race", "limits", j)
-    out = {"accuracy": (value, value + draws)}
+    out = {"accuracy": (value, np.clip(value + draws, 0.0, 1.0))}
     each = [float(one["macro_f1"]) for one in told_by if one.get("macro_f1") is not None]
     if len(each) == len(told_by) > 1:
         spread = np.std(each, ddof=1) / np.sqrt(len(each))
-        out["macro_f1"] = (float(np.mean(each)), np.mean(each) + spread * stream.standard_t(len(each) - 1, len(draws)))
+        drawn = np.mean(each) + spread * stream.standard_t(len(each) - 1, len(draws))
+        out["macro_f1"] = (float(np.mean(each)), np.clip(drawn, 0.0, 1.0))
     score, weight = figures.rows.score[j], figures.rows.weight
     _, place = np.unique(figures.rows.client, return_inverse=True)
     shares = np.bincount(place, score * weight) / np.maximum(np.bincount(place, weight), 1e-12)

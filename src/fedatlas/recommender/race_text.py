@@ -57,18 +57,16 @@ def said_lines(answer: Row) -> list[str]:
     many, sure = count(len(about["started"]), "choice"), share(said["confidence"])
     rows = f"{count(said['judged_rows'], 'training row')} that no rate and no cut has seen"
     entry = {one["choice"]: one for one in answer["entries"]}
+    reached = f"accuracy is {accuracy_text(entry[first], about['ends'])} on {rows}"
     whom = " for other clients like yours" if said["drawn_by"] == "client" else ""
-    if not others and first in said["among"]:
-        out = [
-            f"{first} is the best of the {many} raced{whom}, with {sure} confidence: accuracy {accuracy_text(entry[first])} on {rows}."
-        ]
+    if len(about["started"]) == 1:
+        out, whom = [f"Only {first} was raced, so it is compared with nothing. Its {reached}."], ""
+    elif not others and first in said["among"]:
+        out = [f"{first} is the best of the {many} raced{whom}, with {sure} confidence. Its {reached}."]
     else:
         apart = "it" if first in said["among"] else "the best"
         out = [
-            (
-                f"{first} is within {points(said['margin'])} of the best of the {many} raced{whom}, with {sure} confidence: accuracy "
-                f"{accuracy_text(entry[first])} on {rows}."
-            ),
+            f"{first} is within {points(said['margin'])} of the best of the {many} raced{whom}, with {sure} confidence. Its {reached}.",
             f"These rows cannot tell {apart} from {listed(others)}; each is within {points(said['margin_of_all'])} of the best.",
         ]
     if whom:
@@ -141,7 +139,10 @@ def undecided(answer: Row) -> list[str]:
             f"Not decided: the work was up before the end statement. Left after {about['looks'][-1]['rounds']} rounds, in no order: "
             f"{listed(best)}. {amount(about['needed'], unit).capitalize()} would decide."
         ),
-        f"Their accuracies below are on the rows by which rates and cuts were picked.{apart}",
+        (
+            "Their accuracies below are on the rows by which rates and cuts were picked, each end of an interval with "
+            f"{share(about['ends'])} confidence.{apart}"
+        ),
     ]
 
 
@@ -157,13 +158,15 @@ def limit_lines(answer: Row) -> list[str]:
     out, miss = [], answer["nearest_miss"]
     if miss is not None:
         missed = listed([miss_text(one) for one in miss["violates"]])
-        reached = f"accuracy {accuracy_text(miss)}"
-        none = (
-            "None fits." if answer["answer"] == "none" else "No choice can be promised to keep all limits, and one may."
+        sure = share(answer["race"]["ends"])
+        fits = (
+            "None fits."
+            if answer["answer"] == "none"
+            else f"Not known: no choice raced can be promised to keep all limits with {sure} confidence, and one may."
         )
         out.append(
-            f"{none} The nearest miss is {for_rounds(miss)}, measured on your rows with {reached}: it misses {missed}; "
-            f"chance to keep all limits: {share(miss['chance'])}."
+            f"{fits} The nearest miss is {for_rounds(miss)}, measured on your rows with accuracy {accuracy_text(miss)}: it misses "
+            f"{missed}; chance to keep all limits: {share(miss['chance'])}."
         )
     return [*out, *answer["race"]["changes"]]
 
@@ -175,12 +178,12 @@ def final_lines(answer: Row) -> list[str]:
         return []
     if done["accuracy"] is None:
         return [f"Run on all training rows, {done['choice']} ended as {done['status']}: {done['reason']}"]
-    ends = f" ({number(done['low'])} to {number(done['high'])})" if done["low"] is not None else ""
+    ends = f" ({number(done['low'])} to {number(done['high'])} with 95% confidence)" if done["low"] is not None else ""
     rows = count(done["test_rows"], "test row") if done["test_rows"] else "the test rows"
     return [
         (
             f"Trained on all training rows, {done['choice']} reaches accuracy {number(done['accuracy'])}{ends} on {rows}, which "
-            "nothing before has read."
+            "no rate, no cut and no comparison has read."
         )
     ]
 
@@ -193,9 +196,10 @@ def work_lines(answer: Row) -> list[str]:
     looks = [look["rounds"] for look in about["looks"]]
     given = about["work"] if about["unit"] == "rounds" else about["minutes"]
     spent = f"{amount(about['spent'], about['unit'])} of {given:g}"
+    short = [f"{name} after at most {far}" for name in about["started"] if (far := about["rounds"][name]) < looks[0]]
     out.append(
         f"Raced: {listed(about['started'])}, each with {count(about['tuning_points'], 'tuning point')}; "
-        f"compared after {listed([str(x) for x in looks])} rounds ({spent})."
+        f"compared after {listed([str(x) for x in looks])} rounds{f', {listed(short)}' if short else ''} ({spent})."
     )
     for cut in about["cut"]:
         gain = f", and gains at most {points(cut['gain'])} later elsewhere" if cut["gain"] else ""
@@ -236,10 +240,11 @@ def epsilon_lines(answer: Row) -> list[str]:
     ]
 
 
-def accuracy_text(entry: Row) -> str:
-    """Return an accuracy with its bounds."""
+def accuracy_text(entry: Row, ends: float | None = None) -> str:
+    """Return an accuracy with its bounds; ``ends``: the confidence of each, to be said."""
     one = entry["predicted"]["accuracy"]
-    return f"{number(one['value'])} ({number(one['low'])} to {number(one['high'])})"
+    each = "" if ends is None else f", each end with {share(ends)} confidence"
+    return f"{number(one['value'])} ({number(one['low'])} to {number(one['high'])}{each})"
 
 
 def table_of(answer: Row) -> list[list[str]]:

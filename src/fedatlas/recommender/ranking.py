@@ -123,7 +123,7 @@ def rank(fitted: Fitted, seen: Forecast, asked: Requirements, barred: Collection
     single, usual = (_single(tests, among, average) for among in (best, sound))
     first = [] if usual is None else [_first(tests, sound, utility, usual)]
     order = [*first, *(at for at in best if at not in first)]
-    stay = any(order[0] == at or not tests.apart(order[0], at) for at in best if at[0] == reference)
+    stay = stays(tests, order, reference)
     fits = any_fits(seen, asked, permitted[:, None] & np.isfinite(utility))
     return Ranking(order, chance, utility, permitted, reference, single, stay, average, fits)
 
@@ -309,6 +309,11 @@ def difference(seen: Forecast, one: Place, other: Place, confidence: float) -> t
     gap = spread[:, one[0], one[1]] - spread[:, other[0], other[1]]
     low, high = further_low(gap, seen.groups, confidence), -further_low(-gap, seen.groups, confidence)
     return float(np.nanmean(gap)), low, high
+
+
+def stays(tests: Tests, order: Sequence[Place], reference: int | None) -> bool:
+    """Return whether the first of some candidates is the reference, or not told apart from it."""
+    return any(order[0] == at or not tests.apart(order[0], at) for at in order if at[0] == reference)
 
 
 def _single(tests: Tests, among: Sequence[Place], average: Floats) -> Place | None:
