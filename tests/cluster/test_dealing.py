@@ -122,6 +122,23 @@ def test_a_run_without_nodes_ends_with_a_sentence_and_resumes_anywhere(tmp_path:
     assert len(cluster.made) == 1, "resumed on this machine"
 
 
+def test_a_run_waits_for_another_process_of_its_only_node(tmp_path: Path, cluster: Cluster) -> None:
+    """Its process dies with work in hand; that work is done by the next one, some turns later."""
+
+    def die(nodes: FakeNodes, turn: int) -> None:
+        if turn == 4:
+            nodes.expected = "b"
+            nodes.kill("a", died=True)
+        if turn == 6:
+            nodes.expected = ""
+            nodes.join("b")
+
+    cluster.names, cluster.turn = "a", die
+    there = outcome(tmp_path / "there", "engine.cluster=auto")
+    assert [*cluster.made[0].handlers] == ["b"]
+    assert there == outcome(tmp_path / "here")
+
+
 def test_a_node_that_computes_other_bits_is_left_out(tmp_path: Path, cluster: Cluster) -> None:
     """Its first result is compared, byte for byte, with the one that is computed here; none of its results is used."""
 

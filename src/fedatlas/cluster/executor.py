@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from fedatlas.algorithm import Work
 from fedatlas.cluster.bench import BenchOrder
 from fedatlas.cluster.frames import Failed
-from fedatlas.cluster.last_words import LastWords
+from fedatlas.cluster.last_words import ENDED, LastWords
 from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket
 from fedatlas.cluster.parcels import BENCH, DATA, ERROR, NEED, TELL, WORK, packed, unpacked
 from fedatlas.data.batches import examples_of
@@ -36,10 +36,7 @@ MOST = 8  # jobs per core in a unit
 UNIT = 0.25  # seconds that a core should be busy with a unit: a call costs processes of Ray 10 ms
 PARCEL = 1 << 25  # bytes that a unit's results should not exceed
 PATIENCE = 0.5  # seconds between two looks at who has joined
-LOST = (
-    "the Ray node of this machine is lost, and Ray has ended this process with it. Everything up to the last checkpoint is kept, "
-    "continue with: fedatlas run --resume {folder}"
-)
+LOST = f"{ENDED} Everything up to the last checkpoint is kept, continue with: fedatlas run --resume {{folder}}"
 AGAIN = "start one, and continue the run with --resume"
 
 Key = tuple[tuple[str, int], ...]
@@ -169,7 +166,7 @@ class ClusterExecutor:
         for hand in new:
             self.hands[hand.node.id] = hand
             self._send(hand, self.order)
-        if not self.hands:
+        if not self.hands and not self.nodes.coming():
             why = next(reversed(self.refused.values()), "")
             raise ConfigError(why) if why else ProtocolError(f"the cluster has no node left that works: {AGAIN}.")
         for hand in sorted(self.hands.values(), key=lambda one: one.units):

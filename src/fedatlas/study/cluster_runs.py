@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.cluster.frames import Failed, head_and_body, with_head
+from fedatlas.cluster.last_words import ENDED, LastWords
 from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket
 from fedatlas.config import bytes_of
 from fedatlas.errors import TransportError
@@ -143,7 +144,9 @@ def runs_on(address: str, how: ExecuteTable, say: Callable[[str], None]) -> Iter
         **surroundings(),
     }
     nodes = Nodes.connect(address, "study", json.dumps(hello).encode(), say)
+    last_words = LastWords(f"{ENDED} Finished runs are kept; run the same command to continue.")
     try:
         yield ClusterRuns(nodes, how)
     finally:
         nodes.close()
+        last_words.take_back()
