@@ -23,7 +23,7 @@ from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket, _Member, differenc
 from fedatlas.cluster.worker import LOCK
 from fedatlas.errors import ConfigError, TransportError
 from fedatlas.study import study_preview
-from fedatlas.study.cluster_runs import ClusterRuns, seats
+from fedatlas.study.cluster_runs import ClusterRuns, runs_on, seats
 from fedatlas.study.design import ExecuteTable
 from fedatlas.study.plan import plan_of
 from fedatlas.study.study import Study
@@ -179,8 +179,23 @@ def test_a_broken_connection_to_the_own_ray_node_is_a_sentence():
     def broken(*_: Any, **__: Any) -> Any:
         raise BrokenPipeError
 
-    with pytest.raises(TransportError, match=r"Ray node of this machine at head:1 is lost.* run the same command"):
+    with pytest.raises(TransportError, match=r"Ray node of this machine at head:1 is lost: start it again\.$"):
         waiting_nodes(broken).wait(0.0)
+
+
+def test_a_study_says_how_to_continue(monkeypatch: pytest.MonkeyPatch):
+    """Only a study does: for a run the same command is refused, since its folder is there."""
+    closed = list[bool]()
+    nodes = SimpleNamespace(close=lambda: closed.append(True))
+    monkeypatch.setattr(Nodes, "connect", lambda *_: nodes)
+    with (
+        pytest.raises(
+            TransportError, match=r"^It is lost\. Run the same command to continue; finished runs are kept\.$"
+        ),
+        runs_on("head:1", ExecuteTable(), lambda _: None),
+    ):
+        raise TransportError("It is lost.")
+    assert closed == [True]
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,7 @@ class Nodes:
 
 def lost_at(address: str, what: str) -> TransportError:
     """Return the error of a cluster that cannot be used any more."""
-    return TransportError(
-        f"{what} at {address} is lost: start it again; run the same command to continue. Finished work is kept."
-    )
+    return TransportError(f"{what} at {address} is lost: start it again.")
 
 
 @contextlib.contextmanager
