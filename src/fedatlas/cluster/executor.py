@@ -27,7 +27,7 @@ from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.job import Job, Result
 from fedatlas.engine.loop import timed
 from fedatlas.engine.pool import bare, failed, kept_by, plain_of
-from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.errors import ConfigError, ProtocolError, TransportError
 from fedatlas.setup.assembly import Setup
 from fedatlas.wire import codec
 
@@ -36,7 +36,7 @@ MOST = 8  # jobs per core in a unit
 UNIT = 0.25  # seconds that a core should be busy with a unit: a call costs processes of Ray 10 ms
 PARCEL = 1 << 25  # bytes that a unit's results should not exceed
 PATIENCE = 0.5  # seconds between two looks at who has joined
-LOST = f"{ENDED} Everything up to the last checkpoint is kept, continue with: fedatlas run --resume {{folder}}"
+KEPT = "Everything up to the last checkpoint is kept, continue with: fedatlas run --resume {folder}"
 AGAIN = "start one, and continue the run with --resume"
 
 Key = tuple[tuple[str, int], ...]
@@ -105,7 +105,8 @@ class ClusterExecutor:
         self.news: list[str] = []
         order, hello = packed((BENCH, BenchOrder.of(setup, plan), carried.data)), json.dumps(carried.hello).encode()
         self.nodes = Nodes.connect(address, "engine", hello, lambda said: self.news.append(f"Cluster: {said}."))
-        self.last_words = LastWords(LOST.format(folder=folder))
+        self.kept = KEPT.format(folder=folder)
+        self.last_words = LastWords(f"{ENDED} {self.kept}")
         self.order, self.carried, self.copies = self.nodes.put(order), carried, None
         self.hands: dict[str, Hand] = {}
         self.refused: dict[str, str] = {}  # node -> why it is left out
@@ -124,7 +125,13 @@ class ClusterExecutor:
         self.deadly: Counter[int] = Counter()  # places of jobs in whose work a node's process died
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield the results in the order of the jobs."""
+        """Yield the results in the order of the jobs. TransportError if the cluster is lost, with how to continue."""
+        try:
+            yield from self._run(jobs)
+        except TransportError as error:
+            raise TransportError(f"{error} {self.kept}") from error
+
+    def _run(self, jobs: Iterable[Job]) -> Iterator[Result]:
         self._begin()
         pieces, held = self._pieces(jobs), 0
         for place in itertools.count():
