@@ -53,6 +53,8 @@ def study(
     asked = [name for name, on in wanted if on]
     if len(asked) > 1 or (asked and retry is not None):
         raise ConfigError(f"{' and '.join([*asked, *(['--retry'] if retry is not None else [])])}: give one of them.")
+    if cluster is not None and asked not in ([], ["--dry-run"]):
+        raise ConfigError(f"{asked[0]} runs nothing: leave out --cluster.")
     plug(plugin)
     without_gpus("cpu")
     given = Study.read(file)

@@ -14,7 +14,7 @@ from fedatlas.cluster import engine_handler, executor
 from fedatlas.config import read
 from fedatlas.course.progress import Progress
 from fedatlas.data import kept
-from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.errors import ConfigError, ProtocolError, TransportError
 from fedatlas.runs.loop import run_one
 from fedatlas.setup import refusals
 from fedatlas.setup.refusals import checked
@@ -120,6 +120,35 @@ def test_a_run_without_nodes_ends_with_a_sentence_and_resumes_anywhere(tmp_path:
         == run_one(here, tmp_path / "here").summary["sha256"]
     )
     assert len(cluster.made) == 1, "resumed on this machine"
+
+
+def test_a_run_waits_for_another_process_of_its_only_node(tmp_path: Path, cluster: Cluster) -> None:
+    """Its process dies with work in hand; that work is done by the next one, some turns later."""
+
+    def die(nodes: FakeNodes, turn: int) -> None:
+        if turn == 4:
+            nodes.expected = "b"
+            nodes.kill("a", died=True)
+        if turn == 6:
+            nodes.expected = ""
+            nodes.join("b")
+
+    cluster.names, cluster.turn = "a", die
+    there = outcome(tmp_path / "there", "engine.cluster=auto")
+    assert [*cluster.made[0].handlers] == ["b"]
+    assert there == outcome(tmp_path / "here")
+
+
+def test_a_lost_cluster_says_how_to_continue(tmp_path: Path, cluster: Cluster) -> None:
+    def lose(nodes: FakeNodes, turn: int) -> None:
+        if turn == 5:
+            raise TransportError("The head is lost.")
+
+    cluster.turn = lose
+    with pytest.raises(TransportError) as caught:
+        outcome(tmp_path / "run", "engine.cluster=auto")
+    assert str(caught.value).endswith(f"is kept, continue with: fedatlas run --resume {tmp_path / 'run'}")
+    assert cluster.made[0].closed
 
 
 def test_a_node_that_computes_other_bits_is_left_out(tmp_path: Path, cluster: Cluster) -> None:

@@ -120,7 +120,7 @@ def test_a_killed_driver_and_a_lost_head(here: Path, tmp_path: Path):
         cluster.kill(0)
         _, said = process.communicate(timeout=DEADLINE)
         assert process.returncode == 2
-        assert "is lost: start it again; run the same command to continue." in said
+        assert "is lost: start it again. Run the same command to continue; finished runs are kept." in said
         assert "Traceback" not in said
         left_nothing(cluster, there)
     with LocalCluster(1) as cluster:

@@ -8,19 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from fedatlas import plugins
-from fedatlas.cluster.nodes import Node, Nodes, _Member, differences
+from fedatlas.cluster.agent import DIED
+from fedatlas.cluster.frames import failure
+from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket, _Member, differences
 from fedatlas.cluster.worker import LOCK
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, TransportError
 from fedatlas.study import study_preview
-from fedatlas.study.cluster_runs import ClusterRuns, seats
+from fedatlas.study.cluster_runs import ClusterRuns, runs_on, seats
 from fedatlas.study.design import ExecuteTable
 from fedatlas.study.plan import plan_of
 from fedatlas.study.study import Study
@@ -149,18 +152,62 @@ def test_a_node_that_cannot_take_part_ends_the_start_but_not_a_study_under_way()
     assert nodes.barred == {"a": math.inf}
 
 
+def waiting_nodes(wait: Callable[..., Any]) -> Nodes:
+    """Nodes of a Ray in this process, whose worker on "a" has two calls in hand."""
+    nodes, listed = Nodes.__new__(Nodes), {"NodeManagerHostname": "host", "Resources": {"CPU": 1}, "NodeID": "a"}
+    agent = SimpleNamespace(end=SimpleNamespace(remote=lambda: None))
+    dead = (True, failure(DIED, "its worker process ended"))
+    nodes.ray = SimpleNamespace(wait=wait, get=lambda _: dead, exceptions=SimpleNamespace(RayError=ValueError))
+    nodes.address, nodes.own, nodes.watch = "head:1", "a", SimpleNamespace(seen={"a": listed}, lost=False)
+    nodes.members, nodes.ready = {"a": _Member(agent, listed)}, {"a": Node("a", "host", 1, 1)}
+    nodes.starting, nodes.barred, nodes.back, nodes.raw = {}, {}, [], False
+    nodes.calls, nodes.say = {"x": Ticket("a", 1), "y": Ticket("a", 2)}, lambda _: None
+    return nodes
+
+
+def test_a_worker_that_dies_gives_back_all_calls_that_it_had_in_hand():
+    """Also where both are answered at once; the node gets another worker, unless it was refused."""
+    nodes = waiting_nodes(lambda due, **_: (due, []))
+    lost = Lost("its worker process ended", died=True)
+    assert sorted(nodes.wait(0.0)) == [(Ticket("a", 1), lost), (Ticket("a", 2), lost)]
+    assert nodes.coming()
+    nodes.barred["a"] = math.inf
+    assert not nodes.coming()
+
+
+def test_a_broken_connection_to_the_own_ray_node_is_a_sentence():
+    def broken(*_: Any, **__: Any) -> Any:
+        raise BrokenPipeError
+
+    with pytest.raises(TransportError, match=r"Ray node of this machine at head:1 is lost: start it again\.$"):
+        waiting_nodes(broken).wait(0.0)
+
+
+def test_a_study_says_how_to_continue(monkeypatch: pytest.MonkeyPatch):
+    """Only a study does: for a run the same command is refused, since its folder is there."""
+    closed = list[bool]()
+    nodes = SimpleNamespace(close=lambda: closed.append(True))
+    monkeypatch.setattr(Nodes, "connect", lambda *_: nodes)
+    with (
+        pytest.raises(
+            TransportError, match=r"^It is lost\. Run the same command to continue; finished runs are kept\.$"
+        ),
+        runs_on("head:1", ExecuteTable(), lambda _: None),
+    ):
+        raise TransportError("It is lost.")
+    assert closed == [True]
+
+
 @pytest.mark.parametrize(
     ("hours", "sentence"),
     [
         (1.0, "The cluster has 2 nodes with 6 cores: about 10 min 10 s with 6 at once."),
-        (
-            0.001,
-            "The cluster has 2 nodes with 6 cores. It would bring nothing: its workers start later than this machine is done.",
-        ),
+        (0.001, "The cluster has 2 nodes with 6 cores. It would bring nothing: this machine is done as soon."),
+        (0.16, "The cluster has 2 nodes with 6 cores. It would bring nothing: this machine is done as soon."),
     ],
 )
 def test_the_dry_run_says_what_a_cluster_would_bring(monkeypatch: pytest.MonkeyPatch, hours: float, sentence: str):
-    """60 runs of a minute: six at a time after the start; where the study is short, nothing."""
+    """60 runs of a minute: six at a time after the start; nothing where this machine needs no longer, as in a short study."""
     found = [Node("a", "one", 2, 1 << 34), Node("b", "two", 4, 1 << 34)]
     monkeypatch.setattr("fedatlas.cluster.nodes.listed_nodes", lambda _: found)
     brought = study_preview.there(ExecuteTable(), "pipes:1", 60, 60.0)

@@ -222,3 +222,15 @@ def test_one_thing_at_a_time(
     words = [wrong, *(["x.csv"] if wrong == "--export" else [])]
     assert call(monkeypatch, str(file), *words, "--analyse") == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--status"], ["--analyse"], ["--export", "x.csv"]])
+def test_no_cluster_where_nothing_runs(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from test_study_runs import TEXT, call
+
+    file = tmp_path / "q.toml"
+    file.write_text(TEXT)
+    assert call(monkeypatch, str(file), *words, "--cluster", "auto") == 2
+    assert f"{words[0]} runs nothing: leave out --cluster." in capsys.readouterr().err

@@ -27,7 +27,7 @@ class FakeNodes:
         self.inbox: dict[str, list[tuple[int, Any]]] = {}
         self.lost: list[tuple[int, Lost]] = []
         self.did: dict[str, int] = {}
-        self.closed = False
+        self.closed, self.expected = False, ""  # nodes that have no worker yet
         for name in names:
             self.join(name)
 
@@ -43,6 +43,9 @@ class FakeNodes:
 
     def alive(self) -> list[Node]:
         return [Node(name, f"host-{name}", 1, 1 << 30) for name in self.handlers]
+
+    def coming(self) -> bool:
+        return bool(self.expected)
 
     def put(self, parcel: Any) -> Any:
         return parcel

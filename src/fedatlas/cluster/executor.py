@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from fedatlas.algorithm import Work
 from fedatlas.cluster.bench import BenchOrder
 from fedatlas.cluster.frames import Failed
-from fedatlas.cluster.last_words import LastWords
+from fedatlas.cluster.last_words import ENDED, LastWords
 from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket
 from fedatlas.cluster.parcels import BENCH, DATA, ERROR, NEED, TELL, WORK, packed, unpacked
 from fedatlas.data.batches import examples_of
@@ -27,7 +27,7 @@ from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.engine.job import Job, Result
 from fedatlas.engine.loop import timed
 from fedatlas.engine.pool import bare, failed, kept_by, plain_of
-from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.errors import ConfigError, ProtocolError, TransportError
 from fedatlas.setup.assembly import Setup
 from fedatlas.wire import codec
 
@@ -36,10 +36,7 @@ MOST = 8  # jobs per core in a unit
 UNIT = 0.25  # seconds that a core should be busy with a unit: a call costs processes of Ray 10 ms
 PARCEL = 1 << 25  # bytes that a unit's results should not exceed
 PATIENCE = 0.5  # seconds between two looks at who has joined
-LOST = (
-    "the Ray node of this machine is lost, and Ray has ended this process with it. Everything up to the last checkpoint is kept, "
-    "continue with: fedatlas run --resume {folder}"
-)
+KEPT = "Everything up to the last checkpoint is kept, continue with: fedatlas run --resume {folder}"
 AGAIN = "start one, and continue the run with --resume"
 
 Key = tuple[tuple[str, int], ...]
@@ -108,7 +105,8 @@ class ClusterExecutor:
         self.news: list[str] = []
         order, hello = packed((BENCH, BenchOrder.of(setup, plan), carried.data)), json.dumps(carried.hello).encode()
         self.nodes = Nodes.connect(address, "engine", hello, lambda said: self.news.append(f"Cluster: {said}."))
-        self.last_words = LastWords(LOST.format(folder=folder))
+        self.kept = KEPT.format(folder=folder)
+        self.last_words = LastWords(f"{ENDED} {self.kept}")
         self.order, self.carried, self.copies = self.nodes.put(order), carried, None
         self.hands: dict[str, Hand] = {}
         self.refused: dict[str, str] = {}  # node -> why it is left out
@@ -127,7 +125,13 @@ class ClusterExecutor:
         self.deadly: Counter[int] = Counter()  # places of jobs in whose work a node's process died
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield the results in the order of the jobs."""
+        """Yield the results in the order of the jobs. TransportError if the cluster is lost, with how to continue."""
+        try:
+            yield from self._run(jobs)
+        except TransportError as error:
+            raise TransportError(f"{error} {self.kept}") from error
+
+    def _run(self, jobs: Iterable[Job]) -> Iterator[Result]:
         self._begin()
         pieces, held = self._pieces(jobs), 0
         for place in itertools.count():
@@ -169,7 +173,7 @@ class ClusterExecutor:
         for hand in new:
             self.hands[hand.node.id] = hand
             self._send(hand, self.order)
-        if not self.hands:
+        if not self.hands and not self.nodes.coming():
             why = next(reversed(self.refused.values()), "")
             raise ConfigError(why) if why else ProtocolError(f"the cluster has no node left that works: {AGAIN}.")
         for hand in sorted(self.hands.values(), key=lambda one: one.units):

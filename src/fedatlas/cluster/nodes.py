@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from fedatlas.errors import ConfigError, TransportError, first_line
 
 START = 120.0  # seconds for the first node's worker to start, which imports torch
 END = 15.0  # seconds for all workers to end
+OWN = "the Ray node of this machine"
 AGAIN = 5.0  # seconds before a node that does not answer is tried again, if Ray still lists it
 
 
@@ -82,6 +83,7 @@ class Nodes:
         self.back: list[tuple[Ticket, bytes | Failed | Lost]] = []
         self.barred: dict[str, float] = {}  # node -> time until which it is not tried again
         self.count, self.begun = 0, False
+        self.left = time.monotonic()  # when a node was lost last
         self.raw = False  # whether answers stay the arrays that lie in the object store
 
     @classmethod
@@ -118,9 +120,17 @@ class Nodes:
         """Return the nodes with a worker, in the order of their ids."""
         return [self.ready[name] for name in sorted(self.ready)]
 
+    def coming(self) -> bool:
+        """Return whether a node that Ray lists will get a worker, for a while after one was lost."""
+        return time.monotonic() - self.left < START and any(
+            node_of(listed).cores and name not in self.ready and self.barred.get(name, 0.0) < math.inf
+            for name, listed in self.watch.seen.items()
+        )
+
     def put(self, message: Any) -> Any:
         """Put bytes into the object store once, to be given to `call` for several nodes."""
-        return self.ray.put(message)
+        with connected(self.address):
+            return self.ray.put(message)
 
     def call(self, node: str, message: Any) -> Ticket:
         """Send a message, or one that was `put`, to a node's worker."""
@@ -129,16 +139,18 @@ class Nodes:
         if node not in self.ready:
             self.back.append((ticket, Lost("it is gone")))
             return ticket
-        self.calls[self.members[node].agent.call.remote(message)] = ticket
+        with connected(self.address):
+            self.calls[self.members[node].agent.call.remote(message)] = ticket
         return ticket
 
     def wait(self, timeout: float) -> list[tuple[Ticket, bytes | Failed | Lost]]:
         """Return the calls that were answered, failed or lost, after at most ``timeout`` seconds if there are none.
 
-        TransportError if the head is lost.
+        TransportError if the head or the Ray node of this machine is lost.
         """
-        self.look()
-        self.turn(0.0 if self.back else timeout)
+        with connected(self.address):
+            self.look()
+            self.turn(0.0 if self.back else timeout)
         out, self.back = self.back, []
         return out
 
@@ -146,10 +158,7 @@ class Nodes:
         """Take notice of nodes that joined or were lost."""
         seen = self.watch.seen
         if self.watch.lost or self.own not in seen:
-            what = "the head of the cluster" if self.watch.lost else "the Ray node of this machine"
-            raise TransportError(
-                f"{what} at {self.address} is lost: start it again; run the same command to continue. Finished work is kept."
-            )
+            raise lost_at(self.address, "the head of the cluster" if self.watch.lost else OWN)
         now = time.monotonic()
         for name, listed in seen.items():
             if name not in self.members and node_of(listed).cores and self.barred.get(name, 0.0) < now:
@@ -183,9 +192,11 @@ class Nodes:
             answer = answer_of(failed, data if raw else bytes(data))
             if reference in self.starting:
                 self.started(self.starting.pop(reference), answer)
+            elif reference not in self.calls:
+                continue  # given back with another call of the same worker, which had died
             elif isinstance(answer, Failed) and answer.kind == DIED:
                 self.lose(self.calls[reference].node, Lost(answer.reason, died=True))
-            elif reference in self.calls:
+            else:
                 self.back.append((self.calls.pop(reference), answer))
 
     def gone(self, reference: Any, error: Exception) -> None:
@@ -236,6 +247,7 @@ class Nodes:
         with contextlib.suppress(Exception):
             member.agent.end.remote()
         if self.ready.pop(name, None):
+            self.left = time.monotonic()
             self.say(f"node {member.listed['NodeManagerHostname']} is lost ({why.reason}); {len(self.ready)} left")
         self.starting = {reference: one for reference, one in self.starting.items() if one[0] != name}
         for reference in [one for one, ticket in self.calls.items() if ticket.node == name]:
@@ -244,11 +256,25 @@ class Nodes:
     def close(self) -> None:
         """End all workers and leave the cluster; Ray's processes stay."""
         self.watch.end()
-        ends = [member.agent.end.remote() for member in self.members.values()]
-        if ends and not self.watch.lost:
-            with contextlib.suppress(self.ray.exceptions.RayError):
+        with contextlib.suppress(self.ray.exceptions.RayError, OSError):
+            ends = [member.agent.end.remote() for member in self.members.values()]
+            if ends and not self.watch.lost:
                 self.ray.wait(ends, num_returns=len(ends), timeout=END)
         self.ray.shutdown()
+
+
+def lost_at(address: str, what: str) -> TransportError:
+    """Return the error of a cluster that cannot be used any more."""
+    return TransportError(f"{what} at {address} is lost: start it again.")
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Raise TransportError where Ray's own calls end with an OSError: it writes to the Ray node of this machine by a socket."""
+    try:
+        yield
+    except OSError as error:
+        raise lost_at(address, OWN) from error
 
 
 def join(ray: ModuleType, address: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.cluster.frames import Failed, head_and_body, with_head
+from fedatlas.cluster.last_words import ENDED, LastWords
 from fedatlas.cluster.nodes import Lost, Node, Nodes, Ticket
 from fedatlas.config import bytes_of
 from fedatlas.errors import TransportError
@@ -23,6 +24,7 @@ from fedatlas.study.node_handler import packed_folder, unpacked_folder
 from fedatlas.study.table import Outcome
 from fedatlas.wording import count
 
+CONTINUE = "Run the same command to continue; finished runs are kept."
 STARTING = 10.0  # seconds until the nodes' workers have started, about
 
 
@@ -142,8 +144,13 @@ def runs_on(address: str, how: ExecuteTable, say: Callable[[str], None]) -> Iter
         "execute": {**execute, "parallel": 10_000},  # the driver decides how many
         **surroundings(),
     }
-    nodes = Nodes.connect(address, "study", json.dumps(hello).encode(), say)
     try:
-        yield ClusterRuns(nodes, how)
-    finally:
-        nodes.close()
+        nodes = Nodes.connect(address, "study", json.dumps(hello).encode(), say)
+        last_words = LastWords(f"{ENDED} {CONTINUE}")
+        try:
+            yield ClusterRuns(nodes, how)
+        finally:
+            nodes.close()
+            last_words.take_back()
+    except TransportError as error:
+        raise TransportError(f"{str(error).rstrip('.')}. {CONTINUE}") from error

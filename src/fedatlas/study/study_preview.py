@@ -111,5 +111,5 @@ def show_cluster(found: Row) -> str:
     there = found["cluster"]
     has = f"The cluster has {count(there['nodes'], 'node')} with {count(there['cores'], 'core')}"
     if there["hours"] >= found["hours"]:
-        return f"{has}. It would bring nothing: its workers start later than this machine is done."
+        return f"{has}. It would bring nothing: this machine is done as soon."
     return f"{has}: about {seconds_text(3600 * there['hours'])} with {there['parallel']} at once."
