@@ -64,6 +64,7 @@ EXTRAS = {
     "tracking": ("mlflow", "MLflow and TensorBoard hear a run"),
     "onnx": ("onnxscript", "models as ONNX files"),
     "wandb": ("wandb", "Weights & Biases hears a run"),
+    "cluster": ("ray", "runs and clients on several machines"),
 }
 
 

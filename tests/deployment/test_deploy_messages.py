@@ -28,7 +28,7 @@ from fedatlas.wire.fields import Bound, record
 from fedatlas.wire.frames import Assembler, Body, RawMessage, frames, parsed
 from fedatlas.wire.messages import PROTOCOL, Count, MessageKind, NodeHello, Open, RunFile, RunName, read, written
 from fedatlas.wire.speaker import Speaker
-from test_deploy_admission import PATIENCE, VERSION, Site, Talk
+from test_deploy_admission import PATIENCE, VERSION, Site, Talk, let_in
 
 pytestmark = pytest.mark.timing
 
@@ -277,8 +277,7 @@ def test_a_hello_that_cannot_be_read_loses_its_node_and_no_other(site: Site):
     hello = written(NodeHello(PROTOCOL, "1", VERSION, ready=True))
     bad = RawMessage({**hello.head, "runs": {"x": "abc"}})
     assert Talk(site.node(), first=bad).ended() == "refused: the field 'hello.runs.x' is not a whole number."
-    talk = Talk(site.node("south"))
-    name, said = site.listener.events.get(timeout=PATIENCE)
+    talk, (name, said) = let_in(site, "south")
     assert (name, said.instance) == ("south", "1")
     talk.more = [*frames(RawMessage({"kind": "landed", "run": "r", "landed": True}))]
     assert talk.ended() == "refused: the field 'landed.landed' is not a whole number."

@@ -237,16 +237,6 @@ def test_where_no_choice_keeps_a_limit_the_nearest_miss_is_measured(
     assert answer["answer"] == "none"
 
 
-def test_a_limit_that_a_choice_may_keep_is_not_called_out_of_reach(known: Path, first: tuple[Path, dict[str, Any]]):
-    folder, plain = first  # its runs answer again
-    reached = max(entry["predicted"]["accuracy"]["value"] for entry in plain["entries"])
-    answer = fedatlas.recommend(asked(known, folder, at_least={"accuracy": reached}), out=folder / "out")
-    assert answer["answer"] == "not known"
-    assert 0.1 <= answer["nearest_miss"]["chance"] < 0.9
-    assert "no choice raced can be promised to keep all limits" in "\n".join(lines_of(answer, 0.9))
-    assert answer["race"]["final"] is None
-
-
 def test_none_fits_is_not_said_where_a_choice_may_fit(known: Path, first: tuple[Path, dict[str, Any]]):
     """A limit at the accuracy measured is kept with a chance of about one half; and a choice that was not tried may keep any."""
     folder, plain = first  # its runs answer again
