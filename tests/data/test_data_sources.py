@@ -387,6 +387,7 @@ REGRESSION = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_table_facts(shared_data):
     shared_data("tables/adult_train.csv.gz")
     rows, adult = {}, None

@@ -76,6 +76,7 @@ def test_a_trainer_that_is_killed_is_started_again_and_the_bytes_are_those_of_on
     assert (folder / "model.safetensors").read_bytes() == simulated(tmp_path, given)
 
 
+@pytest.mark.slow
 def test_a_node_that_stands_still_is_noticed(three: Deployment):
     run = three.submit(experiment(**LONG))
     landed(three, run, 1)
@@ -87,6 +88,7 @@ def test_a_node_that_stands_still_is_noticed(three: Deployment):
     assert three.stop(run)[1].status == "stopped"
 
 
+@pytest.mark.slow
 def test_fewer_nodes_than_the_minimum_end_the_run_with_the_reason(three: Deployment):
     run = three.submit(experiment(**LONG, round={"minimum": 3, "deadline": 10.0}))
     landed(three, run, 1)

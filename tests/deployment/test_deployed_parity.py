@@ -69,7 +69,7 @@ NUMBERS = experiment(data={"name": "auto_mpg", "missing": "median"}, partition={
 """A table with holes and categories, whose target is a number: medians, moments and categories are learnt of all rows."""
 
 
-@pytest.mark.parametrize("data", ["classes", "numbers"])
+@pytest.mark.parametrize("data", [pytest.param("classes", marks=pytest.mark.slow), "numbers"])
 def test_nodes_that_judge_say_what_pooling_would(tmp_path: Path, data: str, shared_data: Callable[[str], Path]):
     """Sums of the nodes, masked for one of the runs, against the simulator's figures on all test rows at once."""
     if data == "numbers":

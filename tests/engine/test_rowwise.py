@@ -73,7 +73,7 @@ def products(runner: FastRunner) -> int:
     return sum(made.source.count(name) for name in ("mm(", "mm_(", "mm_out(", "convolution("))
 
 
-@pytest.mark.parametrize("step", ["program", "stacked"])
+@pytest.mark.parametrize("step", [pytest.param("program", marks=pytest.mark.slow), "stacked"])
 @pytest.mark.parametrize("model", SHAPES)
 def test_what_frozen_networks_make_of_a_row_is_computed_once(
     model: str, step: str, monkeypatch: pytest.MonkeyPatch

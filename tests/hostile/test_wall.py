@@ -128,6 +128,7 @@ def test_operators_and_nodes_have_slots_of_their_own(site: Site, monkeypatch: py
         assert enters(site) < MOST
 
 
+@pytest.mark.slow
 def test_a_node_enters_while_1200_connections_stay_half_open(site: Site):
     """They are opened again as soon as the server has closed them."""
     port, over = site.node().port, threading.Event()

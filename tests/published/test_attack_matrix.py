@@ -51,6 +51,7 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
     assert refused == {("fedseq", "local_dp", "[[privacy]]"), ("fedseq", "central_dp", "[[privacy]]")}
 
 
+@pytest.mark.slow
 def test_cells_hold_figures_with_intervals_or_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduction.reproduce("attack-matrix", quick=True, rounds=2, only=CHOSEN, out=tmp_path)
     shown = capsys.readouterr().out

@@ -307,6 +307,7 @@ def main_code(words: list[str]) -> int:
     return int(end.value.code or 0)
 
 
+@pytest.mark.slow
 def test_a_race_of_runs_that_all_add_noise_has_an_epsilon_of_the_run_and_none_with_the_race(
     known: Path, tmp_path: Path
 ):
@@ -395,6 +396,7 @@ def test_by_work_what_the_clock_measured_changes_nothing(
     assert comparable(again, out) == comparable(answer, folder / "out")
 
 
+@pytest.mark.slow
 def test_by_minutes_the_same_table_gives_the_same_answer_and_a_slower_one_says_what_the_clock_decided(
     known: Path, first: tuple[Path, dict[str, Any]], tmp_path: Path
 ):
