@@ -198,3 +198,11 @@ def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch):
     with pytest.raises(ConfigError, match=r'pip install "fedatlas\[dp\]"'):
         spent(rounds(3, 1.2345, 0.5), DELTA)
     assert spent(rounds(3, 1.0), DELTA).epsilon > 0  # the closed form needs nothing
+
+
+def test_a_line_of_many_releases_costs_as_many_lines() -> None:
+    """Also where a unit counts as zero instead of being removed: in a sum both are its share or nothing."""
+    one = Event("a", 1, "gaussian", 1.0, 1.0, "record", "zero out", 1e-5, 0.02, (0,))
+    assert spent([one._replace(times=40)], 1e-5) == spent([one] * 40, 1e-5)
+    removed = [event._replace(neighbours="add or remove") for event in [one] * 40]
+    assert spent([one] * 40, 1e-5) == spent(removed, 1e-5)

@@ -14,7 +14,8 @@ without noise                   infinity
 If the noise is so small that a loss distribution does not fit on a grid, sampling is ignored. The closed form of the
 same releases without sampling is never smaller and is called an upper bound (a sampled release is a mixture, and divergences
 are convex). Releases about named clients cost only these clients; the stated epsilon is that of the client that paid most.
-Sampling counts only where neighbours differ by adding or removing a unit. Drawing exactly n of N is not Poisson sampling
+Sampling counts only where neighbours differ by adding or removing a unit, or by a unit that counts as zero: in a sum both are
+the unit's share or nothing. Drawing exactly n of N is not Poisson sampling
 and is not supported.
 """
 
@@ -82,9 +83,9 @@ def _check(events: Sequence[Event]) -> None:
             "the ledger holds releases that protect different units, clients and records: each has an epsilon of its own."
         )
     for event in events:
-        if event.rate < 1 and (event.noise != "gaussian" or event.neighbours != "add or remove"):
+        if event.rate < 1 and (event.noise != "gaussian" or event.neighbours == "replace"):
             raise PrivacyError(
-                f"{event.mechanism} samples, which is accounted for Gaussian noise and neighbours by adding or removing alone: use rate 1."
+                f"{event.mechanism} samples, which is accounted for Gaussian noise and neighbours without one unit: use rate 1."
             )
 
 
@@ -95,7 +96,7 @@ def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
     for event in events:
         release = Release(event.noise, event.multiplier, event.rate)
         for bill in [named.setdefault(k, Counter()) for k in event.clients] if event.clients else [everybody]:
-            bill[release] += 1
+            bill[release] += event.times
     bills: list[Counter[Release]] = []
     for bill in sorted(named.values(), key=lambda bill: -bill.total()):
         if not any(bill <= other for other in bills):

@@ -23,7 +23,8 @@ from fedatlas.errors import CheckpointError, DiskError, PrivacyError
 
 Kind = Literal["gaussian", "laplace"]
 Unit = Literal["client", "record"]
-Neighbours = Literal["add or remove", "replace"]
+Neighbours = Literal["add or remove", "zero out", "replace"]
+"""The difference of two data sets in one unit: it is there or not, it counts as zero (its presence is known), or its values differ."""
 
 
 class Event(NamedTuple):
@@ -40,6 +41,7 @@ class Event(NamedTuple):
     rate: float = 1.0  # probability that a unit took part, drawn in secret; 1 = nothing was sampled
     clients: tuple[int, ...] = ()  # the only clients whose data this release depends on; () = any client's
     source: Literal["os", "seed"] = "os"
+    times: int = 1  # releases of this kind in one line, such as the steps of one visit
 
 
 class Ledger(NamedTuple):
@@ -136,6 +138,8 @@ def _problem(event: Event) -> str:
         return f"its noise multiplier is {event.multiplier}"
     if not (math.isfinite(event.sensitivity) and event.sensitivity > 0):
         return f"its sensitivity is {event.sensitivity}"
+    if event.times < 1:
+        return f"it counts {event.times} releases"
     known = event.noise in get_args(Kind) and event.unit in get_args(Unit) and event.neighbours in get_args(Neighbours)
     return "" if known and event.source in {"os", "seed"} else "it is of an unknown kind"
 
