@@ -44,6 +44,7 @@ class Noise(NamedTuple):
 
     source: Source = "os"
     seed: int = 0  # seed of the run; unused under "os"
+    held: bytes = b""  # under "os": the key of a draw that has to be repeated (`secret.Secret`); b"": a fresh one
 
 
 class Doing(NamedTuple):
@@ -54,6 +55,7 @@ class Doing(NamedTuple):
     what: str
     visit: int
     rows: int
+    word: Mapping[str, Any] = {}  # what the server told the client besides its message
 
 
 class Learns(NamedTuple):
@@ -85,6 +87,8 @@ class Noising(NamedTuple):
     )
     epsilon: float | None = None  # epsilon of the whole run if the keys state it; else it follows from the events
     secret_cohort: bool = False  # the cohort is drawn in secret and must stay secret
+    # (.., rounds) -> at most what a client pays for a run, as lines of the ledger; None: `released` in every round.
+    planned: Callable[[Protection, int], Sequence[Event]] | None = None
 
 
 class Extra(NamedTuple):
@@ -152,6 +156,24 @@ class Mechanism(NamedTuple):
     limits: Limits = Limits()
 
 
+Memory = Mapping[str, Any]
+"""What a mechanism keeps from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
+
+
+class Remembering(NamedTuple):
+    """Functions of a mechanism with a memory at the server. They replace `Work.release` and `Noising.released`."""
+
+    start: Callable[[Protection], Memory]
+    # (memory, .., place, who was asked) -> the memory with this ask in it, and the ledger's lines of its release.
+    enter: Callable[[Memory, Protection, Place, Sequence[int]], tuple[Memory, Sequence[Event]]]
+    # (value, the memory that `enter` returned, .., place, algorithm) -> the value with noise, and the next memory.
+    release: Callable[[Update, Memory, Protection, Place, Algorithm], tuple[Update, Memory]]
+    word: Callable[[Memory], Mapping[str, Any]] = lambda memory: {}  # what it tells each client
+    total: Callable[[Memory, Transform | None], Reducer] | None = (
+        None  # in place of `Work.total`, if that depends on it
+    )
+
+
 class Work(NamedTuple):
     """A mechanism at work: functions on an update in a round."""
 
@@ -162,6 +184,9 @@ class Work(NamedTuple):
     total: Callable[[Transform | None], Reducer] | None = None
     # (value, .., place, who answered, algorithm) -> the value with noise, as the server uses it.
     release: Callable[[Update, Protection, Place, tuple[int, ...], Algorithm], Update] | None = None
+    memory: Remembering | None = None
+    # What a client sends next to its update, for the server's sum only: plain values, found before `update` changes it.
+    beside: Callable[[Update, Protection, Doing], Mapping[str, Any]] | None = None
 
 
 class Keys(NamedTuple):
@@ -264,6 +289,11 @@ class Protection(NamedTuple):
         return any(one.whole for one in self.mechanisms)
 
     @property
+    def covers_absence(self) -> bool:
+        """True if a sum gets its noise even if nobody was asked."""
+        return any(work.total is not None for work in self.works)
+
+    @property
     def secret_cohort(self) -> bool:
         """True if the cohort must stay secret."""
         return self.noising is not None and self.noising.secret_cohort
@@ -276,6 +306,20 @@ class Protection(NamedTuple):
         """Return the ledger's lines of one ask, to be written before it is used."""
         found = [one.noise.released(self, round, clients) for one in self.mechanisms if one.noise is not None]
         return [event for event in found if event is not None]
+
+    def planned(self, rounds: int) -> list[Event]:
+        """Return at most what a client pays for a run of so many rounds, as lines of the ledger."""
+        own = None if self.noising is None else self.noising.planned
+        if own is not None:
+            return [*own(self, rounds)]
+        return [event for number in range(1, rounds + 1) for event in self.released(number, (0,))]
+
+    def told(self, memories: Mapping[str, Memory]) -> dict[str, Any]:
+        """Return what the mechanisms tell each client of an ask."""
+        kept = {one.name: work.memory for one, work in zip(self.mechanisms, self.works, strict=True) if work.memory}
+        return {
+            key: x for name, one in kept.items() for key, x in one.word(memories.get(name) or one.start(self)).items()
+        }
 
     def check(self, requests: Sequence[Any], session: Callable[[int], Any]) -> None:
         """Raise ProtocolError for a request that the protocol forbids a party to answer. ``session`` gives a client's session."""
@@ -294,6 +338,10 @@ class Protection(NamedTuple):
         if sealing:
             return self.mechanisms[-1].phase or what
         return self.phases.get(what, what)
+
+
+def from_memory(how: Protection, round: int, clients: Sequence[int]) -> None:
+    """Return no line for the ledger: those of a mechanism with a memory follow from it (`Remembering.enter`)."""
 
 
 def drawn_by(source: Source) -> tuple[Extra, ...]:

@@ -4,6 +4,7 @@
 secagg     secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
 paillier   encryption: clients hold the key, one of them opens the sum  P10, P11
 central_dp a trusted server clips and adds noise                        P3, McMahan et al. 2018
+dp_ftrl    the same for running sums, without secret cohorts            B16, Kairouz et al. 2021
 local_dp   every client adds noise to what it sends                     P4
 nbafl      noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
 ========== ============================================================ ==================================================
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from fedatlas.privacy.central_dp.mechanism import central_dp
+from fedatlas.privacy.dp_ftrl.mechanism import dp_ftrl
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
@@ -26,6 +28,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "secagg": secagg,
     "paillier": paillier,
     "central_dp": central_dp,
+    "dp_ftrl": dp_ftrl,
     "local_dp": local_dp,
     "nbafl": nbafl,
 }
@@ -35,7 +38,6 @@ LATER = (
     "threshold_paillier",
     "bfv",
     "ckks",
-    "dp_ftrl",
     "dp_sgd",
     "distributed_dp",
     "additive_noise",

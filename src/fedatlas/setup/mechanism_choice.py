@@ -18,6 +18,7 @@ from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanism import Mechanism, Protection
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS
 from fedatlas.registry import arguments, find, keywords
+from fedatlas.setup.cohort import usual_size
 from fedatlas.setup.folds import course_seed
 
 REMEDIES: tuple[Mapping[str, Any], ...] = ({"weights": "uniform"}, {"phi": "random"})
@@ -53,7 +54,9 @@ def protection_of(
     held = [n for n in sizes if n]
     if not mechanisms or not held:
         return None
-    fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
+    fraction = {"poisson": config.cohort.fraction, "passes": usual_size(config, len(held)) / len(held)}.get(
+        config.cohort.sampling, 1.0
+    )
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
     return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
