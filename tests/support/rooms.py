@@ -93,7 +93,8 @@ ROOMS: dict[str, set[str]] = {
     "comparison": RUNS | {"runs", "study"},
     "comparison.calls": RUNS | {"runs", "study", "comparison", "api", "notebook"},
     "published": WRITTEN
-    | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
+    | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"}
+    | {"deployment"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "notebook": COURSE | {"course", "reporting", "prediction", "verdict"},
     "estimators": RUNS | {"runs", "prediction", "api"},
