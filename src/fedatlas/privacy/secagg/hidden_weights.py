@@ -22,7 +22,7 @@ from fedatlas.privacy.secagg.messages import Words
 from fedatlas.privacy.secagg.word import ALL, ROWS, TOLD
 
 
-class Steps(NamedTuple):
+class Rounding(NamedTuple):
     """The steps of values, and the cap of rows."""
 
     bits: int
@@ -39,7 +39,7 @@ class Steps(NamedTuple):
 
 
 def words_of(
-    steps: Steps, update: Update, rows: int, word: Mapping[str, Any], me: int
+    steps: Rounding, update: Update, rows: int, word: Mapping[str, Any], me: int
 ) -> tuple[dict[str, Words], dict[str, Any], Update]:
     """Return an update's words by group, its form, and the update as decoded. ``word``: what the client is told of its weights."""
     m = word["clients"]
@@ -78,7 +78,7 @@ def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[st
 
 
 def decoded(
-    steps: Steps, form: Mapping[str, Any], sums: Mapping[str, Words], place: Place, asked: int
+    steps: Rounding, form: Mapping[str, Any], sums: Mapping[str, Words], place: Place, asked: int
 ) -> dict[str, Any]:
     """Return the opened words of each group as the numbers of the form."""
     rows: dict[str, Tensor] = {}

@@ -32,7 +32,7 @@ from fedatlas.privacy.ask_protocol import (
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
-from fedatlas.privacy.secagg.hidden_weights import Steps, decoded, remended, weights, words_of
+from fedatlas.privacy.secagg.hidden_weights import Rounding, decoded, remended, weights, words_of
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import heard, positions, raw, table, told
@@ -61,9 +61,9 @@ class SecureSum(NamedTuple):
     n_cap: int
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> Rounding:
         """The keys that turn numbers into words."""
-        return Steps(self.bits, self.range, self.n_cap)
+        return Rounding(self.bits, self.range, self.n_cap)
 
 
 def protocol(how: SecureSum) -> Protocol:

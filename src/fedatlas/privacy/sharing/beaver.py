@@ -57,7 +57,7 @@ class Triple:
         return found
 
 
-class Opened(NamedTuple):
+class Differences(NamedTuple):
     """The words that both holders see during a product: x - a and y - b."""
 
     e: Table
@@ -98,19 +98,19 @@ def scaled(x: Shared, factor: float) -> Shared:
     return Shared(_shortened(tuple(share * whole for share in x.shares)), bound)
 
 
-def multiplied(x: Shared, y: Shared, triple: Triple) -> tuple[Shared, Opened]:
+def multiplied(x: Shared, y: Shared, triple: Triple) -> tuple[Shared, Differences]:
     """Return x y, value by value, and what the holders see of it."""
     return _product(x, y, triple, np.multiply, x.bound * y.bound)
 
 
-def matmul(x: Shared, y: Shared, triple: Triple) -> tuple[Shared, Opened]:
+def matmul(x: Shared, y: Shared, triple: Triple) -> tuple[Shared, Differences]:
     """Return the matrix product and what the holders see of it. For values up to 1 it is within (d + 2) 2^-16, d the inner dimension."""
     return _product(x, y, triple, np.matmul, x.bound * y.bound * x.shares[0].shape[-1])
 
 
 def _product(
     x: Shared, y: Shared, triple: Triple, times: Callable[[Table, Table], Table], bound: float
-) -> tuple[Shared, Opened]:
+) -> tuple[Shared, Differences]:
     check_product(bound)
     a, b, c = triple.take()
     if (a[0].shape, b[0].shape) != (x.shares[0].shape, y.shares[0].shape):
@@ -118,7 +118,7 @@ def _product(
     e = joined(*(mine - hidden for mine, hidden in zip(x.shares, a, strict=True)))
     f = joined(*(mine - hidden for mine, hidden in zip(y.shares, b, strict=True)))
     first, second = (times(e, b[holder]) + times(a[holder], f) + c[holder] for holder in (0, 1))
-    return Shared(_shortened((first + times(e, f), second)), bound), Opened(e, f)
+    return Shared(_shortened((first + times(e, f), second)), bound), Differences(e, f)
 
 
 def _shortened(shares: tuple[Table, ...]) -> Shares:
