@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from fedatlas import secret
-from fedatlas.privacy.secagg import client, fixed, keys, messages, server, shamir
+from fedatlas.privacy.secagg import client, fixed, keys, messages, server
 from fedatlas.privacy.secagg.head import Head, digest_of, head_of, told_to
+from fedatlas.privacy.sharing import shamir
 from fedatlas.wire import codec
 
 SAMPLED = 3  # pairs whose masks the naive form makes

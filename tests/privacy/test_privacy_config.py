@@ -23,6 +23,7 @@ from fedatlas.setup.resolution import resolve
 WRITTEN = {
     "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096},
     "paillier": {"key_bits": 3072, "bits": 29, "range": 4.0, "encrypt": ["0.weight", "0.bias"], "weights_by": "client"},
+    "two_server": {"bits": 20, "range": 8.0, "n_cap": 4096},
     "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
@@ -31,6 +32,7 @@ WRITTEN = {
 LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
+    "two_server": "privacy.two_server={}",
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
@@ -151,7 +153,7 @@ def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
 
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
-SOUND = {("secagg", "local_dp"), ("paillier", "local_dp")}
+SOUND = {(name, "local_dp") for name in ("secagg", "paillier", "two_server")}
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -166,7 +168,7 @@ def test_pairs(one: str, other: str) -> None:
         ] == [other, one]
         return
     assert "remove" in refusal(*asked)
-    if {one, other} == {"secagg", "paillier"}:
+    if {one, other} <= {"secagg", "paillier", "two_server"}:
         assert "both hide updates from the server" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
@@ -238,13 +240,13 @@ UNIFORM = "algorithm.weights=uniform"
     [
         *(
             (name, (f"compression.name={code}",), "its codes cannot be added up")
-            for name in ("secagg", "paillier")
+            for name in ("secagg", "paillier", "two_server")
             for code in ("topk", "qsgd", "float16")
         ),
         ("nbafl", ("compression.name=float16",), "adds noise to whole models"),
         ("nbafl", ("compression={name='clip', norm=1.0}",), "adds noise to whole models"),
         *((name, ("evaluation.drift=true",), "it looks at each client's model") for name in MECHANISMS),
-        *((name, ("data.missing=median",), "see client by client") for name in ("secagg", "paillier")),
+        *((name, ("data.missing=median",), "see client by client") for name in ("secagg", "paillier", "two_server")),
         *(
             (name, ("data.missing=median",), 'set data.constants = "FILE.json"')
             for name in ("central_dp", "local_dp", "nbafl")
@@ -281,6 +283,7 @@ UNIFORM = "algorithm.weights=uniform"
             "1 of 12 clients take part in a round, but a sum of fewer than 2 hides nothing; raise cohort.size",
         ),
         ("paillier", ("cohort.fraction=0.05",), "raise cohort.fraction"),
+        ("two_server", ("cohort.size=2",), "a sum of fewer than 3 hides nothing"),
         ("paillier", ("partition.clients=1",), "partition.clients"),
         ("secagg", ("partition.clients=2", "cohort.sampling=poisson"), "fewer than 3 hides nothing"),
         ("secagg", ("partition={name='iid', clients=101}",), "masks at most 100; lower cohort.fraction"),
@@ -305,6 +308,7 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
         ("secagg", ("cohort.size=3", "evaluation.on=validation", "stop.patience=2")),
         ("secagg", ("partition={name='iid', clients=100}",)),
         ("paillier", ("cohort.size=2",)),
+        ("two_server", ("partition={name='iid', clients=150}", "model={name='mlp', norm='batch'}")),
         (
             "central_dp",
             (

@@ -41,7 +41,7 @@ PLAN = cohorts(3, m=4)
 
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
     """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
-    masked = [(kind, name) for kind in ("secagg", "paillier") for name in ADMITTED]
+    masked = [(kind, name) for kind in ("secagg", "paillier", "two_server") for name in ADMITTED]
     whole = [*masked, *(("central_dp", name) for name in NOISED)]
     return [
         pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)

@@ -68,13 +68,14 @@ LOCAL: dict[str, Any] = {"epsilon": 1e3, "clip": 1.0, "noise": "seed"}
     [
         ((mechanisms.secagg(),), ["keys", "train", "mask", "aggregate", "agree", "unmask"]),
         ((toy_paillier(),), ["train", "encrypt", "aggregate", "decrypt"]),
+        ((mechanisms.two_server(),), ["train", "share", "aggregate"]),
         ((mechanisms.local_dp(**LOCAL),), ["train", "noise", "aggregate"]),
         (
             (mechanisms.local_dp(**LOCAL), mechanisms.secagg()),
             ["keys", "train", "mask", "aggregate", "agree", "unmask"],
         ),
     ],
-    ids=["secagg", "paillier", "local_dp", "both"],
+    ids=["secagg", "paillier", "two_server", "local_dp", "both"],
 )
 def test_the_seconds_of_a_protected_round_stand_under_their_phases(
     given: tuple[Mechanism, ...], phases: list[str]
@@ -114,7 +115,9 @@ def test_the_protocol_s_word_to_each_client_is_among_the_bytes_down() -> None:
     assert host.cost.bytes_down == seen.messages + seen.words
 
 
-@pytest.mark.parametrize("given", [mechanisms.secagg(), toy_paillier(), mechanisms.local_dp(**LOCAL)])
+@pytest.mark.parametrize(
+    "given", [mechanisms.secagg(), toy_paillier(), mechanisms.two_server(), mechanisms.local_dp(**LOCAL)]
+)
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn"])
 def test_what_protection_adds_to_the_bytes_is_what_a_run_without_it_lacks(given: Mechanism, name: str) -> None:
     fed, host = protected(given, name=name)
@@ -149,6 +152,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "central_dp": {**POISSON, "privacy": [{"name": "central_dp", "clip": 1.0}]},
     "secagg": {"privacy": [{"name": "secagg"}], "failures": {"dropout": 0.1}},
     "paillier": {"privacy": [{"name": "paillier"}]},
+    "two_server": {"privacy": [{"name": "two_server"}], "failures": {"dropout": 0.1}},
     "nbafl": {"privacy": [{"name": "nbafl", "epsilon": 50, "clip": 20}]},
     "seeded": {
         "algorithm": {"weights": "uniform"},
@@ -199,6 +203,7 @@ def test_figures_that_tell_who_came_are_not_told_in_the_terminal(done: dict[str,
 
 
 NOBODY_S = {"secagg": {"weights", "steps"}, "paillier": {"steps"}, "nbafl": {"train_loss", "steps", "flops"}}
+NOBODY_S["two_server"] = {"weights", "steps"}
 NOBODY_S["seeded"] = {"weights", "steps", "train_loss", "flops"}
 NOBODY_S["central_dp"] = {*NOBODY_S["seeded"], "clients", "selected"}
 NOBODY_S["central_dp"] |= {"bytes_up", "bytes_down", "bytes_peer", "bytes_privacy"}

@@ -130,7 +130,10 @@ class _Played:
         protocol = how.protocol
         self.counted = 0 if protocol is None else protocol.counted(sent)
         if protocol is not None and protocol.staged:
-            for k in inner.to[1:]:  # their sessions continue with a single number each
+            for k in inner.to[1:]:  # their sessions continue with a single number each, where no more is sent later
+                if protocol.later:
+                    self._sealed(how, inner, k)
+                    continue
                 one, doing = {"model": Tree({"x": torch.zeros(1)})}, Doing(k, server.now.start.round, inner.what, 0, 1)
                 _, self.sessions[k], _ = protocol.seal(one, doing, inner.words[k], self.sessions[k])
         began = time.perf_counter()

@@ -31,6 +31,7 @@ PHASES: Mapping[str, str] = {
     "keys": "making and exchanging keys",
     "noise": "clipping and noise at the clients",
     "mask": "masking",
+    "share": "splitting updates into shares",
     "encrypt": "encrypting",
     "agree": "agreeing on who is in the sum",
     "aggregate": "the server's arithmetic",
@@ -133,7 +134,8 @@ class Mechanism(NamedTuple):
     name: str
     keys: Mapping[str, Any]  # keys of its table, defaults included
     place: int  # position in the sound order: clip 1, noise 2, noise at the server 3, encrypt 4, mask 5
-    trust: Literal["nobody", "clients", "server"]  # who has to be trusted: nobody, clients not to collude, the server
+    # who has to be trusted: nobody, clients not to collude, the server, several servers not to collude
+    trust: Literal["nobody", "clients", "server", "servers"]
     learns: Learns
     work: Callable[[], Work]
     words: Words = Words()
@@ -216,6 +218,8 @@ class Protocol(NamedTuple):
     most: int | None = None
     leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
     staged: bool = False  # a phase after the work needs each client's session of the work
+    later: bool = False  # a phase after the work sends something as long as the update
+    second_server: tuple[str, ...] = ()  # questions of a second server: the first one sees neither them nor the answers
     # (a `federation.link.Request`, the party's session, digests of what was compared before): ProtocolError
     check: Callable[[Any, Any, dict[int, Any]], None] | None = None
     # (the server's word, ..): whether it weighs a sum as required.

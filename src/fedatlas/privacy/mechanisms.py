@@ -3,6 +3,7 @@
 ========== ============================================================ ==================================================
 secagg     secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
 paillier   encryption: clients hold the key, one of them opens the sum  P10, P11
+two_server two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
 central_dp a trusted server clips and adds noise                        P3, McMahan et al. 2018
 local_dp   every client adds noise to what it sends                     P4
 nbafl      noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
@@ -20,11 +21,13 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
 from fedatlas.privacy.secagg.mechanism import secagg
+from fedatlas.privacy.two_server.mechanism import two_server
 from fedatlas.registry import keywords
 
 MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "secagg": secagg,
     "paillier": paillier,
+    "two_server": two_server,
     "central_dp": central_dp,
     "local_dp": local_dp,
     "nbafl": nbafl,

@@ -17,12 +17,13 @@ import torch
 from fedatlas import secret
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg import keys as k
-from fedatlas.privacy.secagg import masks, messages, once, shamir
+from fedatlas.privacy.secagg import masks, messages, once
 from fedatlas.privacy.secagg.head import Pulls, head_of, heavy
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, SIGNATURE, Party, Source
 from fedatlas.privacy.secagg.messages import ENVELOPE, Words
 from fedatlas.privacy.secagg.session import Session
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing import shamir
+from fedatlas.privacy.sharing.shamir import WIDTH
 from fedatlas.secret import Secret
 
 SERVER = "the server"

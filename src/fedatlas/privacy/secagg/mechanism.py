@@ -92,16 +92,16 @@ def smaller_words(bits: int, trial: Trial) -> dict[str, Any]:
     return {"saves_per_round": saved, "now": bits, "at_these_bits": largest_cap(trial.parties, bits), **fits}
 
 
-def cap_sentences(preview: Mapping[str, Any]) -> list[str]:
+def cap_sentences(preview: Mapping[str, Any], name: str = "secagg") -> list[str]:
     """Return sentences about the savings of a lower n_cap."""
     if "n_cap" not in preview:
         return []
     found = preview["n_cap"]
     saved = f"save {bytes_text(found['saves_per_round'])} a round, since words of 32 bits would do"
     if found.get("bits") == found["now"]:
-        return [f"privacy.secagg.n_cap = {found['n_cap']} would {saved}."]
+        return [f"privacy.{name}.n_cap = {found['n_cap']} would {saved}."]
     most = f"{count(found['at_these_bits'], 'row')} a client" if found["at_these_bits"] else "not a single row"
     why = f"At {found['now']} bits words of 32 bits hold {most}, which is too few here"
     if "bits" not in found:
         return [f'{why}: algorithm.weights = "uniform", where the algorithm has it, would {saved}.']
-    return [f"{why}: privacy.secagg.bits = {found['bits']} with n_cap = {found['n_cap']} would {saved}."]
+    return [f"{why}: privacy.{name}.bits = {found['bits']} with n_cap = {found['n_cap']} would {saved}."]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg.keys import NONCE, SEAL, Place
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing.shamir import WIDTH
 
 ENVELOPE = NONCE + 2 * WIDTH + SEAL
 WORDS = {32: torch.int32, 64: torch.int64}

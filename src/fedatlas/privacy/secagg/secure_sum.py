@@ -2,18 +2,16 @@
 
     keys ── shares ── the work, masked ── agree ── unmask          each phase is an ask; a client may leave in any
 
-Weights by rows stay hidden: a client sends (n q, n) and the server divides. Every other coefficient is told before the client seals,
-and multiplied in before rounding.
+`hidden_weights` turns an update into the words that are masked, and their sum into a mean.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,19 +28,16 @@ from fedatlas.privacy.ask_protocol import (
     RoundClosed,
     SessionFailed,
     enough,
-    mended,
-    way_of,
-    weights_of,
 )
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
-from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
+from fedatlas.privacy.secagg.hidden_weights import Rounding, decoded, remended, weights, words_of
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import heard, positions, raw, table, told
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
-from fedatlas.privacy.secagg.word import ALL, ROWS, TOLD, check_fields, weighed
+from fedatlas.privacy.secagg.word import ALL, ROWS, check_fields, weighed
 from fedatlas.secret import Secret
 
 KEYS, SHARES, AGREE, UNMASK = "secagg keys", "secagg shares", "secagg agree", "secagg unmask"
@@ -64,6 +59,11 @@ class SecureSum(NamedTuple):
     bits: int
     range: float
     n_cap: int
+
+    @property
+    def steps(self) -> Rounding:
+        """The keys that turn numbers into words."""
+        return Rounding(self.bits, self.range, self.n_cap)
 
 
 def protocol(how: SecureSum) -> Protocol:
@@ -267,46 +267,15 @@ def masked(
     if word[SEND] is not False:  # a simulated client that leaves works and sends nothing
         check_task(doing.what, session)
         check_word(word, session)
-    rows, m, me = doing.rows, word["clients"], session["client"]
-    plain, hidden = fixed.fixed(m, how.bits, how.range), cache(lambda: fixed.fixed(m, how.bits, how.range, how.n_cap))
-
-    def code(leaf: Leaf) -> tuple[Any, Tensor]:
-        if leaf.real:
-            factor = float(rows) if leaf.group in {REALS + ROWS, REALS + ALL} else leaf.factor
-            return fixed.reals(leaf.numbers * factor, me, leaf.name), leaf.numbers
-        if leaf.group == TOLD:
-            q = fixed.values(leaf.numbers, plain, me, leaf.name, leaf.factor)
-            return q, fixed.total(q, plain) / leaf.factor if leaf.factor else leaf.numbers
-        q = fixed.values(leaf.numbers, hidden(), me, leaf.name)
-        return fixed.weighted(q, rows, hidden(), me), fixed.total(q, hidden())
-
-    groups, form, decoded = coded(update, word, code)
-    if REALS + ROWS in groups:
-        groups[REALS + ROWS].insert(0, fixed.reals(torch.tensor([float(rows)], dtype=torch.float64), me, "rows"))
-    if ROWS in groups:
-        groups[ROWS].append(np.array([rows], groups[ROWS][0].dtype))
+    groups, form, seen = words_of(how.steps, update, doing.rows, word, session["client"])
     if not word[SEND]:
-        return {}, session, decoded
+        return {}, session, seen
     own = client.receive(_told(word), _begun(session))
-    reply, own = client.mask({group: np.concatenate(words) for group, words in groups.items()}, own)
-    return {**reply, "form": form}, {**session, "secagg": carried(own)}, decoded
+    reply, own = client.mask(groups, own)
+    return {**reply, "form": form}, {**session, "secagg": carried(own)}, seen
 
 
 # ------------------------------------------------------------------------------------------------ the server
-
-
-def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
-    """Return, by client and part, the weighting: by the client's rows, which stay hidden, or by a coefficient that it is told."""
-    total, out = sum(place.sizes[k] for k in asked), {k: dict[str, list[Any]]() for k in asked}
-    for part, given in weights_of(ask, place, asked).items():
-        # Equal weights are not secret, even if equal row counts give the same weights.
-        follow = ask.reduce == "mean" and place.by_rows(part)
-        by_rows = follow and all(given[k] == place.sizes[k] / total for k in asked)
-        by_all = follow and all(given[k] == place.sizes[k] / place.n for k in asked)
-        for k in asked:
-            group = ROWS if by_rows else ALL if by_all else TOLD
-            out[k][part] = [group, given[k], given[k]] if group == TOLD else [group, 1.0, 1.0]
-    return out
 
 
 def around(
@@ -346,13 +315,10 @@ def around(
     heard = yield _phase(UNMASK, signers, dict.fromkeys(signers, message))
     try:
         sums, _ = server.opened(transcript, heard.each.items())
-        value = decoded(how, json.loads(form), sums, place, len(asked))
+        value = decoded(how.steps, json.loads(form), sums, place, len(asked))
     except (PrivacyError, ProtocolError) as error:
         raise RoundClosed(str(error)) from None
-    factor, ways = place.mend(survivors), coefficients[asked[0]]
-    if ask.reduce == "mean":
-        hidden = {part: way_of(ways, part)[0] != TOLD for part in value}
-        value = mended(value, lambda part: 1.0 if part in place.sums or hidden[part] else factor(part))
+    value = remended(value, ask, place, coefficients[asked[0]], survivors)
     return Replies(survivors, value, {})
 
 
@@ -415,24 +381,3 @@ class _Summing(server.MaskedSum):
         k, update = one
         self.add(k, update, json.dumps(update.get("form"), default=str))
         return total
-
-
-def decoded(
-    how: SecureSum, form: Mapping[str, Any], sums: Mapping[str, Any], place: Place, asked: int
-) -> dict[str, Any]:
-    """Return the opened words of each group as the numbers of the form."""
-    plain = fixed.fixed(asked, how.bits, how.range)
-    rows: dict[str, Tensor] = {}
-    for group, words in sums.items():
-        if group == REALS + ROWS:
-            found = fixed.reals_total(words)
-            rows[group] = found[1:] / found[0]
-        elif group.startswith(REALS):
-            found = fixed.reals_total(words)
-            rows[group] = found / place.n if group == REALS + ALL else found
-        elif group == TOLD:
-            rows[group] = fixed.total(words, plain)
-        else:
-            hidden = fixed.fixed(asked, how.bits, how.range, how.n_cap)
-            rows[group] = fixed.mean(words, hidden)[0] if group == ROWS else fixed.total(words, hidden) / place.n
-    return dict(rebuilt(form, rows))

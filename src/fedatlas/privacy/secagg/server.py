@@ -17,12 +17,13 @@ from torch import Tensor
 
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.secagg import keys as k
-from fedatlas.privacy.secagg import masks, messages, shamir
+from fedatlas.privacy.secagg import masks, messages
 from fedatlas.privacy.secagg.client import commitment, digest, pair_key, self_key
 from fedatlas.privacy.secagg.head import Head
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Place
 from fedatlas.privacy.secagg.messages import ENVELOPE, UNSIGNED, Words
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing import shamir
+from fedatlas.privacy.sharing.shamir import WIDTH
 
 Pairs = Iterable[tuple[int, Any]]
 Refused = dict[int, str]

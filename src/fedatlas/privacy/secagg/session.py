@@ -9,7 +9,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg.head import Pulls
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, Place
 from fedatlas.privacy.secagg.messages import raw, table
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing.shamir import WIDTH
 from fedatlas.secret import Secret
 
 
