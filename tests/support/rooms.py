@@ -94,7 +94,7 @@ ROOMS: dict[str, set[str]] = {
     "comparison.calls": RUNS | {"runs", "study", "comparison", "api", "notebook"},
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"}
-    | {"deployment"},
+    | {"rng", "data", "deployment"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "notebook": COURSE | {"course", "reporting", "prediction", "verdict"},
     "estimators": RUNS | {"runs", "prediction", "api"},
