@@ -15,8 +15,8 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.privacy.anonymity.cells import generalised
 from fedatlas.privacy.anonymity.hierarchy import Hierarchy, hierarchy
 from fedatlas.privacy.anonymity.measures import alike, discernibility, losses, risk, sizes
-from fedatlas.privacy.anonymity.mondrian import MISSING, Classes, Quasi, mondrian
-from fedatlas.privacy.anonymity.rules import Rules, Sensitive
+from fedatlas.privacy.anonymity.mondrian import MISSING, Grouped, Quasi, mondrian
+from fedatlas.privacy.anonymity.rules import Conditions, Sensitive
 from oracles import anonymity as oracle
 
 JOBS = hierarchy({"manual": ["farmer", "smith"], "office": {"desk": ["clerk", "typist"], "lead": ["boss"]}}, "job")
@@ -32,11 +32,11 @@ def sensitive(codes: Any, **how: Any) -> Sensitive:
     return Sensitive.of("s", codes, int(codes.max()) + 1, **how)
 
 
-def groups(found: Classes) -> set[frozenset[int]]:
+def groups(found: Grouped) -> set[frozenset[int]]:
     return {frozenset(np.flatnonzero(found.of == c).tolist()) for c in set(found.of.tolist()) - {-1}}
 
 
-def cells(columns: list[Quasi], found: Classes) -> list[tuple[str, ...]]:
+def cells(columns: list[Quasi], found: Grouped) -> list[tuple[str, ...]]:
     written = [generalised(one, [f"{x:g}" for x in one.values], found.of) for one in columns]
     return list(zip(*written, strict=True))
 
@@ -57,9 +57,9 @@ def test_the_cuts_are_those_of_the_paper(table: list[tuple[int, ...]], k: int) -
     columns = quasi(rows)
     if len(rows) < k:
         with pytest.raises(PrivacyError, match=f"k = {k}, but there are only {len(rows)} rows"):
-            mondrian(columns, Rules(k))
+            mondrian(columns, Conditions(k))
         return
-    found = mondrian(columns, Rules(k))
+    found = mondrian(columns, Conditions(k))
     assert groups(found) == {frozenset(part) for part in oracle.mondrian(rows, k)}
     published = oracle.classes(cells(columns, found))
     assert min(map(len, published)) >= k
@@ -70,14 +70,14 @@ def test_the_cuts_are_those_of_the_paper(table: list[tuple[int, ...]], k: int) -
 @given(TABLES)
 def test_with_k_1_nothing_changes(table: list[tuple[int, ...]]) -> None:
     columns = quasi(table)
-    assert cells(columns, mondrian(columns, Rules(1))) == [tuple(f"{x:g}" for x in row) for row in table]
+    assert cells(columns, mondrian(columns, Conditions(1))) == [tuple(f"{x:g}" for x in row) for row in table]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=60, unique=True), st.integers(1, 6))
 def test_a_class_of_distinct_values_has_less_than_2k_rows(values: list[int], k: int) -> None:
     if len(values) >= k:
-        found = mondrian(quasi([(x,) for x in values]), Rules(k))
+        found = mondrian(quasi([(x,) for x in values]), Conditions(k))
         assert max(map(len, groups(found))) <= 2 * k - 1
 
 
@@ -89,18 +89,18 @@ def test_the_cuts_find_every_row_again(table: list[tuple[int, ...]], k: int) -> 
     x = np.stack([one.values for one in columns], axis=1)
     if len(x) < k:
         return
-    found = mondrian(columns, Rules(k))
+    found = mondrian(columns, Conditions(k))
     assert (found.tree.classes_of(x) == found.of).all()
     means = np.stack([x[found.of == c].mean(axis=0) for c in found.of])
     assert (found.tree.classes_of(means) == found.of).all()
-    assert json.loads(json.dumps(found.tree)) == list(map(list, found.tree))
+    assert json.loads(json.dumps(found.tree)) == [list(part) for part in found.tree]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=40), st.integers(1, 3))
 def test_no_cut_is_a_value_that_it_separates(values: list[float], k: int) -> None:
     if len(values) >= k:
-        found = mondrian(quasi([(x,) for x in values]), Rules(k))
+        found = mondrian(quasi([(x,) for x in values]), Conditions(k))
         cuts = [at for column, at in zip(found.tree.column, found.tree.at, strict=True) if column >= 0]
         assert not {at for at in cuts if np.nextafter(at, -np.inf) not in values} & set(values)
 
@@ -108,7 +108,7 @@ def test_no_cut_is_a_value_that_it_separates(values: list[float], k: int) -> Non
 def test_a_missing_number_is_apart_or_its_class_says_so() -> None:
     column = Quasi("age", np.array([MISSING, MISSING, 30, 31, 32]))
     texts = ["", "", "30", "31", "32"]
-    apart, together = (mondrian([column], Rules(k)) for k in (2, 3))
+    apart, together = (mondrian([column], Conditions(k)) for k in (2, 3))
     assert generalised(column, texts, apart.of) == ["", "", "[30-32]", "[30-32]", "[30-32]"]
     assert (apart.tree.classes_of(column.values[:, None]) == apart.of).all()
     json.dumps(apart.tree, allow_nan=False)
@@ -143,7 +143,7 @@ def test_ranges_and_sets_are_written_so_that_they_can_be_read() -> None:
 )
 def test_every_class_keeps_l_and_t(table: list[tuple[int, ...]], k: int, l: int, kind: Any, t: float) -> None:  # noqa: E741
     rows, codes = [row[:-1] for row in table], [row[-1] for row in table]
-    secret, rules = sensitive(codes), Rules(k, l, t, kind, 2.0)
+    secret, rules = sensitive(codes), Conditions(k, l, t, kind, 2.0)
 
     def fine(part: list[int]) -> bool:
         own = [codes[i] for i in part]
@@ -204,36 +204,36 @@ def test_the_papers_salary_example() -> None:
 def test_entropy_is_stricter_than_distinct_and_what_cannot_be_is_refused() -> None:
     secret = sensitive([0, 0, 0, 0, 0, 1])
     columns = quasi([(x,) for x in range(6)])
-    assert not Rules(1, 2, diversity="entropy").diverse(np.array([5, 1]))
-    assert Rules(1, 2).diverse(np.array([5, 1]))
+    assert not Conditions(1, 2, diversity="entropy").diverse(np.array([5, 1]))
+    assert Conditions(1, 2).diverse(np.array([5, 1]))
     with pytest.raises(PrivacyError, match="l = 3, but 's' has only 2 different values: choose a smaller l"):
-        mondrian(columns, Rules(1, 3), [secret])
+        mondrian(columns, Conditions(1, 3), [secret])
     with pytest.raises(PrivacyError, match=r"entropy diversity in 's'; 1\.57 is possible"):
-        mondrian(columns, Rules(1, 2, diversity="entropy"), [secret])
+        mondrian(columns, Conditions(1, 2, diversity="entropy"), [secret])
     with pytest.raises(PrivacyError, match=r"recursive \(c = 3\) diversity in 's'; choose a smaller l"):
-        mondrian(columns, Rules(1, 2, diversity="recursive"), [secret])
+        mondrian(columns, Conditions(1, 2, diversity="recursive"), [secret])
 
 
 # ------------------------------------------------------------------------------------------------ hierarchies
 
 
 def test_a_hierarchy_cuts_by_its_groups_and_names_them() -> None:
-    jobs = Quasi("job", np.repeat(CODES, 2).astype(float), JOBS.values, JOBS)
-    assert generalised(jobs, [], mondrian([jobs], Rules(2)).of) == [JOBS.values[i] for i in np.repeat(CODES, 2)]
-    by_4 = mondrian([jobs], Rules(4))
+    jobs = Quasi("job", np.repeat(CODES, 2).astype(float), JOBS.members, JOBS)
+    assert generalised(jobs, [], mondrian([jobs], Conditions(2)).of) == [JOBS.members[i] for i in np.repeat(CODES, 2)]
+    by_4 = mondrian([jobs], Conditions(4))
     assert generalised(jobs, [], by_4.of) == ["manual"] * 4 + ["office"] * 6
     assert losses([jobs], by_4.of) == pytest.approx([(4 * 2 / 5 + 6 * 3 / 5) / 10])
-    assert set(generalised(jobs, [], mondrian([jobs], Rules(5)).of)) == {"*"}
-    only_desk = Quasi("job", np.array([2.0, 3, 2, 3]), JOBS.values, JOBS)
-    assert set(generalised(only_desk, [], mondrian([only_desk], Rules(3)).of)) == {"desk"}
+    assert set(generalised(jobs, [], mondrian([jobs], Conditions(5)).of)) == {"*"}
+    only_desk = Quasi("job", np.array([2.0, 3, 2, 3]), JOBS.members, JOBS)
+    assert set(generalised(only_desk, [], mondrian([only_desk], Conditions(3)).of)) == {"desk"}
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 4))
 def test_classes_by_a_hierarchy_keep_k(codes: list[int], k: int) -> None:
-    jobs = Quasi("job", np.array(codes, float), JOBS.values, JOBS)
+    jobs = Quasi("job", np.array(codes, float), JOBS.members, JOBS)
     if len(codes) >= k:
-        found = mondrian([jobs], Rules(k))
+        found = mondrian([jobs], Conditions(k))
         assert min(map(len, oracle.classes([(x,) for x in generalised(jobs, [], found.of)]))) >= k
         assert (found.tree.classes_of(jobs.values[:, None]) == found.of).all()
 
@@ -254,7 +254,7 @@ def test_a_wrong_hierarchy_is_refused(tree: Any, said: str) -> None:
 
 def test_codes_without_a_place_hang_below_the_root() -> None:
     found: Hierarchy = hierarchy({"a": ["x", "y"]}, "job", ("",))
-    assert found.values == ("x", "y", "")
+    assert found.members == ("x", "y", "")
     assert found.label(0, 1) == "a"
     assert found.label(0, 2) == "*"
 
@@ -268,7 +268,7 @@ def test_at_most_so_many_rows_are_left_out(table: list[tuple[int, ...]], k: int,
     columns = quasi(table)
     if len(table) < k:
         return
-    found = mondrian(columns, Rules(k), suppress=most)
+    found = mondrian(columns, Conditions(k), suppress=most)
     assert (found.of < 0).sum() <= most
     assert min(map(len, groups(found))) >= k
     if not most:
@@ -277,8 +277,8 @@ def test_at_most_so_many_rows_are_left_out(table: list[tuple[int, ...]], k: int,
 
 def test_an_outlier_is_left_out_so_that_its_class_stays_narrow() -> None:
     gains = [(0.0,)] * 20 + [(99999.0,)] * 2
-    assert cells(quasi(gains), mondrian(quasi(gains), Rules(5)))[0] == ("[0-99999]",)
-    found = mondrian(quasi(gains), Rules(5), suppress=2)
+    assert cells(quasi(gains), mondrian(quasi(gains), Conditions(5)))[0] == ("[0-99999]",)
+    found = mondrian(quasi(gains), Conditions(5), suppress=2)
     assert found.of.tolist() == [0] * 20 + [-1] * 2
     assert cells(quasi(gains), found)[0] == ("0",)
     assert losses(quasi(gains), found.of) == pytest.approx([2 / 22])
@@ -299,6 +299,6 @@ def test_a_large_table_takes_seconds() -> None:
     rng = np.random.default_rng(0)
     columns = [Quasi(f"q{j}", rng.integers(0, 10 ** (1 + j % 4), 45211).astype(float)) for j in range(16)]
     began = os.times().user
-    found = mondrian(columns, Rules(5, 2, 0.5), [sensitive(rng.integers(0, 2, 45211))])
+    found = mondrian(columns, Conditions(5, 2, 0.5), [sensitive(rng.integers(0, 2, 45211))])
     assert os.times().user - began < 20, "1.5 s on a quiet core"
     assert sizes(found.of).min() >= 5

@@ -243,8 +243,8 @@ def test_mechanisms_are_one_dict_and_no_plug_in_kind() -> None:
     assert "privacy" not in PLUGINS
 
 
-# What is an experiment names mechanisms as a user's file does; the cryptosystem serves columns, too.
-EXPERIMENTS = {"config/template.py", "published/attack_matrix.py"}
+# What is an experiment names mechanisms as a user's file does; the cryptosystem serves columns, too. The first lists public names.
+EXPERIMENTS = {"__init__.py", "config/template.py", "published/attack_matrix.py"}
 
 
 def test_no_file_outside_the_room_names_a_mechanism() -> None:

@@ -20,7 +20,7 @@ class Hierarchy(NamedTuple):
     value that lies less deep than others is its own group from there on. ``labels``: the name of each group.
     """
 
-    values: tuple[str, ...]
+    members: tuple[str, ...]
     levels: np.ndarray
     labels: tuple[str, ...]
 
@@ -30,7 +30,7 @@ class Hierarchy(NamedTuple):
 
     def label(self, low: int, high: int) -> str:
         """Return the name of the smallest group that holds both codes."""
-        return self.labels[self.levels[self.smallest(low, high), low]]
+        return self.labels[int(self.levels[self.smallest(low, high), low])]
 
     def leaves(self, low: int, high: int) -> int:
         """Return how many values the smallest group that holds both codes has."""

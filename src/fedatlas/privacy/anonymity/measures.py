@@ -63,7 +63,7 @@ def _loss(column: Quasi, of: np.ndarray, classes: int) -> np.ndarray:
     there = of >= 0
     low, high = extremes(column.values[there], of[there], classes)
     if column.tree is not None:
-        values = len(column.tree.values)
+        values = len(column.tree.members)
         at = zip(low.astype(int), high.astype(int), strict=True)
         return np.array([0.0 if a == b else column.tree.leaves(a, b) / values for a, b in at])
     if column.categories:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.privacy.anonymity.hierarchy import Hierarchy
-from fedatlas.privacy.anonymity.rules import Rules, Sensitive
+from fedatlas.privacy.anonymity.rules import Conditions, Sensitive
 
 MISSING = -np.inf
 LOWEST = float(np.finfo(np.float64).min)  # the cut between missing and known numbers
@@ -33,7 +33,7 @@ class Quasi(NamedTuple):
     tree: Hierarchy | None = None
 
 
-class Tree(NamedTuple):
+class CutTree(NamedTuple):
     """Cuts as lists by node, the root first: rows with a value below ``at`` go ``left``.
 
     A node with column -1 is a class, and ``left`` is its number; -1 = its rows are left out.
@@ -56,24 +56,26 @@ class Tree(NamedTuple):
         return left[node]
 
 
-class Classes(NamedTuple):
-    """Classes of rows: the number of each row's class, int64 (rows,), -1 = left out; and the cuts that made them."""
+class Grouped(NamedTuple):
+    """Grouped of rows: the number of each row's class, int64 (rows,), -1 = left out; and the cuts that made them."""
 
     of: np.ndarray
-    tree: Tree
+    tree: CutTree
 
 
-def mondrian(columns: Sequence[Quasi], rules: Rules, sensitive: Sequence[Sensitive] = (), suppress: int = 0) -> Classes:
+def mondrian(
+    columns: Sequence[Quasi], rules: Conditions, sensitive: Sequence[Sensitive] = (), suppress: int = 0
+) -> Grouped:
     """Return classes that keep the rules. PrivacyError if not even all rows together do.
 
     suppress: how many rows may be left out in total. Where no cut keeps the rules on both sides, one is made whose smaller side
-    has fewer than k rows, and these are left out. Classes are visited in depth, lower side first.
+    has fewer than k rows, and these are left out. Grouped are visited in depth, lower side first.
     """
     rows = len(columns[0].values)
     rules.refuse(rows, sensitive)
     x = np.stack([column.values for column in columns], axis=1)
     spans = [_span(column.values) for column in columns]
-    of, tree, classes = np.full(rows, -1, np.int64), Tree([], [], [], []), 0
+    of, tree, classes = np.full(rows, -1, np.int64), CutTree([], [], [], []), 0
     stack = [(np.arange(rows), _node(tree))]
     while stack:
         here, node = stack.pop()
@@ -88,7 +90,7 @@ def mondrian(columns: Sequence[Quasi], rules: Rules, sensitive: Sequence[Sensiti
             stack += reversed(kept)
         else:
             of[here], tree.left[node], classes = classes, classes, classes + 1
-    return Classes(of, tree)
+    return Grouped(of, tree)
 
 
 Found = tuple[int, list[float], list[np.ndarray]]
@@ -100,7 +102,7 @@ def _cut(
     rows: np.ndarray,
     columns: Sequence[Quasi],
     spans: Sequence[float],
-    rules: Rules,
+    rules: Conditions,
     sensitive: Sequence[Sensitive],
     spare: int,
 ) -> Found | None:
@@ -170,13 +172,15 @@ def _widths(own: np.ndarray, spans: Sequence[float]) -> np.ndarray:
     return out
 
 
-def _node(tree: Tree) -> int:
-    for part, value in zip(tree, (-1, 0.0, -1, -1), strict=True):
-        part.append(value)
+def _node(tree: CutTree) -> int:
+    tree.column.append(-1)
+    tree.at.append(0.0)
+    tree.left.append(-1)
+    tree.right.append(-1)
     return len(tree.column) - 1
 
 
-def _chain(tree: Tree, node: int, column: int, bounds: Sequence[float]) -> list[int]:
+def _chain(tree: CutTree, node: int, column: int, bounds: Sequence[float]) -> list[int]:
     """Cut a node at these bounds, one after another, and return the nodes of the parts."""
     out = []
     for bound in bounds:

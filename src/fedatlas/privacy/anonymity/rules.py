@@ -49,7 +49,7 @@ class Sensitive(NamedTuple):
         return closeness.equal(values, counts, self.shares)
 
 
-class Rules(NamedTuple):
+class Conditions(NamedTuple):
     """The conditions on a class. ``c`` is that of recursive (c, l)-diversity."""
 
     k: int = 1
