@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedatlas.aggregation.reducers import Reducer
     from fedatlas.algorithm import Algorithm, Ask, Message, Question, Transform, Update
     from fedatlas.privacy.ask_protocol import Asking, Place
+    from fedatlas.privacy.own_rows import OwnRows, RowsHow
 
 Source = Literal["os", "seed"]
 Small = Annotated[float, Field(gt=0, lt=1)]
@@ -139,6 +140,9 @@ class Mechanism(NamedTuple):
     phase: str = ""  # the one of `PHASES` in which clients seal an update; "": the task itself
     sums_only: Literal["", "partly", "wholly"] = ""  # the server sees sums of updates instead of single ones
     whole: bool = False  # acts on whole models; else on changes relative to what a client was told
+    acts_on: Literal["updates", "rows"] = (
+        "updates"  # "rows": only on a party's rows, before anything is computed from them
+    )
     noise: Noising | None = None
     hides: tuple[
         str, ...
@@ -153,8 +157,14 @@ class Mechanism(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A mechanism at work: functions on an update in a round."""
+    """A mechanism at work: functions on an update in a round, or on a party's rows before the run."""
 
+    # What a party does to the rows that it trains on, before anything is computed from them, if the mechanism `acts_on` rows.
+    rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
+    # The same for rows that are judged or predicted, by what the parties told; None: the model reads them as they are.
+    new_rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
+    # (the training rows of each client that has any, before and after) -> figures of a simulation's summary, under its name.
+    row_figures: Callable[[Sequence[tuple[OwnRows, OwnRows]]], Mapping[str, Any]] | None = None
     # What a client does to its update before sending: to the changes, or to the model if the mechanism is `whole`.
     update: Callable[[Update, Protection, Doing], Update] | None = None
     protocol: Protocol | None = None  # replaces the sending of updates if `sums_only`
@@ -294,6 +304,16 @@ class Protection(NamedTuple):
         if sealing:
             return self.mechanisms[-1].phase or what
         return self.phases.get(what, what)
+
+
+def on_rows(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms that change a party's rows before the run."""
+    return tuple(one for one in mechanisms if one.acts_on == "rows")
+
+
+def on_updates(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms that act in rounds."""
+    return tuple(one for one in mechanisms if one.acts_on == "updates")
 
 
 def drawn_by(source: Source) -> tuple[Extra, ...]:

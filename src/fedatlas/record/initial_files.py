@@ -10,6 +10,7 @@ from torch import nn
 from fedatlas import plugins
 from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
+from fedatlas.record import row_secret
 from fedatlas.record.run_folder import ATTACKED, RunFolder, file_of
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.truth import truth_of
@@ -21,6 +22,7 @@ CONSTANTS = "constants.json"  # written for runs with data.constants: names the 
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
     """Write the files that are known before round 1: derived files, draws of attacks, and records of outside code and files."""
+    row_secret.write(setup, folder)
     write_derived(setup, folder)
     for name, attack in view_attacks_of(setup.config).items():
         for drawn, arrays in attack.draws(truth_of(setup)).items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import of_table
 from fedatlas.reporting.blocks import (
     NARROW,
@@ -61,6 +61,7 @@ PRICED = (
     "Seconds without protection leave out the phases named, although adding up would be needed anyway."
 )
 UNPRICED = " To measure what it costs in accuracy, add --price to the command below: it also makes the same run without protection."
+ROUNDS_AS_BEFORE = "Rows were changed before the run, so its rounds cost what they cost without it."
 UNPROTECTED = " The baselines, each client alone and all rows pooled, were trained without protection."
 
 
@@ -83,18 +84,19 @@ def privacy_blocks(subject: Subject) -> list[Block]:
             for one in made
             if one.words.accounts and found.get("accounts")
         ),
-        _price(subject),
-        Text(_priced(subject)),
-        Figures([*_epsilons(subject, found), _phases(subject)]),
+        *([_price(subject)] if on_updates(made) else []),
+        Text(_priced(subject, made)),
+        Figures([*_epsilons(subject, found), *([_phases(subject)] if on_updates(made) else [])]),
         TermList([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
     ]
 
 
-def _priced(subject: Subject) -> str:
+def _priced(subject: Subject, made: Sequence[Mechanism]) -> str:
     """Return an explanation of the figures of the price, and how to measure its cost in accuracy if that was not done."""
     summary = subject.summary
     measured = summary.get("answer", {}).get("price")
-    return f"{PRICED}{'' if measured else UNPRICED}{UNPROTECTED if summary.get('gain') else ''}"
+    said = PRICED if on_updates(made) else ROUNDS_AS_BEFORE
+    return f"{said}{'' if measured else UNPRICED}{UNPROTECTED if summary.get('gain') else ''}"
 
 
 def _given(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +157,8 @@ def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
                 f"of {count(most['asked'])}, while it still sees only sums",
             )
         )
+    if "bytes_privacy" not in cost:  # no mechanism acts in rounds
+        return out
     sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
     if sent is not None and more is not None:
         text = times_text(sent / (sent - more)) if sent > more else DASH

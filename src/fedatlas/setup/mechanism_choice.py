@@ -15,7 +15,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.privacy.mechanism import Mechanism, Protection
+from fedatlas.privacy.mechanism import Mechanism, Protection, on_updates
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS
 from fedatlas.registry import arguments, find, keywords
 from fedatlas.setup.folds import course_seed
@@ -49,13 +49,13 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
 def protection_of(
     config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
 ) -> Protection | None:
-    """Return the mechanisms of ``[[privacy]]`` in a federation of clients with these numbers of rows; None without mechanisms."""
-    held = [n for n in sizes if n]
-    if not mechanisms or not held:
+    """Return the mechanisms that act in rounds, in a federation of clients with these numbers of rows; None without any."""
+    held, acting = [n for n in sizes if n], on_updates(mechanisms)
+    if not acting or not held:
         return None
     fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
     names = [*network.initial()[0]]
-    ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
+    ours = tuple(one if one.named is None else one.named(names) for one in acting)
     return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
 
 

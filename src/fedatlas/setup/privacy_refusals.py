@@ -43,6 +43,8 @@ def check_protection(
 def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Mechanism) -> Iterator[str]:
     """Yield a sentence for each table or key that cannot be used under a mechanism of this kind."""
     data, name = config.data, f"'{mechanism.name}'"
+    if mechanism.acts_on == "rows":  # a round is as without it
+        return
     if transform is not None and mechanism.sums_only and transform.decode is not None:
         yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
     if transform is not None and mechanism.whole:
