@@ -30,6 +30,7 @@ LEAST = {
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
+    "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
 }
 BY_ROWS = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto")
 """Weigh by rows unless told otherwise, and are sound with uniform weights."""
@@ -72,6 +73,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
     "distributed_dp": NOT_NOISED,
+    "additive_noise": {},  # a round is as without it
 }
 """mechanism -> algorithm with its defaults -> why not."""
 HIDING = ("secagg", "paillier", "two_server")

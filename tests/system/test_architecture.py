@@ -50,6 +50,7 @@ PUBLIC = [
     "Task",
     "TransportError",
     "Tree",
+    "anonymise",
     "attack",
     "compare",
     "dry_run",

@@ -42,10 +42,11 @@ PHASES: Mapping[str, str] = {
 
 
 class Noise(NamedTuple):
-    """The source of random words: the operating system, or a seed that every reader of the experiment file knows."""
+    """The source of random words: the operating system, a party's secret, or a seed that every reader of the file knows."""
 
     source: Source = "os"
     seed: int = 0  # seed of the run; unused under "os"
+    secret: bytes = b""  # of a party: with it the words follow from it and their key, and the same can be drawn again
 
 
 class Doing(NamedTuple):
@@ -75,6 +76,7 @@ class Words(NamedTuple):
     notices: tuple[str, ...] = ()  # before a run
     accounts: Mapping[str, tuple[str, str]] = {}  # of the summary's "accounts": figure -> (its name, what it assumes)
     preview: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Mechanism.preview`
+    rows: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Work.row_figures`
 
 
 class Noising(NamedTuple):
@@ -126,6 +128,8 @@ class Limits(NamedTuple):
     )  # an objection to what the experiment file asks for; "" if there is none
     columns: tuple[str, ...] = ()  # its keys that apply if parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
+    undeployed: str = ""  # how its keys forbid that, if others would allow it
+    masks: str = ""  # why it needs another mechanism that hides what single clients send
     extras: tuple[Extra, ...] = ()
 
 
@@ -166,6 +170,9 @@ class Work(NamedTuple):
     rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
     # The same for rows that are judged or predicted, by what the parties told; None: the model reads them as they are.
     new_rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
+    # (columns, classes, the sum over all parties of what is counted in their rows) -> plain values that all parties agree on before;
+    # told to `rows` and `new_rows` under `SERVER`.
+    agree: Callable[[Columns, Sequence[str], Total], Mapping[str, Any]] | None = None
     # (the training rows of each client that has any, before and after) -> figures of a simulation's summary, under its name.
     row_figures: Callable[[Sequence[tuple[OwnRows, OwnRows]]], Mapping[str, Any]] | None = None
     # What a client does to its update before sending: to the changes, or to the model if the mechanism is `whole`.

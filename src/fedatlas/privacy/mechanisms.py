@@ -8,6 +8,7 @@ central_dp     a trusted server clips and adds noise                        P3, 
 local_dp       every client adds noise to what it sends                     P4
 nbafl          noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
 distributed_dp noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
+additive_noise noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
 ============== ============================================================ ==================================================
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from fedatlas.privacy.additive_noise.mechanism import additive_noise
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
 from fedatlas.privacy.local_dp.mechanism import local_dp
@@ -34,6 +36,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "local_dp": local_dp,
     "nbafl": nbafl,
     "distributed_dp": distributed_dp,
+    "additive_noise": additive_noise,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
@@ -43,7 +46,6 @@ LATER = (
     "ckks",
     "dp_ftrl",
     "dp_sgd",
-    "additive_noise",
     "rotation",
     "anonymise",
 )
