@@ -29,6 +29,7 @@ LEAST = {
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+    "distributed_dp": "privacy.distributed_dp.clip=1.0",
 }
 BY_ROWS = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto")
 """Weigh by rows unless told otherwise, and are sound with uniform weights."""
@@ -70,10 +71,12 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "central_dp": NOT_NOISED,
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
+    "distributed_dp": NOT_NOISED,
 }
 """mechanism -> algorithm with its defaults -> why not."""
+NOISED = ("central_dp", "local_dp", "distributed_dp")
 HELPS = {
-    **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in ("central_dp", "local_dp")},
+    **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in NOISED},
     **{("fedseq", mechanism): {"phi": "random"} for mechanism in ("secagg", "paillier", "two_server")},
 }
 """Of what is refused with its defaults: parameters that help."""
@@ -120,11 +123,11 @@ def test_the_sixteen_and_the_last_hop() -> None:
         assert fine.keys() == SUMS | {"fedseq"}
         assert len(SUMS) == 16
     assert {*goes_with(made("nbafl"))} == {"fedavg", "fedsgd", "fedprox"}
-    for mechanism in ("central_dp", "local_dp"):
+    for mechanism in NOISED:
         assert {*goes_with(made(mechanism))} == {*BY_ROWS, "scaffold"}
 
 
-@pytest.mark.parametrize("mechanism", ["central_dp", "local_dp"])
+@pytest.mark.parametrize("mechanism", NOISED)
 def test_what_parameters_make_unsound(mechanism: str) -> None:
     reads = "it reads its clients' losses and examples without noise"
     assert reason(mechanism, fedprox(adaptive=True, weights="uniform")) == reads
@@ -137,7 +140,7 @@ def test_what_parameters_make_unsound(mechanism: str) -> None:
     assert reason("nbafl", moon(mu=0.0)) == ""  # which is FedAvg
 
 
-@pytest.mark.parametrize("mechanism", ["central_dp", "local_dp"])
+@pytest.mark.parametrize("mechanism", NOISED)
 @pytest.mark.parametrize("name", ["hwfedavg", "nwfedavg"])
 @pytest.mark.parametrize("given", ["score=gini", "size_scaling=false", "inverse=literal"])
 def test_scores_follow_the_data_however_they_are_made(name: str, given: str, mechanism: str) -> None:
@@ -181,7 +184,7 @@ RECORDS = {
 
 @pytest.mark.parametrize(("record", "masks", "noise"), RECORDS.values(), ids=list(RECORDS))
 def test_a_plug_ins_record_is_read_alike(record: Algorithm, masks: str, noise: str) -> None:
-    for mechanisms, expected in ((("secagg", "paillier", "two_server"), masks), (("central_dp", "local_dp"), noise)):
+    for mechanisms, expected in ((("secagg", "paillier", "two_server"), masks), (NOISED, noise)):
         for mechanism in mechanisms:
             found = reason(mechanism, record)
             assert (expected in found) if expected else not found, mechanism

@@ -8,6 +8,7 @@ Gaussian, Poisson rounds        privacy loss distributions of dp-accounting, equ
                                 of add or remove, rounded so that epsilon is never too small (P1)
 Laplace                         basic composition: the sum of 1 / multiplier, delta = 0
 Laplace and Gaussian            Laplace's as the worst mechanism of its epsilon, composed with the others' loss distributions
+Skellam, with plain Gaussian    sums of Rényi divergences (`fedatlas.privacy.skellam`); with sampled or Laplace noise: refused
 without noise                   infinity
 ==============================  =============================================================================================
 
@@ -28,6 +29,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.privacy import skellam
 from fedatlas.privacy.gaussian import check_delta, epsilon_of
 from fedatlas.privacy.ledger import Event, Kind, counted
 
@@ -52,12 +54,13 @@ class Release(NamedTuple):
     noise: Kind
     multiplier: float
     rate: float
+    steps: float = 0.0
 
 
 def spent(events: Sequence[Event], delta: float) -> Spent:
     """Return epsilon of all events together at ``delta`` for the client that paid most. ``delta`` may be 0 only if all noise is Laplace's.
 
-    PrivacyError if the events protect different units, or sample in a way that has no sound account.
+    PrivacyError if the events protect different units, or sample or mix noises in a way that has no sound account.
     """
     events = counted(events)
     _check(events)
@@ -94,7 +97,7 @@ def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
     everybody: Counter[Release] = Counter()
     named: dict[int, Counter[Release]] = {}
     for event in events:
-        release = Release(event.noise, event.multiplier, event.rate)
+        release = Release(event.noise, event.multiplier, event.rate, event.steps)
         for bill in [named.setdefault(k, Counter()) for k in event.clients] if event.clients else [everybody]:
             bill[release] += event.times
     bills: list[Counter[Release]] = []
@@ -108,6 +111,8 @@ def _price(bill: Counter[Release], delta: float) -> Spent:
     """Return epsilon of one client's releases."""
     if not bill:
         return Spent(0.0, delta, "Nothing was released.")
+    if any(r.noise == "skellam" for r in bill):
+        return _by_divergences(bill, delta)
     laplace = {r: n for r, n in bill.items() if r.noise == "laplace"}
     pure = math.fsum(n / r.multiplier for r, n in laplace.items())
     if len(laplace) == len(bill):
@@ -133,6 +138,21 @@ def _price(bill: Counter[Release], delta: float) -> Spent:
     how = ", ".join(f"{sum(n):,} {kind}" for kind, n in counts.items() if sum(n))
     how = f"Privacy loss distributions of {how}."
     return Spent(min(composed, bound), delta, how)
+
+
+def _by_divergences(bill: Counter[Release], delta: float) -> Spent:
+    """Return epsilon of one client's releases by Skellam noise, and by Gaussian noise that was not sampled."""
+    if any(r.noise == "laplace" or r.rate < 1 for r in bill):
+        raise PrivacyError(
+            "the ledger holds Skellam noise beside Laplace noise or sampled rounds, which have no account together here."
+        )
+    check_delta(delta)
+    epsilon = skellam.epsilon_of(
+        lambda order: math.fsum(n * skellam.divergence(order, r.multiplier, r.steps) for r, n in bill.items()), delta
+    )
+    whole = sum(n for r, n in bill.items() if r.noise == "skellam")
+    others = f" and {bill.total() - whole:,} plain Gaussian ones" if bill.total() > whole else ""
+    return Spent(epsilon, delta, f"Sum of the Rényi divergences of {whole:,} Skellam releases{others}.")
 
 
 def _composed(sampled: dict[Release, int], pure: float, mu: float, delta: float) -> float | None:

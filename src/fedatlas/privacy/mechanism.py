@@ -55,6 +55,7 @@ class Doing(NamedTuple):
     what: str
     visit: int
     rows: int
+    seed: int = 0  # of the run, for a `seal` that draws noise
 
 
 class Learns(NamedTuple):

@@ -1,13 +1,14 @@
 """The builders of the mechanisms of ``[[privacy]]``, by name. `fedatlas list privacy` prints this table.
 
-========== ============================================================ ==================================================
-secagg     secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
-paillier   encryption: clients hold the key, one of them opens the sum  P10, P11
-two_server two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
-central_dp a trusted server clips and adds noise                        P3, McMahan et al. 2018
-local_dp   every client adds noise to what it sends                     P4
-nbafl      noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
-========== ============================================================ ==================================================
+============== ============================================================ ==================================================
+secagg         secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
+paillier       encryption: clients hold the key, one of them opens the sum  P10, P11
+two_server     two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
+central_dp     a trusted server clips and adds noise                        P3, McMahan et al. 2018
+local_dp       every client adds noise to what it sends                     P4
+nbafl          noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
+distributed_dp noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
+============== ============================================================ ==================================================
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from fedatlas.privacy.central_dp.mechanism import central_dp
+from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
@@ -31,6 +33,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "central_dp": central_dp,
     "local_dp": local_dp,
     "nbafl": nbafl,
+    "distributed_dp": distributed_dp,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
@@ -40,7 +43,6 @@ LATER = (
     "ckks",
     "dp_ftrl",
     "dp_sgd",
-    "distributed_dp",
     "additive_noise",
     "rotation",
     "anonymise",

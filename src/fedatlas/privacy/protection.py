@@ -69,7 +69,7 @@ def protect(
     if how.protocol is not None:
         if isinstance(session, Mapping) and MADE in session:
             session = {**session, MADE: made_of(parts, word, doing.what)}
-        parts, session, seen = how.protocol.seal(parts, doing, word, session)
+        parts, session, seen = how.protocol.seal(parts, doing._replace(seed=how.seed), word, session)
     return Protected(parts, memory, session, in_precision(restore(seen, base), update))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,10 +32,11 @@ from fedatlas.privacy.ask_protocol import (
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
-from fedatlas.privacy.secagg.hidden_weights import Rounding, decoded, remended, weights, words_of
+from fedatlas.privacy.secagg.hidden_weights import decoded, remended, weights, words_of
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
-from fedatlas.privacy.secagg.messages import heard, positions, raw, table, told
+from fedatlas.privacy.secagg.messages import Words, heard, positions, raw, table, told
+from fedatlas.privacy.secagg.opened_sum import Reading, SecureSum
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
 from fedatlas.privacy.secagg.word import ALL, ROWS, check_fields, weighed
 from fedatlas.secret import Secret
@@ -50,20 +51,6 @@ PHASES = {
 MASKED = "masked"  # name of the reducer
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
 NOTHING_MORE = Insists()
-
-
-class SecureSum(NamedTuple):
-    """The keys of the table."""
-
-    threshold: float
-    bits: int
-    range: float
-    n_cap: int
-
-    @property
-    def steps(self) -> Rounding:
-        """The keys that turn numbers into words."""
-        return Rounding(self.bits, self.range, self.n_cap)
 
 
 def protocol(how: SecureSum) -> Protocol:
@@ -124,11 +111,11 @@ def _party(session: Mapping[str, Any]) -> Party:
 
 def _begun(session: Mapping[str, Any]) -> Session:
     """Return the session under way."""
-    _place(session)
+    begun_at(session)
     return restored(session["secagg"])
 
 
-def _place(session: Mapping[str, Any]) -> At:
+def begun_at(session: Mapping[str, Any]) -> At:
     """Return the place of the session under way."""
     if "secagg" not in session:
         raise ProtocolError(f"client {session['client']} was asked to go on with a session that it never began.")
@@ -153,7 +140,7 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
     masking = word is not None and word[SEND]
     if what not in QUESTIONS and not masking:
         return
-    place = _place(session)
+    place = begun_at(session)
     if (place.run, place.round, place.attempt) != here:
         raise ProtocolError(f"'{what}' is asked in a session that was begun for another round or attempt: refused.")
     if masking:
@@ -186,12 +173,12 @@ def cohort(what: str, message: Message, session: Any) -> tuple[int, ...] | None:
         own = _begun(session)
         return tuple(own.place.cohort[v] for v in own.survivors)
     if what == WORK and "secagg" in session:
-        here = _place(session).cohort
+        here = begun_at(session).cohort
         return tuple(here[v] for v in positions(message, "present", len(here), client.SERVER))
     if what != AGREE:
         return None
     known = message.get("survivors")
-    asked = range(known.numel() if isinstance(known, Tensor) else 0) if session is None else _place(session).cohort
+    asked = range(known.numel() if isinstance(known, Tensor) else 0) if session is None else begun_at(session).cohort
     return tuple(asked[v] for v in positions(message, "survivors", len(asked), client.SERVER))
 
 
@@ -203,7 +190,7 @@ def wide(sent: Update) -> int:
 
 def check_task(what: str, session: Mapping[str, Any]) -> None:
     """Raise ProtocolError if the session under way is for another task: one update would be opened under two names."""
-    if (ask := _place(session).ask) != what:
+    if (ask := begun_at(session).ask) != what:
         raise ProtocolError(f"'{what}' is to be masked in a session that was begun for '{ask}': refused.")
 
 
@@ -250,9 +237,16 @@ QUESTIONS: Mapping[str, Question] = {
 }
 
 
+def check_work(what: str, word: Mapping[str, Any], session: Mapping[str, Any]) -> None:
+    """Raise ProtocolError unless the session under way is for this work, and its word is the table's."""
+    if word[SEND] is not False:  # a simulated client that leaves works and sends nothing
+        check_task(what, session)
+        check_word(word, session)
+
+
 def check_word(word: Mapping[str, Any], session: Mapping[str, Any]) -> None:
     """Raise ProtocolError if the word that a client is to seal by is not its line of the common table."""
-    place = _place(session)
+    place = begun_at(session)
     line = head_of(_told(word).get("head"), len(place.cohort)).line(place.cohort.index(session["client"]))
     own = {name: x for name, x in word.items() if name not in {SESSION, CHAIN}}
     due = {name: line[name] for name in ("mean", "sums", "weights")} | {"clients": len(place.cohort), SEND: True}
@@ -264,24 +258,35 @@ def masked(
     how: SecureSum, update: Update, doing: Doing, word: Mapping[str, Any], session: Any
 ) -> tuple[Update, Any, Update]:
     """Return the masked update, the session afterwards, and the update as decoded. ``update`` holds changes, noise included."""
-    if word[SEND] is not False:  # a simulated client that leaves works and sends nothing
-        check_task(doing.what, session)
-        check_word(word, session)
+    check_work(doing.what, word, session)
     groups, form, seen = words_of(how.steps, update, doing.rows, word, session["client"])
     if not word[SEND]:
         return {}, session, seen
+    return *sent(groups, form, word, session), seen
+
+
+def sent(
+    words: Mapping[str, Words], form: Mapping[str, Any], word: Mapping[str, Any], session: Mapping[str, Any]
+) -> tuple[Update, dict[str, Any]]:
+    """Return the words under their masks, as they are sent with their form, and the session afterwards."""
     own = client.receive(_told(word), _begun(session))
-    reply, own = client.mask(groups, own)
-    return {**reply, "form": form}, {**session, "secagg": carried(own)}, seen
+    reply, own = client.mask(words, own)
+    return {**reply, "form": form}, {**session, "secagg": carried(own)}
 
 
 # ------------------------------------------------------------------------------------------------ the server
 
 
 def around(
-    how: SecureSum, public: Mapping[int, bytes], federation: str, ask: Ask, place: Place, workers: int = 1
+    how: SecureSum,
+    public: Mapping[int, bytes],
+    federation: str,
+    ask: Ask,
+    place: Place,
+    workers: int = 1,
+    read: Reading | None = None,
 ) -> Asking:
-    """Run an ask of which the server sees only the sum, and return the replies.
+    """Run an ask of which the server sees only the sum, and return the replies. ``read``: of opened words; None: `decoded`.
 
     SessionFailed before a share was given, RoundClosed afterwards.
     """
@@ -315,7 +320,8 @@ def around(
     heard = yield _phase(UNMASK, signers, dict.fromkeys(signers, message))
     try:
         sums, _ = server.opened(transcript, heard.each.items())
-        value = decoded(how.steps, json.loads(form), sums, place, len(asked))
+        given = json.loads(form), sums, place, len(asked)
+        value = decoded(how.steps, *given) if read is None else read(how, *given)
     except (PrivacyError, ProtocolError) as error:
         raise RoundClosed(str(error)) from None
     value = remended(value, ask, place, coefficients[asked[0]], survivors)
