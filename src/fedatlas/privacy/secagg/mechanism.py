@@ -39,7 +39,8 @@ def secagg(*, threshold: Share = 2 / 3, bits: Bits = 24, range: Positive = 16.0,
     """
 
     def work() -> Work:
-        from fedatlas.privacy.secagg.secure_sum import SecureSum, protocol
+        from fedatlas.privacy.secagg.opened_sum import SecureSum
+        from fedatlas.privacy.secagg.secure_sum import protocol
 
         return Work(protocol=protocol(SecureSum(threshold, bits, range, n_cap)))
 

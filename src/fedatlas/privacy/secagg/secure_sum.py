@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,10 +32,11 @@ from fedatlas.privacy.ask_protocol import (
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
-from fedatlas.privacy.secagg.hidden_weights import Rounding, decoded, remended, weights, words_of
+from fedatlas.privacy.secagg.hidden_weights import decoded, remended, weights, words_of
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import Words, heard, positions, raw, table, told
+from fedatlas.privacy.secagg.opened_sum import Reading, SecureSum
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
 from fedatlas.privacy.secagg.word import ALL, ROWS, check_fields, weighed
 from fedatlas.secret import Secret
@@ -50,24 +51,6 @@ PHASES = {
 MASKED = "masked"  # name of the reducer
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
 NOTHING_MORE = Insists()
-
-
-class SecureSum(NamedTuple):
-    """The keys of the table."""
-
-    threshold: float
-    bits: int
-    range: float
-    n_cap: int
-
-    @property
-    def steps(self) -> Rounding:
-        """The keys that turn numbers into words."""
-        return Rounding(self.bits, self.range, self.n_cap)
-
-
-Reading = Callable[[SecureSum, Mapping[str, Any], Mapping[str, Any], Place, int], dict[str, Any]]
-"""(.., form, opened words of each group, place, clients asked) -> the numbers of the form."""
 
 
 def protocol(how: SecureSum) -> Protocol:
@@ -294,13 +277,6 @@ def sent(
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def reading(
-    how: SecureSum, form: Mapping[str, Any], sums: Mapping[str, Any], place: Place, asked: int
-) -> dict[str, Any]:
-    """Return opened words as numbers, by the steps of the table."""
-    return decoded(how.steps, form, sums, place, asked)
-
-
 def around(
     how: SecureSum,
     public: Mapping[int, bytes],
@@ -310,7 +286,7 @@ def around(
     workers: int = 1,
     read: Reading | None = None,
 ) -> Asking:
-    """Run an ask of which the server sees only the sum, and return the replies. ``read``: of opened words; None: `reading`.
+    """Run an ask of which the server sees only the sum, and return the replies. ``read``: of opened words; None: `decoded`.
 
     SessionFailed before a share was given, RoundClosed afterwards.
     """
@@ -344,7 +320,8 @@ def around(
     heard = yield _phase(UNMASK, signers, dict.fromkeys(signers, message))
     try:
         sums, _ = server.opened(transcript, heard.each.items())
-        value = (reading if read is None else read)(how, json.loads(form), sums, place, len(asked))
+        given = json.loads(form), sums, place, len(asked)
+        value = decoded(how.steps, *given) if read is None else read(how, *given)
     except (PrivacyError, ProtocolError) as error:
         raise RoundClosed(str(error)) from None
     value = remended(value, ask, place, coefficients[asked[0]], survivors)
