@@ -12,9 +12,10 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.federation.secrets import Keyring
+from fedatlas.privacy.encrypted.encrypted_sum import CIPHER, CLEAR
 from fedatlas.privacy.mechanism import Mechanism, Protection
 from fedatlas.privacy.mechanisms import secagg
-from fedatlas.privacy.paillier.encrypted_sum import CIPHER, CLEAR, OPEN
+from fedatlas.privacy.paillier.filling import OPEN
 from fedatlas.privacy.secagg.keys import place_of
 from fedatlas.privacy.secagg.messages import flags, told
 from fedatlas.privacy.secagg.secure_sum import AGREE, KEYS, QUESTIONS, SHARES, UNMASK, check_task

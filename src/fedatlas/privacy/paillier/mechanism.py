@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.privacy.encrypted.choice import check_choice, chosen
 from fedatlas.privacy.mechanism import Bits, Extra, Learns, Limits, Mechanism, Words, Work
 from fedatlas.privacy.reasons import HIDING
 from fedatlas.registry import Positive
@@ -41,17 +41,18 @@ def paillier(
     encrypt: "all", "output" (the last layer), "outermost:N" (the N layers nearest the output), or names of parameters.
     weights_by: who multiplies an update by its weight: the server, on ciphertexts, or the client, before it encrypts.
     """
-    check_choice(encrypt)
+    check_choice("paillier", encrypt)
     keys = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt, "weights_by": weights_by}
     wholly = encrypt == "all"
 
     def work() -> Work:
-        from fedatlas.privacy.paillier.encrypted_sum import Encryption, protocol
+        from fedatlas.privacy.encrypted.encrypted_sum import protocol
+        from fedatlas.privacy.paillier.filling import Encryption, paillier
 
-        return Work(protocol=protocol(Encryption(key_bits, bits, range, encrypt, weights_by)))
+        return Work(protocol=protocol(paillier(Encryption(key_bits, bits, range, encrypt, weights_by))))
 
     def named(parameters: Sequence[str]) -> Mechanism:
-        return paillier(**{**keys, "encrypt": chosen(encrypt, parameters)})
+        return paillier(**{**keys, "encrypt": chosen("paillier", encrypt, parameters)})
 
     return Mechanism(
         name="paillier",
@@ -75,37 +76,3 @@ def paillier(
             extras=(Extra("gmpy2", "he"), Extra("cryptography", "he")),
         ),
     )
-
-
-def check_choice(encrypt: str | tuple[str, ...]) -> None:
-    """Raise ConfigError for a choice of layers that ``encrypt`` does not support."""
-    kind, colon, number = encrypt.partition(":") if isinstance(encrypt, str) else ("", "", "")
-    if isinstance(encrypt, str):
-        some = kind == "outermost" and colon and number.isdigit() and int(number)
-        if not (encrypt in {"all", "output"} or some):
-            raise ConfigError(
-                f"privacy.paillier.encrypt = '{encrypt}': expected 'all', 'output', 'outermost:N' or a list of parameters."
-            )
-    elif not encrypt:
-        raise ConfigError("privacy.paillier.encrypt: an empty list encrypts nothing; remove the table.")
-
-
-def chosen(encrypt: str | tuple[str, ...], parameters: Sequence[str]) -> Any:
-    """Return the names of the parameters to encrypt: those of the layers nearest the output, or as given; "all" for all.
-
-    ConfigError for a name that the network does not have.
-    """
-    if encrypt == "all":
-        return encrypt
-    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
-    if isinstance(encrypt, str):
-        count = 1 if encrypt == "output" else int(encrypt.partition(":")[2])
-        if count >= len(layers) > 1:
-            raise ConfigError(
-                f"privacy.paillier.encrypt = '{encrypt}': the network has {len(layers)} layers; write 'all' for the whole of it."
-            )
-        return tuple(name for name in parameters if name.rpartition(".")[0] in layers[-count:])
-    for name in encrypt:
-        if name not in parameters:
-            raise unknown_name("parameter", name, parameters)
-    return encrypt
