@@ -18,7 +18,7 @@ that colludes with the party that adds the ciphertexts reads those of all others
 """
 
 from fedatlas.privacy.paillier.batches import Batch, received
-from fedatlas.privacy.paillier.encryption import Base, Holder, Sealer, base, decrypt, encrypt, holder, sealer
+from fedatlas.privacy.paillier.encryption import Base, Holder, Sealer, base, base_of, decrypt, encrypt, holder, sealer
 from fedatlas.privacy.paillier.fixed import (
     Layout,
     dequantise,
@@ -43,6 +43,7 @@ __all__ = [
     "Sealer",
     "add",
     "base",
+    "base_of",
     "decrypt",
     "dequantise",
     "encrypt",

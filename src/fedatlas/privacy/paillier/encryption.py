@@ -20,11 +20,13 @@ Decryption (by p and q apart, P10): m mod p = L(c^(p-1) mod p^2) / (-q) mod p wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
+
+import torch
 
 from fedatlas import secret
 from fedatlas.errors import PrivacyError, ProtocolError
@@ -85,6 +87,16 @@ class Base(NamedTuple):
 
     h: int
     short: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form for a message."""
+        h = bytearray(self.h.to_bytes(-(-self.h.bit_length() // 8), "big"))
+        return {"h": torch.frombuffer(h, dtype=torch.uint8), "short": self.short}
+
+
+def base_of(plain: Mapping[str, Any]) -> Base | None:
+    """Return the base in a key's plain form; None if it has none."""
+    return Base(int.from_bytes(plain["h"].numpy().tobytes(), "big"), plain["short"]) if "h" in plain else None
 
 
 def base(public: PublicKey, short: int) -> Base:
