@@ -217,19 +217,20 @@ def _unit(n: Any) -> int:
 
 
 def _side(p: Any, q: Any, comb: bool, base: Base | None) -> Side:
-    square, tables = p * p, ([], [])
-    if comb:
-        tables = _comb(p, _generator(p), p.bit_length()) if base is None else _comb(p, base.h % square, base.short)
-    return Side(p, square, *tables, q, gmp().invert(-q, p))
+    residues, logs = _comb(p, *_generator(p, base)) if comb else ([], [])
+    return Side(p, p * p, residues, logs, q, gmp().invert(-q, p))
 
 
-def _generator(p: Any) -> Any:
-    """Return h = x^p mod p^2 for the smallest x that generates the units modulo p.
+def _generator(p: Any, base: Base | None) -> tuple[Any, int]:
+    """Return the h of a comb modulo p^2, and the bits of its exponents: those of ``base``, or h = x^p for the smallest generator x.
 
-    p is a safe prime, so every non-residue except -1 generates them.
+    p is a safe prime, so every non-residue except -1 generates the units modulo p.
     """
+    square = p * p
+    if base is not None:
+        return base.h % square, base.short
     x = next(x for x in range(2, int(p) - 1) if gmp().jacobi(x, p) == -1)
-    return gmp().powmod(x, p, p * p)
+    return gmp().powmod(x, p, square), p.bit_length()
 
 
 def _comb(p: Any, h: Any, bits: int) -> tuple[list[list[Any]], list[list[Any]]]:

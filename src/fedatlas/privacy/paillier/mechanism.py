@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from fedatlas.privacy.encrypted.choice import check_choice, chosen
 from fedatlas.privacy.mechanism import Bits, Extra, Learns, Limits, Mechanism, Words, Work
@@ -45,8 +45,8 @@ def paillier(
     short_exponent: bits of the random exponents (512 to 1024), for faster encryption under one more assumption; by default full ones.
     """
     check_choice("paillier", encrypt)
-    keys = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt, "weights_by": weights_by}
-    keys |= {"short_exponent": short_exponent}
+    keys: dict[str, Any] = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt}
+    keys |= {"weights_by": weights_by, "short_exponent": short_exponent}
     wholly, short = encrypt == "all", short_exponent is not None
 
     def work() -> Work:

@@ -7,7 +7,6 @@ from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from fedatlas.privacy.encrypted import codes
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Layout, Numbers
@@ -19,6 +18,7 @@ from fedatlas.privacy.secagg.fixed import LIMB
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Party, identity, installed
 from fedatlas.privacy.secagg.messages import field, raw, table
 from fedatlas.privacy.threshold_paillier import opening
+from fedatlas.privacy.threshold_paillier.statement import KeyHolders, SignedBatch
 from fedatlas.secret import Secret
 
 
@@ -30,21 +30,6 @@ class Threshold(NamedTuple):
     range: float
     weights_by: Literal["server", "client"]
     short_exponent: int | None
-
-
-class Public(NamedTuple):
-    """What the server is told: the public key, and the identities of all that hold a share of the private one."""
-
-    federation: str
-    key: paillier.PublicKey
-    identities: Mapping[int, bytes]
-
-
-class Signed(NamedTuple):
-    """Ciphertexts of one client, and its signature over them and their place."""
-
-    batch: paillier.Batch
-    signature: Tensor
 
 
 def system(how: Threshold) -> Cryptosystem:
@@ -75,7 +60,7 @@ def parties(how: Threshold, clients: int, federation: str, testing: bool) -> Key
     public = shares[0].public
     base = None if how.short_exponent is None else paillier.base(public, how.short_exponent)
     pairs = {k: identity() for k in range(clients)}
-    known = Public(federation, public, {k: key for k, (_, key) in pairs.items()})
+    known = KeyHolders(federation, public, {k: key for k, (_, key) in pairs.items()})
 
     def session(k: int, record: Mapping[str, Any]) -> dict[str, Any]:
         key = shares[k].plain() | ({} if base is None else base.plain())
@@ -102,7 +87,7 @@ _sealer = cache(paillier.sealer)
 """The comb of short exponents is made once per process. Workers that are forked later share it."""
 
 
-def _received(public: Public, sent: Any, layout: Layout, count: int) -> Signed:
+def _received(public: KeyHolders, sent: Any, layout: Layout, count: int) -> SignedBatch:
     batch = paillier.received(public.key, sent, paillier.Layout(*layout).plaintexts(count))
     signature = field(sent, "signature", torch.uint8, (SIGNATURE,), "a client")
-    return Signed(paillier.Batch(batch.key, batch.ciphertexts.clone()), signature.clone())
+    return SignedBatch(paillier.Batch(batch.key, batch.ciphertexts.clone()), signature.clone())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -24,10 +24,7 @@ from fedatlas.privacy.secagg import once
 from fedatlas.privacy.secagg.head import at
 from fedatlas.privacy.secagg.keys import SIGNATURE, signed_by
 from fedatlas.privacy.secagg.messages import field, only, raw
-from fedatlas.privacy.threshold_paillier.statement import FIELDS, Due, due_in, due_of
-
-if TYPE_CHECKING:
-    from fedatlas.privacy.threshold_paillier.cryptosystem import Public
+from fedatlas.privacy.threshold_paillier.statement import FIELDS, Due, KeyHolders, due_in, due_of
 
 SHARE = "threshold share"
 SEALED = "sealed"  # in a session: group -> what the party signed of it in this round, as text
@@ -41,7 +38,7 @@ OTHERS = "a share is asked of the ciphertexts of other clients than the sum has:
 # ------------------------------------------------------------------------------------------------ the server
 
 
-def together(public: Public, total: Sum, _: int) -> Opening:
+def together(public: KeyHolders, total: Sum, _: int) -> Opening:
     """Send every holder of a share the signed ciphertexts of a sum, and join their shares. RoundClosed if one is missing or false."""
     due, place = due_of(total.ask, total.place), total.place
     if missing := sorted({*due.clients} - {*total.clients}):
@@ -68,7 +65,7 @@ def together(public: Public, total: Sum, _: int) -> Opening:
     return opened
 
 
-def _share(public: Public, client: int, reply: Any, group: str, count: int) -> paillier.Batch:
+def _share(public: KeyHolders, client: int, reply: Any, group: str, count: int) -> paillier.Batch:
     try:
         return paillier.received(public.key, reply["shares"][group], count)
     except (AttributeError, KeyError, ProtocolError, TypeError) as error:

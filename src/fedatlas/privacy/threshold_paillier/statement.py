@@ -9,16 +9,33 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedatlas.algorithm import Ask
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import Place, weights_of
+from fedatlas.privacy.paillier.cryptosystem import Batch, PublicKey
 from fedatlas.privacy.secagg.head import Head, digest_of, head_of, heavy
 from fedatlas.privacy.secagg.keys import FEWEST
 from fedatlas.privacy.secagg.secure_sum import headed
 from fedatlas.privacy.secagg.word import TOLD
 
 FIELDS = ("run", "round", "attempt", "ask", "clients", "head")
+
+
+class KeyHolders(NamedTuple):
+    """What the server is told: the public key, and the identities of all that hold a share of the private one."""
+
+    federation: str
+    key: PublicKey
+    identities: Mapping[int, bytes]
+
+
+class SignedBatch(NamedTuple):
+    """Ciphertexts of one client, and its signature over them and their place."""
+
+    batch: Batch
+    signature: Tensor
 
 
 class Due(NamedTuple):
@@ -71,4 +88,4 @@ def due_in(message: Any, least: int = FEWEST) -> Due:
         raise ProtocolError(
             f"fewer than {least} clients have a weight in a sum, which would reveal what one of them sent: refused."
         )
-    return Due(*(message[name] for name in FIELDS[:4]), clients, head)
+    return Due(message["run"], message["round"], message["attempt"], message["ask"], clients, head)

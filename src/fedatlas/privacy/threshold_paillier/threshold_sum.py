@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fedatlas.algorithm import Ask, Message, Update
+from fedatlas.algorithm import Ask, Message, Replies, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, SESSION, Asking, Place
 from fedatlas.privacy.encrypted import encrypted_sum
@@ -131,5 +131,6 @@ def around(made: Cryptosystem, public: Any, federation: str, ask: Ask, place: Pl
         try:
             asked = protocol.send(replies)
         except StopIteration as end:
-            return end.value
+            found: Replies = end.value
+            return found
         replies = yield asked
