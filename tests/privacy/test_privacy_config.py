@@ -22,8 +22,16 @@ from fedatlas.setup.resolution import resolve
 
 WRITTEN = {
     "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096},
-    "paillier": {"key_bits": 3072, "bits": 29, "range": 4.0, "encrypt": ["0.weight", "0.bias"], "weights_by": "client"},
     "two_server": {"bits": 20, "range": 8.0, "n_cap": 4096},
+    "paillier": {
+        "key_bits": 3072,
+        "bits": 29,
+        "range": 4.0,
+        "encrypt": ["0.weight", "0.bias"],
+        "weights_by": "client",
+        "short_exponent": 640,
+    },
+    "threshold_paillier": {"key_bits": 3072, "bits": 20, "range": 4.0, "weights_by": "server", "short_exponent": 512},
     "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
@@ -34,6 +42,7 @@ LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
     "two_server": "privacy.two_server={}",
+    "threshold_paillier": "privacy.threshold_paillier={}",
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
@@ -143,6 +152,8 @@ def test_the_template_shows_a_table_that_works() -> None:
         ("privacy.paillier.encrypt=outermost:0", "expected 'all', 'output', 'outermost:N' or a list of parameters."),
         ("privacy.paillier.encrypt=[]", "an empty list encrypts nothing"),
         ("privacy.paillier.encrypt=outermost:2", "the network has 2 layers; write 'all' for the whole of it"),
+        ("privacy.paillier.short_exponent=256", "privacy.paillier.short_exponent = 256: expected"),
+        ("privacy.threshold_paillier.weights_by=nobody", "expected 'server' or 'client'"),
         ("privacy.paillier.bits=32", "privacy.paillier.bits = 32: sums of values of 32 bits need 64 bits each"),
         ("privacy.secagg={bits=40, n_cap=33554432}", "n_cap = 1398101 holds"),
     ],
@@ -175,7 +186,7 @@ def test_pairs(one: str, other: str) -> None:
         ] == [other, one]
         return
     assert "remove" in refusal(*asked)
-    if {one, other} <= {"secagg", "paillier", "two_server"}:
+    if {one, other} <= {*HIDING}:
         assert "both hide updates from the server" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
@@ -192,6 +203,8 @@ def test_twice_the_same_is_refused() -> None:
         ("secagg", "cryptography", "he", ()),
         ("paillier", "gmpy2", "he", ()),
         ("paillier", "cryptography", "he", ()),
+        ("threshold_paillier", "gmpy2", "he", ()),
+        ("threshold_paillier", "cryptography", "he", ()),
         ("central_dp", "dp_accounting", "dp", ("cohort={sampling='poisson', fraction=0.5}",)),
         ("central_dp", "cryptography", "dp", ()),
         ("local_dp", "cryptography", "dp", ()),
@@ -247,7 +260,7 @@ UNIFORM = "algorithm.weights=uniform"
     [
         *(
             (name, (f"compression.name={code}",), "its codes cannot be added up")
-            for name in ("secagg", "paillier", "two_server")
+            for name in HIDING
             for code in ("topk", "qsgd", "float16")
         ),
         ("nbafl", ("compression.name=float16",), "adds noise to whole models"),
@@ -296,6 +309,25 @@ UNIFORM = "algorithm.weights=uniform"
         ("paillier", ("cohort.fraction=0.05",), "raise cohort.fraction"),
         ("two_server", ("cohort.size=2",), "a sum of fewer than 3 hides nothing"),
         ("paillier", ("partition.clients=1",), "partition.clients"),
+        (
+            "threshold_paillier",
+            ("partition.clients=2",),
+            "a sum of fewer than 3 hides nothing; raise cohort.fraction or partition.clients",
+        ),
+        *(
+            ("threshold_paillier", (f"cohort={cohort}",), "so all of them take part in every round; remove the table.")
+            for cohort in ("{fraction=0.9}", "{size=11}", "{sampling='poisson'}")
+        ),
+        (
+            "threshold_paillier",
+            ("failures.dropout=0.1",),
+            "[failures] dropout: 'threshold_paillier' opens no sum without all clients",
+        ),
+        (
+            "threshold_paillier",
+            ("failures={stragglers=0.5, straggler_policy='drop'}", "local.epochs=3"),
+            '[failures] straggler_policy = "drop": ',
+        ),
         ("secagg", ("partition.clients=2", "cohort.sampling=poisson"), "fewer than 3 hides nothing"),
         ("secagg", ("partition={name='iid', clients=101}",), "masks at most 100; lower cohort.fraction"),
         (
@@ -320,6 +352,7 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
         ("secagg", ("partition={name='iid', clients=100}",)),
         ("paillier", ("cohort.size=2",)),
         ("two_server", ("partition={name='iid', clients=150}", "model={name='mlp', norm='batch'}")),
+        ("threshold_paillier", ("cohort.size=12", "failures.stragglers=0.5", "local.epochs=3")),
         (
             "central_dp",
             (
@@ -349,4 +382,7 @@ def test_what_is_said_of_a_mechanism() -> None:
     assert "protects nobody" in notices("privacy.central_dp={clip=1.0, noise='seed'}", UNIFORM)
     assert "and no privacy" in notices("privacy.central_dp={clip=1.0, noise_multiplier=0.0}", UNIFORM)
     assert "sent in the clear" in notices("privacy.paillier.encrypt=output")
+    for name in ("paillier", "threshold_paillier"):
+        assert f"'{name}': short_exponent rests on one more assumption" in notices(f"privacy.{name}.short_exponent=512")
+        assert "assumption" not in notices(f"privacy.{name}={{}}")
     assert notices("privacy.secagg={}", "privacy.local_dp={epsilon=8.0, clip=1.0}", UNIFORM) == notices()

@@ -26,12 +26,15 @@ LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
     "two_server": "privacy.two_server={}",
+    "threshold_paillier": "privacy.threshold_paillier={}",
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
 }
+HIDING = tuple(name for name, one in every().items() if one.sums_only and one.noise is None)
+"""Show the server sums only."""
 BY_ROWS = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto")
 """Weigh by rows unless told otherwise, and are sound with uniform weights."""
 SUMS = {*BY_ROWS, "feddyn", "scaffold", "fednova", "hwfedavg", "nwfedavg", "fedbn", "fedmd"}
@@ -69,6 +72,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "secagg": NOT_MASKED,
     "paillier": NOT_MASKED,
     "two_server": NOT_MASKED,
+    "threshold_paillier": NOT_MASKED,
     "central_dp": NOT_NOISED,
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
@@ -76,7 +80,6 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "additive_noise": {},  # a round is as without it
 }
 """mechanism -> algorithm with its defaults -> why not."""
-HIDING = ("secagg", "paillier", "two_server")
 NOISED = ("central_dp", "local_dp", "distributed_dp")
 HELPS = {
     **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in NOISED},
@@ -120,7 +123,7 @@ def test_a_cell(name: str, mechanism: str) -> None:
 
 
 def test_the_sixteen_and_the_last_hop() -> None:
-    for mechanism in ("secagg", "paillier", "two_server"):
+    for mechanism in HIDING:
         fine = goes_with(made(mechanism))
         assert fine == {name: 'phi = "random"' if name == "fedseq" else "" for name in fine}
         assert fine.keys() == SUMS | {"fedseq"}

@@ -22,7 +22,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.privacy.mechanisms import local_dp
 from fedatlas.wire import codec
 from federation import Federation, brief, cohorts, cross_entropy, federation, gap, play, same, sgd, states
-from protected import ADMITTED, MECHANISMS, Host, protected, without_noise
+from protected import ADMITTED, MASKS, MECHANISMS, Host, protected, without_noise
 from test_conformance import Losing, flat
 from wire import Wire
 
@@ -41,7 +41,7 @@ PLAN = cohorts(3, m=4)
 
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
     """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
-    masked = [(kind, name) for kind in ("secagg", "paillier", "two_server") for name in ADMITTED]
+    masked = [(kind, name) for kind in MASKS for name in ADMITTED]
     whole = [*masked, *(("central_dp", name) for name in NOISED)]
     return [
         pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)

@@ -45,6 +45,10 @@ def toy_paillier(**keys: Any) -> Mechanism:
     return mechanisms.paillier(**{**keys, "key_bits": 256})
 
 
+def toy_threshold(**keys: Any) -> Mechanism:
+    return mechanisms.threshold_paillier(**{**keys, "key_bits": 256})
+
+
 def protected(
     *given: Mechanism, name: str = "fedavg", observers: tuple[Observer, ...] = ()
 ) -> tuple[Federation, InProcess]:
@@ -69,13 +73,14 @@ LOCAL: dict[str, Any] = {"epsilon": 1e3, "clip": 1.0, "noise": "seed"}
         ((mechanisms.secagg(),), ["keys", "train", "mask", "aggregate", "agree", "unmask"]),
         ((toy_paillier(),), ["train", "encrypt", "aggregate", "decrypt"]),
         ((mechanisms.two_server(),), ["train", "share", "aggregate"]),
+        ((toy_threshold(),), ["train", "encrypt", "aggregate", "decrypt"]),
         ((mechanisms.local_dp(**LOCAL),), ["train", "noise", "aggregate"]),
         (
             (mechanisms.local_dp(**LOCAL), mechanisms.secagg()),
             ["keys", "train", "mask", "aggregate", "agree", "unmask"],
         ),
     ],
-    ids=["secagg", "paillier", "two_server", "local_dp", "both"],
+    ids=["secagg", "paillier", "two_server", "threshold_paillier", "local_dp", "both"],
 )
 def test_the_seconds_of_a_protected_round_stand_under_their_phases(
     given: tuple[Mechanism, ...], phases: list[str]
@@ -116,7 +121,8 @@ def test_the_protocol_s_word_to_each_client_is_among_the_bytes_down() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [mechanisms.secagg(), toy_paillier(), mechanisms.two_server(), mechanisms.local_dp(**LOCAL)]
+    "given",
+    [mechanisms.secagg(), toy_paillier(), mechanisms.two_server(), toy_threshold(), mechanisms.local_dp(**LOCAL)],
 )
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn"])
 def test_what_protection_adds_to_the_bytes_is_what_a_run_without_it_lacks(given: Mechanism, name: str) -> None:

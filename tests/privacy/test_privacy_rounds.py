@@ -27,7 +27,7 @@ from fedatlas.privacy.mechanisms import every, secagg, two_server
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.transforms.change import bases, change
 from federation import Federation, Normed, play
-from protected import ADMITTED, MASKS, Host, admitted, protected, rekeyed, silent, toy_paillier
+from protected import ADMITTED, MASKS, Host, admitted, protected, rekeyed, silent, toy_paillier, toy_threshold
 
 EVERY = [*ADMITTED, "chains"]
 FOUR = [(0, 1, 3, 4)]  # of five who were asked, one of whom leaves
@@ -125,12 +125,20 @@ def exact(rows: list[tuple[float, Any, Any]]) -> float:
     return sum(abs(p) * size(x) for p, x, _ in rows) * 1e-15 + 2.0**-90
 
 
-MASKED = (secagg(), secagg(bits=12, range=2.0), toy_paillier(), toy_paillier(weights_by="client"), two_server())
+MASKED: Mapping[str, Mechanism] = {
+    "secagg": secagg(),
+    "coarse": secagg(bits=12, range=2.0),
+    "server": toy_paillier(),
+    "client": toy_paillier(weights_by="client", short_exponent=512),
+    "shares": toy_threshold(),
+    "shares, weighed when opened": toy_threshold(weights_by="server", short_exponent=512),
+    "two servers": two_server(),
+}
 
 
 def test_every_algorithm_whose_server_takes_sums_is_here() -> None:
     assert len(ADMITTED) == SIXTEEN
-    assert [name for name, one in every().items() if one.sums_only and one.noise is None] == ["secagg", "paillier", "two_server"]
+    assert {name for name, one in every().items() if one.sums_only and one.noise is None} == {*MASKS}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -145,7 +153,7 @@ def test_what_is_opened_is_the_mean_of_the_same_replies(monkeypatch: pytest.Monk
     assert seen.share > 1e-3  # a bound that nothing comes near would hold whatever was opened
 
 
-@pytest.mark.parametrize("mechanism", MASKED, ids=["secagg", "coarse", "server", "client", "two servers"])
+@pytest.mark.parametrize("mechanism", MASKED.values(), ids=[*MASKED])
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "chains"])
 def test_statistics_of_batch_norm_and_other_steps(
     monkeypatch: pytest.MonkeyPatch, name: str, mechanism: Mechanism

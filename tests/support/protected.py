@@ -19,7 +19,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.mechanism import Mechanism, Protection
-from fedatlas.privacy.mechanisms import central_dp, made, paillier, secagg, two_server
+from fedatlas.privacy.mechanisms import central_dp, made, paillier, secagg, threshold_paillier, two_server
 from fedatlas.privacy.protection import under
 from federation import Federation, brief, federation, rows
 
@@ -33,6 +33,11 @@ def toy_paillier(**keys: Any) -> Mechanism:
     return paillier(**{**keys, "key_bits": 256})
 
 
+def toy_threshold(**keys: Any) -> Mechanism:
+    """A key of 256 bits in shares, which protects nobody."""
+    return threshold_paillier(**{**keys, "key_bits": 256})
+
+
 def rekeyed(mechanism: Mechanism, **keys: Any) -> Mechanism:
     """The mechanism with other keys."""
     return made(mechanism.name, {**mechanism.keys, **keys})
@@ -44,12 +49,18 @@ def without_noise(**keys: Any) -> Mechanism:
 
 
 ALL = tuple(range(5))
-MASKS: Mapping[str, Callable[[], Mechanism]] = {"secagg": secagg, "paillier": toy_paillier, "two_server": two_server}
+MASKS: Mapping[str, Callable[[], Mechanism]] = {
+    "secagg": secagg,
+    "paillier": toy_paillier,
+    "threshold_paillier": toy_threshold,
+    "two_server": two_server,
+}
 
 MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "secagg": secagg,
     "paillier": toy_paillier,
     "two_server": two_server,
+    "threshold_paillier": toy_threshold,
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
 }
 

@@ -1,15 +1,16 @@
 """The builders of the mechanisms of ``[[privacy]]``, by name. `fedatlas list privacy` prints this table.
 
-============== ============================================================ ==================================================
-secagg         secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
-paillier       encryption: clients hold the key, one of them opens the sum  P10, P11
-two_server     two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
-central_dp     a trusted server clips and adds noise                        P3, McMahan et al. 2018
-local_dp       every client adds noise to what it sends                     P4
-nbafl          noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
-distributed_dp noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
-additive_noise noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
-============== ============================================================ ==================================================
+================== ============================================================ ==================================================
+secagg             secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
+paillier           encryption: clients hold the key, one of them opens the sum  P10, P11
+threshold_paillier encryption under a key of which every client has a share     P17, Damgard and Jurik 2001
+two_server         two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
+central_dp         a trusted server clips and adds noise                        P3, McMahan et al. 2018
+local_dp           every client adds noise to what it sends                     P4
+nbafl              noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
+distributed_dp     noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
+additive_noise     noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
+================== ============================================================ ==================================================
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
 from fedatlas.privacy.secagg.mechanism import secagg
+from fedatlas.privacy.threshold_paillier.mechanism import threshold_paillier
 from fedatlas.privacy.two_server.mechanism import two_server
 from fedatlas.registry import keywords
 
@@ -32,6 +34,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "secagg": secagg,
     "paillier": paillier,
     "two_server": two_server,
+    "threshold_paillier": threshold_paillier,
     "central_dp": central_dp,
     "local_dp": local_dp,
     "nbafl": nbafl,
@@ -41,7 +44,6 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
 LATER = (
-    "threshold_paillier",
     "bfv",
     "ckks",
     "dp_ftrl",

@@ -35,6 +35,7 @@ def check_protection(
         for why in refused(config, transform, one):
             raise ConfigError(why)
         check_widths(config, one, algorithm)
+        check_everybody(config, one)
         check_asked(config, one, config.partition.clients, transform)
     if algorithm.groups is None:  # the number of groups is only known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
@@ -90,6 +91,19 @@ def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algo
             protocol.fits(clients, by_rows(algorithm))
     except PrivacyError as error:
         raise ConfigError(f"privacy.{mechanism.name}.bits = {mechanism.keys.get('bits')}: {error}") from None
+
+
+def check_everybody(config: ExperimentConfig, mechanism: Mechanism) -> None:
+    """Raise ConfigError for settings by which a client could miss a round, if the mechanism's protocol needs all clients in each."""
+    protocol, cohort, failures = mechanism.work().protocol, config.cohort, config.failures
+    if protocol is None or not protocol.everybody:
+        return
+    name = f"'{mechanism.name}' opens no sum without all clients"
+    if cohort.sampling == "poisson" or cohort.fraction < 1 or cohort.size not in {None, config.partition.clients}:
+        raise ConfigError(f"[cohort]: {name}, so all of them take part in every round; remove the table.")
+    if failures.dropout or (failures.stragglers and failures.straggler_policy == "drop"):
+        key = "dropout" if failures.dropout else 'straggler_policy = "drop"'
+        raise ConfigError(f"[failures] {key}: {name}, and each of them would be missing at times; remove the table.")
 
 
 def no_batch_norm(mechanism: Mechanism) -> str:

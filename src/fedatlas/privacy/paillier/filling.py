@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
-from torch import Tensor
-
 from fedatlas.privacy.encrypted import codes
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Layout, Numbers, session
 from fedatlas.privacy.encrypted.opening import in_turn, opens
@@ -20,15 +18,15 @@ OPEN = "paillier open"
 
 
 @cache
-def _holder(*halves: bytes) -> cryptosystem.Holder:
+def _holder(p: bytes, q: bytes, base: cryptosystem.Base | None) -> cryptosystem.Holder:
     """Return the key made ready, once per process. Workers that are forked later share it."""
-    plain = {name: table([half], len(half)) for name, half in zip(("p", "q"), halves, strict=True)}
-    return cryptosystem.holder(cryptosystem.private_key(plain, testing=True))
+    plain = {name: table([half], len(half)) for name, half in (("p", p), ("q", q))}
+    return cryptosystem.holder(cryptosystem.private_key(plain, testing=True), base=base)
 
 
-def ready(plain: Mapping[str, Tensor]) -> cryptosystem.Holder:
-    """Return the holder of a key in its plain form."""
-    return _holder(raw(plain["p"]), raw(plain["q"]))
+def ready(plain: Mapping[str, Any]) -> cryptosystem.Holder:
+    """Return the holder of a key in its plain form, with the base of short exponents if they are in use."""
+    return _holder(raw(plain["p"]), raw(plain["q"]), cryptosystem.base_of(plain))
 
 
 class Encryption(NamedTuple):
@@ -39,6 +37,7 @@ class Encryption(NamedTuple):
     range: float
     encrypt: str | tuple[str, ...]
     weights_by: Literal["server", "client"]
+    short_exponent: int | None = None
 
 
 def paillier(how: Encryption) -> Cryptosystem:
@@ -60,8 +59,10 @@ def paillier(how: Encryption) -> Cryptosystem:
 def parties(how: Encryption, clients: int, federation: str, testing: bool) -> Keys:
     """Return the key that all parties of a simulation hold."""
     private = cryptosystem.generate(how.key_bits, testing=testing)
-    ready(private.plain())
-    return Keys(private.public, lambda k, record: session(k, private.plain(), record))
+    short = how.short_exponent
+    plain = private.plain() | ({} if short is None else cryptosystem.base(private.public, short).plain())
+    ready(plain)
+    return Keys(private.public, lambda k, record: session(k, plain, record))
 
 
 def layout(how: Encryption, real: bool, total: int) -> cryptosystem.Layout:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from fedatlas.privacy.encrypted.choice import check_choice, chosen
 from fedatlas.privacy.mechanism import Bits, Extra, Learns, Limits, Mechanism, Words, Work
+from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent
 from fedatlas.privacy.reasons import HIDING
 from fedatlas.registry import Positive
 
@@ -32,6 +33,7 @@ def paillier(
     range: Positive = 16.0,
     encrypt: str | tuple[str, ...] = "all",
     weights_by: Literal["server", "client"] = "server",
+    short_exponent: Exponent | None = None,
 ) -> Mechanism:
     """Clients encrypt what they send. The server adds ciphertexts without reading any, and one client opens the sum.
 
@@ -39,17 +41,19 @@ def paillier(
     bits: a value is one of 2^bits steps across [-range, range).
     range: the largest size of a value that can be sent; a larger one is refused, never clipped.
     encrypt: "all", "output" (the last layer), "outermost:N" (the N layers nearest the output), or names of parameters.
-    weights_by: who multiplies an update by its weight: the server, on ciphertexts, or the client, before it encrypts.
+    weights_by: who multiplies an update by its weight: the server, on ciphertexts, or the client, before it encrypts (fewer bytes).
+    short_exponent: bits of the random exponents (512 to 1024), for faster encryption under one more assumption; by default full ones.
     """
     check_choice("paillier", encrypt)
-    keys = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt, "weights_by": weights_by}
-    wholly = encrypt == "all"
+    keys: dict[str, Any] = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt}
+    keys |= {"weights_by": weights_by, "short_exponent": short_exponent}
+    wholly, short = encrypt == "all", short_exponent is not None
 
     def work() -> Work:
         from fedatlas.privacy.encrypted.encrypted_sum import protocol
         from fedatlas.privacy.paillier.filling import Encryption, paillier
 
-        return Work(protocol=protocol(paillier(Encryption(key_bits, bits, range, encrypt, weights_by))))
+        return Work(protocol=protocol(paillier(Encryption(key_bits, bits, range, encrypt, weights_by, short_exponent))))
 
     def named(parameters: Sequence[str]) -> Mechanism:
         return paillier(**{**keys, "encrypt": chosen("paillier", encrypt, parameters)})
@@ -63,8 +67,8 @@ def paillier(
         work=work,
         words=Words(
             DONE.format(what="its whole update" if wholly else "a part of its update ({encrypt})"),
-            (SHARED,) if wholly else (SHARED, CLEAR),
-            () if wholly else (NOTICE,),
+            (SHARED, *(() if wholly else (CLEAR,)), *((SHORT,) if short else ())),
+            (*(() if wholly else (NOTICE,)), *((SHORT_NOTICE.format(name="paillier"),) if short else ())),
         ),
         phase="encrypt",
         sums_only="wholly" if wholly else "partly",
