@@ -26,6 +26,7 @@ WRITTEN = {
     "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
+    "dp_sgd": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
 }
 """Every key of every mechanism, at another value than its default."""
 LEAST = {
@@ -34,6 +35,7 @@ LEAST = {
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+    "dp_sgd": "privacy.dp_sgd.clip=1.0",
 }
 """Each with what has to be given."""
 
@@ -151,12 +153,12 @@ def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
 
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
-SOUND = {("secagg", "local_dp"), ("paillier", "local_dp")}
+SOUND = {("secagg", "local_dp"), ("paillier", "local_dp"), ("secagg", "dp_sgd"), ("paillier", "dp_sgd")}
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_pairs(one: str, other: str) -> None:
-    """local_dp may stand before masks or encryption, whatever the order in the file; no other pair is sound."""
+    """local_dp or dp_sgd may stand before masks or encryption, whatever the order in the file; no other pair is sound."""
     asked = [LEAST[one], LEAST[other]]
     if (one, other) in SOUND:
         assert names(*asked) == names(*reversed(asked)) == sorted((one, other), key=lambda name: made(name).place)
@@ -168,6 +170,8 @@ def test_pairs(one: str, other: str) -> None:
     assert "remove" in refusal(*asked)
     if {one, other} == {"secagg", "paillier"}:
         assert "both hide updates from the server" in refusal(*asked)
+    elif {one, other} == {"local_dp", "dp_sgd"}:
+        assert "both add noise, and have no account in common" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
         assert f"'{alone}' cannot be combined" in refusal(*asked)

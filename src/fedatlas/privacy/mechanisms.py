@@ -6,6 +6,7 @@ paillier   encryption: clients hold the key, one of them opens the sum  P10, P11
 central_dp a trusted server clips and adds noise                        P3, McMahan et al. 2018
 local_dp   every client adds noise to what it sends                     P4
 nbafl      noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
+dp_sgd     every local step clips and noises the gradients of rows      Abadi et al. 2016
 ========== ============================================================ ==================================================
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from fedatlas.privacy.central_dp.mechanism import central_dp
+from fedatlas.privacy.dp_sgd.mechanism import dp_sgd
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
@@ -28,6 +30,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "central_dp": central_dp,
     "local_dp": local_dp,
     "nbafl": nbafl,
+    "dp_sgd": dp_sgd,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
@@ -36,7 +39,6 @@ LATER = (
     "bfv",
     "ckks",
     "dp_ftrl",
-    "dp_sgd",
     "distributed_dp",
     "additive_noise",
     "rotation",
