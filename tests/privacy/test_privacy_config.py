@@ -36,6 +36,7 @@ WRITTEN = {
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
     "additive_noise": {"bounds": [0.0, 9.0], "kind": "gaussian", "scale": 0.2, "columns": ["a"], "noise": "seed"},
+    "dp_sgd": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
 }
 """Every key of every mechanism, at another value than its default."""
 LEAST = {
@@ -47,6 +48,7 @@ LEAST = {
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
+    "dp_sgd": "privacy.dp_sgd.clip=1.0",
 }
 """Each with what has to be given."""
 ON_ROWS = [name for name in MECHANISMS if made(name).acts_on == "rows"]
@@ -169,14 +171,14 @@ def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
 
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
-SOUND = {(name, "local_dp") for name in HIDING} | {
+SOUND = {(name, noise) for name in HIDING for noise in ("local_dp", "dp_sgd")} | {
     (one, other) for one, other in PAIRS if (one in ON_ROWS) != (other in ON_ROWS)
 }
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_pairs(one: str, other: str) -> None:
-    """local_dp may stand before masks or encryption, whatever the order in the file, and a mechanism on rows before one in rounds."""
+    """local_dp or dp_sgd may stand before masks or encryption, whatever the order in the file, and rows before rounds."""
     asked = [LEAST[one], LEAST[other]]
     if (one, other) in SOUND:
         assert names(*asked) == names(*reversed(asked)) == sorted((one, other), key=lambda name: made(name).place)
@@ -188,6 +190,8 @@ def test_pairs(one: str, other: str) -> None:
     assert "remove" in refusal(*asked)
     if {one, other} <= {*HIDING}:
         assert "both hide updates from the server" in refusal(*asked)
+    elif {one, other} == {"local_dp", "dp_sgd"}:
+        assert "both add noise, and have no account in common" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
         assert f"'{alone}' cannot be combined" in refusal(*asked)

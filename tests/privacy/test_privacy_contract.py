@@ -9,7 +9,19 @@ import pytest
 
 import privacy_page
 from fedatlas import Algorithm, Task, catalogue, config
-from fedatlas.algorithm import Ask, Question, Round, RoundGenerator, State, Update, take_mean
+from fedatlas.algorithm import (
+    Ask,
+    Local,
+    Patience,
+    Question,
+    Round,
+    RoundGenerator,
+    Sealing,
+    Solver,
+    State,
+    Update,
+    take_mean,
+)
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.fedseq import fedseq
@@ -32,6 +44,7 @@ LEAST = {
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
+    "dp_sgd": "privacy.dp_sgd.clip=1.0",
 }
 HIDING = tuple(name for name, one in every().items() if one.sums_only and one.noise is None)
 """Show the server sums only."""
@@ -67,6 +80,16 @@ NOT_NOISED = {
     "fedmd": "its clients' answers ('score') are no change of a model, which alone is clipped and noised",
     "fedbn": "its clients' batch-norm layers leave without noise",
 }
+NOT_BY_ROW = {
+    **NEVER,
+    **dict.fromkeys(("cfl", "fesem", "ifca", "feddf", "fedma"), LOOKS),
+    "fedseq": CHAIN,
+    "fedseq_inter": CHAIN,
+    "hwfedavg": "its clients' answers ('counts') follow their rows without noise",
+    "nwfedavg": "its clients' answers ('counts') follow their rows without noise",
+    "fedmd": "its clients' answers ('score') follow their rows without noise",
+    "fedbn": "its clients' batch-norm layers leave without noise",
+}
 NOT_NBAFL = {**{name: WHOLE for name in ALGORITHMS if name not in {"fedavg", "fedsgd", "fedprox"}}, **NEVER}
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "secagg": NOT_MASKED,
@@ -78,6 +101,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "nbafl": NOT_NBAFL,
     "distributed_dp": NOT_NOISED,
     "additive_noise": {},  # a round is as without it
+    "dp_sgd": NOT_BY_ROW,
 }
 """mechanism -> algorithm with its defaults -> why not."""
 NOISED = ("central_dp", "local_dp", "distributed_dp")
@@ -131,6 +155,7 @@ def test_the_sixteen_and_the_last_hop() -> None:
     assert {*goes_with(made("nbafl"))} == {"fedavg", "fedsgd", "fedprox"}
     for mechanism in NOISED:
         assert {*goes_with(made(mechanism))} == {*BY_ROWS, "scaffold"}
+    assert {*goes_with(made("dp_sgd"))} == {*BY_ROWS, "scaffold", "feddyn", "fednova"}
 
 
 @pytest.mark.parametrize("mechanism", NOISED)
@@ -194,6 +219,41 @@ def test_a_plug_ins_record_is_read_alike(record: Algorithm, masks: str, noise: s
         for mechanism in mechanisms:
             found = reason(mechanism, record)
             assert (expected in found) if expected else not found, mechanism
+
+
+def kept(params: Any, work: Any, message: Any, client: State, facts: Any) -> tuple[Update, State]:
+    return {}, {"own": params}
+
+
+ASIDE = "its clients look at their rows outside the noisy steps as well"
+STOPS, BALANCED = Local(patience=Patience(3)), Local(balanced=True)
+INSIDE = {
+    "plain": (Algorithm(), ""),
+    "public": (Algorithm(tasks={"train": Task(), "words": Question(answer, data="none")}), ""),
+    "asks": (Algorithm(tasks=ASKS), "its clients' answers ('loss') follow their rows without noise"),
+    "looks": (Algorithm(tasks={"train": Task(survey=lambda model, data, message, state: {})}), ASIDE),
+    "stops": (Algorithm(tasks={"train": Task(options=STOPS)}), "its clients' rows decide when they stop"),
+    "balances": (Algorithm(tasks={"train": Task(options=BALANCED)}), "which rows its clients train on follows"),
+    "few": (
+        Algorithm(tasks={"train": Task(options=Local(solver=Solver(pass_steps=3)))}),
+        "not drawn from their rows as",
+    ),
+    "sums": (Algorithm(tasks={"train": Task(sums=("losses",))}), "it reads its clients' losses without noise"),
+    "silent": (
+        Algorithm(tasks={"own": Task(finish=kept, sealing=Sealing(silent=True)), "train": Task()}),
+        "what its clients keep between rounds is trained without noise, and sent later",
+    ),
+    "early": (Algorithm(prepare=each), "its set-up before round 1"),
+}
+
+
+@pytest.mark.parametrize(("record", "expected"), INSIDE.values(), ids=list(INSIDE))
+def test_noise_inside_steps_covers_what_is_sent_or_the_record_is_refused(record: Algorithm, expected: str) -> None:
+    found = reason("dp_sgd", record)
+    assert (expected in found) if expected else not found
+    assert reason("dp_sgd", fedprox(adaptive=True)) == "it reads its clients' losses and examples without noise"
+    for one in (scaffold(option="I"), scaffold(variant="fedseq_code")):
+        assert reason("dp_sgd", one) == ASIDE
 
 
 def test_nbafl_takes_a_mean_of_whole_models_from_any_record() -> None:

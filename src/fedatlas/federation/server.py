@@ -66,15 +66,16 @@ class Guard(NamedTuple):
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """Return the protocol of an ask."""
-        if (protocol := self.protection.protocol) is not None:
+        how = self.protection.during(place.task, ask.budgets)
+        if (protocol := how.protocol) is not None:
             made = protocol.around(self.public, self.federation, ask, place, self.workers)
-            return journalled(ask, place, made, partial(self._released, place.round))
+            return journalled(ask, place, made, partial(self._released, how, place.round))
         zero = partial(zero_update, server, ask.what)
-        return noised_ask.around(self.protection, server.transform, server.algorithm, zero, ask, place, self.note)
+        return noised_ask.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
 
-    def _released(self, number: int, clients: tuple[int, ...]) -> None:
+    def _released(self, how: Protection, number: int, clients: tuple[int, ...]) -> None:
         """Write the ledger lines of local noise inside a sum, before the sum is used."""
-        if lines := self.protection.released(number, clients):
+        if lines := how.released(number, clients):
             self.note(lines)
 
 

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from fedatlas.privacy.ledger import Event
+from fedatlas.privacy.ledger import Event, Unit
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedatlas.aggregation.reducers import Reducer
-    from fedatlas.algorithm import Algorithm, Ask, Message, Question, Transform, Update
+    from fedatlas.algorithm import Algorithm, Ask, Batch, Budget, Local, Message, Question, Task, Transform, Update
     from fedatlas.privacy.ask_protocol import Asking, Place
     from fedatlas.privacy.own_rows import OwnRows, RowsHow
+    from fedatlas.tree import Tree
 
 Source = Literal["os", "seed"]
 Small = Annotated[float, Field(gt=0, lt=1)]
@@ -83,13 +86,15 @@ class Noising(NamedTuple):
     """The noise of a mechanism and its cost. The ledger's events are the only source of epsilon."""
 
     source: Source
-    released: Callable[[Protection, int, Sequence[int]], Event | None]  # (.., round, clients) -> the ledger's line
+    # (.., round, clients) -> the ledger's line, or one for each client
+    released: Callable[[Protection, int, Sequence[int]], Event | Sequence[Event] | None]
     delta: Callable[[Protection], float]  # the delta at which epsilon is stated
     for_all_rounds: bool = (
         False  # the noise of each round is calibrated to the number of rounds: `rounds` cannot change
     )
     epsilon: float | None = None  # epsilon of the whole run if the keys state it; else it follows from the events
     secret_cohort: bool = False  # the cohort is drawn in secret and must stay secret
+    unit: Unit = "client"  # what epsilon protects: a client's whole update, or single records inside its local steps
 
 
 class Extra(NamedTuple):
@@ -182,6 +187,10 @@ class Work(NamedTuple):
     total: Callable[[Transform | None], Reducer] | None = None
     # (value, .., place, who answered, algorithm) -> the value with noise, as the server uses it.
     release: Callable[[Update, Protection, Place, tuple[int, ...], Algorithm], Update] | None = None
+    # Local steps: (.., visit, budget, rows per batch, trained tensors) -> how its batches are drawn (`data.batches.Sampling`), and
+    # (sum of clipped gradients of rows, params, batch) -> (loss, gradient).
+    batches: Callable[[Protection, Doing, Budget, int, Tree], Any] | None = None
+    gradient: Callable[[Callable[[Batch, float], tuple[Tensor, Tree]], Tree, Batch], tuple[Tensor, Tree]] | None = None
 
 
 class Keys(NamedTuple):
@@ -243,6 +252,33 @@ class Protocol(NamedTuple):
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
 
 
+class PublicWork(NamedTuple):
+    """The local work of clients as far as all may know it: their rows, rows per batch, and the budget of a visit."""
+
+    sizes: Mapping[int, int]  # client -> its rows
+    batch_size: int
+    budget: Budget
+    options: Local | None = None  # of the task under way
+    budgets: Mapping[int, Budget] = {}  # clients whose work of this ask differs
+
+    @property
+    def n(self) -> int:
+        """Rows of all clients together."""
+        return sum(self.sizes.values())
+
+    def budget_of(self, client: int) -> Budget:
+        """Return a client's work in a visit, as `engine.job.budget_of` does."""
+        own, given = self.options, self.budgets.get(client, self.budget)
+        if own is None or (own.steps is None and own.epochs is None):
+            return given
+        return given._replace(epochs=own.epochs, steps=own.steps, examples=None)
+
+    def batch_of(self) -> int:
+        """Return the rows per batch."""
+        own = None if self.options is None else self.options.solver.batch_size
+        return self.batch_size if own is None else own
+
+
 class Protection(NamedTuple):
     """Mechanisms in their sound order, and the facts of the federation that they depend on."""
 
@@ -252,7 +288,15 @@ class Protection(NamedTuple):
     fraction: float  # share of the clients that take part in a round
     seed: int
     smallest: int = 1  # rows of the smallest client
+    training: PublicWork | None = None  # None: not known yet, as before data are read
     testing: bool = False  # short keys, for tests
+
+    def during(self, task: Task | Question, budgets: Mapping[int, Budget]) -> Protection:
+        """Return the same with the work of an ask, from which noise inside local steps is accounted."""
+        options = getattr(task, "options", None)
+        if self.training is None:
+            return self
+        return self._replace(training=self.training._replace(options=options, budgets=budgets))
 
     @property
     def works(self) -> tuple[Work, ...]:
@@ -301,7 +345,8 @@ class Protection(NamedTuple):
     def released(self, round: int, clients: Sequence[int]) -> list[Event]:
         """Return the ledger's lines of one ask, to be written before it is used."""
         found = [one.noise.released(self, round, clients) for one in self.mechanisms if one.noise is not None]
-        return [event for event in found if event is not None]
+        each = [[lines] if isinstance(lines, Event) else lines or () for lines in found]
+        return [event for lines in each for event in lines]
 
     def check(self, requests: Sequence[Any], session: Callable[[int], Any]) -> None:
         """Raise ProtocolError for a request that the protocol forbids a party to answer. ``session`` gives a client's session."""

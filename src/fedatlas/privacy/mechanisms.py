@@ -9,6 +9,7 @@ central_dp         a trusted server clips and adds noise                        
 local_dp           every client adds noise to what it sends                     P4
 nbafl              noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
 distributed_dp     noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
+dp_sgd             noise in every local step, which hides single records        Abadi et al. 2016
 additive_noise     noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
 ================== ============================================================ ==================================================
 """
@@ -21,6 +22,7 @@ from typing import Any, Literal
 from fedatlas.privacy.additive_noise.mechanism import additive_noise
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
+from fedatlas.privacy.dp_sgd.mechanism import dp_sgd
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
@@ -40,6 +42,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "nbafl": nbafl,
     "distributed_dp": distributed_dp,
     "additive_noise": additive_noise,
+    "dp_sgd": dp_sgd,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
@@ -47,7 +50,6 @@ LATER = (
     "bfv",
     "ckks",
     "dp_ftrl",
-    "dp_sgd",
     "rotation",
     "anonymise",
 )

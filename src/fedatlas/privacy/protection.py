@@ -55,7 +55,7 @@ def protect(
     if not update:
         return Protected({}, memory, session, {})
     check_finite(update, doing.client)
-    if how.noising is not None:
+    if how.noising is not None and how.noising.unit == "client":
         check_parts(update)
     base = {} if how.whole else bases(task, message, update, chain=bool(word.get(CHAIN)))
     parts: Update = change(update, base)
@@ -74,8 +74,11 @@ def protect(
 
 
 def covered(how: Protection | None, word: Mapping[str, Any] | None) -> bool:
-    """Whether noise covers a client's change. A failed client then sends a change of zero, and the run does not end by naming it."""
-    return how is not None and how.noising is not None and word is not None
+    """Whether noise covers a client's change. A failed client then sends a change of zero, and the run does not end by naming it.
+
+    Noise inside local steps does not: a change of zero would reveal that a client failed.
+    """
+    return how is not None and how.noising is not None and how.noising.unit == "client" and word is not None
 
 
 class Sparing(Protocol):

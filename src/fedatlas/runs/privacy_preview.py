@@ -82,12 +82,21 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
     trial = Trial(parties, max(setup.sizes.values()), found.counted)
     for one in how.mechanisms:
         out |= {} if one.preview is None else one.preview(trial)
-    return out if how.noising is None else {**out, **planned(how, setup.config.rounds)}
+    return (
+        out
+        if how.noising is None
+        else {**out, **planned(how.during(setup.algorithm.training(), {}), setup.config.rounds)}
+    )
 
 
 def planned(how: Protection, rounds: int) -> dict[str, Any]:
-    """Return epsilon of all rounds; of local noise, for a client that takes part in each of them."""
-    events = [event for t in range(1, rounds + 1) for event in how.released(t, (0,))]
+    """Return epsilon of all rounds; of local noise, for a client that takes part in each of them.
+
+    Of noise inside local steps it is the largest of all clients, since their rows differ.
+    """
+    inside = how.noising is not None and how.noising.unit == "record" and how.training is not None
+    clients = tuple(how.training.sizes) if inside and how.training is not None else (0,)
+    events = [event for t in range(1, rounds + 1) for event in how.released(t, clients)]
     return priced(events, how.delta(), "No round, no release.")
 
 

@@ -15,9 +15,10 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.privacy.mechanism import Mechanism, Protection, on_updates
+from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork, on_updates
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS
 from fedatlas.registry import arguments, find, keywords
+from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.folds import course_seed
 
 REMEDIES: tuple[Mapping[str, Any], ...] = ({"weights": "uniform"}, {"phi": "random"})
@@ -51,12 +52,13 @@ def protection_of(
 ) -> Protection | None:
     """Return the mechanisms that act in rounds, in a federation of clients with these numbers of rows; None without any."""
     held, acting = [n for n in sizes if n], on_updates(mechanisms)
+    training = PublicWork(dict(enumerate(sizes)), config.local.batch_size, local_budget(config))
     if not acting or not held:
         return None
     fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in acting)
-    return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
+    return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held), training)
 
 
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
@@ -65,6 +67,10 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
     if len(hiding) > 1:
         names = " and ".join(f"'{name}'" for name in hiding)
         raise ConfigError(f"[[privacy]]: {names} both hide updates from the server; remove one of them.")
+    noisy = [one.name for one in mechanisms if one.noise is not None and not one.limits.alone]
+    if len(noisy) > 1:
+        names = " and ".join(f"'{name}'" for name in noisy)
+        raise ConfigError(f"[[privacy]]: {names} both add noise, and have no account in common; remove one of them.")
     for one in mechanisms:
         others = [other.name for other in mechanisms if other is not one and other.acts_on == one.acts_on]
         if one.limits.alone and others:
