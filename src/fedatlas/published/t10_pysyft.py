@@ -40,7 +40,7 @@ EXPERIMENT: Mapping[str, Any] = {
     "model": {"name": "mlp", "hidden": [HIDDEN]},
     "local": {"epochs": 1, "batch_size": BATCH, "lr": RATE},
 }
-NOISE = {"name": "local_dp", "clip": 1.0, "epsilon": 8.0}
+NOISE = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
 
 
 def pysyft_times(quick: bool = False, shorter: int | None = None) -> Target:
