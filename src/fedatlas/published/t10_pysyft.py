@@ -82,17 +82,25 @@ def plain_torch(seed: int, rounds: int) -> float:
     return time.perf_counter() - began
 
 
-def in_process(seed: int, rounds: int, more: Mapping[str, Any] | None = None) -> float:
+def in_process(seed: int, rounds: int) -> float:
     """Return the seconds of the rounds of a simulation."""
-    whole = checked(parse({**EXPERIMENT, "rounds": rounds, "seed": seed, **(more or {})}))
     with tempfile.TemporaryDirectory() as folder:
-        done = ensure(whole, Path(folder) / "run", More(False, report=False, options={"baselines": False}))
-    return float(done.summary["cost"]["seconds"])
+        return simulated(seed, rounds, Path(folder) / "run")
 
 
 def noisy(seed: int, rounds: int) -> float:
-    """Return the seconds of the same with noise at record level."""
-    return in_process(seed, rounds, {"privacy": [NOISE]})
+    """Return the seconds of the same with noise at record level, which asks for constants that were not computed under it."""
+    with tempfile.TemporaryDirectory() as folder:
+        simulated(seed, 1, Path(folder) / "plain")
+        data = {**EXPERIMENT["data"], "constants": str(Path(folder) / "plain" / "preprocess.json")}
+        return simulated(seed, rounds, Path(folder) / "run", {"data": data, "privacy": [NOISE]})
+
+
+def simulated(seed: int, rounds: int, folder: Path, more: Mapping[str, Any] | None = None) -> float:
+    """Run a simulation in a folder, and return the seconds of its rounds."""
+    whole = checked(parse({**EXPERIMENT, "rounds": rounds, "seed": seed, **(more or {})}))
+    done = ensure(whole, folder, More(False, report=False, options={"baselines": False}))
+    return float(done.summary["cost"]["seconds"])
 
 
 def over_sockets(seed: int, rounds: int) -> float:
