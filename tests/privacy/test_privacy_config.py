@@ -26,6 +26,15 @@ WRITTEN = {
     "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
+    "distributed_dp": {
+        "clip": 0.5,
+        "noise_multiplier": 1.5,
+        "delta": 1e-6,
+        "threshold": 0.8,
+        "colluding": 2,
+        "bits": 12,
+        "noise": "seed",
+    },
 }
 """Every key of every mechanism, at another value than its default."""
 LEAST = {
@@ -34,6 +43,7 @@ LEAST = {
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+    "distributed_dp": "privacy.distributed_dp.clip=1.0",
 }
 """Each with what has to be given."""
 
@@ -151,12 +161,13 @@ def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
 
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
-SOUND = {("secagg", "local_dp"), ("paillier", "local_dp")}
+SOUND = {("secagg", "local_dp"), ("paillier", "local_dp"), ("secagg", "central_dp")}
+HIDING = {"secagg", "paillier", "distributed_dp"}
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_pairs(one: str, other: str) -> None:
-    """local_dp may stand before masks or encryption, whatever the order in the file; no other pair is sound."""
+    """local_dp may stand before masks or encryption, central_dp before masks, whatever the order in the file; no other pair is sound."""
     asked = [LEAST[one], LEAST[other]]
     if (one, other) in SOUND:
         assert names(*asked) == names(*reversed(asked)) == sorted((one, other), key=lambda name: made(name).place)
@@ -166,7 +177,7 @@ def test_pairs(one: str, other: str) -> None:
         ] == [other, one]
         return
     assert "remove" in refusal(*asked)
-    if {one, other} == {"secagg", "paillier"}:
+    if {one, other} <= HIDING:
         assert "both hide updates from the server" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
@@ -247,32 +258,39 @@ UNIFORM = "algorithm.weights=uniform"
         *((name, ("data.missing=median",), "see client by client") for name in ("secagg", "paillier")),
         *(
             (name, ("data.missing=median",), 'set data.constants = "FILE.json"')
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("data.scale=federated",), 'set data.constants = "FILE.json"')
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("data.scale=client",), "computed from rows without noise")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("evaluation.on=validation", "stop.patience=2"), "cannot decide when to stop")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("model={name='mlp', norm='batch'}",), "statistics of batch norm")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, (f"model.bn={bn}",), "statistics of batch norm")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
             for bn in ("local", "recalibrate")
         ),
         ("central_dp", ("cohort.fraction=0.5",), 'cohort.sampling = "poisson"'),
         ("central_dp", ("cohort.size=5",), 'cohort.sampling = "poisson"'),
         ("central_dp", ("cohort={fraction=0.0, sampling='poisson'}",), "nobody would ever take part"),
+        ("distributed_dp", ("cohort.size=2",), "2 of 12 clients take part in a round"),
+        (
+            "distributed_dp",
+            ("privacy.distributed_dp.colluding=6",),
+            "of 12 clients asked, of whom 9 have to stay, 5 may collude",
+        ),
+        ("distributed_dp", ("privacy.distributed_dp.bits=26",), "privacy.distributed_dp.bits = 26: "),
         ("secagg", ("cohort.size=2",), "2 of 12 clients take part in a round"),
         ("secagg", ("cohort.fraction=0.2",), "raise cohort.fraction"),
         (
@@ -292,7 +310,7 @@ UNIFORM = "algorithm.weights=uniform"
     ],
 )
 def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...], said: str) -> None:
-    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
+    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp", "distributed_dp"} else ()
     assert said in refusal(LEAST[mechanism], *weights, *overrides)
 
 
@@ -320,7 +338,7 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
     ],
 )
 def test_what_goes_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...]) -> None:
-    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
+    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp", "distributed_dp"} else ()
     setup = set_up(config.read(None, (LEAST[mechanism], *weights, *overrides)), 1)
     assert [one.name for one in setup.checked.mechanisms] == [mechanism]
 

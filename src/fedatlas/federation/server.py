@@ -66,10 +66,14 @@ class Guard(NamedTuple):
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """Return the protocol of an ask."""
-        if (protocol := self.protection.protocol) is not None:
-            made = protocol.around(self.public, self.federation, ask, place, self.workers)
-            return journalled(ask, place, made, partial(self._released, place.round))
         zero = partial(zero_update, server, ask.what)
+        if (protocol := self.protection.protocol) is not None:
+            noised = self.protection.noises_sums
+            place = noised_ask.fixed(place) if noised else place
+            made = protocol.around(self.public, self.federation, ask, place, self.workers)
+            if noised:
+                made = noised_ask.over_sum(self.protection, server.algorithm, zero, ask, place, made)
+            return journalled(ask, place, made, partial(self._released, place.round))
         return noised_ask.around(self.protection, server.transform, server.algorithm, zero, ask, place, self.note)
 
     def _released(self, number: int, clients: tuple[int, ...]) -> None:
@@ -184,7 +188,7 @@ class ServerHalf:
             if summed(ask) and replies.value:
                 raise ProtocolError(f"'{self.algorithm.name}' says that '{ask.what}' sends nothing, but it does.")
             return replies
-        if not ask.to and not guard.protection.secret_cohort:
+        if not ask.to and not guard.protection.noises_sums:
             return Replies((), None, {})
         now = self.now
         place, before = self._place(ask, task), set(now.lost)
