@@ -83,7 +83,7 @@ def over_masks(central: Mechanism, masks: Mechanism) -> Mechanism:
         work=work,
         words=Words(DONE, (TRUSTED,), central.words.notices),
         noise=central.noise._replace(released=released, secret_cohort=False),
-        hides=("train_loss", "weights", "steps"),
+        hides=("train_loss", "weights", "steps", "flops"),
         limits=central.limits._replace(alone="", refuses=refuses),
         under={},
     )
