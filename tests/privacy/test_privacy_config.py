@@ -37,6 +37,15 @@ WRITTEN = {
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
     "additive_noise": {"bounds": [0.0, 9.0], "kind": "gaussian", "scale": 0.2, "columns": ["a"], "noise": "seed"},
     "dp_sgd": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
+    "distributed_dp": {
+        "clip": 0.5,
+        "noise_multiplier": 1.5,
+        "delta": 1e-6,
+        "threshold": 0.8,
+        "colluding": 2,
+        "bits": 12,
+        "noise": "seed",
+    },
 }
 """Every key of every mechanism, at another value than its default."""
 LEAST = {
@@ -49,6 +58,7 @@ LEAST = {
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "dp_sgd": "privacy.dp_sgd.clip=1.0",
+    "distributed_dp": "privacy.distributed_dp.clip=1.0",
 }
 """Each with what has to be given."""
 ON_ROWS = [name for name in MECHANISMS if made(name).acts_on == "rows"]
@@ -171,14 +181,13 @@ def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
 
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
-SOUND = {(name, noise) for name in HIDING for noise in ("local_dp", "dp_sgd")} | {
-    (one, other) for one, other in PAIRS if (one in ON_ROWS) != (other in ON_ROWS)
-}
+SOUND = {(name, noise) for name in HIDING for noise in ("local_dp", "dp_sgd")} | {("secagg", "central_dp")}
+SOUND |= {(one, other) for one, other in PAIRS if (one in ON_ROWS) != (other in ON_ROWS)}
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_pairs(one: str, other: str) -> None:
-    """local_dp or dp_sgd may stand before masks or encryption, whatever the order in the file, and rows before rounds."""
+    """Noise of clients may stand before masks or encryption, central_dp before masks, whatever the order in the file; rows go with all."""
     asked = [LEAST[one], LEAST[other]]
     if (one, other) in SOUND:
         assert names(*asked) == names(*reversed(asked)) == sorted((one, other), key=lambda name: made(name).place)
@@ -188,7 +197,7 @@ def test_pairs(one: str, other: str) -> None:
         ] == [other, one]
         return
     assert "remove" in refusal(*asked)
-    if {one, other} <= {*HIDING}:
+    if {one, other} <= {*HIDING, "distributed_dp"}:
         assert "both hide updates from the server" in refusal(*asked)
     elif {one, other} == {"local_dp", "dp_sgd"}:
         assert "both add noise, and have no account in common" in refusal(*asked)
@@ -277,32 +286,39 @@ UNIFORM = "algorithm.weights=uniform"
         *((name, ("data.missing=median",), "see client by client") for name in HIDING),
         *(
             (name, ("data.missing=median",), 'set data.constants = "FILE.json"')
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("data.scale=federated",), 'set data.constants = "FILE.json"')
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("data.scale=client",), "computed from rows without noise")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("evaluation.on=validation", "stop.patience=2"), "cannot decide when to stop")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, ("model={name='mlp', norm='batch'}",), "statistics of batch norm")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
         ),
         *(
             (name, (f"model.bn={bn}",), "statistics of batch norm")
-            for name in ("central_dp", "local_dp", "nbafl")
+            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
             for bn in ("local", "recalibrate")
         ),
         ("central_dp", ("cohort.fraction=0.5",), 'cohort.sampling = "poisson"'),
         ("central_dp", ("cohort.size=5",), 'cohort.sampling = "poisson"'),
         ("central_dp", ("cohort={fraction=0.0, sampling='poisson'}",), "nobody would ever take part"),
+        ("distributed_dp", ("cohort.size=2",), "2 of 12 clients take part in a round"),
+        (
+            "distributed_dp",
+            ("privacy.distributed_dp.colluding=6",),
+            "of 12 clients asked, of whom 9 have to stay, 5 may collude",
+        ),
+        ("distributed_dp", ("privacy.distributed_dp.bits=26",), "privacy.distributed_dp.bits = 26: "),
         ("secagg", ("cohort.size=2",), "2 of 12 clients take part in a round"),
         ("secagg", ("cohort.fraction=0.2",), "raise cohort.fraction"),
         (
@@ -342,7 +358,7 @@ UNIFORM = "algorithm.weights=uniform"
     ],
 )
 def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...], said: str) -> None:
-    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
+    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp", "distributed_dp"} else ()
     assert said in refusal(LEAST[mechanism], *weights, *overrides)
 
 
@@ -372,7 +388,7 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
     ],
 )
 def test_what_goes_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...]) -> None:
-    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp"} else ()
+    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp", "distributed_dp"} else ()
     setup = set_up(config.read(None, (LEAST[mechanism], *weights, *overrides)), 1)
     assert [one.name for one in setup.checked.mechanisms] == [mechanism]
 

@@ -66,11 +66,14 @@ class Guard(NamedTuple):
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """Return the protocol of an ask."""
-        how = self.protection.during(place.task, ask.budgets)
+        how, zero = self.protection.during(place.task, ask.budgets), partial(zero_update, server, ask.what)
         if (protocol := how.protocol) is not None:
+            noised = how.noises_sums
+            place = noised_ask.fixed(place) if noised else place
             made = protocol.around(self.public, self.federation, ask, place, self.workers)
+            if noised:
+                made = noised_ask.over_sum(how, server.algorithm, zero, ask, place, made)
             return journalled(ask, place, made, partial(self._released, how, place.round))
-        zero = partial(zero_update, server, ask.what)
         return noised_ask.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
 
     def _released(self, how: Protection, number: int, clients: tuple[int, ...]) -> None:
@@ -185,7 +188,7 @@ class ServerHalf:
             if summed(ask) and replies.value:
                 raise ProtocolError(f"'{self.algorithm.name}' says that '{ask.what}' sends nothing, but it does.")
             return replies
-        if not ask.to and not guard.protection.secret_cohort:
+        if not ask.to and not guard.protection.noises_sums:
             return Replies((), None, {})
         now = self.now
         place, before = self._place(ask, task), set(now.lost)

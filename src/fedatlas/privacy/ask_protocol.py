@@ -19,6 +19,8 @@ CHAIN = "chain"  # in a client's word: True if models were passed from client to
 WORK = "masked"  # the phase of the work itself, for clients that leave during it
 SESSION = "session"  # in a client's word: entries that belong to one masked session and are not repeated
 
+ATTEMPTS = 3  # at a round whose masked session fails before any share is given
+
 Asking = Generator[Ask, Replies, Replies]
 
 

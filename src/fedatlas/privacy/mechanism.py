@@ -166,6 +166,8 @@ class Mechanism(NamedTuple):
         None  # a check of the same kind once the model's parameters have names
     )
     limits: Limits = Limits()
+    # name of a mechanism that hides single updates -> (this one, that one) -> this one beside it, in spite of `Limits.alone`
+    under: Mapping[str, Callable[[Mechanism, Mechanism], Mechanism]] = {}
 
 
 class Work(NamedTuple):
@@ -322,6 +324,11 @@ class Protection(NamedTuple):
     def noising(self) -> Noising | None:
         """The added noise and its cost."""
         return next((one.noise for one in self.mechanisms if one.noise is not None), None)
+
+    @property
+    def noises_sums(self) -> bool:
+        """True if the server adds noise to a sum, also to one that nobody is in."""
+        return any(work.release and (work.total or self.protocol) for work in self.works)
 
     @property
     def noise(self) -> Noise:

@@ -67,12 +67,26 @@ def of_table(table: Mapping[str, Any]) -> Mechanism:
     return made(table["name"], {key: value for key, value in table.items() if key != "name"})
 
 
+def beside(mechanisms: Iterable[Mechanism]) -> tuple[Mechanism, ...]:
+    """Return mechanisms in the order in which they are applied, two of them as they work beside each other."""
+    used = tuple(sorted(mechanisms, key=lambda one: one.place))
+    if len(used) != 2 or used[1].name not in used[0].under:
+        return used
+    return used[0].under[used[1].name](*used), used[1]
+
+
+def of_tables(tables: Iterable[Mapping[str, Any]]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms of some tables as they work beside each other."""
+    return beside(map(of_table, tables))
+
+
 def server_sees(mechanisms: Iterable[Mechanism]) -> Literal["models", "sums", "noisy_sums"]:
     """Return what the server sees of single clients under these mechanisms; "models" also under noise, if it reads single updates."""
     used = tuple(mechanisms)
     if not any(one.sums_only == "wholly" for one in used):
         return "models"
-    return "noisy_sums" if any(one.noise is not None for one in used) else "sums"
+    noised = any(one.noise is not None and one.trust != "server" for one in used)  # before the server sees the sum
+    return "noisy_sums" if noised else "sums"
 
 
 def for_all_rounds(names: Iterable[str]) -> str:

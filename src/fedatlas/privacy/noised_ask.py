@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedatlas.algorithm import Algorithm, Ask, Replies, Transform, Update
-from fedatlas.privacy.ask_protocol import Asking, Place
+from fedatlas.privacy.ask_protocol import ATTEMPTS, Asking, Place, RoundClosed, SessionFailed
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.tree import Tree
@@ -33,12 +33,50 @@ def around(
     replies = yield summed._replace(words={k: {} for k in ask.to})
     value = replies.value
     if value is None and total is not None:
-        value = {part: Tree(x).map(lambda t: t.double()) for part, x in zero().items()}
+        value = nothing(zero)
     if value is None:
         return replies
     if lines := how.released(place.round, replies.clients):
         note(lines)
-    for work in works:
+    return Replies(replies.clients, released(how, algorithm, value, replies.clients, place), {})
+
+
+def over_sum(
+    how: Protection, algorithm: Algorithm, zero: Callable[[], Update], ask: Ask, place: Place, opened: Asking
+) -> Asking:
+    """Return the replies of a protocol, ``opened``, with the server's noise on its sum; only noise if it is never opened.
+
+    SessionFailed if another attempt may still open it.
+    """
+    replies = Replies((), None, {})
+    try:
+        if ask.to:
+            replies = yield from opened
+    except SessionFailed:
+        if place.attempt + 1 < ATTEMPTS:
+            raise
+    except RoundClosed:
+        pass
+    value = replies.value
+    if value is None:
+        yield ask._replace(to=(), messages={}, weights=None, words={}, reduce="sum")  # a protocol asks once at least
+        value = nothing(zero)
+    return Replies(replies.clients, released(how, algorithm, value, replies.clients, place), {})
+
+
+def fixed(place: Place) -> Place:
+    """Return a place in which a mean keeps its denominator, whoever is lost."""
+    return place._replace(mend=lambda answered: lambda part: 1.0)
+
+
+def nothing(zero: Callable[[], Update]) -> Update:
+    """Return the sum of no changes."""
+    return {part: Tree(x).map(lambda t: t.double()) for part, x in zero().items()}
+
+
+def released(how: Protection, algorithm: Algorithm, value: Update, clients: tuple[int, ...], place: Place) -> Update:
+    """Return a value with the server's noise."""
+    for work in how.works:
         if work.release is not None:
-            value = work.release(value, how, place, replies.clients, algorithm)
-    return Replies(replies.clients, value, {})
+            value = work.release(value, how, place, clients, algorithm)
+    return value

@@ -9,7 +9,7 @@ from typing import Any
 from fedatlas.privacy import accountant
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import Mechanism, Noising, Protection
-from fedatlas.privacy.mechanisms import of_table
+from fedatlas.privacy.mechanisms import of_table, of_tables
 
 
 def for_any_nodes(plains: Iterable[Mapping[str, Any]], rounds: Sequence[int]) -> list[float] | None:
@@ -71,7 +71,7 @@ def calibrated(one: Mechanism) -> bool:
 
 def _protection(plain: Mapping[str, Any], nodes: int, rounds: int = 1) -> Protection:
     tables, cohort = plain.get("privacy") or (), plain.get("cohort") or {}
-    return Protection(tuple(map(of_table, tables)), nodes, rounds, float(cohort.get("fraction", 1.0)), 0)
+    return Protection(of_tables(tables), nodes, rounds, float(cohort.get("fraction", 1.0)), 0)
 
 
 def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
-from fedatlas.privacy.mechanisms import of_table
+from fedatlas.privacy.mechanisms import of_tables
 from fedatlas.reporting.blocks import (
     NARROW,
     Block,
@@ -70,7 +70,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     found = subject.summary.get("privacy")
     if not found:
         return []
-    made = [of_table(one) for one in found["mechanisms"]]
+    made = of_tables(found["mechanisms"])
     said = [text for text in (_promised(found), _helped(found)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made),
@@ -238,9 +238,12 @@ def _helped(found: Mapping[str, Any]) -> str:
     return (
         f"Of {count(most['asked'], 'client')} asked in a round, the fewest in this run, at least {count(most['needed'])} had to stay to "
         f"its end; otherwise its sum was given up. Clients that leave midway cost the others nothing. A server that breaks the rules, "
-        f"with the help of up to {count(most['colluding'], 'client')} of them, still learns only the sum of the others' updates. "
-        "That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
+        f"with the help of up to {count(most['colluding'], 'client')} of them, still learns only the sum of the others' updates."
+        + ("" if "epsilon" in found else MASKS_ONLY)
     )
+
+
+MASKS_ONLY = " That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
 
 
 def _accounts(subject: Subject, words: Mapping[str, tuple[str, str]], accounts: Mapping[str, Any]) -> TableBlock:

@@ -16,7 +16,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork, on_updates
-from fedatlas.privacy.mechanisms import LATER, MECHANISMS
+from fedatlas.privacy.mechanisms import LATER, MECHANISMS, beside
 from fedatlas.registry import arguments, find, keywords
 from fedatlas.setup.cohort import local_budget
 from fedatlas.setup.folds import course_seed
@@ -40,8 +40,8 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
         if name in made:
             raise ConfigError(f"[[privacy]]: '{name}' is declared twice; remove one of its tables.")
         made[name] = MECHANISMS[name](**arguments(f"privacy.{name}", MECHANISMS[name], table.parameters()))
-    ordered = tuple(sorted(made.values(), key=lambda one: one.place))
-    check_pairs([made[name] for name in MECHANISMS if name in made])
+    ordered = beside(made.values())
+    check_pairs(sorted(ordered, key=lambda one: [*MECHANISMS].index(one.name)))
     for one in ordered:
         check_extras(one, config)
     return ordered

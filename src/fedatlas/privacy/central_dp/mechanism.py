@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedatlas.privacy.central_dp.masked import over_masks
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import (
     WHO_CAME,
@@ -101,6 +102,7 @@ def central_dp(
             refuses=unsound_cohort,
             extras=(Extra("dp_accounting", "dp", sampled=True), *drawn_by(noise)),
         ),
+        under={"secagg": over_masks},
     )
 
 
