@@ -21,7 +21,7 @@ from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.resolution import resolve
 
 WRITTEN = {
-    "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096},
+    "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096, "neighbours": 60},
     "paillier": {"key_bits": 3072, "bits": 29, "range": 4.0, "encrypt": ["0.weight", "0.bias"], "weights_by": "client"},
     "two_server": {"bits": 20, "range": 8.0, "n_cap": 4096},
     "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},

@@ -130,7 +130,11 @@ MASKED = (secagg(), secagg(bits=12, range=2.0), toy_paillier(), toy_paillier(wei
 
 def test_every_algorithm_whose_server_takes_sums_is_here() -> None:
     assert len(ADMITTED) == SIXTEEN
-    assert [name for name, one in every().items() if one.sums_only and one.noise is None] == ["secagg", "paillier", "two_server"]
+    assert [name for name, one in every().items() if one.sums_only and one.noise is None] == [
+        "secagg",
+        "paillier",
+        "two_server",
+    ]
 
 
 @pytest.mark.parametrize("name", EVERY)
