@@ -21,7 +21,7 @@ from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.resolution import resolve
 
 WRITTEN = {
-    "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096},
+    "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096, "neighbours": 60},
     "two_server": {"bits": 20, "range": 8.0, "n_cap": 4096},
     "paillier": {
         "key_bits": 3072,

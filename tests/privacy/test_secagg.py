@@ -235,8 +235,8 @@ def test_a_session_crosses_to_another_process_of_its_party() -> None:
     place = keys.place_of(*RUN, cohort)
     told = messages.told(place)
     replies = {k: client.advertise(told, party[k]) for k in cohort}
-    message, _, _ = server.keys_heard(place, [(k, r) for k, (r, _) in replies.items()], party[1].public)
-    _, state = client.share(message, replies[4][1], party[4])
+    each, _, _ = server.keys_heard(place, [(k, r) for k, (r, _) in replies.items()], party[1].public)
+    _, state = client.share(each[4], replies[4][1], party[4])
     again = session.restored(crossed(session.carried(state)))
     assert again == state
     assert isinstance(again.seed, keys.Secret)

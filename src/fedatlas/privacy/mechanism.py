@@ -133,7 +133,7 @@ class Limits(NamedTuple):
     )  # an objection to what the experiment file asks for; "" if there is none
     columns: tuple[str, ...] = ()  # its keys that apply if parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
-    undeployed: str = ""  # how its keys forbid that, if others would allow it
+    undeployed: str = ""  # why not with these keys, if the mechanism does so with others
     masks: str = ""  # why it needs another mechanism that hides what single clients send
     extras: tuple[Extra, ...] = ()
 
@@ -235,6 +235,7 @@ class Protocol(NamedTuple):
     fewest: int  # smallest number of clients in a sum
     reducer: str  # name of the reducer of sealed updates
     most: int | None = None
+    beyond: str = ""  # what to write for more
     leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
     staged: bool = False  # a phase after the work needs each client's session of the work
     later: bool = False  # a phase after the work sends something as long as the update

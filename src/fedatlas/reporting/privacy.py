@@ -233,6 +233,14 @@ def _promised(found: Mapping[str, Any]) -> str:
 
 def _helped(found: Mapping[str, Any]) -> str:
     """Return a paragraph on collusion and drop-outs under masks."""
+    if sparse := found.get("sparse"):
+        return (
+            f"Of {count(sparse['asked'], 'client')} asked in a round, the most in this run, each shared masks with "
+            f"{count(sparse['neighbours'])} others. A server that keeps the rules, with the help of up to "
+            f"{count(sparse['colluding'], 'client')}, learns only the sum of the others' updates, and the sum can be opened while no more "
+            f"than {count(sparse['leaving'])} leave: either fails with a chance of at most 2^-40. Masks do not limit what the sum and "
+            "the models themselves reveal: that takes noise."
+        )
     if not (most := found.get("withstood")):
         return ""
     return (

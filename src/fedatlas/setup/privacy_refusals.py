@@ -147,7 +147,7 @@ def check_summed(config: ExperimentConfig, name: str, protocol: Protocol, client
     if protocol.most is not None and usual > protocol.most:
         raise ConfigError(
             f"[[privacy]] '{name}': {usual:g} clients take part in a round, but this version masks at most {protocol.most}; "
-            f"lower {key}."
+            f"lower {key}{', ' if protocol.beyond else ''}{protocol.beyond}."
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.privacy.ask_protocol import Place
 from fedatlas.privacy.secagg.hidden_weights import Rounding
+from fedatlas.privacy.secagg.keys import Neighbours
 
 
 class SecureSum(NamedTuple):
@@ -16,6 +17,7 @@ class SecureSum(NamedTuple):
     bits: int
     range: float
     n_cap: int
+    neighbours: Neighbours = None
 
     @property
     def steps(self) -> Rounding:

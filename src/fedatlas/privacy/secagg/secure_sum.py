@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedatlas import secret
 from fedatlas.aggregation.reducers import Reduced, Reducer
 from fedatlas.algorithm import Ask, Message, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
@@ -31,9 +32,10 @@ from fedatlas.privacy.ask_protocol import (
 )
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.secagg import client, fixed, once, server
+from fedatlas.privacy.secagg.graph import Degree, chances
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, line_told, told_to
 from fedatlas.privacy.secagg.hidden_weights import decoded, remended, weights, words_of
-from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, SPARSE_MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import Words, heard, positions, raw, table, told
 from fedatlas.privacy.secagg.opened_sum import Reading, SecureSum
@@ -50,6 +52,7 @@ PHASES = {
 }  # question -> its phase of cost
 MASKED = "masked"  # name of the reducer
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
+BEYOND = 'or write privacy.secagg.neighbours = "auto", which masks up to 1,000 in a simulation'
 NOTHING_MORE = Insists()
 
 
@@ -64,15 +67,14 @@ def protocol(how: SecureSum) -> Protocol:
         fits=lambda clients, hidden: fixed.fixed(clients, how.bits, how.range, how.n_cap if hidden else 0),
         fewest=FEWEST,
         reducer=MASKED,
-        most=MOST,
+        most=MOST if how.neighbours is None else SPARSE_MOST,
+        beyond=BEYOND if how.neighbours is None else "",
         leaves=(KEYS, SHARES, WORK),
         staged=True,
         check=check_asked,
         weighed=weighed,
         cohort=cohort,
-        node=lambda client, federation, private, public, record, insists: first_session(
-            Party(client, federation, Secret(private), public), how.threshold, record, insists
-        ),
+        node=partial(node_session, how) if how.neighbours is None else None,
         counted=wide,
     )
 
@@ -84,28 +86,42 @@ def parties(how: SecureSum, clients: int, federation: str, testing: bool) -> Key
     """Return the identities of all parties of a simulation."""
     pairs = {k: identity() for k in range(clients)}
     public = {k: key for k, (_, key) in pairs.items()}
-    return Keys(
-        public, lambda k, record: first_session(Party(k, federation, pairs[k][0], public), how.threshold, record)
-    )
+    return Keys(public, lambda k, record: first_session(Party(k, federation, pairs[k][0], public), how, record))
+
+
+def node_session(
+    how: SecureSum,
+    client: int,
+    federation: str,
+    private: bytes,
+    public: Mapping[int, bytes],
+    record: Mapping[str, Any],
+    insists: Insists,
+) -> dict[str, Any]:
+    """Return the start of a deployed node's sessions."""
+    return first_session(Party(client, federation, Secret(private), public), how, record, insists)
 
 
 def first_session(
-    party: Party, threshold: float, record: Mapping[str, Any], insists: Insists = NOTHING_MORE
+    party: Party, how: SecureSum, record: Mapping[str, Any], insists: Insists = NOTHING_MORE
 ) -> dict[str, Any]:
     """Return the start of a party's sessions: its identity, all public keys, the sums it helped to open. It stays in memory."""
     return {
         "client": party.client,
         "federation": party.federation,
         "private": table([party.private], KEY),
-        "public": {str(k): table([key], KEY) for k, key in party.public.items()},
-        "threshold": threshold,
+        "listed": [*party.public],
+        "public": table(party.public.values(), len(party.public), KEY),
+        "threshold": how.threshold,
+        "neighbours": how.neighbours,
         "insists": [*insists],
         "record": {run: [list(one) for one in asks] for run, asks in record.items()},
     }
 
 
 def _party(session: Mapping[str, Any]) -> Party:
-    public = {int(k): raw(x) for k, x in session["public"].items()}
+    keys = raw(session["public"])
+    public = {k: keys[i * KEY : (i + 1) * KEY] for i, k in enumerate(session["listed"])}
     return Party(session["client"], session["federation"], Secret(raw(session["private"])), public)
 
 
@@ -209,7 +225,13 @@ def _advertise(message: Any, session: Any) -> tuple[Update, Session, dict[str, A
             f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused."
         )
     reply, own = client.advertise(
-        message, _party(session), threshold, fewest=insists.min_cohort, counting=insists.counting, most=insists.most
+        message,
+        _party(session),
+        threshold,
+        fewest=insists.min_cohort,
+        counting=insists.counting,
+        most=insists.most,
+        neighbours=session["neighbours"],
     )
     tries = once.begun(session.get("begun", {}), own.place.run, own.place.round, own.place.ask)
     return reply, own, {"begun": tries}
@@ -291,13 +313,13 @@ def around(
     asked = tuple(sorted({*ask.to, *place.leaving}))
     if len(asked) < FEWEST:
         raise RoundClosed(f"a sum of {len(asked)} is no secret: {FEWEST} clients have to take part")
-    if len(asked) > MOST:
-        raise RoundClosed(f"{len(asked)} clients take part, and this version masks up to {MOST} together")
+    if len(asked) > (most := MOST if how.neighbours is None else SPARSE_MOST):
+        raise RoundClosed(f"{len(asked)} clients take part, and this version masks up to {most} together")
     try:
-        at = place_of(federation, place.run, place.round, place.attempt, ask.what, asked, how.threshold)
+        at = _begin(how, federation, ask, place, asked)
         heard = yield _phase(KEYS, asked, dict.fromkeys(asked, told(at)))
-        message, transcript, _ = server.keys_heard(at, heard.each.items(), public)
-        heard = yield _phase(SHARES, _clients(transcript), dict.fromkeys(_clients(transcript), message))
+        each, transcript, _ = server.keys_heard(at, heard.each.items(), public)
+        heard = yield _phase(SHARES, _clients(transcript), each)
         each, transcript, _ = server.shares_heard(transcript, heard.each.items())
         coefficients, summed = weights(ask, place, asked), _Summing(transcript)
         messages = {k: ask.messages.get(k, ask.messages[ask.to[0]]) for k in each}
@@ -312,10 +334,10 @@ def around(
         weighty(head.pulls(len(asked)), transcript.survivors)
         survivors = tuple(at.cohort[v] for v in transcript.survivors)
         heard = yield _phase(AGREE, survivors, dict.fromkeys(survivors, message))
-        message, signers, _ = server.agreed(transcript, heard.each.items(), public)
+        each, _ = server.agreed(transcript, heard.each.items(), public)
     except PrivacyError as error:
         raise SessionFailed(str(error)) from None
-    heard = yield _phase(UNMASK, signers, dict.fromkeys(signers, message))
+    heard = yield _phase(UNMASK, tuple(each), each)
     try:
         sums, _ = server.opened(transcript, heard.each.items())
         given = json.loads(form), sums, place, len(asked)
@@ -324,6 +346,16 @@ def around(
         raise RoundClosed(str(error)) from None
     value = remended(value, ask, place, coefficients[asked[0]], survivors)
     return Replies(survivors, value, {})
+
+
+def _begin(how: SecureSum, federation: str, ask: Ask, place: Place, asked: tuple[int, ...]) -> At:
+    """Return the place of a session. RoundClosed if its sparse graph would fail too often."""
+    here = (federation, place.run, place.round, place.attempt, ask.what, asked, how.threshold, how.neighbours)
+    at = place_of(*here, secret.random_bytes(KEY).hex())
+    leaving = len(asked) - at.threshold
+    if at.neighbours and not chances(len(asked), leaving, Degree(at.neighbours, at.holders)).small:
+        raise RoundClosed(f"{at.neighbours} neighbours are too few for the masks of {len(asked)} clients")
+    return at
 
 
 def headed(
