@@ -18,10 +18,12 @@ from fedatlas.federation.link import Request
 from fedatlas.privacy.ask_protocol import RoundClosed
 from fedatlas.privacy.encrypted.encrypted_sum import CIPHER
 from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.privacy.paillier import threshold
+from fedatlas.privacy.paillier import knowledge, threshold
 from fedatlas.privacy.secagg.head import Head, head_of
 from fedatlas.privacy.secagg.messages import raw
 from fedatlas.privacy.threshold_paillier.opening import SHARE
+from fedatlas.privacy.threshold_paillier.statement import WITNESS, due_in
+from fedatlas.privacy.threshold_paillier.threshold_sum import signed
 from federation import federation, gap, play, same
 from protected import ALL, Host, protected, toy_threshold
 
@@ -124,6 +126,23 @@ def test_nobody_gives_a_share_of_another_sum(lie: str, weights_by: str) -> None:
     assert all(said in one or NOT_OURS in one for one in found), found
     assert any(said in one for one in found)
     assert host.server.counted == set()
+
+
+@pytest.mark.parametrize("other", ["1", None])
+def test_a_proof_that_is_anothers_or_none_opens_nothing(other: str | None) -> None:
+    def lie(g: dict[str, Any]) -> dict[str, Any]:
+        return {**g, "2": {**g["2"], "proof": g[other]["proof"] if other else None}}
+
+    fed, host = protected("fedavg", toy_threshold())
+    host.tell, host.refusals = asked(shown(lie)), []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    said = {request.client: str(error) for request, error in host.refusals}
+    assert said.keys() == {0, 1, 3, 4}  # client 2 knows what it sent
+    assert {*said.values()} == {
+        "the ciphertexts shown as those of client 2 lack a proof that it knows what it encrypted: refused."
+    }
 
 
 def known(host: Host) -> None:
@@ -313,6 +332,84 @@ def test_ciphertexts_that_are_none_leave_the_round_closed(broken: str) -> None:
         assert not host.asked(SHARE)
     else:  # the others see that client 2 did not sign
         assert len(host.refusals) == len(ALL)
+
+
+# ---------------------------------------------------------------------- a client that helps the server
+
+
+def helper(host: Host, forged: Callable[[Mapping[int, Any], Any], Any]) -> None:
+    """Client 4 is told all other ciphertexts before it sends its own, signs what the server wants, and has to prove it somehow."""
+    sent: dict[int, Any] = {}
+
+    def alter(r: Request, update: Any) -> Any:
+        if r.what != "train":
+            return update
+        sent[r.client] = {**update[CIPHER][""]}
+        if r.client != 4:
+            return update
+        made = {**update[CIPHER][""], "ciphertexts": forged(sent, host.server.guard.public.key)}
+        due, session = due_in(r.word["session"]), host.party.secrets.session(4)
+        whole, session = signed(due, {**update, CIPHER: {"": {**made, WITNESS: guess(made, session)}}}, session)
+        host.party.sessions[4] = session
+        return whole
+
+    host.alter = alter
+
+
+def guess(made: Any, session: Any) -> Any:
+    return knowledge.witness(threshold.key_share(session["key"]).public, [0] * len(made["ciphertexts"]), None)
+
+
+def all_but_client_2(sent: Mapping[int, Any], public: Any) -> torch.Tensor:
+    """The inverse of the others' ciphertexts: the sum is then that of client 2 and nothing else."""
+    others = [paillier.Batch(public.name, sent[k]["ciphertexts"]) for k in (0, 1, 3)]
+    fresh = paillier.encrypt(public, [0] * len(others[0]))
+    return paillier.weighted_sum(public, [*others, fresh], [-1, -1, -1, 1]).ciphertexts
+
+
+def those_of_client_2(sent: Mapping[int, Any], public: Any) -> torch.Tensor:
+    return sent[2]["ciphertexts"].clone()
+
+
+@pytest.mark.parametrize("forged", [all_but_client_2, those_of_client_2])
+def test_a_helper_turns_no_sum_into_the_update_of_one(forged: Any) -> None:
+    """Anybody can multiply ciphertexts, but nobody can prove to know what is in those of others."""
+    fed, host = protected("fedavg", toy_threshold())
+    helper(host, forged)
+    host.refusals = []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    said = {request.client: str(error) for request, error in host.refusals}
+    assert said.keys() >= {0, 1, 2, 3}
+    for k in range(4):
+        assert (
+            said[k]
+            == "the ciphertexts shown as those of client 4 lack a proof that it knows what it encrypted: refused."
+        )
+
+
+def test_without_the_proof_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack is a real one: were proofs not checked, the opened sum would be client 2's update and nothing else."""
+    monkeypatch.setattr(knowledge, "check", lambda *given: None)
+    fed, host = protected(ALGORITHMS["fedavg"](weights="uniform"), toy_threshold())
+    alone: dict[str, Any] = {}
+
+    def forged(sent: Mapping[int, Any], public: Any) -> torch.Tensor:
+        alone.update(sent[2])
+        return all_but_client_2(sent, public)
+
+    helper(host, forged)
+    opened: list[Any] = []
+    combined = threshold.combined
+    monkeypatch.setattr(
+        threshold, "combined", lambda public, shares: opened.append(combined(public, shares)) or opened[-1]
+    )
+    play(fed, [ALL], host=host)
+    keys = {k: threshold.key_share(host.party.secrets.session(k)["key"]) for k in ALL}
+    public = host.server.guard.public.key
+    of_one = paillier.received(public, alone)
+    assert opened[0] == combined(public, [threshold.partial_decryption(x, of_one) for x in keys.values()])
 
 
 # ---------------------------------------------------------------------- who can read
