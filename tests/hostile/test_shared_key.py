@@ -12,46 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.algorithms import ALGORITHMS
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
-from fedatlas.privacy.ask_protocol import RoundClosed
-from fedatlas.privacy.encrypted.encrypted_sum import CIPHER
-from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.privacy.paillier import threshold
-from fedatlas.privacy.secagg.head import Head, head_of
-from fedatlas.privacy.secagg.messages import raw
 from fedatlas.privacy.threshold_paillier.opening import SHARE
-from federation import federation, gap, play, same
-from protected import ALL, Host, protected, toy_threshold
+from federation import play, same
+from protected import ALL, protected, toy_threshold
+from shared_key import Message, asked, headed, known, made_up, shown
 
-Message = dict[str, Any]
 NOT_OURS = "is asked for its share of a sum without its own ciphertexts, or with others in their place: refused."
 OTHERS = "a share is asked of the ciphertexts of other clients than the sum has: refused."
-
-
-def asked(change: Callable[[Message], Message]) -> Callable[[Request], Request]:
-    """Alters what the server asks a share of."""
-    return lambda r: r._replace(message=change(dict(r.message))) if r.what == SHARE else r
-
-
-def shown(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Message], Message]:
-    """Alters the ciphertexts by client, in every group."""
-    return lambda m: {**m, "groups": {name: change(dict(own)) for name, own in m["groups"].items()}}
-
-
-def made_up(own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Other ciphertexts under the same key, as anybody can make them: all squared."""
-    key = paillier.Batch(own["key"], own["ciphertexts"])
-    return {**own, "ciphertexts": paillier.times(PUBLIC[own["key"]], key, 2).ciphertexts}
-
-
-PUBLIC: dict[str, paillier.PublicKey] = {}
-
-
-def headed(m: Message, **changes: Any) -> Message:
-    found: Head = head_of(m["head"], len(m["clients"]))
-    return {**m, "head": found._replace(**changes).plain()}
 
 
 LIES: Mapping[str, tuple[Callable[[Message], Message], str]] = {
@@ -126,9 +95,21 @@ def test_nobody_gives_a_share_of_another_sum(lie: str, weights_by: str) -> None:
     assert host.server.counted == set()
 
 
-def known(host: Host) -> None:
-    public = host.server.guard.public.key
-    PUBLIC[public.name] = public
+@pytest.mark.parametrize("other", ["1", None])
+def test_a_proof_that_is_anothers_or_none_opens_nothing(other: str | None) -> None:
+    def lie(g: dict[str, Any]) -> dict[str, Any]:
+        return {**g, "2": {**g["2"], "proof": g[other]["proof"] if other else None}}
+
+    fed, host = protected("fedavg", toy_threshold())
+    host.tell, host.refusals = asked(shown(lie)), []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    said = {request.client: str(error) for request, error in host.refusals}
+    assert said.keys() == {0, 1, 3, 4}  # client 2 knows what it sent
+    assert {*said.values()} == {
+        "the ciphertexts shown as those of client 2 lack a proof that it knows what it encrypted: refused."
+    }
 
 
 def test_a_sum_of_the_round_before_is_not_opened_again() -> None:
@@ -226,139 +207,3 @@ def test_a_table_that_one_client_alone_was_told_opens_nothing() -> None:
     assert said.keys() == {*ALL}
     assert said[2].endswith("with others in their place: refused.")
     assert all("those of client 2 are not signed by it" in said[k] for k in ALL if k != 2)
-
-
-# ---------------------------------------------------------------------- clients that lie
-
-
-def answered(client: int, change: Callable[[Any], Any], what: str = SHARE) -> Callable[[Request, Any], Any]:
-    return lambda r, update: change(update) if (r.what, r.client) == (what, client) else update
-
-
-def squared(update: Any) -> Any:
-    """A share of twice the sum: a valid number, and false."""
-    return {"shares": {name: made_up(own) for name, own in update["shares"].items()}}
-
-
-FALSE: Mapping[str, tuple[Callable[[Any], Any], str]] = {
-    "a false share": (squared, threshold.WRONG),
-    "no share": (lambda update: {"shares": {}}, "what client 2 gave is no share of the sum"),
-    "none": (lambda update: {"shares": 7}, "what client 2 gave is no share of the sum"),
-    "cut short": (
-        lambda u: {"shares": {g: {**b, "ciphertexts": b["ciphertexts"][:-1]} for g, b in u["shares"].items()}},
-        "what client 2 gave is no share of the sum: a batch of ",
-    ),
-}
-
-
-@pytest.mark.parametrize("how", FALSE)
-def test_a_false_share_leaves_the_sum_closed(how: str) -> None:
-    """Nothing proves a share honest, so nobody is blamed for a false one; who sends no share at all is named."""
-    change, said = FALSE[how]
-    fed, host = protected("fedavg", toy_threshold())
-    known(host)
-    host.alter = answered(2, change)
-    server = fed.begin(host)
-    why = closed(host)
-    after, _ = play(fed, [ALL], server=server, host=host)
-    assert same(server, after)
-    assert said in why[0]
-    assert ("client" in why[0]) == ("client 2" in said)
-
-
-def closed(host: Host) -> list[str]:
-    """Why rounds were given up, as they are."""
-    why: list[str] = []
-    guarded = host.server._guarded
-
-    def noted(ask: Any) -> Any:
-        try:
-            return guarded(ask)
-        except RoundClosed as error:
-            why.append(str(error))
-            raise
-
-    host.server._guarded = noted  # type: ignore[method-assign]
-    return why
-
-
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        (SHARE, "client 3 gave no share of the sum of round 1, and all are needed"),
-        ("train", "client 3 sent no ciphertexts that can be read, and all are needed"),
-    ],
-)
-def test_a_client_that_falls_silent_leaves_the_round_closed(what: str, said: str) -> None:
-    fed, host = protected("scaffold", toy_threshold())
-    host.lose = lambda r: (r.what, r.client) == (what, 3)
-    server = fed.begin(host)
-    why = closed(host)
-    after, _ = play(fed, [ALL], server=server, host=host)
-    assert same(server, after)
-    assert why == [said]
-
-
-@pytest.mark.parametrize("broken", ["ciphertexts", "signature"])
-def test_ciphertexts_that_are_none_leave_the_round_closed(broken: str) -> None:
-    spoilt = lambda u: {**u, CIPHER: {g: {**b, broken: torch.zeros_like(b[broken])} for g, b in u[CIPHER].items()}}  # noqa: E731
-    fed, host = protected("fedavg", toy_threshold())
-    host.alter, host.refusals = answered(2, spoilt, "train"), []
-    server = fed.begin(host)
-    why = closed(host)
-    after, _ = play(fed, [ALL], server=server, host=host)
-    assert same(server, after)
-    if broken == "ciphertexts":
-        assert why == ["client 2 sent no ciphertexts that can be read, and all are needed"]
-        assert not host.asked(SHARE)
-    else:  # the others see that client 2 did not sign
-        assert len(host.refusals) == len(ALL)
-
-
-# ---------------------------------------------------------------------- who can read
-
-
-def test_the_server_with_all_clients_but_one_reads_nothing() -> None:
-    """All that they know: every ciphertext, four of five shares of the key, and all five shares of the opened sum."""
-    fed, host = protected("fedavg", toy_threshold())
-    public = host.server.guard.public.key
-    sent: dict[int, Any] = {}
-    shares: dict[int, Any] = {}
-
-    def heard(r: Request, update: Any) -> Any:
-        kept = sent if r.what == "train" else shares if r.what == SHARE else None
-        if kept is not None:
-            kept[r.client] = {name: dict(x) for name, x in update[CIPHER if kept is sent else "shares"].items()}
-        return update
-
-    host.alter = heard
-    play(fed, [ALL], host=host)
-    batches = {k: paillier.received(public, own[""]) for k, own in sent.items()}
-    keys = {k: threshold.key_share(host.party.secrets.session(k)["key"]) for k in ALL}
-    others = [threshold.partial_decryption(keys[k], batches[3]) for k in ALL if k != 3]
-    of_sum = [paillier.received(public, own[""]) for own in shares.values()]
-    for given in (others, [*others, of_sum[3]], [*others, batches[3]]):
-        with pytest.raises(ProtocolError, match="do not open these ciphertexts"):
-            threshold.combined(public, given)
-    assert threshold.combined(public, [*others, threshold.partial_decryption(keys[3], batches[3])])
-    assert threshold.combined(public, of_sum)
-
-
-def test_no_party_holds_the_key_and_nothing_prints_a_share() -> None:
-    fed, host = protected("fedavg", toy_threshold(short_exponent=512))
-    for k in ALL:
-        session = host.party.secrets.session(k)
-        assert session["key"].keys() == {"n", "size", "negative", "h", "short"}
-        size = int.from_bytes(raw(session["key"]["size"]), "big")
-        assert size.bit_length() > 2 * 256
-        for text in (repr(host.server.guard), repr(host.party.secrets), repr(host.server.guard.public)):
-            assert str(size) not in text
-    play(fed, [ALL], host=host)
-
-
-def test_an_honest_round_opens_the_mean() -> None:
-    fed, host = protected("fedavg", toy_threshold())
-    found, _ = play(fed, [ALL] * 2, host=host)
-    wanted, _ = play(federation(ALGORITHMS["fedavg"]()), [ALL] * 2)
-    assert gap(found["model"], wanted["model"]) < 1e-5
-    assert {client for *_, client in host.asked(SHARE)} == {*ALL}

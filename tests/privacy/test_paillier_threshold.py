@@ -15,7 +15,7 @@ from scipy.stats import chi2
 
 from fedatlas.errors import FedatlasError, PrivacyError, ProtocolError
 from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.privacy.paillier import encryption, threshold
+from fedatlas.privacy.paillier import encryption, knowledge, threshold
 from fedatlas.privacy.paillier.cryptosystem import Batch, PrivateKey
 from fedatlas.privacy.paillier.threshold import KeyShare
 from fedatlas.wire import codec
@@ -199,3 +199,79 @@ def test_nothing_prints_a_key_made_ready() -> None:
     assert repr(ready) == f"Sealer of {batch_key()!r}"
     assert Counter(map(str, [ready, ready])) == {repr(ready): 2}
     assert isinstance(paillier.encrypt(batch_key(), [1], keys=ready).ciphertexts, torch.Tensor)
+
+
+# ---------------------------------------------------------------------- proofs
+
+
+def proved(count: int, base: encryption.Base | None) -> tuple[Batch, dict[str, torch.Tensor]]:
+    public = batch_key()
+    known = knowledge.witness(public, [i * i for i in range(count)], base)
+    keys = None if base is None else paillier.sealer(public, base)
+    batch = paillier.encrypt(public, known.messages, keys=keys, r=known.randomness)
+    assert opened(batch, shares(3)) == [*known.messages]
+    return batch, knowledge.proof(public, known, b"here", base)
+
+
+def changed(x: torch.Tensor, at: int) -> torch.Tensor:
+    out = x.clone()
+    out[at] = (int(out[at]) + 1) % 256
+    return out
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, knowledge.FEW, 150])
+@pytest.mark.parametrize("short", [False, True])
+def test_a_proof_holds_for_its_ciphertexts_and_statement_only(count: int, short: bool) -> None:
+    public, base = batch_key(), based() if short else None
+    batch, proof = proved(count, base)
+    knowledge.check(public, batch, proof, b"here", base)
+
+    def refused(batch: Batch, proof: object, statement: bytes = b"here") -> None:
+        with pytest.raises(ProtocolError, match="does not hold"):
+            knowledge.check(public, batch, proof, statement, base)
+
+    if count:
+        refused(batch, proof, b"there")
+        refused(paillier.times(public, batch, 2), proof)
+    if count > 1:
+        refused(batch.at([1, 0, *range(2, count)]), proof)
+    for name in proof:
+        refused(batch, {**proof, name: changed(proof[name], -1)})
+        refused(batch, {**proof, name: proof[name][1:]})
+        refused(batch, {other: x for other, x in proof.items() if other != name})
+    refused(batch, {**proof, "a": torch.zeros_like(proof["a"])})
+    refused(batch, None)
+    refused(batch, {**proof, "z": torch.full_like(proof["z"], 255)})
+
+
+def test_no_proof_is_made_of_ciphertexts_of_others() -> None:
+    """Somebody who knows the plaintexts but not the randomness, or neither, finds no proof."""
+    public = batch_key()
+    batch = paillier.encrypt(public, [3, 4])
+    for messages in ([3, 4], [0, 0]):
+        made = knowledge.proof(public, knowledge.witness(public, messages, None), b"here", None)
+        with pytest.raises(ProtocolError, match="does not hold"):
+            knowledge.check(public, batch, made, b"here", None)
+
+
+@pytest.mark.parametrize("count", [1, 7, knowledge.FEW, 100])
+def test_buckets_give_the_product_of_powers(count: int) -> None:
+    stream, modulus = np.random.default_rng(count), batch_key().n
+    bases = [int.from_bytes(stream.bytes(40), "big") for _ in range(count)]
+    exponents = stream.bytes(16 * count)
+    wanted = 1
+    for i, b in enumerate(bases):
+        wanted = wanted * pow(b, int.from_bytes(exponents[16 * i : 16 * i + 16], "big"), modulus) % modulus
+    assert knowledge.product_of_powers(bases, exponents, modulus) == wanted
+
+
+def test_a_proof_hides_what_it_is_of() -> None:
+    """Two proofs of the same have nothing in common, and z and w are those of random numbers: their bits are half ones."""
+    public = batch_key()
+    known = knowledge.witness(public, [5] * 3, None)
+    made = [knowledge.proof(public, known, b"here", None) for _ in range(200)]
+    for name, first in (("a", 8), ("z", 40), ("w", 40)):  # z and w are below n, of 32 of 64 bytes; the top follows n
+        bits = np.unpackbits(np.stack([one[name].numpy()[first:] for one in made]), axis=1)
+        assert np.abs(bits.sum(axis=0).astype(int) - 100).max() < 6 * np.sqrt(200) / 2
+    text = f"{known} {known!r}"
+    assert all(str(r) not in text for r in known.randomness)

@@ -4,6 +4,7 @@
     primes.py       safe primes from the operating system's randomness
         encryption.py   encryption by combs for key holders and by only the public key; decryption
         threshold.py    a private key in shares, all of which are needed to decrypt
+        knowledge.py    proofs that a sender knows the plaintexts of its ciphertexts
         sums.py         operations without the secret key: weighted sums, differences, multiples, packing of sums
         fixed.py        real numbers as whole ones, many per plaintext, so that no sum can overflow
         batches.py      ciphertexts as bytes of fixed width, and checks of those that come from elsewhere

@@ -102,7 +102,7 @@ def base_of(plain: Mapping[str, Any]) -> Base | None:
 def base(public: PublicKey, short: int) -> Base:
     """Draw the h of a key, to be told to all that encrypt under it. ``short``: bits of their exponents."""
     n = gmp().mpz(public.n)
-    return Base(int(gmp().powmod(_unit(n), n, n * n)), short)
+    return Base(int(gmp().powmod(unit(n), n, n * n)), short)
 
 
 def holder(key: PrivateKey, *, combs: bool = True, base: Base | None = None) -> Holder:
@@ -131,8 +131,8 @@ def encrypt(
 ) -> Batch:
     """Return ciphertexts of whole numbers m, 0 <= m < n (a negative number becomes n - |m|), each with fresh randomness.
 
-    Uses the combs of ``keys``, else only the public key, with full exponents. ``r`` gives the randomness, for test vectors. PrivacyError
-    for a number outside.
+    Uses the combs of ``keys``, else only the public key, with full exponents. ``r`` gives the randomness: for a `Sealer` its exponents,
+    else roots, without combs. PrivacyError for a number outside.
     """
     g = gmp()
     n = g.mpz(public.n)
@@ -143,15 +143,15 @@ def encrypt(
         raise PrivacyError("the private key at hand is not that of the public key to encrypt with: use one pair.")
     by_comb: Callable[[Sequence[int]], Iterable[Any]] | None = None
     if isinstance(keys, Sealer):
-        by_comb = partial(_by_public_comb, keys)
-    elif keys is not None and keys.sides[0].residues:
-        by_comb = partial(_by_combs, keys)
+        by_comb = partial(_by_public_comb, keys, messages, r)
+    elif keys is not None and keys.sides[0].residues and r is None:
+        by_comb = partial(_by_combs, keys, messages)
 
     def some(places: range) -> Iterator[Any]:
-        if by_comb is not None and r is None:
+        if by_comb is not None:
             blocks = (places[at : at + BLOCK] for at in range(0, len(places), BLOCK))
-            return chain.from_iterable(by_comb([messages[i] for i in block]) for block in blocks)
-        return ((1 + messages[i] * n) * g.powmod(_unit(n) if r is None else r[i], n, square) % square for i in places)
+            return chain.from_iterable(map(by_comb, blocks))
+        return ((1 + messages[i] * n) * g.powmod(unit(n) if r is None else r[i], n, square) % square for i in places)
 
     return computed(public, len(messages), workers, some)
 
@@ -181,7 +181,8 @@ def powers(side: Comb, exponents: Sequence[int], logs: Sequence[Any]) -> list[An
     return [x + side.p * (x * log % side.p) for x, log in zip(products, logs, strict=True)]
 
 
-def _by_combs(keys: Holder, messages: Sequence[int]) -> Iterator[Any]:
+def _by_combs(keys: Holder, every: Sequence[int], places: Sequence[int]) -> Iterator[Any]:
+    messages = [every[i] for i in places]
     shared = [secret.integer_below(1 << keys.short) for _ in messages] if keys.short else None
 
     def half(side: Side) -> list[Any]:
@@ -194,9 +195,11 @@ def _by_combs(keys: Holder, messages: Sequence[int]) -> Iterator[Any]:
     return (y % q + q * ((x - y % q) * keys.joining % p) for x, y in zip(first, second, strict=True))
 
 
-def _by_public_comb(keys: Sealer, messages: Sequence[int]) -> Iterator[Any]:
-    exponents = [secret.integer_below(1 << keys.short) for _ in messages]
-    return (c % keys.comb.square for c in powers(keys.comb, exponents, messages))
+def _by_public_comb(
+    keys: Sealer, messages: Sequence[int], r: Sequence[int] | None, places: Sequence[int]
+) -> Iterator[Any]:
+    exponents = [secret.integer_below(1 << keys.short) if r is None else r[i] for i in places]
+    return (c % keys.comb.square for c in powers(keys.comb, exponents, [messages[i] for i in places]))
 
 
 def _open(keys: Holder, c: Any) -> Any:
@@ -210,7 +213,8 @@ def _open(keys: Holder, c: Any) -> Any:
     return k + keys.sides[1].p * ((m - k) * keys.joining_plain % keys.sides[0].p)
 
 
-def _unit(n: Any) -> int:
+def unit(n: Any) -> int:
+    """Draw a unit modulo n."""
     while gmp().gcd(r := secret.integer_below(int(n)), n) != 1:
         pass
     return r

@@ -13,12 +13,12 @@ from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Layout, Number
 from fedatlas.privacy.encrypted.cryptosystem import session as begun
 from fedatlas.privacy.mechanism import Keys
 from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.privacy.paillier import threshold
+from fedatlas.privacy.paillier import knowledge, threshold
 from fedatlas.privacy.secagg.fixed import LIMB
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Party, identity, installed
 from fedatlas.privacy.secagg.messages import field, raw, table
 from fedatlas.privacy.threshold_paillier import opening
-from fedatlas.privacy.threshold_paillier.statement import KeyHolders, SignedBatch
+from fedatlas.privacy.threshold_paillier.statement import WITNESS, KeyHolders, SignedBatch
 from fedatlas.secret import Secret
 
 
@@ -79,8 +79,10 @@ def party_of(session: Mapping[str, Any]) -> Party:
 
 def _encrypted(session: Any, layout: Layout, numbers: Numbers) -> Mapping[str, Any]:
     public, base = threshold.key_share(session["key"]).public, paillier.base_of(session["key"])
-    packed = paillier.pack(paillier.Layout(*layout), numbers)
-    return paillier.encrypt(public, packed, keys=None if base is None else _sealer(public, base)).plain()
+    known = knowledge.witness(public, paillier.pack(paillier.Layout(*layout), numbers), base)
+    keys = None if base is None else _sealer(public, base)
+    batch = paillier.encrypt(public, known.messages, keys=keys, r=known.randomness)
+    return {**batch.plain(), WITNESS: known}  # which `threshold_sum.sealed` takes out
 
 
 _sealer = cache(paillier.sealer)
@@ -90,4 +92,5 @@ _sealer = cache(paillier.sealer)
 def _received(public: KeyHolders, sent: Any, layout: Layout, count: int) -> SignedBatch:
     batch = paillier.received(public.key, sent, paillier.Layout(*layout).plaintexts(count))
     signature = field(sent, "signature", torch.uint8, (SIGNATURE,), "a client")
-    return SignedBatch(paillier.Batch(batch.key, batch.ciphertexts.clone()), signature.clone())
+    proof = {name: sent["proof"][name].clone() for name in ("a", "z", "w")}
+    return SignedBatch(paillier.Batch(batch.key, batch.ciphertexts.clone()), signature.clone(), proof)

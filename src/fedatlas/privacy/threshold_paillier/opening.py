@@ -19,7 +19,7 @@ from fedatlas.privacy.encrypted.cryptosystem import Opening, Sum
 from fedatlas.privacy.encrypted.encrypted_sum import whole_weights
 from fedatlas.privacy.numbers import REALS
 from fedatlas.privacy.paillier import cryptosystem as paillier
-from fedatlas.privacy.paillier import threshold
+from fedatlas.privacy.paillier import knowledge, threshold
 from fedatlas.privacy.secagg import once
 from fedatlas.privacy.secagg.head import at
 from fedatlas.privacy.secagg.keys import SIGNATURE, signed_by
@@ -32,6 +32,7 @@ NOT_OURS = (
     "client {} is asked for its share of a sum without its own ciphertexts, or with others in their place: refused."
 )
 NOT_SIGNED = "the ciphertexts shown as those of client {} are not signed by it for this sum: refused."
+NOT_KNOWN = "the ciphertexts shown as those of client {} lack a proof that it knows what it encrypted: refused."
 OTHERS = "a share is asked of the ciphertexts of other clients than the sum has: refused."
 
 
@@ -43,10 +44,7 @@ def together(public: KeyHolders, total: Sum, _: int) -> Opening:
     due, place = due_of(total.ask, total.place), total.place
     if missing := sorted({*due.clients} - {*total.clients}):
         raise RoundClosed(f"client {missing[0]} sent no ciphertexts that can be read, and all are needed")
-    shown = {
-        name: {str(k): {**one.batch.plain(), "signature": one.signature} for k, one in group.batches.items()}
-        for name, group in total.groups.items()
-    }
+    shown = {name: {str(k): one.plain() for k, one in group.batches.items()} for name, group in total.groups.items()}
     message, holders = {**due.plain(), "groups": shown}, tuple(public.identities)
     heard = yield Ask(holders, SHARE, dict.fromkeys(holders, message), "each")
     if missing := sorted({*holders} - {*heard.each}):
@@ -101,7 +99,7 @@ def _answer(unit: int, model: Any, data: Any, message: Any, state: State, sessio
 def _verified(
     due: Due, session: Mapping[str, Any], public: paillier.PublicKey, group: str, client: int, shown: Any
 ) -> paillier.Batch:
-    """Return a client's ciphertexts after checking that it signed them for this sum, and the party's own that it sent exactly these."""
+    """Return a client's ciphertexts after checking its signature for this sum and its proof; of the party's own, that it sent these."""
     sent = shown.get(str(client)) if isinstance(shown, Mapping) else None
     if sent is None:
         raise ProtocolError(OTHERS if client != session["client"] else NOT_OURS.format(client))
@@ -113,6 +111,11 @@ def _verified(
     identity = session["public"].get(str(client))
     if identity is None or not signed_by(raw(identity), said, raw(signature)):
         raise ProtocolError(NOT_SIGNED.format(client))
+    if client != session["client"]:
+        try:
+            knowledge.check(public, batch, sent.get("proof"), said, paillier.base_of(session["key"]))
+        except ProtocolError:
+            raise ProtocolError(NOT_KNOWN.format(client)) from None
     return batch
 
 

@@ -20,6 +20,7 @@ from fedatlas.privacy.secagg.keys import FEWEST
 from fedatlas.privacy.secagg.secure_sum import headed
 from fedatlas.privacy.secagg.word import TOLD
 
+WITNESS = "witness"  # beside fresh ciphertexts, until they are signed: what they were made of
 FIELDS = ("run", "round", "attempt", "ask", "clients", "head")
 
 
@@ -32,10 +33,15 @@ class KeyHolders(NamedTuple):
 
 
 class SignedBatch(NamedTuple):
-    """Ciphertexts of one client, and its signature over them and their place."""
+    """Ciphertexts of one client, its signature over them and their place, and its proof that it knows their plaintexts."""
 
     batch: Batch
     signature: Tensor
+    proof: Mapping[str, Tensor]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form for a message."""
+        return {**self.batch.plain(), "signature": self.signature, "proof": self.proof}
 
 
 class Due(NamedTuple):

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from fedatlas.algorithm import Ask, Message, Replies, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, SESSION, Asking, Place
@@ -17,13 +19,16 @@ from fedatlas.privacy.encrypted import encrypted_sum
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem
 from fedatlas.privacy.encrypted.encrypted_sum import CIPHER
 from fedatlas.privacy.mechanism import Doing, Protocol, Weighed
+from fedatlas.privacy.paillier import knowledge
+from fedatlas.privacy.paillier.cryptosystem import base_of
+from fedatlas.privacy.paillier.threshold import key_share
 from fedatlas.privacy.secagg.head import Known, digest_of, line_told
 from fedatlas.privacy.secagg.keys import FEWEST, SIGNATURE, sign
 from fedatlas.privacy.secagg.messages import table
 from fedatlas.privacy.secagg.secure_sum import weighty
 from fedatlas.privacy.threshold_paillier.cryptosystem import Threshold, party_of, system
 from fedatlas.privacy.threshold_paillier.opening import SEALED, SHARE
-from fedatlas.privacy.threshold_paillier.statement import Due, due_in, due_of
+from fedatlas.privacy.threshold_paillier.statement import WITNESS, Due, due_in, due_of
 
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
 
@@ -88,18 +93,27 @@ def sealed(
 
 
 def signed(due: Due, sent: Update, session: Any) -> tuple[Update, Any]:
-    """Return ciphertexts with the party's signatures, and the session, which remembers what was signed."""
+    """Return ciphertexts with the party's signatures and proofs, and the session, which remembers what was signed."""
     party, ciphers, said = party_of(session), {}, {}
-    for group, own in sent[CIPHER].items():
+    public, base = key_share(session["key"]).public, base_of(session["key"])
+    for group, made in sent[CIPHER].items():
+        own = {name: x for name, x in made.items() if name != WITNESS}
         text = due.statement(party.federation, party.client, group, own)
-        ciphers[group] = {**own, "signature": table([sign(party, text)], SIGNATURE)}
+        proof = knowledge.proof(public, made[WITNESS], text, base)
+        ciphers[group] = {**own, "signature": table([sign(party, text)], SIGNATURE), "proof": proof}
         said[group] = text.hex()
     return {**sent, CIPHER: ciphers}, {**session, SEALED: said}
 
 
 def copied(sent: Update, word: Mapping[str, Any], session: Any) -> tuple[Update, Any]:
-    """Return another client's ciphertexts as if this client had made them, for a dry run."""
-    return signed(due_in(word[SESSION]), sent, session)
+    """Return as many ciphertexts as another client sent, for a dry run: all 1, which is 0 encrypted without randomness."""
+    ciphers, short = {}, "h" in session["key"]
+    for group, own in sent[CIPHER].items():
+        ones = torch.zeros_like(own["ciphertexts"])
+        ones[:, -1] = 1
+        known = knowledge.Witness([0] * len(ones), [0 if short else 1] * len(ones))
+        ciphers[group] = {"key": own["key"], "ciphertexts": ones, "count": own["count"], WITNESS: known}
+    return signed(due_in(word[SESSION]), {**sent, CIPHER: ciphers}, session)
 
 
 def weighed(word: Mapping[str, Any], due: Weighed) -> bool:
