@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import dp_sgd_speed
 import gmpy2
 import numpy as np
 import secagg_speed
@@ -248,6 +249,7 @@ def main() -> None:
     one.add_argument("--json", type=Path, help="where the figures go")
     secagg_speed.options(kinds.add_parser("secagg", help="masked sums of many clients"))
     threshold_speed.options(kinds.add_parser("threshold", help="a whole model under a key in shares"))
+    dp_sgd_speed.options(kinds.add_parser("dp_sgd", help="a step with noise for single records"))
     given = parser.parse_args()
     if given.what == "secagg":
         secagg_speed.measure(given)
@@ -255,7 +257,10 @@ def main() -> None:
     if given.what == "threshold":
         threshold_speed.run(given, Clock())
         return
-    measure, said = {"paillier": (measure_paillier, said_paillier)}[given.what]
+    measure, said = {
+        "paillier": (measure_paillier, said_paillier),
+        "dp_sgd": (dp_sgd_speed.measure, dp_sgd_speed.said),
+    }[given.what]
     found = measure(given)
     if given.json:
         given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

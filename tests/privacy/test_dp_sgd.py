@@ -31,6 +31,7 @@ from fedatlas.privacy.dp_sgd.poisson import NOISE, Poisson
 from fedatlas.privacy.dp_sgd.schedule import schedule
 from fedatlas.privacy.mechanism import Doing, Noise
 from fedatlas.privacy.mechanisms import dp_sgd
+from fedatlas.privacy.noise import gaussian32
 from fedatlas.tree import Tree
 from federation import Convolved, Normed, Recurrent, Smooth, brief, cross_entropy, module, play, rows, rows_of
 from protected import DRAWN, protected
@@ -278,24 +279,39 @@ def test_every_row_is_in_each_batch_where_batches_are_whole() -> None:
 # ---------------------------------------------------------------------- the noise, and the mean
 
 
-def nothing(batch: Batch, clip: float) -> tuple[Tensor, Tree]:
-    return torch.zeros(()), Tree({"w": torch.zeros(20_000, dtype=torch.float64)})
-
-
-def test_the_noise_of_a_step_by_chi_square() -> None:
-    """20,000 numbers of a step without rows: mean, variance and cells of N(0, (z S / B)^2)."""
-    std, size = 1.3 * S, 16
-    one = poisson(64, size, step_noise=std, numbers=20_000)
+@pytest.mark.parametrize("source", ["os", "seed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_noise_of_a_step_by_chi_square(dtype: torch.dtype, source: Any) -> None:
+    """20,001 numbers of a step whose rows add nothing: mean, variance and cells of N(0, (z S / B)^2), and the grid of releases."""
+    std, size, d = 1.3 * S, 16, 20_001
+    params = Tree({"w": torch.zeros(d - 1, dtype=dtype), "b": torch.zeros(1, dtype=dtype)})
+    one = Poisson(Doing(0, 1, "train", 0, 64), Budget(epochs=1), size, params, std, Noise(source, 3))
     batch = Batch(torch.zeros(0), torch.zeros(0), None, one.beside(0))
-    params = Tree({"w": torch.zeros(20_000, dtype=torch.float64)})
-    _, g = noisy_gradient(nothing, params, batch, clip=S, std=std)
-    x = g["w"].numpy() * size / std
-    assert abs(x.mean()) < 5 / math.sqrt(len(x))
-    assert stats.chi2.sf((x**2).sum(), len(x)) == pytest.approx(0.5, abs=0.499999)
+    loss, g = noisy_gradient(lambda b, c: (torch.zeros(()), params.zeros()), params, batch, clip=S, std=std)
+    assert not loss
+    x = torch.cat([g["w"], g["b"]]).double().numpy() * size / std
+    assert abs(x.mean()) < 5.5 / math.sqrt(d)
+    assert 1e-6 < stats.chi2.sf((x**2).sum(), d) < 1 - 1e-6
     edges = stats.norm.ppf(np.arange(1, 40) / 40)
     assert stats.chisquare(np.bincount(np.searchsorted(edges, x), minlength=40)).pvalue > 1e-6
-    grid = math.ldexp(1.0, math.floor(math.log2(std)) - 20)
-    assert np.allclose(g["w"].numpy() * size / grid, np.round(g["w"].numpy() * size / grid), atol=1e-6)
+    assert 3.5 < abs(x).max() < 7.0
+    half = d // 2
+    assert abs(np.corrcoef(x[:half], x[half : 2 * half])[0, 1]) < 5.5 / math.sqrt(half)  # the two of a pair
+    grid = math.ldexp(1.0, math.floor(math.log2(std)) - 20) / size
+    assert np.abs(g["w"].double().numpy() / grid - np.round(g["w"].double().numpy() / grid)).max() < 1e-3
+
+
+def test_the_fast_noise_has_the_tails_of_the_slow() -> None:
+    """Two million draws: beyond 3, 4 and 5 standard deviations as many as there should be, on both sides."""
+    x = gaussian32(2_000_001, 1.0, Noise("seed", 11), "tails")
+    assert x.dtype == torch.float32
+    assert x.isfinite().all()
+    for far in (3.0, 4.0, 5.0):
+        due = len(x) * stats.norm.sf(far)
+        for seen in (int((x > far).sum()), int((x < -far).sum())):
+            assert abs(seen - due) < 5.5 * math.sqrt(due) + 1
+    for n in (0, 1, 2, 3, 4, 5, 7):
+        assert len(gaussian32(n, 1.0, Noise("os"))) == n
 
 
 def test_the_gradient_is_unbiased_without_clipping() -> None:

@@ -103,7 +103,8 @@ def by_layers(layers: Layers, objective: Objective, params: Tree, batch: Batch, 
         squares += lengths * torch.linalg.vecdot(delta, delta)
     fine, scale = factors(squares, clip)
     if not fine.all():
-        inputs, deltas = ([torch.where(fine[:, None], t, 0.0) for t in ts] for ts in (inputs, deltas))
+        inputs = [torch.where(fine[:, None], x, 0.0) for x in inputs]
+        deltas = tuple(torch.where(fine[:, None], delta, 0.0) for delta in deltas)
     total: dict[str, Tensor] = {}
     for name, x, delta in zip(seen, inputs, deltas, strict=True):
         at, shortened = f"{name}." if name else "", delta * scale[:, None]

@@ -67,6 +67,19 @@ def uniform(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:
     return _drawn(n, n, scale, lambda raw: 2 * _uniform(raw, 64) - 1, noise, key)
 
 
+def gaussian32(n: int, std: float, noise: Noise, *key: int | str) -> Tensor:
+    """Return ``n`` independent draws of N(0, std^2), float32: `gaussian` for the noise of every step, in a fourth of its time.
+
+    A pair of draws takes 63 bits for its radius, so that values end at 9.4 standard deviations, and 32 for its angle.
+    """
+    half = n - n // 2
+    raw = words(noise, half + half // 2 + half % 2, *key)
+    far = torch.from_numpy((raw[:half] >> np.uint64(1)).view(np.int64)).to(torch.float32)
+    radius = far.add_(0.5).mul_(2.0**-63).log_().mul_(-2.0).sqrt_()
+    angle = torch.from_numpy(raw[half:].view(np.int32)[:half].astype(np.float32)).mul_(math.pi * 2.0**-31)
+    return torch.cat([radius * angle.cos(), (radius * angle.sin())[: n // 2]]).mul_(std)
+
+
 def laplace(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:
     """Return ``n`` independent draws of density exp(-|x| / scale) / (2 scale), float64. Each word gives an exponential and a sign."""
 

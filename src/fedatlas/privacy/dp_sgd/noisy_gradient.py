@@ -28,10 +28,10 @@ def noisy_gradient(
     extra = {name: x for name, x in batch.extra.items() if name not in {NOISE, SIZE}}
     loss, total = clipped_sum(batch._replace(extra=extra), clip)
     noise = torch.split(batch.extra[NOISE], [x.numel() for x in params.values()])
-    step, size = math.ldexp(1.0, math.floor(math.log2(std)) - GRID) if std else 0.0, batch.extra[SIZE]
+    grid = math.ldexp(1.0, math.floor(math.log2(std)) - GRID) if std else 0.0
 
-    def released(x: Tensor, drawn: Tensor) -> Tensor:
-        x = x + drawn.view(x.shape)
-        return (torch.round(x / step) * step if step else x) / size
+    def released(x: Tensor, drawn: Tensor) -> Tensor:  # in place: the sum belongs to nobody else
+        x = x.add_(drawn.view(x.shape))
+        return (x.mul_(1 / grid).round_().mul_(grid) if grid else x).div_(batch.extra[SIZE])
 
     return loss, Tree({name: released(total[name], drawn) for name, drawn in zip(params, noise, strict=True)})

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedatlas.algorithm import Budget
 from fedatlas.privacy.dp_sgd.schedule import schedule
 from fedatlas.privacy.mechanism import Doing, Noise
-from fedatlas.privacy.noise import gaussian, words
+from fedatlas.privacy.noise import gaussian, gaussian32, words
 from fedatlas.tree import Tree
 
 NOISE, SIZE = "dp_sgd.noise", "dp_sgd.size"
@@ -46,8 +46,9 @@ class Poisson:
 
     def beside(self, step: int) -> Mapping[str, Tensor]:
         """Return the inputs of a step besides its rows: the noise of all numbers, and B."""
-        drawn = gaussian(self.numbers, self.std, self.noise, "step", *self.key, step).to(self.dtype)
-        return {NOISE: drawn, SIZE: torch.tensor(float(self.size), dtype=self.dtype)}
+        draw = gaussian if self.dtype == torch.float64 else gaussian32
+        drawn = draw(self.numbers, self.std, self.noise, "step", *self.key, step)
+        return {NOISE: drawn.to(self.dtype), SIZE: torch.tensor(float(self.size), dtype=self.dtype)}
 
 
 def room_of(size: int, rate: float) -> int:
