@@ -7,6 +7,7 @@ central_dp         a trusted server clips and adds noise                        
 local_dp           every client adds noise to what it sends                     P4
 nbafl              noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
 additive_noise     noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
+randomised_response random classes in training rows                      P4, Warner 1965
 ================== ============================================================ ==================================================
 """
 
@@ -21,6 +22,7 @@ from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
+from fedatlas.privacy.randomised_response.mechanism import randomised_response
 from fedatlas.privacy.secagg.mechanism import secagg
 from fedatlas.registry import keywords
 
@@ -31,6 +33,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "local_dp": local_dp,
     "nbafl": nbafl,
     "additive_noise": additive_noise,
+    "randomised_response": randomised_response,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
