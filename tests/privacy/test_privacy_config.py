@@ -46,6 +46,7 @@ WRITTEN = {
         "bits": 12,
         "noise": "seed",
     },
+    "randomised_response": {"epsilon": 2.0, "classes": ["a", "b"], "columns": {"c": ["d", "e"]}, "noise": "seed"},
 }
 """Every key of every mechanism, at another value than its default."""
 LEAST = {
@@ -59,6 +60,7 @@ LEAST = {
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "dp_sgd": "privacy.dp_sgd.clip=1.0",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
+    "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
 }
 """Each with what has to be given."""
 ON_ROWS = [name for name in MECHANISMS if made(name).acts_on == "rows"]
@@ -76,6 +78,13 @@ def names(*overrides: str) -> list[str]:
     return [one.name for one in mechanisms_of(config.read(None, overrides))]
 
 
+def as_held(x: object) -> object:
+    """A value of a file as a record holds it."""
+    if isinstance(x, dict):
+        return {key: as_held(one) for key, one in x.items()}
+    return tuple(x) if isinstance(x, list) else x
+
+
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_table_comes_back_from_config_toml(name: str, tmp_path: Path) -> None:
     asked = resolve(config.parse({"privacy": [{"name": name, **WRITTEN[name]}]})).config
@@ -85,8 +94,7 @@ def test_a_table_comes_back_from_config_toml(name: str, tmp_path: Path) -> None:
     assert again.plain() == asked.plain()
     (one,) = mechanisms_of(again)
     assert one.name == name
-    given = {key: tuple(x) if isinstance(x, list) else x for key, x in WRITTEN[name].items()}
-    assert one.keys == given
+    assert one.keys == {key: as_held(x) for key, x in WRITTEN[name].items()}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -182,7 +190,7 @@ def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
 SOUND = {(name, noise) for name in HIDING for noise in ("local_dp", "dp_sgd")} | {("secagg", "central_dp")}
-SOUND |= {(one, other) for one, other in PAIRS if (one in ON_ROWS) != (other in ON_ROWS)}
+SOUND |= {(one, other) for one, other in PAIRS if other in ON_ROWS}
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)

@@ -45,6 +45,7 @@ LEAST = {
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "dp_sgd": "privacy.dp_sgd.clip=1.0",
+    "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
 }
 HIDING = tuple(name for name, one in every().items() if one.sums_only and one.noise is None)
 """Show the server sums only."""
@@ -100,8 +101,9 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
     "distributed_dp": NOT_NOISED,
-    "additive_noise": {},  # a round is as without it
     "dp_sgd": NOT_BY_ROW,
+    "randomised_response": {},  # a round is as without it
+    "additive_noise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
 NOISED = ("central_dp", "local_dp", "distributed_dp")

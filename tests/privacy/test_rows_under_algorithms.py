@@ -14,6 +14,7 @@ from fedatlas.api import run
 from reports import rows, summary
 
 TABLES: dict[str, dict[str, Any]] = {
+    "randomised_response": {"epsilon": 2.0, "classes": ["no", "yes"]},
     "additive_noise": {"bounds": [-4, 4]},
 }
 """mechanism -> its keys."""
