@@ -32,7 +32,17 @@ WRITTEN = {
         "short_exponent": 640,
     },
     "threshold_paillier": {"key_bits": 3072, "bits": 20, "range": 4.0, "weights_by": "server", "short_exponent": 512},
-    "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
+    "central_dp": {
+        "clip": "adaptive",
+        "noise_multiplier": 1.5,
+        "delta": 1e-6,
+        "noise": "seed",
+        "quantile": 0.7,
+        "clip_rate": 0.1,
+        "first_clip": 1.0,
+        "count_noise": 2.0,
+    },
+    "dp_ftrl": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "restart": 2, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
     "additive_noise": {"bounds": [0.0, 9.0], "kind": "gaussian", "scale": 0.2, "columns": ["a"], "noise": "seed"},
@@ -49,12 +59,14 @@ WRITTEN = {
     "randomised_response": {"epsilon": 2.0, "classes": ["a", "b"], "columns": {"c": ["d", "e"]}, "noise": "seed"},
 }
 """Every key of every mechanism, at another value than its default."""
+NOISY = ("central_dp", "dp_ftrl", "local_dp", "nbafl")
 LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
     "two_server": "privacy.two_server={}",
     "threshold_paillier": "privacy.threshold_paillier={}",
     "central_dp": "privacy.central_dp.clip=1.0",
+    "dp_ftrl": "privacy.dp_ftrl={}",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
@@ -292,31 +304,12 @@ UNIFORM = "algorithm.weights=uniform"
             if name not in ON_ROWS
         ),
         *((name, ("data.missing=median",), "see client by client") for name in HIDING),
-        *(
-            (name, ("data.missing=median",), 'set data.constants = "FILE.json"')
-            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
-        ),
-        *(
-            (name, ("data.scale=federated",), 'set data.constants = "FILE.json"')
-            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
-        ),
-        *(
-            (name, ("data.scale=client",), "computed from rows without noise")
-            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
-        ),
-        *(
-            (name, ("evaluation.on=validation", "stop.patience=2"), "cannot decide when to stop")
-            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
-        ),
-        *(
-            (name, ("model={name='mlp', norm='batch'}",), "statistics of batch norm")
-            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
-        ),
-        *(
-            (name, (f"model.bn={bn}",), "statistics of batch norm")
-            for name in ("central_dp", "local_dp", "nbafl", "distributed_dp")
-            for bn in ("local", "recalibrate")
-        ),
+        *((name, ("data.missing=median",), 'set data.constants = "FILE.json"') for name in NOISY),
+        *((name, ("data.scale=federated",), 'set data.constants = "FILE.json"') for name in NOISY),
+        *((name, ("data.scale=client",), "computed from rows without noise") for name in NOISY),
+        *((name, ("evaluation.on=validation", "stop.patience=2"), "cannot decide when to stop") for name in NOISY),
+        *((name, ("model={name='mlp', norm='batch'}",), "statistics of batch norm") for name in NOISY),
+        *((name, (f"model.bn={bn}",), "statistics of batch norm") for name in NOISY for bn in ("local", "recalibrate")),
         ("central_dp", ("cohort.fraction=0.5",), 'cohort.sampling = "poisson"'),
         ("central_dp", ("cohort.size=5",), 'cohort.sampling = "poisson"'),
         ("central_dp", ("cohort={fraction=0.0, sampling='poisson'}",), "nobody would ever take part"),
@@ -327,6 +320,17 @@ UNIFORM = "algorithm.weights=uniform"
             "of 12 clients asked, of whom 9 have to stay, 5 may collude",
         ),
         ("distributed_dp", ("privacy.distributed_dp.bits=26",), "privacy.distributed_dp.bits = 26: "),
+        ("central_dp", ("cohort={fraction=0.5, sampling='passes'}",), 'cohort.sampling = "poisson"'),
+        ("central_dp", ("privacy.central_dp.quantile=0.7",), 'quantile: a key of clip = "adaptive"'),
+        ("central_dp", ("privacy.central_dp={clip='adaptive', count_noise=0.5}",), "set count_noise above 0.5"),
+        (
+            "central_dp",
+            ("privacy.central_dp={clip='adaptive', noise_multiplier=1.2}",),
+            "on the count of changes within",
+        ),
+        ("dp_ftrl", ("cohort.fraction=0.5",), 'write cohort.sampling = "passes"'),
+        ("dp_ftrl", ("cohort.size=5",), 'write cohort.sampling = "passes"'),
+        ("dp_ftrl", ("cohort={fraction=0.5, sampling='poisson'}",), 'write cohort.sampling = "passes"'),
         ("secagg", ("cohort.size=2",), "2 of 12 clients take part in a round"),
         ("secagg", ("cohort.fraction=0.2",), "raise cohort.fraction"),
         (
@@ -366,7 +370,7 @@ UNIFORM = "algorithm.weights=uniform"
     ],
 )
 def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...], said: str) -> None:
-    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp", "distributed_dp"} else ()
+    weights = (UNIFORM,) if mechanism in {"central_dp", "dp_ftrl", "local_dp", "distributed_dp"} else ()
     assert said in refusal(LEAST[mechanism], *weights, *overrides)
 
 
@@ -393,10 +397,13 @@ def test_what_does_not_go_beside_a_mechanism(mechanism: str, overrides: tuple[st
         ("local_dp", ("cohort.fraction=0.5", "compression.name=qsgd")),
         ("nbafl", ("cohort.fraction=0.5", "algorithm.name=fedprox")),
         ("central_dp", ("model={name='mlp', norm='group'}",)),
+        ("central_dp", ("privacy.central_dp.clip=adaptive", "compression={name='topk', share=0.1}")),
+        ("dp_ftrl", ("cohort={size=5, sampling='passes'}", "compression={name='topk', share=0.1}")),
+        ("dp_ftrl", ("cohort.size=12",)),
     ],
 )
 def test_what_goes_beside_a_mechanism(mechanism: str, overrides: tuple[str, ...]) -> None:
-    weights = (UNIFORM,) if mechanism in {"central_dp", "local_dp", "distributed_dp"} else ()
+    weights = (UNIFORM,) if mechanism in {"central_dp", "dp_ftrl", "local_dp", "distributed_dp"} else ()
     setup = set_up(config.read(None, (LEAST[mechanism], *weights, *overrides)), 1)
     assert [one.name for one in setup.checked.mechanisms] == [mechanism]
 

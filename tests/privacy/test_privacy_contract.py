@@ -40,6 +40,7 @@ LEAST = {
     "two_server": "privacy.two_server={}",
     "threshold_paillier": "privacy.threshold_paillier={}",
     "central_dp": "privacy.central_dp.clip=1.0",
+    "dp_ftrl": "privacy.dp_ftrl={}",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
@@ -98,6 +99,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "two_server": NOT_MASKED,
     "threshold_paillier": NOT_MASKED,
     "central_dp": NOT_NOISED,
+    "dp_ftrl": NOT_NOISED,
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
     "distributed_dp": NOT_NOISED,
@@ -106,7 +108,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "additive_noise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
-NOISED = ("central_dp", "local_dp", "distributed_dp")
+NOISED = ("central_dp", "dp_ftrl", "local_dp", "distributed_dp")
 HELPS = {
     **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in NOISED},
     **{("fedseq", mechanism): {"phi": "random"} for mechanism in HIDING},

@@ -25,6 +25,7 @@ from fedatlas.privacy.mechanism import (
     Mechanism,
     Noising,
     Protocol,
+    Remembering,
     Trial,
     Words,
     Work,
@@ -270,7 +271,7 @@ def test_no_file_outside_the_room_names_a_mechanism() -> None:
 
 def test_the_page_names_the_fields_of_the_records() -> None:
     page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
-    for record in (Mechanism, Work, Protocol, Noising, Limits, Words):
+    for record in (Mechanism, Work, Remembering, Protocol, Noising, Limits, Words):
         section = page.split(f"\n`{record.__name__}`: ", maxsplit=1)[1].split("\n\n")[1]
         cells = [line.split("|")[1] for line in section.splitlines()[2:]]
         assert [name for cell in cells for name in re.findall(r"`(\w+)`", cell)] == list(record._fields), record

@@ -192,6 +192,7 @@ def test_what_the_server_sees_is_read_from_the_mechanisms():
         "secagg": "sums",
         "paillier": "sums",
         "central_dp": "models",
+        "dp_ftrl": "models",
         "local_dp": "models",
         "nbafl": "models",
     }

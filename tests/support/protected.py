@@ -19,7 +19,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork
-from fedatlas.privacy.mechanisms import central_dp, made, paillier, secagg, threshold_paillier, two_server
+from fedatlas.privacy.mechanisms import central_dp, dp_ftrl, made, paillier, secagg, threshold_paillier, two_server
 from fedatlas.privacy.protection import under
 from federation import Federation, brief, federation, rows
 
@@ -62,6 +62,8 @@ MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "two_server": two_server,
     "threshold_paillier": toy_threshold,
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
+    "adaptive": lambda: central_dp(clip="adaptive", noise_multiplier=0.1, noise="seed"),
+    "dp_ftrl": lambda: dp_ftrl(clip=0.5, noise_multiplier=0.1, restart=3, noise="seed"),
 }
 
 

@@ -12,7 +12,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.ask_protocol import CHAIN
-from fedatlas.privacy.mechanism import Mechanism, Protection, number, on_rows
+from fedatlas.privacy.mechanism import Doing, Mechanism, Protection, number, on_rows
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import messages
@@ -117,7 +117,7 @@ def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
 
     This is a client's traffic per round, which is not secret, times the expected clients and the rounds.
     """
-    return {key: size * coming(how, setup.config) * rounds for key, size in visit(setup).items()}
+    return {key: size * coming(how, setup.config) * rounds for key, size in visit(how, setup).items()}
 
 
 def coming(how: Protection, config: ExperimentConfig) -> float:
@@ -127,7 +127,7 @@ def coming(how: Protection, config: ExperimentConfig) -> float:
     return how.fraction * how.K * (1 - failures.dropout) * (1 - lost)
 
 
-def visit(setup: Setup) -> dict[str, int]:
+def visit(how: Protection, setup: Setup) -> dict[str, int]:
     """Return a client's traffic in bytes in a round with a secret cohort.
 
     It follows only from the shapes of the messages.
@@ -142,9 +142,13 @@ def visit(setup: Setup) -> dict[str, int]:
         update = transform.encode(update, memory, torch.Generator())[0]
     tasks = [task for task in setup.algorithm.tasks.values() if isinstance(task, Task)]
     silent = sum(one.sealing.silent for one in tasks)  # each is answered with an empty message
+    word = how.told({})
+    for work in how.works:
+        own = {"model": model}, how, Doing(0, 1, "train", 0, 1, word)
+        update = {**update, **({} if work.beside is None else work.beside(*own))}
     return {
         "bytes_up": codec.size(update) + silent * codec.size({}),
-        "bytes_down": codec.size(dict(message)) + codec.size({CHAIN: False}),
+        "bytes_down": codec.size(dict(message)) + codec.size({**word, CHAIN: False}),
     }
 
 

@@ -32,6 +32,7 @@ from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.models import flops
+from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.record.checkpoint import Restored, RunState
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.fingerprint import fingerprint, of_rows
@@ -224,6 +225,7 @@ class Simulation:
             leaving=leaving(how, drawn, setup.seed) if how is not None and how.masks else {},
             orders=setup.cast.orders(drawn, groups) if setup.checked.poisonings else {},
             told=lambda: setup.algorithm.broadcast(begun, 0),
+            memories=begun.get(MEMORY, {}),
         )
         self.began = self.state
         try:

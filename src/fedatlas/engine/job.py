@@ -36,7 +36,7 @@ from fedatlas.engine.step import moved
 from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.layers import Layer
 from fedatlas.privacy.mechanism import Doing, Protection
-from fedatlas.privacy.protection import Protected, left_out, protect
+from fedatlas.privacy.protection import Protected, left_out, protect, unaided
 from fedatlas.rng import torch_stream
 from fedatlas.transforms.change import seal, unseal
 from fedatlas.tree import Tensors, Tree
@@ -412,10 +412,10 @@ def protected(bench: Bench, job: Job, task: Task | Question, update: Update, row
     assert bench.protection is not None
     assert job.word is not None
     started = time.perf_counter()
-    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows)
+    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows, job.word)
     given = (bench.protection, bench.transform, task, job.message, update, job.memory, compression_stream(job))
     done = protect(*given, job.word, job.session, doing)
-    bare = codec.size(update if bench.protection.masks else done.sent)
+    bare = codec.size(update if bench.protection.masks else unaided(done.sent, update))
     return done, time.perf_counter() - started, bare
 
 

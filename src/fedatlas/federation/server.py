@@ -45,7 +45,7 @@ from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told
 from fedatlas.federation.start import Federation, RoundStart, head_of
 from fedatlas.privacy import noised_ask
-from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, journalled, with_counters
+from fedatlas.privacy.ask_protocol import CHAIN, MEMORY, Asking, Journal, Place, journalled, with_counters
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.reasons import by_rows
 from fedatlas.rng import torch_stream
@@ -74,7 +74,9 @@ class Guard(NamedTuple):
             if noised:
                 made = noised_ask.over_sum(how, server.algorithm, zero, ask, place, made)
             return journalled(ask, place, made, partial(self._released, how, place.round))
-        return noised_ask.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
+        return noised_ask.around(
+            how, server.transform, server.algorithm, zero, ask, place, self.note, server.now.memories
+        )
 
     def _released(self, how: Protection, number: int, clients: tuple[int, ...]) -> None:
         """Write the ledger lines of local noise inside a sum, before the sum is used."""
@@ -99,6 +101,7 @@ class UnderWay:
 
     def __init__(self, start: RoundStart, cost: Cost, declared: Tally) -> None:
         self.start, self.cost = start, cost
+        self.memories = dict(start.memories)  # of the mechanisms, after the last ask
         self.declared = declared  # how often each party was asked each form
         self.leaving = start.leaving  # clients that leave, until they are gone
         self.asks = 0  # so far
@@ -155,7 +158,7 @@ class ServerHalf:
                 ask = next(generator) if replies is None else generator.send(replies)
             except StopIteration as end:
                 state: State = end.value
-                return state
+                return {**state, MEMORY: self.now.memories} if self.now.memories else state
             replies = self.ask(ask)
 
     def aside(self, ask: Ask) -> Replies:

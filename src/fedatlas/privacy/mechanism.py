@@ -50,6 +50,7 @@ class Noise(NamedTuple):
     source: Source = "os"
     seed: int = 0  # seed of the run; unused under "os"
     secret: bytes = b""  # of a party: with it the words follow from it and their key, and the same can be drawn again
+    held: bytes = b""  # under "os": the key of a draw that has to be repeated (`secret.Secret`); b"": a fresh one
 
 
 class Doing(NamedTuple):
@@ -61,6 +62,7 @@ class Doing(NamedTuple):
     visit: int
     rows: int
     seed: int = 0  # of the run, for a `seal` that draws noise
+    word: Mapping[str, Any] = {}  # what the server told the client besides its message
 
 
 class Learns(NamedTuple):
@@ -96,6 +98,8 @@ class Noising(NamedTuple):
     epsilon: float | None = None  # epsilon of the whole run if the keys state it; else it follows from the events
     secret_cohort: bool = False  # the cohort is drawn in secret and must stay secret
     unit: Unit = "client"  # what epsilon protects: a client's whole update, or single records inside its local steps
+    # (.., rounds) -> at most what a client pays for a run, as lines of the ledger; None: `released` in every round.
+    planned: Callable[[Protection, int], Sequence[Event]] | None = None
 
 
 class Extra(NamedTuple):
@@ -172,6 +176,24 @@ class Mechanism(NamedTuple):
     under: Mapping[str, Callable[[Mechanism, Mechanism], Mechanism]] = {}
 
 
+Memory = Mapping[str, Any]
+"""What a mechanism keeps from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
+
+
+class Remembering(NamedTuple):
+    """Functions of a mechanism with a memory at the server. They replace `Work.release` and `Noising.released`."""
+
+    start: Callable[[Protection], Memory]
+    # (memory, .., place, who was asked) -> the memory with this ask in it, and the ledger's lines of its release.
+    enter: Callable[[Memory, Protection, Place, Sequence[int]], tuple[Memory, Sequence[Event]]]
+    # (value, the memory that `enter` returned, .., place, algorithm) -> the value with noise, and the next memory.
+    release: Callable[[Update, Memory, Protection, Place, Algorithm], tuple[Update, Memory]]
+    word: Callable[[Memory], Mapping[str, Any]] = lambda memory: {}  # what it tells each client
+    total: Callable[[Memory, Transform | None], Reducer] | None = (
+        None  # in place of `Work.total`, if that depends on it
+    )
+
+
 class Work(NamedTuple):
     """A mechanism at work: functions on an update in a round, or on a party's rows before the run."""
 
@@ -195,6 +217,9 @@ class Work(NamedTuple):
     # (sum of clipped gradients of rows, params, batch) -> (loss, gradient).
     batches: Callable[[Protection, Doing, Budget, int, Tree], Any] | None = None
     gradient: Callable[[Callable[[Batch, float], tuple[Tensor, Tree]], Tree, Batch], tuple[Tensor, Tree]] | None = None
+    memory: Remembering | None = None
+    # What a client sends next to its update, for the server's sum only: plain values, found before `update` changes it.
+    beside: Callable[[Update, Protection, Doing], Mapping[str, Any]] | None = None
 
 
 class Keys(NamedTuple):
@@ -331,7 +356,7 @@ class Protection(NamedTuple):
     @property
     def noises_sums(self) -> bool:
         """True if the server adds noise to a sum, also to one that nobody is in."""
-        return any(work.release and (work.total or self.protocol) for work in self.works)
+        return any((work.release or work.memory) and (work.total or self.protocol) for work in self.works)
 
     @property
     def noise(self) -> Noise:
@@ -357,6 +382,25 @@ class Protection(NamedTuple):
         found = [one.noise.released(self, round, clients) for one in self.mechanisms if one.noise is not None]
         each = [[lines] if isinstance(lines, Event) else lines or () for lines in found]
         return [event for lines in each for event in lines]
+
+    def planned(self, rounds: int) -> list[Event]:
+        """Return at most what a client pays for a run of so many rounds, as lines of the ledger.
+
+        Of noise inside local steps there are lines of all clients, since their rows differ.
+        """
+        own = None if self.noising is None else self.noising.planned
+        if own is not None:
+            return [*own(self, rounds)]
+        inside = self.noising is not None and self.noising.unit == "record" and self.training is not None
+        clients = tuple(self.training.sizes) if inside and self.training is not None else (0,)
+        return [event for number in range(1, rounds + 1) for event in self.released(number, clients)]
+
+    def told(self, memories: Mapping[str, Memory]) -> dict[str, Any]:
+        """Return what the mechanisms tell each client of an ask."""
+        kept = {one.name: work.memory for one, work in zip(self.mechanisms, self.works, strict=True) if work.memory}
+        return {
+            key: x for name, one in kept.items() for key, x in one.word(memories.get(name) or one.start(self)).items()
+        }
 
     def check(self, requests: Sequence[Any], session: Callable[[int], Any]) -> None:
         """Raise ProtocolError for a request that the protocol forbids a party to answer. ``session`` gives a client's session."""
@@ -385,6 +429,10 @@ def on_rows(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
 def on_updates(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
     """Return the mechanisms that act in rounds."""
     return tuple(one for one in mechanisms if one.acts_on == "updates")
+
+
+def from_memory(how: Protection, round: int, clients: Sequence[int]) -> None:
+    """Return no line for the ledger: those of a mechanism with a memory follow from it (`Remembering.enter`)."""
 
 
 def drawn_by(source: Source) -> tuple[Extra, ...]:

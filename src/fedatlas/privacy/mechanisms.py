@@ -6,6 +6,7 @@ paillier            encryption: clients hold the key, one of them opens the sum 
 threshold_paillier  encryption under a key of which every client has a share     P17, Damgard and Jurik 2001
 two_server          two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
 central_dp          a trusted server clips and adds noise                        P3, McMahan et al. 2018
+dp_ftrl             a trusted server adds noise to running sums, by a tree       B16, Kairouz et al. 2021
 local_dp            every client adds noise to what it sends                     P4
 nbafl               noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
 distributed_dp      noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
@@ -23,6 +24,7 @@ from typing import Any, Literal
 from fedatlas.privacy.additive_noise.mechanism import additive_noise
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
+from fedatlas.privacy.dp_ftrl.mechanism import dp_ftrl
 from fedatlas.privacy.dp_sgd.mechanism import dp_sgd
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
@@ -40,6 +42,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "two_server": two_server,
     "threshold_paillier": threshold_paillier,
     "central_dp": central_dp,
+    "dp_ftrl": dp_ftrl,
     "local_dp": local_dp,
     "nbafl": nbafl,
     "distributed_dp": distributed_dp,
@@ -52,7 +55,6 @@ MASKS = "secagg"  # hides single updates and changes a result only by rounding
 LATER = (
     "bfv",
     "ckks",
-    "dp_ftrl",
     "rotation",
     "anonymise",
 )

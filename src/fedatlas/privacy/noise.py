@@ -1,9 +1,9 @@
 """Gaussian and Laplace noise in bulk, and the secret random words behind it.
 
 Under ``os`` every draw takes a fresh key of 256 bits from the operating system, reads the AES stream in counter mode under it, and
-drops the key. No generator is made before a fork and used after it, so two workers never share a stream. Under ``seed`` the words
-are a function of (seed, key), and the same draw again is the same release. This makes a simulation repeatable. It protects only
-those who trust everybody who knows the seed.
+drops the key; only a draw that is repeated names its key (`Noise.held`). No generator is made before a fork and used after it, so
+two workers never share a stream. Under ``seed`` the words are a function of (seed, key), and the same draw again is the same
+release. This makes a simulation repeatable. It protects only those who trust everybody who knows the seed.
 
 Noise in floating-point numbers differs from the ideal in the last bits, and the last bits of x + noise can reveal x (Mironov 2012).
 So `noised` rounds the released sum to multiples of a power of two about a millionth of the noise. Every value then has many ways to
@@ -46,7 +46,7 @@ def words(noise: Noise, n: int, *key: int | str) -> Words:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError as error:
         raise ConfigError('noise = "os" needs cryptography: pip install "fedatlas[dp]".') from error
-    stream = Cipher(algorithms.AES(secret.key()), modes.CTR(bytes(16))).encryptor()
+    stream = Cipher(algorithms.AES(noise.held or secret.key()), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
 
 
@@ -106,8 +106,13 @@ def noised(
     x = vector(update)
     if scale == 0:
         return changed(update, x)
+    return changed(update, on_grid(x + draw(len(x), scale, noise, *key), scale))
+
+
+def on_grid(x: Tensor, scale: float) -> Tensor:
+    """Return ``x``, which holds noise of this ``scale``, in multiples of a power of two about a millionth of it."""
     step = math.ldexp(1.0, math.floor(math.log2(scale)) - GRID)
-    return changed(update, torch.round((x + draw(len(x), scale, noise, *key)) / step) * step)
+    return torch.round(x / step) * step
 
 
 def _uniform(raw: Words, bits: int) -> npt.NDArray[np.float64]:

@@ -59,7 +59,9 @@ def protect(
         check_parts(update)
     base = {} if how.whole else bases(task, message, update, chain=bool(word.get(CHAIN)))
     parts: Update = change(update, base)
+    beside: dict[str, Any] = {}
     for work in how.works:
+        beside |= {} if work.beside is None else work.beside(parts, how, doing)
         parts = parts if work.update is None else work.update(parts, how, doing)
     seen = parts
     if transform is not None and isinstance(task, Task) and memory is not None:
@@ -70,7 +72,12 @@ def protect(
         if isinstance(session, Mapping) and MADE in session:
             session = {**session, MADE: made_of(parts, word, doing.what)}
         parts, session, seen = how.protocol.seal(parts, doing._replace(seed=how.seed), word, session)
-    return Protected(parts, memory, session, in_precision(restore(seen, base), update))
+    return Protected({**parts, **beside}, memory, session, in_precision(restore(seen, base), update))
+
+
+def unaided(sent: Update, update: Update) -> Update:
+    """Return what is sent of an update without what a mechanism adds next to it."""
+    return {part: x for part, x in sent.items() if part in update}
 
 
 def covered(how: Protection | None, word: Mapping[str, Any] | None) -> bool:

@@ -37,8 +37,9 @@ def epsilons(
         return [how.noising.epsilon or math.inf] * len(rounds)
     at, out = how.delta() if delta is None else delta, []
     for r in rounds:
-        (event,) = _protection(plain, nodes, r).released(1, (0,))
-        out.append(accountant.spent([event._replace(round=t) for t in range(1, runs * r + 1)], at).epsilon)
+        once = _protection(plain, nodes, r).planned(r)
+        again = [event._replace(round=event.round + run * r) for run in range(runs) for event in once]
+        out.append(accountant.spent(again, at).epsilon)
     return out
 
 
@@ -47,7 +48,7 @@ def release_of(plain: Mapping[str, Any], nodes: int, rounds: int) -> Event | Non
     how = _protection(plain, nodes, rounds)
     if how.noising is None or only_the_run_tells(how.noising):
         return None
-    return how.released(1, (0,))[0]
+    return how.planned(rounds)[0]
 
 
 def only_the_run_tells(noising: Noising) -> bool:
@@ -71,13 +72,15 @@ def calibrated(one: Mechanism) -> bool:
 
 def _protection(plain: Mapping[str, Any], nodes: int, rounds: int = 1) -> Protection:
     tables, cohort = plain.get("privacy") or (), plain.get("cohort") or {}
-    return Protection(of_tables(tables), nodes, rounds, float(cohort.get("fraction", 1.0)), 0)
+    fraction = float(cohort.get("fraction", min(cohort.get("size", nodes) / nodes, 1.0)))
+    return Protection(of_tables(tables), nodes, rounds, fraction, 0)
 
 
 def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:
-    """Return the event of a round, the same for every client; None without noise, or if noise is calibrated for a whole run."""
+    """Return the event of a round, the same for every client; None without noise, or if it is made for a whole run."""
     how = _protection(plain, nodes)
-    if how.noising is None or how.noising.for_all_rounds or only_the_run_tells(how.noising):
+    run = how.noising is not None and (how.noising.for_all_rounds or how.noising.planned is not None)
+    if how.noising is None or run or only_the_run_tells(how.noising):
         return None
     (event,) = how.released(1, (0,))
     return event._replace(sensitivity=1.0)

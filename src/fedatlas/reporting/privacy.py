@@ -88,7 +88,9 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         ),
         *([_price(subject)] if on_updates(made) else []),
         Text(_priced(subject, made)),
-        Figures([*_epsilons(subject, found), *([_phases(subject)] if on_updates(made) else [])]),
+        Figures(
+            [*_epsilons(subject, found), *_bounds(subject, found), *([_phases(subject)] if on_updates(made) else [])]
+        ),
         TermList([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
     ]
 
@@ -330,9 +332,8 @@ def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
         f"Total cost of all releases up to a round, at delta = {number(found['delta'])}. Lower is more private; it never falls, "
         "because a release cannot be undone."
     )
-    draw = partial(
-        _lines, [Series("epsilon", 0, points)], f"Epsilon over the rounds: it ends at {_plainly(curve[-1][1])}."
-    )
+    label = f"Epsilon over the rounds: it ends at {_plainly(curve[-1][1])}."
+    draw = partial(_lines, "Epsilon", [Series("epsilon", 0, points)], label)
     return [
         Figure(
             f"{subject.key}-epsilon",
@@ -345,8 +346,21 @@ def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
     ]
 
 
-def _lines(series: Sequence[Series], label: str, width: int) -> str:
-    return lines(width, Axis("round", whole=True), Axis("Epsilon", zero=True), series, label)
+def _bounds(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
+    """Return the bound on changes over the rounds, if it moved."""
+    bounds = found.get("clip_by_round", [])
+    if not bounds:
+        return []
+    points = [Point(at, bound, f"in round {at}: {_plainly(bound)}") for at, bound in bounds]
+    how = "The longest change of a client in each round. It follows from noisy counts, so it reveals nothing that epsilon does not cover."
+    label = f"The bound on changes over the rounds: from {_plainly(bounds[0][1])} to {_plainly(bounds[-1][1])}."
+    draw = partial(_lines, "Longest change", [Series("bound", 0, points)], label)
+    title, table = "The bound on changes over the rounds", csv_text(("round", "bound"), bounds)
+    return [Figure(f"{subject.key}-bound", title, how, draw, table, (NARROW,))]
+
+
+def _lines(axis: str, series: Sequence[Series], label: str, width: int) -> str:
+    return lines(width, Axis("round", whole=True), Axis(axis, zero=True), series, label)
 
 
 def _phases(subject: Subject) -> Figure:

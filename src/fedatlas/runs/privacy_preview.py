@@ -94,10 +94,9 @@ def planned(how: Protection, rounds: int) -> dict[str, Any]:
 
     Of noise inside local steps it is the largest of all clients, since their rows differ.
     """
-    inside = how.noising is not None and how.noising.unit == "record" and how.training is not None
-    clients = tuple(how.training.sizes) if inside and how.training is not None else (0,)
-    events = [event for t in range(1, rounds + 1) for event in how.released(t, clients)]
-    return priced(events, how.delta(), "No round, no release.")
+    found = priced(how.planned(rounds), how.delta(), "No round, no release.")
+    bound = how.noising is not None and how.noising.planned is not None
+    return {**found, "upper_bound": found["upper_bound"] or bound}
 
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:

@@ -386,7 +386,7 @@ def rules_of(setup: Setup) -> Rules:
         return local.lr if algorithm.prepare is not None else 0.0
 
     fewer = failures.stragglers > 0 and failures.straggler_policy == "keep"
-    drawn = config.cohort.sampling == "uniform" and algorithm.groups is None
+    drawn = config.cohort.sampling != "poisson" and algorithm.groups is None
     most = math.floor(usual_size(config, len(setup.sizes))) if drawn else None
     begin = partial(first_server, setup) if algorithm.prepare is None and not setup.mixed else None
     return Rules(config.rounds, rate, local_budget(config), local.epochs or 0 if fewer else 0, most, begin)

@@ -18,7 +18,7 @@ from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork, on_updates
 from fedatlas.privacy.mechanisms import LATER, MECHANISMS, beside
 from fedatlas.registry import arguments, find, keywords
-from fedatlas.setup.cohort import local_budget
+from fedatlas.setup.cohort import local_budget, usual_size
 from fedatlas.setup.folds import course_seed
 
 REMEDIES: tuple[Mapping[str, Any], ...] = ({"weights": "uniform"}, {"phi": "random"})
@@ -55,7 +55,9 @@ def protection_of(
     training = PublicWork(dict(enumerate(sizes)), config.local.batch_size, local_budget(config))
     if not acting or not held:
         return None
-    fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
+    fraction = {"poisson": config.cohort.fraction, "passes": usual_size(config, len(held)) / len(held)}.get(
+        config.cohort.sampling, 1.0
+    )
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in acting)
     return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held), training)
