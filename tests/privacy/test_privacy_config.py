@@ -23,6 +23,8 @@ from fedatlas.setup.resolution import resolve
 WRITTEN = {
     "secagg": {"threshold": 0.8, "bits": 20, "range": 8.0, "n_cap": 4096},
     "paillier": {"key_bits": 3072, "bits": 29, "range": 4.0, "encrypt": ["0.weight", "0.bias"], "weights_by": "client"},
+    "bfv": {"bits": 20, "range": 4.0, "encrypt": "output", "weights_by": "server"},
+    "ckks": {"range": 2.0, "encrypt": ["0.weight", "0.bias"]},
     "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
@@ -31,11 +33,16 @@ WRITTEN = {
 LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
+    "bfv": "privacy.bfv={}",
+    "ckks": "privacy.ckks={}",
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
 }
 """Each with what has to be given."""
+
+
+PACKAGES = {"dp_accounting": "dp-accounting", "seal": "seal-python"}
 
 
 def refusal(*overrides: str) -> str:
@@ -137,6 +144,12 @@ def test_the_template_shows_a_table_that_works() -> None:
         ("privacy.paillier.encrypt=[]", "an empty list encrypts nothing"),
         ("privacy.paillier.encrypt=outermost:2", "the network has 2 layers; write 'all' for the whole of it"),
         ("privacy.paillier.bits=32", "privacy.paillier.bits = 32: sums of values of 32 bits need 64 bits each"),
+        (
+            "privacy.bfv={bits=30, weights_by='server'}",
+            "privacy.bfv.bits = 30: sums of values of 30 bits need a plaintext",
+        ),
+        ("privacy.ckks={range=64.0}", "privacy.ckks.range = 64: 21 sums may be opened"),
+        ("privacy.ckks.encrypt=outermost:0", "privacy.ckks.encrypt = 'outermost:0': expected 'all', 'output'"),
         ("privacy.secagg={bits=40, n_cap=33554432}", "n_cap = 1398101 holds"),
     ],
 )
@@ -151,7 +164,8 @@ def test_what_is_not_built_yet_is_said_to_be_so(name: str) -> None:
 
 
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
-SOUND = {("secagg", "local_dp"), ("paillier", "local_dp")}
+HIDING = ("secagg", "paillier", "bfv", "ckks")
+SOUND = {(name, "local_dp") for name in HIDING}
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -166,7 +180,7 @@ def test_pairs(one: str, other: str) -> None:
         ] == [other, one]
         return
     assert "remove" in refusal(*asked)
-    if {one, other} == {"secagg", "paillier"}:
+    if {one, other} <= {*HIDING}:
         assert "both hide updates from the server" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
@@ -183,6 +197,8 @@ def test_twice_the_same_is_refused() -> None:
         ("secagg", "cryptography", "he", ()),
         ("paillier", "gmpy2", "he", ()),
         ("paillier", "cryptography", "he", ()),
+        ("bfv", "seal", "he", ()),
+        ("ckks", "tenseal", "he", ()),
         ("central_dp", "dp_accounting", "dp", ("cohort={sampling='poisson', fraction=0.5}",)),
         ("central_dp", "cryptography", "dp", ()),
         ("local_dp", "cryptography", "dp", ()),
@@ -196,7 +212,7 @@ def test_an_extra_that_is_missing_is_named(
     monkeypatch.setattr(mechanism_choice, "find_spec", lambda wanted: None if wanted == module else there(wanted))
     said = refusal(LEAST[name], *more)
     assert said == (
-        f"privacy.name = '{name}' needs {module.replace('_', '-')}, which is not installed: pip install \"fedatlas[{extra}]\"."
+        f"privacy.name = '{name}' needs {PACKAGES.get(module, module)}, which is not installed: pip install \"fedatlas[{extra}]\"."
     )
     if name == "central_dp" and module == "dp_accounting":  # the closed form needs none
         assert names(LEAST[name]) == ["central_dp"]
@@ -238,13 +254,13 @@ UNIFORM = "algorithm.weights=uniform"
     [
         *(
             (name, (f"compression.name={code}",), "its codes cannot be added up")
-            for name in ("secagg", "paillier")
+            for name in HIDING
             for code in ("topk", "qsgd", "float16")
         ),
         ("nbafl", ("compression.name=float16",), "adds noise to whole models"),
         ("nbafl", ("compression={name='clip', norm=1.0}",), "adds noise to whole models"),
         *((name, ("evaluation.drift=true",), "it looks at each client's model") for name in MECHANISMS),
-        *((name, ("data.missing=median",), "see client by client") for name in ("secagg", "paillier")),
+        *((name, ("data.missing=median",), "see client by client") for name in HIDING),
         *(
             (name, ("data.missing=median",), 'set data.constants = "FILE.json"')
             for name in ("central_dp", "local_dp", "nbafl")

@@ -25,6 +25,8 @@ from fedatlas.weighting import uniform
 LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
+    "bfv": "privacy.bfv={}",
+    "ckks": "privacy.ckks={}",
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
@@ -65,6 +67,8 @@ NOT_NBAFL = {**{name: WHOLE for name in ALGORITHMS if name not in {"fedavg", "fe
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "secagg": NOT_MASKED,
     "paillier": NOT_MASKED,
+    "bfv": NOT_MASKED,
+    "ckks": NOT_MASKED,
     "central_dp": NOT_NOISED,
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
@@ -72,7 +76,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 """mechanism -> algorithm with its defaults -> why not."""
 HELPS = {
     **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in ("central_dp", "local_dp")},
-    **{("fedseq", mechanism): {"phi": "random"} for mechanism in ("secagg", "paillier")},
+    **{("fedseq", mechanism): {"phi": "random"} for mechanism in ("secagg", "paillier", "bfv", "ckks")},
 }
 """Of what is refused with its defaults: parameters that help."""
 CELLS = [(name, mechanism) for name in ALGORITHMS for mechanism in MECHANISMS]
@@ -112,7 +116,7 @@ def test_a_cell(name: str, mechanism: str) -> None:
 
 
 def test_the_sixteen_and_the_last_hop() -> None:
-    for mechanism in ("secagg", "paillier"):
+    for mechanism in ("secagg", "paillier", "bfv", "ckks"):
         fine = goes_with(made(mechanism))
         assert fine == {name: 'phi = "random"' if name == "fedseq" else "" for name in fine}
         assert fine.keys() == SUMS | {"fedseq"}
@@ -179,7 +183,7 @@ RECORDS = {
 
 @pytest.mark.parametrize(("record", "masks", "noise"), RECORDS.values(), ids=list(RECORDS))
 def test_a_plug_ins_record_is_read_alike(record: Algorithm, masks: str, noise: str) -> None:
-    for mechanisms, expected in ((("secagg", "paillier"), masks), (("central_dp", "local_dp"), noise)):
+    for mechanisms, expected in ((("secagg", "paillier", "bfv", "ckks"), masks), (("central_dp", "local_dp"), noise)):
         for mechanism in mechanisms:
             found = reason(mechanism, record)
             assert (expected in found) if expected else not found, mechanism

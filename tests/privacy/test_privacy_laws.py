@@ -41,7 +41,7 @@ PLAN = cohorts(3, m=4)
 
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
     """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
-    masked = [(kind, name) for kind in ("secagg", "paillier") for name in ADMITTED]
+    masked = [(kind, name) for kind in ("secagg", "paillier", "bfv") for name in ADMITTED]
     whole = [*masked, *(("central_dp", name) for name in NOISED)]
     return [
         pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)
@@ -109,7 +109,7 @@ def test_codec(kind: str, name: str) -> None:
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg")}))
+@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg"), ("bfv", "fedavg")}))
 def test_workers(kind: str, name: str) -> None:
     """Keys, sessions and noise in two processes: the bits of one."""
     fed, host = made(kind, name)

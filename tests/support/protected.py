@@ -19,7 +19,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.mechanism import Mechanism, Protection
-from fedatlas.privacy.mechanisms import central_dp, made, paillier, secagg
+from fedatlas.privacy.mechanisms import bfv, central_dp, ckks, made, paillier, secagg
 from fedatlas.privacy.protection import under
 from federation import Federation, brief, federation, rows
 
@@ -44,11 +44,12 @@ def without_noise(**keys: Any) -> Mechanism:
 
 
 ALL = tuple(range(5))
-MASKS: Mapping[str, Callable[[], Mechanism]] = {"secagg": secagg, "paillier": toy_paillier}
+MASKS: Mapping[str, Callable[[], Mechanism]] = {"secagg": secagg, "paillier": toy_paillier, "bfv": bfv, "ckks": ckks}
 
 MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "secagg": secagg,
     "paillier": toy_paillier,
+    "bfv": bfv,
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
 }
 

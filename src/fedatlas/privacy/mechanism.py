@@ -93,6 +93,7 @@ class Extra(NamedTuple):
     module: str
     name: str  # name of the extra: pip install "fedatlas[name]"
     sampled: bool = False  # needed only if the cohort is sampled
+    package: str = ""  # its name in a package index, if it differs from the module's
 
 
 class Asked(NamedTuple):
@@ -149,6 +150,8 @@ class Mechanism(NamedTuple):
     named: Callable[[Sequence[str]], Mechanism] | None = (
         None  # a check of the same kind once the model's parameters have names
     )
+    # (clients, sums that are opened at most) -> the same for such a run. ConfigError if that is more than its keys stand.
+    sized: Callable[[int, int], Mechanism] | None = None
     limits: Limits = Limits()
 
 

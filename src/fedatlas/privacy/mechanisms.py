@@ -3,6 +3,8 @@
 ========== ============================================================ ==================================================
 secagg     secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
 paillier   encryption: clients hold the key, one of them opens the sum  P10, P11
+bfv        encryption of whole numbers by BFV: exact and fast           P12, Fan and Vercauteren 2012
+ckks       encryption of real numbers by CKKS: error below 1e-5         P12, Cheon, Kim, Kim, Song 2017
 central_dp a trusted server clips and adds noise                        P3, McMahan et al. 2018
 local_dp   every client adds noise to what it sends                     P4
 nbafl      noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
@@ -14,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from fedatlas.privacy.bfv.mechanism import bfv
 from fedatlas.privacy.central_dp.mechanism import central_dp
+from fedatlas.privacy.ckks.mechanism import ckks
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
@@ -25,6 +29,8 @@ from fedatlas.registry import keywords
 MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "secagg": secagg,
     "paillier": paillier,
+    "bfv": bfv,
+    "ckks": ckks,
     "central_dp": central_dp,
     "local_dp": local_dp,
     "nbafl": nbafl,
@@ -33,8 +39,6 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
 LATER = (
     "threshold_paillier",
-    "bfv",
-    "ckks",
     "dp_ftrl",
     "dp_sgd",
     "distributed_dp",

@@ -1,28 +1,17 @@
-"""Additively homomorphic encryption (P10, P11): clients hold the key, one of them opens the sum. The protocol is in `encrypted_sum`."""
+"""Additively homomorphic encryption (P10, P11): clients hold the key, one of them opens the sum."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from fedatlas.privacy.encrypted.choice import check_choice, chosen
-from fedatlas.privacy.mechanism import Bits, Extra, Learns, Limits, Mechanism, Words, Work
-from fedatlas.privacy.reasons import HIDING
+from fedatlas.privacy.encrypted.mechanism import encryption
+from fedatlas.privacy.mechanism import Bits, Extra, Mechanism, Work
 from fedatlas.registry import Positive
 
-LEARNS = Learns(
-    "the sum of a round's updates, which one client opens for it, and how many rows each client has where these are its weight; "
-    "what `encrypt` leaves out, client by client",
-    "the one that opens learns the sum; all hold the key, and could read an update that they got hold of",
-    "the server with any one client reads every update: this is for parties that do not collude",
-)
 DONE = (
-    "<b>Encryption.</b> Every client encrypted {what} with a Paillier key of {{key_bits}} bits. The server added up what it "
+    "<b>Encryption.</b> Every client encrypted {what} with a Paillier key of {key_bits} bits. The server added up what it "
     "could not read, and one client, in turn, opened the sum of the round."
 )
-SHARED = "All clients hold the same key: a client that helps the server, or gets hold of what another one sent, reads every update."
-CLEAR = "What was not chosen to be encrypted went in the clear: the server read it, client by client."
-NOTICE = "'paillier': what privacy.paillier.encrypt does not name is sent in the clear, and the server reads it."
 
 
 def paillier(
@@ -41,38 +30,14 @@ def paillier(
     encrypt: "all", "output" (the last layer), "outermost:N" (the N layers nearest the output), or names of parameters.
     weights_by: who multiplies an update by its weight: the server, on ciphertexts, or the client, before it encrypts.
     """
-    check_choice("paillier", encrypt)
     keys = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt, "weights_by": weights_by}
-    wholly = encrypt == "all"
 
     def work() -> Work:
         from fedatlas.privacy.encrypted.encrypted_sum import protocol
-        from fedatlas.privacy.paillier.filling import Encryption, paillier
+        from fedatlas.privacy.paillier.filling import Encryption
+        from fedatlas.privacy.paillier.filling import paillier as filling
 
-        return Work(protocol=protocol(paillier(Encryption(key_bits, bits, range, encrypt, weights_by))))
+        return Work(protocol=protocol(filling(Encryption(key_bits, bits, range, encrypt, weights_by))))
 
-    def named(parameters: Sequence[str]) -> Mechanism:
-        return paillier(**{**keys, "encrypt": chosen("paillier", encrypt, parameters)})
-
-    return Mechanism(
-        name="paillier",
-        keys=keys,
-        place=4,
-        trust="clients",
-        learns=LEARNS,
-        work=work,
-        words=Words(
-            DONE.format(what="its whole update" if wholly else "a part of its update ({encrypt})"),
-            (SHARED,) if wholly else (SHARED, CLEAR),
-            () if wholly else (NOTICE,),
-        ),
-        phase="encrypt",
-        sums_only="wholly" if wholly else "partly",
-        hides=("steps",),
-        named=named,
-        limits=Limits(
-            why_not=HIDING,
-            columns=("key_bits",),
-            extras=(Extra("gmpy2", "he"), Extra("cryptography", "he")),
-        ),
-    )
+    extras = (Extra("gmpy2", "he"), Extra("cryptography", "he"))
+    return encryption(paillier, keys, DONE, work, extras, columns=("key_bits",))
