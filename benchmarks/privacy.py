@@ -1,5 +1,7 @@
 """What the protection of updates costs: ``python benchmarks/privacy.py paillier [--bits 16 24] [--repeats 3] [--json FILE]``.
 
+``bfv`` and ``ckks`` are measured by `ring_speed`, ``secagg`` by `secagg_speed`.
+
 ``paillier``: all weights of the HAR network 561-437-312-6, eight clients, weighed by the server, from float32 tensors to the float64
 mean: quantise, pack and encrypt (by combs, full exponents), check what arrives, add up, decrypt, unpack. Beside it the naive form, one
 value a ciphertext, on a sample of values in the same run, in one process: the textbook's powers on gmpy2, and python-paillier (which
@@ -24,6 +26,7 @@ from typing import Any
 
 import gmpy2
 import numpy as np
+import ring_speed
 import secagg_speed
 import torch
 from contest import machine_busy, watched
@@ -234,11 +237,16 @@ def main() -> None:
     one.add_argument("--sample", type=int, default=8, help="values a repeat that the naive forms take")
     one.add_argument("--json", type=Path, help="where the figures go")
     secagg_speed.options(kinds.add_parser("secagg", help="masked sums of many clients"))
+    for what in ring_speed.TARGETS:
+        more = kinds.add_parser(what, help=f"sums of a whole model by {what.upper()}")
+        ring_speed.options(more, what)
+        more.add_argument("--json", type=Path, help="where the figures go")
     given = parser.parse_args()
     if given.what == "secagg":
         secagg_speed.measure(given)
         return
-    measure, said = {"paillier": (measure_paillier, said_paillier)}[given.what]
+    ring = (ring_speed.measure, ring_speed.said)
+    measure, said = {"paillier": (measure_paillier, said_paillier), "bfv": ring, "ckks": ring}[given.what]
     found = measure(given)
     if given.json:
         given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

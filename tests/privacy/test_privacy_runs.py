@@ -42,7 +42,7 @@ TABLES: dict[str, Any] = {
 CENTRAL = {"name": "central_dp", "clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-3}
 POISSON = {"sampling": "poisson", "fraction": 0.5}
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
-MASKED = ({"name": "secagg"}, {"name": "paillier"})
+MASKED = ({"name": "secagg"}, {"name": "paillier"}, {"name": "bfv"})
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, round: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("privacy", MASKED, ids=["secagg", "paillier"])
+@pytest.mark.parametrize("privacy", MASKED, ids=["secagg", "paillier", "bfv"])
 def test_a_killed_run_ends_as_one_never_stopped(
     monkeypatch: pytest.MonkeyPatch, toy_keys: None, tmp_path: Path, privacy: dict[str, Any], every: int
 ) -> None:
@@ -280,6 +280,7 @@ def left(path: Path) -> list[bytes]:
 HIDING: list[tuple[Any, dict[str, Any]]] = [
     (({"name": "secagg"},), {"algorithm": {"name": "scaffold"}, "failures": {"dropout": 0.2}}),
     (({"name": "paillier"},), {"algorithm": {"name": "hwfedavg"}}),
+    (({"name": "ckks", "encrypt": "output"},), {"algorithm": UNIFORM}),
     ((CENTRAL,), {"algorithm": UNIFORM, "cohort": POISSON}),
     (({"name": "local_dp", "epsilon": 50.0, "clip": 0.5}, {"name": "secagg"}), {"algorithm": UNIFORM}),
     (({"name": "nbafl", "epsilon": 50.0, "clip": 10.0},), {"algorithm": UNIFORM}),
@@ -312,7 +313,7 @@ def test_no_secret_is_found_in_what_a_run_leaves(
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("privacy", MASKED, ids=["secagg", "paillier"])
+@pytest.mark.parametrize("privacy", MASKED, ids=["secagg", "paillier", "bfv"])
 def test_no_secret_stands_in_an_exception(
     toy_keys: None, drawn: list[bytes], tmp_path: Path, privacy: dict[str, Any]
 ) -> None:

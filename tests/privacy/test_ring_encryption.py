@@ -200,15 +200,15 @@ def test_the_error_stays_below_the_limit_or_the_run_is_refused(span: float, most
     assert form.unit / 2 >= 8 * form.deviation  # words of reals come out exactly
 
 
-def opened(key: Any, form: Parameters, values: np.ndarray[Any, Any], real: bool = False) -> np.ndarray[Any, Any]:
+def opened_sum(key: Any, form: Parameters, values: np.ndarray[Any, Any], real: bool = False) -> np.ndarray[Any, Any]:
     """The opened sum of two clients who encrypt halves of these values, or the same words."""
     session = {"key": key, "client": 0, "record": {}}
     parts = [values, values] if real else [values / 2, values / 2]
     keys = ckks_holder.holder(key["name"], filling.raw(key["secret"]))
-    sent = [filling._encrypted(session, [real, 2], part) for part in parts]
+    sent = [filling.encrypted(session, [real, 2], part) for part in parts]
     batches = [residues.received(keys.server, one, len(one["ciphertexts"])) for one in sent]
     total = residues.summed(keys.server, batches, [1, 1])
-    return filling._opened(session, total, [real, 2], len(values), 2)
+    return filling.opened(session, total, [real, 2], len(values), 2)
 
 
 def shared(form: Parameters) -> dict[str, Any]:
@@ -221,30 +221,30 @@ def test_opened_numbers_carry_the_noise_and_lie_on_the_grid() -> None:
     form = ckks_parameters(8, 4.0, 100)
     n = 2 * SLOTS
     values = np.random.default_rng(3).uniform(-4, 4, n)
-    found = opened(shared(form), form, values)
+    found = opened_sum(shared(form), form, values)
     error = found - values
     assert (found == np.rint(found / form.grid) * form.grid).all()
     variance = form.deviation**2 + form.grid**2 / 12
     assert abs((error**2).sum() / variance - n) < 4 * np.sqrt(2 * n)
     assert np.abs(error).max() < form.error < LARGEST_ERROR
-    again = opened(shared(form), form, values)
+    again = opened_sum(shared(form), form, values)
     assert (again != found).mean() > 0.5  # the noise is drawn, not derived
 
 
 def test_words_of_reals_are_exact() -> None:
     form = ckks_parameters(8, 4.0, 100)
     some = np.random.default_rng(2).integers(0, 1 << 48, 3000)
-    assert (opened(shared(form), form, some, real=True) == 2 * some).all()
+    assert (opened_sum(shared(form), form, some, real=True) == 2 * some).all()
 
 
 def test_a_sum_outside_of_its_range_is_not_opened() -> None:
     form = ckks_parameters(8, 4.0, 10)
     with pytest.raises(ProtocolError, match="outside of its range"):
-        opened(shared(form), form, np.full(5, 4.5))
+        opened_sum(shared(form), form, np.full(5, 4.5))
     other = shared(form)
     mine = shared(form)
-    sent = filling._encrypted({"key": other}, [False, 2], np.zeros(5))
+    sent = filling.encrypted({"key": other}, [False, 2], np.zeros(5))
     with pytest.raises(ProtocolError, match="arrived where key"):
-        filling._opened({"key": mine}, {**sent, "of": 2}, [False, 2], 5, 2)
+        filling.opened({"key": mine}, {**sent, "of": 2}, [False, 2], 5, 2)
     with pytest.raises(ProtocolError, match="outside of its range"):  # a liar who knows the key's name
-        filling._opened({"key": mine}, {**sent, "key": mine["name"], "of": 2}, [False, 2], 5, 2)
+        filling.opened({"key": mine}, {**sent, "key": mine["name"], "of": 2}, [False, 2], 5, 2)

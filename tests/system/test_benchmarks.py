@@ -197,3 +197,17 @@ def test_encrypted_sums_are_measured_beside_the_naive_form(load, monkeypatch):
     found["cells"][0]["rounds"][0]["wall"] = dict.fromkeys(privacy.PHASES, 8.0)
     found |= {"key_bits": 2048, "clients": 8}
     assert "16 bits: 32.0 s (target 22, at most 30): MISSED." in privacy.said_paillier(found)
+
+
+def test_sums_in_rings_are_measured(load):
+    ring = load("ring_speed")
+    given = {"clients": 3, "weights": 5000, "repeats": 1, "range": 4.0, "openings": 10}
+    exact = {"what": "bfv", "bits": [24], "weights_by": ["client", "server"]}
+    for more, cells in ((exact, 2), ({"what": "ckks"}, 1)):
+        found = ring.measure(SimpleNamespace(**given, **more))
+        assert len(found["cells"]) == cells
+        for (one,) in found["cells"].values():
+            assert one["bytes"] in {2 * 4096 * 18, 8192 * 22, 2 * 4096 * 60}
+            assert one["error"] < 1e-5
+            one["wall"] = dict.fromkeys(ring.PHASES, 2.0)
+        assert ring.said(found).count(": 8.00 s (target") == ring.said(found).count("MISSED") == cells

@@ -41,11 +41,11 @@ def bfv(how: Encryption) -> Cryptosystem:
     return Cryptosystem(
         unit=how.unit,
         encrypt=how.encrypt,
-        questions={OPEN: opens(partial(_opened, how))},
+        questions={OPEN: opens(partial(opened, how))},
         keys=partial(parties, how),
         layout=partial(layout, how),
         codes=partial(codes.whole, how.bits, how.range),
-        encrypted=_encrypted,
+        encrypted=encrypted,
         received=_received,
         opening=partial(in_turn, OPEN, _summed),
         values=partial(codes.values, how.bits, how.range),
@@ -82,7 +82,8 @@ def _ready(plain: Mapping[str, Any]) -> Holder:
     return holder(Parameters(degree, tuple(primes), *rest), plain["name"], raw(plain["secret"]))
 
 
-def _encrypted(session: Any, layout: Layout, numbers: Numbers) -> Mapping[str, Any]:
+def encrypted(session: Any, layout: Layout, numbers: Numbers) -> Mapping[str, Any]:
+    """Return the batch of a group of numbers."""
     keys = _ready(session["key"])
     ciphertexts(keys.form, layout, len(numbers))
     return residues.plain(keys.server, encrypt(keys, words.split(numbers, keys.form.piece) if layout[0] else numbers))
@@ -98,7 +99,8 @@ def _summed(
     return residues.summed(public[0], batches, weights)
 
 
-def _opened(how: Encryption, session: Any, batch: Any, layout: Layout, count: int, weight: int) -> Numbers:
+def opened(how: Encryption, session: Any, batch: Any, layout: Layout, count: int, weight: int) -> Numbers:
+    """Return the opened sum of a group. ProtocolError for what is no such sum."""
     keys = _ready(session["key"])
     rows = residues.received_sum(keys.server, batch, ciphertexts(keys.form, layout, count))
     found = decrypt(keys, rows)

@@ -21,7 +21,7 @@ def bfv(
     encrypt: str | tuple[str, ...] = "all",
     weights_by: Literal["server", "client"] = "client",
 ) -> Mechanism:
-    """Clients encrypt what they send by BFV: exact sums as under paillier, in a hundredth of the time, with more bytes.
+    """Clients encrypt what they send by BFV: exact sums as under paillier, in a thirtieth of the time, with more bytes.
 
     bits: a value is one of 2^bits steps across [-range, range).
     range: the largest size of a value that can be sent; a larger one is refused, never clipped.

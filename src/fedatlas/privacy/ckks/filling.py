@@ -39,11 +39,11 @@ def ckks(how: Encryption) -> Cryptosystem:
     return Cryptosystem(
         unit=1,
         encrypt=how.encrypt,
-        questions={OPEN: opens(_opened, how.openings)},
+        questions={OPEN: opens(opened, how.openings)},
         keys=partial(parties, how),
         layout=lambda real, total: [real, total],  # whether it holds words of reals, and the number of clients
         codes=partial(codes, how),
-        encrypted=_encrypted,
+        encrypted=encrypted,
         received=_received,
         opening=partial(in_turn, OPEN, _summed),
         values=lambda found, unit: found,
@@ -88,7 +88,8 @@ def _ready(plain: Mapping[str, Any]) -> tuple[Holder, Parameters]:
     return holder(plain["name"], raw(plain["secret"])), Parameters(*plain["form"])
 
 
-def _encrypted(session: Any, layout: Layout, numbers: Numbers) -> Mapping[str, Any]:
+def encrypted(session: Any, layout: Layout, numbers: Numbers) -> Mapping[str, Any]:
+    """Return the batch of a group of numbers."""
     keys, form = _ready(session["key"])
     ciphertexts(form, layout, len(numbers))
     whole = words.split(numbers, form.piece) * form.unit if layout[0] else numbers
@@ -105,7 +106,8 @@ def _summed(
     return residues.summed(public[0], batches, weights)
 
 
-def _opened(session: Any, batch: Any, layout: Layout, count: int, weight: int) -> Numbers:
+def opened(session: Any, batch: Any, layout: Layout, count: int, weight: int) -> Numbers:
+    """Return the opened sum of a group, with noise. ProtocolError for what is no such sum."""
     keys, form = _ready(session["key"])
     found = decrypt(keys, residues.received_sum(keys.server, batch, ciphertexts(form, layout, count)))
     many = count * words.pieces(form.piece) if layout[0] else count
