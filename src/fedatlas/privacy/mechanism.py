@@ -152,7 +152,13 @@ class Mechanism(NamedTuple):
     )
     # (clients, sums that are opened at most) -> the same for such a run. ConfigError if that is more than its keys stand.
     sized: Callable[[int, int], Mechanism] | None = None
+    draws: bool = False  # its protocol draws noise from the operating system
     limits: Limits = Limits()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a repeated run ends with the same bits."""
+        return not self.draws and (self.noise is None or self.noise.source == "seed")
 
 
 class Work(NamedTuple):
