@@ -31,6 +31,8 @@ WRITTEN = {
         "weights_by": "client",
         "short_exponent": 640,
     },
+    "bfv": {"bits": 20, "range": 4.0, "encrypt": "output", "weights_by": "server"},
+    "ckks": {"range": 2.0, "encrypt": ["0.weight", "0.bias"]},
     "threshold_paillier": {"key_bits": 3072, "bits": 20, "range": 4.0, "weights_by": "server", "short_exponent": 512},
     "central_dp": {
         "clip": "adaptive",
@@ -65,6 +67,8 @@ LEAST = {
     "paillier": "privacy.paillier={}",
     "two_server": "privacy.two_server={}",
     "threshold_paillier": "privacy.threshold_paillier={}",
+    "bfv": "privacy.bfv={}",
+    "ckks": "privacy.ckks={}",
     "central_dp": "privacy.central_dp.clip=1.0",
     "dp_ftrl": "privacy.dp_ftrl={}",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
@@ -77,6 +81,9 @@ LEAST = {
 """Each with what has to be given."""
 ON_ROWS = [name for name in MECHANISMS if made(name).acts_on == "rows"]
 HIDING = [name for name in MECHANISMS if made(name).sums_only and made(name).noise is None]
+
+
+PACKAGES = {"dp_accounting": "dp-accounting", "seal": "seal-python"}
 
 
 def refusal(*overrides: str) -> str:
@@ -187,6 +194,12 @@ def test_the_template_shows_a_table_that_works() -> None:
         ("privacy.paillier.short_exponent=256", "privacy.paillier.short_exponent = 256: expected"),
         ("privacy.threshold_paillier.weights_by=nobody", "expected 'server' or 'client'"),
         ("privacy.paillier.bits=32", "privacy.paillier.bits = 32: sums of values of 32 bits need 64 bits each"),
+        (
+            "privacy.bfv={bits=30, weights_by='server'}",
+            "privacy.bfv.bits = 30: sums of values of 30 bits need a plaintext",
+        ),
+        ("privacy.ckks={range=64.0}", "privacy.ckks.range = 64: 21 sums may be opened"),
+        ("privacy.ckks.encrypt=outermost:0", "privacy.ckks.encrypt = 'outermost:0': expected 'all', 'output'"),
         ("privacy.secagg={bits=40, n_cap=33554432}", "n_cap = 1398101 holds"),
     ],
 )
@@ -238,6 +251,8 @@ def test_twice_the_same_is_refused() -> None:
         ("paillier", "cryptography", "he", ()),
         ("threshold_paillier", "gmpy2", "he", ()),
         ("threshold_paillier", "cryptography", "he", ()),
+        ("bfv", "seal", "he", ()),
+        ("ckks", "tenseal", "he", ()),
         ("central_dp", "dp_accounting", "dp", ("cohort={sampling='poisson', fraction=0.5}",)),
         ("central_dp", "cryptography", "dp", ()),
         ("local_dp", "cryptography", "dp", ()),
@@ -251,7 +266,7 @@ def test_an_extra_that_is_missing_is_named(
     monkeypatch.setattr(mechanism_choice, "find_spec", lambda wanted: None if wanted == module else there(wanted))
     said = refusal(LEAST[name], *more)
     assert said == (
-        f"privacy.name = '{name}' needs {module.replace('_', '-')}, which is not installed: pip install \"fedatlas[{extra}]\"."
+        f"privacy.name = '{name}' needs {PACKAGES.get(module, module)}, which is not installed: pip install \"fedatlas[{extra}]\"."
     )
     if name == "central_dp" and module == "dp_accounting":  # the closed form needs none
         assert names(LEAST[name]) == ["central_dp"]

@@ -43,7 +43,7 @@ TABLES: dict[str, Any] = {
 CENTRAL = {"name": "central_dp", "clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-3}
 POISSON = {"sampling": "poisson", "fraction": 0.5}
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
-MASKED = ({"name": "secagg"}, {"name": "paillier"}, {"name": "threshold_paillier"}, {"name": "two_server"})
+MASKED = tuple({"name": name} for name in ("secagg", "paillier", "threshold_paillier", "bfv", "two_server"))
 
 
 @pytest.fixture
@@ -295,6 +295,7 @@ HIDING: list[tuple[Any, dict[str, Any]]] = [
     (({"name": "paillier"},), {"algorithm": {"name": "hwfedavg"}}),
     (({"name": "two_server"},), {"algorithm": {"name": "hwfedavg"}, "failures": {"dropout": 0.2}}),
     (({"name": "threshold_paillier", "short_exponent": 512},), {}),
+    (({"name": "ckks", "encrypt": "output"},), {"algorithm": UNIFORM}),
     ((CENTRAL,), {"algorithm": UNIFORM, "cohort": POISSON}),
     (({"name": "local_dp", "epsilon": 50.0, "clip": 0.5}, {"name": "secagg"}), {"algorithm": UNIFORM}),
     (({"name": "nbafl", "epsilon": 50.0, "clip": 10.0},), {"algorithm": UNIFORM}),
@@ -327,7 +328,7 @@ def test_no_secret_is_found_in_what_a_run_leaves(
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("privacy", MASKED[:3], ids=lambda one: one["name"] if isinstance(one, dict) else None)
+@pytest.mark.parametrize("privacy", MASKED[:4], ids=lambda one: one["name"] if isinstance(one, dict) else None)
 def test_no_secret_stands_in_an_exception(
     toy_keys: None, drawn: list[bytes], tmp_path: Path, privacy: dict[str, Any]
 ) -> None:

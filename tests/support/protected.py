@@ -19,7 +19,17 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork
-from fedatlas.privacy.mechanisms import central_dp, dp_ftrl, made, paillier, secagg, threshold_paillier, two_server
+from fedatlas.privacy.mechanisms import (
+    bfv,
+    central_dp,
+    ckks,
+    dp_ftrl,
+    made,
+    paillier,
+    secagg,
+    threshold_paillier,
+    two_server,
+)
 from fedatlas.privacy.protection import under
 from federation import Federation, brief, federation, rows
 
@@ -53,6 +63,8 @@ MASKS: Mapping[str, Callable[[], Mechanism]] = {
     "secagg": secagg,
     "paillier": toy_paillier,
     "threshold_paillier": toy_threshold,
+    "bfv": bfv,
+    "ckks": ckks,
     "two_server": two_server,
 }
 
@@ -61,6 +73,7 @@ MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "paillier": toy_paillier,
     "two_server": two_server,
     "threshold_paillier": toy_threshold,
+    "bfv": bfv,
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
     "adaptive": lambda: central_dp(clip="adaptive", noise_multiplier=0.1, noise="seed"),
     "dp_ftrl": lambda: dp_ftrl(clip=0.5, noise_multiplier=0.1, restart=3, noise="seed"),

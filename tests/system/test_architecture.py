@@ -70,6 +70,7 @@ IMPORTED_AS = {
     "pillow": "PIL",
     "grpcio": "grpc",
     "pynacl": "nacl",
+    "seal-python": "seal",
     "mlflow-skinny": "mlflow",
 }
 

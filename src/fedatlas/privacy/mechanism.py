@@ -108,6 +108,7 @@ class Extra(NamedTuple):
     module: str
     name: str  # name of the extra: pip install "fedatlas[name]"
     sampled: bool = False  # needed only if the cohort is sampled
+    package: str = ""  # its name in a package index, if it differs from the module's
 
 
 class Asked(NamedTuple):
@@ -171,6 +172,9 @@ class Mechanism(NamedTuple):
     named: Callable[[Sequence[str]], Mechanism] | None = (
         None  # a check of the same kind once the model's parameters have names
     )
+    # (clients, sums that are opened at most) -> the same for such a run. ConfigError if that is more than its keys stand.
+    sized: Callable[[int, int], Mechanism] | None = None
+    draws: bool = False  # its protocol draws noise from the operating system
     limits: Limits = Limits()
     # name of a mechanism that hides single updates -> (this one, that one) -> this one beside it, in spite of `Limits.alone`
     under: Mapping[str, Callable[[Mechanism, Mechanism], Mechanism]] = {}
@@ -192,6 +196,11 @@ class Remembering(NamedTuple):
     total: Callable[[Memory, Transform | None], Reducer] | None = (
         None  # in place of `Work.total`, if that depends on it
     )
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a repeated run ends with the same bits."""
+        return not self.draws and (self.noise is None or self.noise.source == "seed")
 
 
 class Work(NamedTuple):

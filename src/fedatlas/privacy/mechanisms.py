@@ -4,6 +4,8 @@
 secagg              secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
 paillier            encryption: clients hold the key, one of them opens the sum  P10, P11
 threshold_paillier  encryption under a key of which every client has a share     P17, Damgard and Jurik 2001
+bfv                 encryption of whole numbers in rings: a shared key, exact    P12, Fan and Vercauteren 2012
+ckks                encryption of real numbers in rings: a shared key            P12, Cheon et al. 2017
 two_server          two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
 central_dp          a trusted server clips and adds noise                        P3, McMahan et al. 2018
 dp_ftrl             a trusted server adds noise to running sums, by a tree       B16, Kairouz et al. 2021
@@ -22,7 +24,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from fedatlas.privacy.additive_noise.mechanism import additive_noise
+from fedatlas.privacy.bfv.mechanism import bfv
 from fedatlas.privacy.central_dp.mechanism import central_dp
+from fedatlas.privacy.ckks.mechanism import ckks
 from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
 from fedatlas.privacy.dp_ftrl.mechanism import dp_ftrl
 from fedatlas.privacy.dp_sgd.mechanism import dp_sgd
@@ -41,6 +45,8 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "paillier": paillier,
     "two_server": two_server,
     "threshold_paillier": threshold_paillier,
+    "bfv": bfv,
+    "ckks": ckks,
     "central_dp": central_dp,
     "dp_ftrl": dp_ftrl,
     "local_dp": local_dp,
@@ -53,8 +59,6 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
 LATER = (
-    "bfv",
-    "ckks",
     "rotation",
     "anonymise",
 )

@@ -48,7 +48,11 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
 
 
 def protection_of(
-    config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
+    config: ExperimentConfig,
+    mechanisms: Sequence[Mechanism],
+    sizes: Sequence[int],
+    network: Network,
+    algorithm: Algorithm,
 ) -> Protection | None:
     """Return the mechanisms that act in rounds, in a federation of clients with these numbers of rows; None without any."""
     held, acting = [n for n in sizes if n], on_updates(mechanisms)
@@ -60,7 +64,14 @@ def protection_of(
     )
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in acting)
+    ours = tuple(sized(one, len(held), config, algorithm) for one in ours)
     return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held), training)
+
+
+def sized(mechanism: Mechanism, clients: int, config: ExperimentConfig, algorithm: Algorithm) -> Mechanism:
+    """Return the mechanism for this number of clients and of rounds. In each round, and before the first, a task is asked once."""
+    openings = (config.rounds + 1) * len(algorithm.tasks)
+    return mechanism if mechanism.sized is None else mechanism.sized(clients, openings)
 
 
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
@@ -88,7 +99,7 @@ def check_extras(mechanism: Mechanism, config: ExperimentConfig) -> None:
         if extra.sampled and config.cohort.sampling != "poisson":
             continue  # without sampling there is a closed form, which needs no package
         if find_spec(extra.module) is None:
-            package = extra.module.replace("_", "-")
+            package = extra.package or extra.module.replace("_", "-")
             raise ConfigError(
                 f"privacy.name = '{mechanism.name}' needs {package}, which is not installed: pip install \"fedatlas[{extra.name}]\"."
             )

@@ -20,7 +20,7 @@ from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
 from fedatlas.privacy.reasons import NEARLY, by_rows, share_of
 from fedatlas.setup.cohort import usual_size
-from fedatlas.setup.mechanism_choice import check_algorithm
+from fedatlas.setup.mechanism_choice import check_algorithm, sized
 from fedatlas.setup.networks import reads_units
 
 SETTLED = 'set data.constants = "FILE.json", a file like a run\'s preprocess.json that was made without these rows'
@@ -36,6 +36,7 @@ def check_protection(
             raise ConfigError(why)
         check_widths(config, one, algorithm)
         check_everybody(config, one)
+        sized(one, max(config.partition.clients, 1), config, algorithm)
         check_asked(config, one, config.partition.clients, transform)
     if algorithm.groups is None:  # the number of groups is only known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
