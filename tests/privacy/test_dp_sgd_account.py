@@ -79,6 +79,30 @@ def test_the_federation_pays_what_its_dearest_client_pays() -> None:
     assert len({round(x, 6) for x in each}) == 3
 
 
+def of_sizes(sizes: range, rounds: int = 3) -> list[Event]:
+    """Lines of clients with these numbers of rows, in batches of 32."""
+    found = []
+    for t in range(1, rounds + 1):
+        found += [event(min(32 / n, 1.0), 1.2, -(-n // 32), round=t, client=k) for k, n in enumerate(sizes)]
+    return found
+
+
+def test_the_dearest_of_many_clients_is_found_without_pricing_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest of all prices, by a fraction of them; each client's own by groups is never less, and little more."""
+    lines, priced = of_sizes(range(60, 460, 4)), []
+    accountant._priced.cache_clear()
+    plain = accountant._composed
+    monkeypatch.setattr(accountant, "_composed", lambda *given: priced.append(1) or plain(*given))
+    found = accountant.spent(lines, 1e-5).epsilon
+    assert len(priced) <= 25
+    each = [accountant.spent([e for e in lines if e.clients == (k,)], 1e-5).epsilon for k in range(100)]
+    assert found == max(each)
+    grouped = accountant.of_clients(lines, 1e-5, most=20)
+    assert [*grouped] == [*range(100)]
+    assert all(1 <= grouped[k] / each[k] < 1.3 for k in range(100))
+    assert accountant.of_clients(lines[:4], 1e-5).keys() == {0, 1, 2, 3}
+
+
 # ---------------------------------------------------------------------- runs
 
 

@@ -20,7 +20,6 @@ Source: Abadi et al. 2016; Goodfellow 2015 for the lengths of a dense layer's gr
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -124,17 +123,8 @@ def by_client(
     """Return epsilon of each client's records, and the rows whose number is public. The run's own is the largest."""
     from fedatlas.privacy import accountant
 
-    lines: dict[int, list[Event]] = {}
-    for event in events:
-        lines.setdefault(event.clients[0], []).append(event)
-    known: dict[Any, float] = {}
-    found = {}
-    for k in sorted(lines):
-        bill = frozenset(Counter((e.multiplier, e.rate, e.times, e.round) for e in lines[k]).items())
-        if bill not in known:
-            known[bill] = accountant.spent(lines[k], how.delta()).epsilon
-        found[str(k)] = number(known[bill])
-    return {"epsilon_of_clients": found, "rows": sum(sizes.values())}
+    found = accountant.of_clients(events, how.delta())
+    return {"epsilon_of_clients": {str(k): number(x) for k, x in found.items()}, "rows": sum(sizes.values())}
 
 
 def said(found: Mapping[str, Any]) -> Sequence[str]:
