@@ -109,6 +109,7 @@ def distributed_dp(
         limits=Limits(
             alone="its noise is part of its masks, and no other noise is in its account",
             why_not=CLIENT_LEVEL,
+            deployed=True,
             extras=(Extra("cryptography", "he"), *drawn_by(noise)),
         ),
     )

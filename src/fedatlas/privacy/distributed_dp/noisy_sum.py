@@ -38,7 +38,6 @@ def protocol(how: NoisySum) -> Protocol:
         seal=partial(sealed, how),
         around=partial(around, how),
         fits=lambda clients, hidden: check_fits(how, clients),
-        node=None,
         counted=lambda sent: 0,
     )
 
