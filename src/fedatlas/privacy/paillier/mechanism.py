@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fedatlas.privacy.encrypted.choice import check_choice, chosen
 from fedatlas.privacy.mechanism import Bits, Extra, Learns, Limits, Mechanism, Words, Work
-from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent
+from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent, key_seconds_of, key_sentences
 from fedatlas.privacy.reasons import HIDING
 from fedatlas.registry import Positive
 
@@ -69,8 +69,10 @@ def paillier(
             DONE.format(what="its whole update" if wholly else "a part of its update ({encrypt})"),
             (SHARED, *(() if wholly else (CLEAR,)), *((SHORT,) if short else ())),
             (*(() if wholly else (NOTICE,)), *((SHORT_NOTICE.format(name="paillier"),) if short else ())),
+            preview=key_sentences,
         ),
         phase="encrypt",
+        preview=lambda trial: {"key": key_seconds_of(key_bits)},
         sums_only="wholly" if wholly else "partly",
         hides=("steps",),
         named=named,
