@@ -191,6 +191,7 @@ def test_what_the_server_sees_is_read_from_the_mechanisms():
     assert every == {
         "secagg": "sums",
         "paillier": "sums",
+        "threshold_paillier": "sums",
         "central_dp": "models",
         "local_dp": "models",
         "nbafl": "models",
