@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fedatlas.privacy.encrypted.mechanism import encryption
 from fedatlas.privacy.mechanism import Bits, Extra, Mechanism, Work
-from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent
+from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent, key_seconds_of, key_sentences
 from fedatlas.registry import Positive
 
 DONE = (
@@ -47,4 +47,7 @@ def paillier(
     extras = (Extra("gmpy2", "he"), Extra("cryptography", "he"))
     warnings = (SHORT,) if short else ()
     notices = (SHORT_NOTICE.format(name="paillier"),) if short else ()
-    return encryption(paillier, keys, DONE, work, extras, warnings=warnings, notices=notices, columns=("key_bits",))
+    made = encryption(paillier, keys, DONE, work, extras, warnings=warnings, notices=notices, columns=("key_bits",))
+    return made._replace(
+        preview=lambda trial: {"key": key_seconds_of(key_bits)}, words=made.words._replace(preview=key_sentences)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fedatlas.privacy.mechanism import Bits, Extra, Learns, Limits, Mechanism, Words, Work
-from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent
+from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent, key_seconds_of, key_sentences
 from fedatlas.privacy.reasons import HIDING
 from fedatlas.registry import Positive
 
@@ -70,8 +70,10 @@ def threshold_paillier(
             DONE,
             (DEALER, HONEST, SHORT) if short else (DEALER, HONEST),
             (SHORT_NOTICE.format(name="threshold_paillier"),) if short else (),
+            preview=key_sentences,
         ),
         phase="encrypt",
+        preview=lambda trial: {"key": key_seconds_of(key_bits)},
         sums_only="wholly",
         hides=("steps",),
         limits=Limits(why_not=HIDING, extras=(Extra("gmpy2", "he"), Extra("cryptography", "he"))),
