@@ -28,6 +28,7 @@ LEAST = {
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+    "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
 }
 BY_ROWS = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto")
 """Weigh by rows unless told otherwise, and are sound with uniform weights."""
@@ -68,6 +69,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "central_dp": NOT_NOISED,
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
+    "additive_noise": {},  # a round is as without it
 }
 """mechanism -> algorithm with its defaults -> why not."""
 HELPS = {

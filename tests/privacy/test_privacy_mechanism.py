@@ -40,7 +40,7 @@ from reports import Page, rows, summary
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "fedatlas"
-NAMES = ("secagg", "paillier", "central_dp", "local_dp", "nbafl")
+NAMES = ("secagg", "paillier", "central_dp", "local_dp", "nbafl", "additive_noise")
 TABLES: dict[str, Any] = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 300},
@@ -176,8 +176,11 @@ def test_a_mechanism_without_noise_or_protocol_is_previewed_by_name(recipe: None
     assert said.endswith(" of them for protection).")
 
 
-PLAIN = ("bounded", *(name for name, one in every().items() if one.noise is None and not one.sums_only))
-"""The recipe's example, and each mechanism that adds no noise and has no protocol."""
+PLAIN = (
+    "bounded",
+    *(name for name, one in every().items() if one.acts_on == "updates" and not (one.noise or one.sums_only)),
+)
+"""The recipe's example, and each mechanism that acts in rounds, adds no noise and has no protocol."""
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -209,6 +212,7 @@ def test_a_record_is_whole(name: str) -> None:
     assert one.words.done.format(**one.keys)
     assert {one.phase, ""} <= {*PHASES, ""}
     assert bool(one.sums_only) == (work.protocol is not None)
+    assert (one.acts_on == "rows") == (work.rows is not None)
     assert {*one.hides} <= {"weights", "steps", "train_loss", *WHO_CAME}
     if work.protocol is not None:
         assert work.protocol.phases.keys() == work.protocol.questions.keys()

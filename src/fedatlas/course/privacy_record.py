@@ -58,6 +58,8 @@ def summary(setup: Setup, folder: RunFolder) -> dict[str, Any]:
         "learns": {one.name: one.learns._asdict() for one in every},
     }
     for one in changing:
+        if one.keys.get("noise") == "seed":
+            found["noise"] = "seed"
         if (figures := one.work().row_figures) is not None:
             found[one.name] = dict(figures(setup.held.pairs.get(one.name, ())))
     return found if how is None else {**found, **of_rounds(how, setup, folder)}

@@ -41,10 +41,11 @@ PHASES: Mapping[str, str] = {
 
 
 class Noise(NamedTuple):
-    """The source of random words: the operating system, or a seed that every reader of the experiment file knows."""
+    """The source of random words: the operating system, a party's secret, or a seed that every reader of the file knows."""
 
     source: Source = "os"
     seed: int = 0  # seed of the run; unused under "os"
+    secret: bytes = b""  # of a party: with it the words follow from it and their key, and the same can be drawn again
 
 
 class Doing(NamedTuple):
@@ -73,6 +74,7 @@ class Words(NamedTuple):
     notices: tuple[str, ...] = ()  # before a run
     accounts: Mapping[str, tuple[str, str]] = {}  # of the summary's "accounts": figure -> (its name, what it assumes)
     preview: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Mechanism.preview`
+    rows: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Work.row_figures`
 
 
 class Noising(NamedTuple):

@@ -1,12 +1,13 @@
 """The builders of the mechanisms of ``[[privacy]]``, by name. `fedatlas list privacy` prints this table.
 
-========== ============================================================ ==================================================
-secagg     secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
-paillier   encryption: clients hold the key, one of them opens the sum  P10, P11
-central_dp a trusted server clips and adds noise                        P3, McMahan et al. 2018
-local_dp   every client adds noise to what it sends                     P4
-nbafl      noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
-========== ============================================================ ==================================================
+================== ============================================================ ==================================================
+secagg             secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
+paillier           encryption: clients hold the key, one of them opens the sum  P10, P11
+central_dp         a trusted server clips and adds noise                        P3, McMahan et al. 2018
+local_dp           every client adds noise to what it sends                     P4
+nbafl              noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
+additive_noise     noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
+================== ============================================================ ==================================================
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from fedatlas.privacy.additive_noise.mechanism import additive_noise
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
@@ -28,6 +30,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "central_dp": central_dp,
     "local_dp": local_dp,
     "nbafl": nbafl,
+    "additive_noise": additive_noise,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
@@ -38,7 +41,6 @@ LATER = (
     "dp_ftrl",
     "dp_sgd",
     "distributed_dp",
-    "additive_noise",
     "rotation",
     "anonymise",
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fedatlas.privacy.mechanism import Mechanism, on_updates
+from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
 from fedatlas.privacy.mechanisms import of_table
 from fedatlas.reporting.blocks import (
     NARROW,
@@ -76,6 +76,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
         KeyFigures(_keys(subject, found)),
+        *(Text(said) for one in made for said in one.words.rows(found.get(one.name, {}))),
         *_learns(found),
         *_before(subject, made),
         *map(Text, said),
@@ -101,7 +102,13 @@ def _priced(subject: Subject, made: Sequence[Mechanism]) -> str:
 
 def _given(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mechanism's keys that were given, without its name."""
-    return {key: value for key, value in one.items() if key != "name" and value is not None}
+    given = {key: value for key, value in one.items() if key != "name" and value not in (None, [])}
+    return {key: _listed(value) if isinstance(value, Mapping) else value for key, value in given.items()}
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    """Return the ranges of a table as a text: 'age 20 to 90; dose -1 to 1'."""
+    return "; ".join(f"{name} {' to '.join(f'{end:g}' for end in ends)}" for name, ends in values.items())
 
 
 def times_text(ratio: float) -> str:
@@ -187,6 +194,8 @@ def _before(subject: Subject, made: Sequence[Mechanism]) -> list[Block]:
     told, party = told_before(subject.preprocess), subject.config.party
     hiding = next((one.name for one in made if one.sums_only), None)
     how = f"each {party}'s own, in the clear: no noise covers them, and no epsilon counts them"
+    if on_rows(made):
+        how = f"each {party}'s own, in the clear, computed from its changed rows"
     if hiding is not None:
         how = f"their sums over all {plural(party)}, under {hiding}"
     server = f"{told}; {how}" if told else "nothing about anybody's rows"

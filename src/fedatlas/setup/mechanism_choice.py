@@ -66,8 +66,9 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
         names = " and ".join(f"'{name}'" for name in hiding)
         raise ConfigError(f"[[privacy]]: {names} both hide updates from the server; remove one of them.")
     for one in mechanisms:
-        if one.limits.alone and len(mechanisms) > 1:
-            other = next(other.name for other in mechanisms if other is not one)
+        others = [other.name for other in mechanisms if other is not one and other.acts_on == one.acts_on]
+        if one.limits.alone and others:
+            other = others[0]
             raise ConfigError(
                 f"[[privacy]]: '{one.name}' cannot be combined: {one.limits.alone}; remove '{other}' or '{one.name}'."
             )

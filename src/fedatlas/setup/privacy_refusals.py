@@ -197,7 +197,7 @@ def protection_notices(
                 f"'{one.name}': a Poisson cohort may have fewer than {fewest_of(one)} clients; such a round is abandoned and "
                 "changes nothing."
             )
-        if one.noise is not None and one.noise.source == "seed":
+        if one.keys.get("noise") == "seed":
             said.append(f"'{one.name}': noise = 'seed' protects nobody, since anyone who knows the seed can repeat it.")
         else:
             said += one.words.notices
