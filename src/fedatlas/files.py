@@ -41,6 +41,21 @@ def write_bytes(path: Path, data: bytes | bytearray, *, private: bool = False) -
     return hashlib.sha256(data).hexdigest()
 
 
+def write_secret(path: Path, data: bytes) -> None:
+    """Replace ``path`` by a file that only its owner can read, from its first byte on. DiskError if it cannot be written."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
 def lacks_room(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, says that a disk or a quota is full."""
     while error is not None:

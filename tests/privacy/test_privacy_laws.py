@@ -22,7 +22,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.privacy.mechanisms import local_dp
 from fedatlas.wire import codec
 from federation import Federation, brief, cohorts, cross_entropy, federation, gap, play, same, sgd, states
-from protected import ADMITTED, MECHANISMS, Host, protected, without_noise
+from protected import ADMITTED, MASKS, MECHANISMS, Host, protected, without_noise
 from test_conformance import Losing, flat
 from wire import Wire
 
@@ -44,7 +44,7 @@ PLAN = cohorts(3, m=4)
 
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
     """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
-    masked = [(kind, name) for kind in ("secagg", "paillier") for name in ADMITTED]
+    masked = [(kind, name) for kind in MASKS if kind != "ckks" for name in ADMITTED]
     whole = [*masked, *((kind, name) for kind in NOISY for name in NOISED)]
     return [
         pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)
@@ -112,7 +112,7 @@ def test_codec(kind: str, name: str) -> None:
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg")}))
+@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg"), ("bfv", "fedavg")}))
 def test_workers(kind: str, name: str) -> None:
     """Keys, sessions and noise in two processes: the bits of one."""
     fed, host = made(kind, name)

@@ -66,16 +66,21 @@ class Guard(NamedTuple):
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """Return the protocol of an ask."""
-        if (protocol := self.protection.protocol) is not None:
+        how, zero = self.protection.during(place.task, ask.budgets), partial(zero_update, server, ask.what)
+        if (protocol := how.protocol) is not None:
+            noised = how.noises_sums
+            place = noised_ask.fixed(place) if noised else place
             made = protocol.around(self.public, self.federation, ask, place, self.workers)
-            return journalled(ask, place, made, partial(self._released, place.round))
-        zero = partial(zero_update, server, ask.what)
-        half = self.protection, server.transform, server.algorithm
-        return noised_ask.around(*half, zero, ask, place, self.note, server.now.memories)
+            if noised:
+                made = noised_ask.over_sum(how, server.algorithm, zero, ask, place, made)
+            return journalled(ask, place, made, partial(self._released, how, place.round))
+        return noised_ask.around(
+            how, server.transform, server.algorithm, zero, ask, place, self.note, server.now.memories
+        )
 
-    def _released(self, number: int, clients: tuple[int, ...]) -> None:
+    def _released(self, how: Protection, number: int, clients: tuple[int, ...]) -> None:
         """Write the ledger lines of local noise inside a sum, before the sum is used."""
-        if lines := self.protection.released(number, clients):
+        if lines := how.released(number, clients):
             self.note(lines)
 
 
@@ -186,7 +191,7 @@ class ServerHalf:
             if summed(ask) and replies.value:
                 raise ProtocolError(f"'{self.algorithm.name}' says that '{ask.what}' sends nothing, but it does.")
             return replies
-        if not ask.to and not guard.protection.covers_absence:
+        if not ask.to and not guard.protection.noises_sums:
             return Replies((), None, {})
         now = self.now
         place, before = self._place(ask, task), set(now.lost)

@@ -20,6 +20,8 @@ WORK = "masked"  # the phase of the work itself, for clients that leave during i
 MEMORY = "$privacy"  # in the server's state: memories of the mechanisms, by name
 SESSION = "session"  # in a client's word: entries that belong to one masked session and are not repeated
 
+ATTEMPTS = 3  # at a round whose masked session fails before any share is given
+
 Asking = Generator[Ask, Replies, Replies]
 
 

@@ -13,6 +13,7 @@ Gaussian values end at 9.5 standard deviations and Laplace values at 44 scales. 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 
@@ -35,7 +36,10 @@ GRID = 20  # a release is rounded to 2^-GRID of its noise
 
 
 def words(noise: Noise, n: int, *key: int | str) -> Words:
-    """Return ``n`` uniform words of 64 bits. ``key`` names the draw under "seed", so no two draws may share one."""
+    """Return ``n`` uniform words of 64 bits. ``key`` names the draw under "seed" or a secret, so no two draws may share one."""
+    if noise.secret:
+        stretched = hashlib.shake_256(repr((noise.secret, key)).encode())
+        return np.frombuffer(stretched.digest(8 * n), dtype="<u8")
     if noise.source == "seed":
         return numpy_stream(noise.seed, "noise", *key).bit_generator.random_raw(n)
     try:
@@ -56,6 +60,24 @@ def gaussian(n: int, std: float, noise: Noise, *key: int | str) -> Tensor:
         return np.concatenate([radius * angle.cos().numpy(), radius * angle.sin().numpy()])
 
     return _drawn(n, n + n % 2, std, normal, noise, key)
+
+
+def uniform(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:
+    """Return ``n`` independent draws from (-scale, scale], float64."""
+    return _drawn(n, n, scale, lambda raw: 2 * _uniform(raw, 64) - 1, noise, key)
+
+
+def gaussian32(n: int, std: float, noise: Noise, *key: int | str) -> Tensor:
+    """Return ``n`` independent draws of N(0, std^2), float32: `gaussian` for the noise of every step, in a fourth of its time.
+
+    A pair of draws takes 63 bits for its radius, so that values end at 9.4 standard deviations, and 32 for its angle.
+    """
+    half = n - n // 2
+    raw = words(noise, half + half // 2 + half % 2, *key)
+    far = torch.from_numpy((raw[:half] >> np.uint64(1)).view(np.int64)).to(torch.float32)
+    radius = far.add_(0.5).mul_(2.0**-63).log_().mul_(-2.0).sqrt_()
+    angle = torch.from_numpy(raw[half:].view(np.int32)[:half].astype(np.float32)).mul_(math.pi * 2.0**-31)
+    return torch.cat([radius * angle.cos(), (radius * angle.sin())[: n // 2]]).mul_(std)
 
 
 def laplace(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:

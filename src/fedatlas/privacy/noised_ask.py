@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from fedatlas.aggregation.reducers import Reducer
 from fedatlas.algorithm import Algorithm, Ask, Replies, Transform, Update
-from fedatlas.privacy.ask_protocol import Asking, Place
+from fedatlas.privacy.ask_protocol import ATTEMPTS, Asking, Place, RoundClosed, SessionFailed
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import Memory, Protection, Work
 from fedatlas.tree import Tree
@@ -39,7 +39,7 @@ def around(
     replies = yield summed._replace(words={k: dict(word) for k in ask.to})
     value = replies.value
     if value is None and total is not None:
-        value = {part: Tree(x).map(lambda t: t.double()) for part, x in zero().items()}
+        value = nothing(zero)
     if value is None:
         return replies
     lines = how.released(place.round, replies.clients)
@@ -49,12 +49,7 @@ def around(
             lines += more
     if lines:
         note(lines)
-    for name, work in works.items():
-        if work.release is not None:
-            value = work.release(value, how, place, replies.clients, algorithm)
-        if work.memory is not None:
-            value, memories[name] = work.memory.release(value, memories[name], how, place, algorithm)
-    return Replies(replies.clients, value, {})
+    return Replies(replies.clients, released(how, algorithm, value, replies.clients, place, memories), {})
 
 
 def _total(works: Mapping[str, Work], memories: Mapping[str, Memory], transform: Transform | None) -> Reducer | None:
@@ -65,3 +60,53 @@ def _total(works: Mapping[str, Work], memories: Mapping[str, Memory], transform:
         if work.total is not None:
             return work.total(transform)
     return None
+
+
+def over_sum(
+    how: Protection, algorithm: Algorithm, zero: Callable[[], Update], ask: Ask, place: Place, opened: Asking
+) -> Asking:
+    """Return the replies of a protocol, ``opened``, with the server's noise on its sum; only noise if it is never opened.
+
+    SessionFailed if another attempt may still open it.
+    """
+    replies = Replies((), None, {})
+    try:
+        if ask.to:
+            replies = yield from opened
+    except SessionFailed:
+        if place.attempt + 1 < ATTEMPTS:
+            raise
+    except RoundClosed:
+        pass
+    value = replies.value
+    if value is None:
+        yield ask._replace(to=(), messages={}, weights=None, words={}, reduce="sum")  # a protocol asks once at least
+        value = nothing(zero)
+    return Replies(replies.clients, released(how, algorithm, value, replies.clients, place, {}), {})
+
+
+def fixed(place: Place) -> Place:
+    """Return a place in which a mean keeps its denominator, whoever is lost."""
+    return place._replace(mend=lambda answered: lambda part: 1.0)
+
+
+def nothing(zero: Callable[[], Update]) -> Update:
+    """Return the sum of no changes."""
+    return {part: Tree(x).map(lambda t: t.double()) for part, x in zero().items()}
+
+
+def released(
+    how: Protection,
+    algorithm: Algorithm,
+    value: Update,
+    clients: tuple[int, ...],
+    place: Place,
+    memories: MutableMapping[str, Memory],
+) -> Update:
+    """Return a value with the server's noise. Memories that a release changes are replaced."""
+    for one, work in zip(how.mechanisms, how.works, strict=True):
+        if work.release is not None:
+            value = work.release(value, how, place, clients, algorithm)
+        if work.memory is not None:
+            value, memories[one.name] = work.memory.release(value, memories[one.name], how, place, algorithm)
+    return value

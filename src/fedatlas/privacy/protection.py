@@ -55,7 +55,7 @@ def protect(
     if not update:
         return Protected({}, memory, session, {})
     check_finite(update, doing.client)
-    if how.noising is not None:
+    if how.noising is not None and how.noising.unit == "client":
         check_parts(update)
     base = {} if how.whole else bases(task, message, update, chain=bool(word.get(CHAIN)))
     parts: Update = change(update, base)
@@ -71,7 +71,7 @@ def protect(
     if how.protocol is not None:
         if isinstance(session, Mapping) and MADE in session:
             session = {**session, MADE: made_of(parts, word, doing.what)}
-        parts, session, seen = how.protocol.seal(parts, doing, word, session)
+        parts, session, seen = how.protocol.seal(parts, doing._replace(seed=how.seed), word, session)
     return Protected({**parts, **beside}, memory, session, in_precision(restore(seen, base), update))
 
 
@@ -81,8 +81,11 @@ def unaided(sent: Update, update: Update) -> Update:
 
 
 def covered(how: Protection | None, word: Mapping[str, Any] | None) -> bool:
-    """Whether noise covers a client's change. A failed client then sends a change of zero, and the run does not end by naming it."""
-    return how is not None and how.noising is not None and word is not None
+    """Whether noise covers a client's change. A failed client then sends a change of zero, and the run does not end by naming it.
+
+    Noise inside local steps does not: a change of zero would reveal that a client failed.
+    """
+    return how is not None and how.noising is not None and how.noising.unit == "client" and word is not None
 
 
 class Sparing(Protocol):

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy.central_dp.adaptive_clip import WITHIN, Adaptive
+from fedatlas.privacy.central_dp.masked import over_masks
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import (
     WHO_CAME,
@@ -224,6 +225,7 @@ def central_dp(
             refuses=refuses,
             extras=(Extra("dp_accounting", "dp", sampled=True), *drawn_by(noise)),
         ),
+        under={"secagg": over_masks} if own.adaptive is None else {},
     )
 
 
