@@ -5,6 +5,8 @@ mean: quantise, pack and encrypt (by combs, full exponents), check what arrives,
 value a ciphertext, on a sample of values in the same run, in one process: the textbook's powers on gmpy2, and python-paillier (which
 works on gmpy2, too) where it is installed. The time for all values is extrapolated. Seconds are medians of wall-clock time; seconds of
 all processors stand beside them, because the ratio to one process with two is not the ratio of the work.
+
+``secagg`` and ``noise``: `secagg_speed` and `noise_speed`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from statistics import median
 from typing import Any
 
 import gmpy2
+import noise_speed
 import numpy as np
 import secagg_speed
 import torch
@@ -234,9 +237,10 @@ def main() -> None:
     one.add_argument("--sample", type=int, default=8, help="values a repeat that the naive forms take")
     one.add_argument("--json", type=Path, help="where the figures go")
     secagg_speed.options(kinds.add_parser("secagg", help="masked sums of many clients"))
+    noise_speed.options(kinds.add_parser("noise", help="noise under masks beside a trusted server's"))
     given = parser.parse_args()
-    if given.what == "secagg":
-        secagg_speed.measure(given)
+    if given.what in {"secagg", "noise"}:
+        (secagg_speed if given.what == "secagg" else noise_speed).measure(given)
         return
     measure, said = {"paillier": (measure_paillier, said_paillier)}[given.what]
     found = measure(given)

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.timing
 EXCLUDED = {
     ("central_dp", "fixed_point"): "its noise moves a model that no client moves",
     ("central_dp", "codec"): "its bytes would tell how many came: rows hold none",
+    ("distributed_dp", "fixed_point"): "the noise of its clients moves a model that no client moves",
 }
 """(mechanism, law): why it cannot hold."""
 
@@ -42,7 +43,7 @@ PLAN = cohorts(3, m=4)
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
     """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
     masked = [(kind, name) for kind in ("secagg", "paillier") for name in ADMITTED]
-    whole = [*masked, *(("central_dp", name) for name in NOISED)]
+    whole = [*masked, *((kind, name) for kind in ("central_dp", "distributed_dp") for name in NOISED)]
     return [
         pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)
         for one in whole
@@ -55,7 +56,7 @@ def made(kind: str, name: str, **more: Any) -> tuple[Federation, Host]:
 
 def algorithm_of(kind: str, name: str) -> Any:
     """With equal weights where noise needs them."""
-    if kind == "central_dp" and name != "scaffold":
+    if kind in {"central_dp", "distributed_dp"} and name != "scaffold":
         return ALGORITHMS[name](weights="uniform")
     return brief(name)
 
@@ -173,7 +174,8 @@ def test_stragglers(kind: str, name: str) -> None:
 
 def test_exclusions_say_why() -> None:
     """Only what the mathematics of noise excludes, pinned."""
-    assert set(EXCLUDED) == {("central_dp", "fixed_point"), ("central_dp", "codec")}
+    noised = {("central_dp", "fixed_point"), ("distributed_dp", "fixed_point")}
+    assert set(EXCLUDED) == {*noised, ("central_dp", "codec")}
     assert all(len(why) > 20 for why in EXCLUDED.values())
 
 

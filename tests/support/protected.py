@@ -19,7 +19,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.mechanism import Mechanism, Protection
-from fedatlas.privacy.mechanisms import central_dp, made, paillier, secagg
+from fedatlas.privacy.mechanisms import central_dp, distributed_dp, made, paillier, secagg
 from fedatlas.privacy.protection import under
 from federation import Federation, brief, federation, rows
 
@@ -50,6 +50,7 @@ MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "secagg": secagg,
     "paillier": toy_paillier,
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
+    "distributed_dp": lambda: distributed_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
 }
 
 

@@ -197,3 +197,12 @@ def test_encrypted_sums_are_measured_beside_the_naive_form(load, monkeypatch):
     found["cells"][0]["rounds"][0]["wall"] = dict.fromkeys(privacy.PHASES, 8.0)
     found |= {"key_bits": 2048, "clients": 8}
     assert "16 bits: 32.0 s (target 22, at most 30): MISSED." in privacy.said_paillier(found)
+
+
+def test_noise_is_measured_beside_a_trusted_servers(load: Any) -> None:
+    """The bytes of distributed noise are those of masks, and both cost more than the server's noise."""
+    noise = load("noise_speed")
+    found = {name: noise.round_of(noise.TABLES[name], 4, 1) for name in ("central_dp", "secagg", "distributed_dp")}
+    assert found["distributed_dp"]["bytes"] == pytest.approx(found["secagg"]["bytes"], rel=0.02)
+    assert found["central_dp"]["bytes"] < found["secagg"]["bytes"]
+    assert {*noise.client(4, 100)} == {"clip and round", "table of the noise, once", "noise", "mask"}
