@@ -33,11 +33,12 @@ EXCLUDED = {
     ("adaptive", "fixed_point"): "its noise moves a model that no client moves",
     ("dp_ftrl", "fixed_point"): "its noise moves a model that no client moves",
     ("central_dp", "codec"): "its bytes would tell how many came: rows hold none",
+    ("distributed_dp", "fixed_point"): "the noise of its clients moves a model that no client moves",
 }
 """(mechanism, law): why it cannot hold."""
 
 QUICK = ("fedavg", "scaffold", "hwfedavg")
-NOISY = ("central_dp", "adaptive", "dp_ftrl")
+NOISY = ("central_dp", "adaptive", "dp_ftrl", "distributed_dp")
 NOISED = ("fedavg", "scaffold", "fedadam", "moon")
 PLAN = cohorts(3, m=4)
 
