@@ -125,6 +125,11 @@ def test_parameters_reach_128_bits(bits: int, clients: int, unit: int) -> None:
     keys = bfv_holder.holder(form, *bfv_holder.generate(form))
     q = int(np.prod([int(p) for p in keys.server.primes], dtype=object))
     assert 2 * keys.plain * form.total * ERROR < q
+    for row in bfv_holder.encrypt(keys, np.arange(3 * form.degree) - form.degree):
+        words_of = np.ascontiguousarray(residues.unpacked(keys.server, row).transpose(1, 0, 2)).tobytes()
+        one = seal.Ciphertext()
+        one.load_bytes(keys.context, keys.head + words_of)
+        assert keys.decryptor.invariant_noise_budget(one) >= (q // (2 * keys.plain * ERROR)).bit_length() - 1
     assert keys.plain > 2 * form.total * (1 << bits - 1)
     assert keys.plain > clients << form.piece
 
@@ -248,3 +253,11 @@ def test_a_sum_outside_of_its_range_is_not_opened() -> None:
         filling.opened({"key": mine}, {**sent, "of": 2}, [False, 2], 5, 2)
     with pytest.raises(ProtocolError, match="outside of its range"):  # a liar who knows the key's name
         filling.opened({"key": mine}, {**sent, "key": mine["name"], "of": 2}, [False, 2], 5, 2)
+
+
+def test_a_client_opens_no_more_sums_than_the_key_stands() -> None:
+    system = filling.ckks(filling.Encryption(4.0, "all", 2))
+    session = {"client": 0, "key": {}, "record": {"run": [[1, "train"]], "other": [[1, "train"]]}}
+    message = {"run": "run", "round": 2, "ask": "train", "sums": {}}
+    with pytest.raises(ProtocolError, match="opening 3 sums under a key made for 2 would endanger it"):
+        system.questions[filling.OPEN].answer(None, None, message, {}, session)
