@@ -187,6 +187,17 @@ def test_the_error_of_a_decryption_is_below_its_bound(real_key: ckks_holder.Hold
     assert bound / 100 < error < bound
 
 
+def test_the_noise_hides_the_errors_of_a_whole_model(real_key: ckks_holder.Holder) -> None:
+    """The loss of all openings of a key, for 384,128 values at both ends of the range, whose errors are the largest."""
+    values = np.random.default_rng(1).choice([-0.5, 0.5], (8, 2 * SLOTS))
+    batches = [torch.stack(ckks_holder.encrypt(real_key, row)) for row in values]
+    total = residues.summed(real_key.server, batches, [1] * 8)["ciphertexts"]
+    error = ckks_holder.decrypt(real_key, total) - values.sum(axis=0)
+    form = Parameters(8, 4.0, 100)
+    nats = 384_128 * form.openings * float((error**2).mean()) / (2 * form.deviation**2)
+    assert nats < 2.0**-33
+
+
 def test_ckks_parameters_reach_128_bits() -> None:
     import tenseal.sealapi as api
 

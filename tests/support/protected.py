@@ -50,6 +50,7 @@ MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "secagg": secagg,
     "paillier": toy_paillier,
     "bfv": bfv,
+    "ckks": lambda: ckks(range=16.0),
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
 }
 
