@@ -39,7 +39,9 @@ EXCLUDED = {
 QUICK = ("fedavg", "scaffold", "hwfedavg")
 NOISED = ("fedavg", "scaffold", "fedadam", "moon")
 PLAN = cohorts(3, m=4)
-WITHIN = 2e-4  # of states after three rounds by CKKS: the noise of a sum, 1e-5 at most, through three rounds of training
+WITHIN = (
+    2e-4  # of states after three rounds by CKKS: the noise of a sum, 1e-5 at most, through three rounds of training
+)
 
 
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
@@ -117,7 +119,9 @@ def test_codec(kind: str, name: str) -> None:
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg"), ("bfv", "fedavg"), ("ckks", "fedavg")}))
+@pytest.mark.parametrize(
+    ("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg"), ("bfv", "fedavg"), ("ckks", "fedavg")})
+)
 def test_workers(kind: str, name: str) -> None:
     """Keys, sessions and noise in two processes: the bits of one."""
     fed, host = made(kind, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 from fedatlas.privacy.bfv import holder as bfv_holder
 from fedatlas.privacy.bfv.parameters import ERROR, RINGS, parameters
 from fedatlas.privacy.ckks import filling
@@ -206,11 +207,14 @@ def test_ckks_parameters_reach_128_bits() -> None:
     assert 2.0 ** PRIMES[0] == SCALE
 
 
-@pytest.mark.parametrize(("span", "most"), [(4.0, 400), (16.0, 50)])
-def test_the_error_stays_below_the_limit_or_the_run_is_refused(span: float, most: int) -> None:
+@pytest.mark.parametrize(("span", "most", "fits"), [(4.0, 400, 1.0), (16.0, 50, 8.0)])
+def test_the_error_stays_below_the_limit_or_the_run_is_refused(span: float, most: int, fits: float) -> None:
     assert ckks_parameters(8, span, most).error < LARGEST_ERROR
-    with pytest.raises(PrivacyError, match="use bfv, which is exact"):
+    with pytest.raises(PrivacyError, match=f"range = {fits:g} would do, or use bfv, which is exact"):
         ckks_parameters(8, span, 3 * most)
+    assert ckks_parameters(8, fits, 3 * most)
+    with pytest.raises(PrivacyError, match="lower rounds, or use bfv"):
+        ckks_parameters(8, span, 1 << 20)
     form = ckks_parameters(8, span, most)
     assert form.deviation >= np.sqrt(24 * most) * 2**20 * form.bound
     assert form.unit / 2 >= 8 * form.deviation  # words of reals come out exactly
@@ -264,6 +268,16 @@ def test_a_sum_outside_of_its_range_is_not_opened() -> None:
         filling.opened({"key": mine}, {**sent, "of": 2}, [False, 2], 5, 2)
     with pytest.raises(ProtocolError, match="outside of its range"):  # a liar who knows the key's name
         filling.opened({"key": mine}, {**sent, "key": mine["name"], "of": 2}, [False, 2], 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("module", "load", "said"),
+    [("seal", bfv_holder.seal, "needs seal-python"), ("tenseal", ckks_holder.tenseal, "needs tenseal")],
+)
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, module: str, load: Any, said: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf'{said} \(Python 3.11 to 3.13\): pip install "fedatlas\[he\]"'):
+        load()
 
 
 def test_a_client_opens_no_more_sums_than_the_key_stands() -> None:
