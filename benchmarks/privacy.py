@@ -1,5 +1,7 @@
 """What the protection of updates costs: ``python benchmarks/privacy.py paillier [--bits 16 24] [--repeats 3] [--json FILE]``.
 
+``bfv`` and ``ckks`` are measured by `ring_speed`, ``secagg`` by `secagg_speed`.
+
 ``paillier``: all weights of the HAR network 561-437-312-6, eight clients, from float32 tensors to the float64 mean: quantise, pack and
 encrypt by combs, check what arrives, add up, decrypt, unpack. Full exponents and weights by the server, then exponents of 512 bits and
 weights by the clients. Beside it the naive form, one
@@ -23,8 +25,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import dp_sgd_speed
 import gmpy2
 import numpy as np
+import ring_speed
 import secagg_speed
 import threshold_speed
 import torch
@@ -248,6 +252,11 @@ def main() -> None:
     one.add_argument("--json", type=Path, help="where the figures go")
     secagg_speed.options(kinds.add_parser("secagg", help="masked sums of many clients"))
     threshold_speed.options(kinds.add_parser("threshold", help="a whole model under a key in shares"))
+    dp_sgd_speed.options(kinds.add_parser("dp_sgd", help="a step with noise for single records"))
+    for what in ring_speed.TARGETS:
+        more = kinds.add_parser(what, help=f"sums of a whole model by {what.upper()}")
+        ring_speed.options(more, what)
+        more.add_argument("--json", type=Path, help="where the figures go")
     given = parser.parse_args()
     if given.what == "secagg":
         secagg_speed.measure(given)
@@ -255,7 +264,13 @@ def main() -> None:
     if given.what == "threshold":
         threshold_speed.run(given, Clock())
         return
-    measure, said = {"paillier": (measure_paillier, said_paillier)}[given.what]
+    ring = (ring_speed.measure, ring_speed.said)
+    measure, said = {
+        "paillier": (measure_paillier, said_paillier),
+        "dp_sgd": (dp_sgd_speed.measure, dp_sgd_speed.said),
+        "bfv": ring,
+        "ckks": ring,
+    }[given.what]
     found = measure(given)
     if given.json:
         given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -223,3 +223,17 @@ def test_a_sum_under_a_key_in_shares_is_measured(load, monkeypatch, short):
     assert "(target 40): met." in text
     found["wall"]["share"] = 41.0
     assert "(target 40): MISSED." in privacy.threshold_speed.said(found)
+
+
+def test_sums_in_rings_are_measured(load):
+    ring = load("ring_speed")
+    given = {"clients": 3, "weights": 5000, "repeats": 1, "range": 4.0, "openings": 10}
+    exact = {"what": "bfv", "bits": [24], "weights_by": ["client", "server"]}
+    for more, cells in ((exact, 2), ({"what": "ckks"}, 1)):
+        found = ring.measure(SimpleNamespace(**given, **more))
+        assert len(found["cells"]) == cells
+        for (one,) in found["cells"].values():
+            assert one["bytes"] in {2 * 4096 * 18, 8192 * 22, 2 * 4096 * 60}
+            assert one["error"] < 1e-5
+            one["wall"] = dict.fromkeys(ring.PHASES, 2.0)
+        assert ring.said(found).count(": 8.00 s (target") == ring.said(found).count("MISSED") == cells

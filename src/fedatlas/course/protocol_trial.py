@@ -31,7 +31,7 @@ from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
 from fedatlas.privacy.mechanism import Doing, Protection
-from fedatlas.privacy.protection import protect
+from fedatlas.privacy.protection import protect, unaided
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree
@@ -137,7 +137,10 @@ class _Played:
         protocol = how.protocol
         self.counted = 0 if protocol is None else protocol.counted(sent)
         if protocol is not None and protocol.staged:
-            for k in inner.to[1:]:  # their sessions continue with a single number each
+            for k in inner.to[1:]:  # their sessions continue with a single number each, where no more is sent later
+                if protocol.later:
+                    self._sealed(how, inner, k)
+                    continue
                 one, doing = {"model": Tree({"x": torch.zeros(1)})}, Doing(k, server.now.start.round, inner.what, 0, 1)
                 _, self.sessions[k], _ = protocol.seal(one, doing, inner.words[k], self.sessions[k])
         copies = self._copies(inner, sent)
@@ -145,7 +148,8 @@ class _Played:
         value = _reduced(inner, copies, self.update)
         seconds[AGGREGATE] = time.perf_counter() - began
         words = sum(codec.size(self._word(inner, k)) + self._anchor(k) for k in inner.to)
-        up = many * (codec.size(dict(sent)) - codec.size(self.update)) if how.masks else 0
+        bare = codec.size(self.update if how.masks else unaided(sent, self.update))
+        up = many * (codec.size(dict(sent)) - bare)
         return Replies(inner.to, value, {}), Cost(up, words, 0, up + words, seconds)
 
     def _copies(self, inner: Ask, sent: Update) -> dict[int, Update]:
@@ -169,7 +173,7 @@ class _Played:
 
     def _sealed(self, how: Protection, inner: Ask, k: int) -> Update:
         server, rows = self.server, self.server.sizes[k]
-        doing = Doing(k, server.now.start.round, inner.what, 0, rows)
+        doing = Doing(k, server.now.start.round, inner.what, 0, rows, inner.words[k])
         memory: State | None = None if server.transform is None else {}
         message = told(self.ask.messages[k], self.ask.route.anchors.get(k))
         given = (how, server.transform, self.task, message, self.update, memory, torch.Generator())

@@ -21,7 +21,9 @@ from typing import Literal, NamedTuple, get_args
 
 from fedatlas.errors import CheckpointError, DiskError, PrivacyError
 
-Kind = Literal["gaussian", "laplace"]
+Continuous = Literal["gaussian", "laplace"]
+Kind = Literal["gaussian", "laplace", "skellam", "response"]
+"""Noise; "response": values replaced by random ones, with a likelihood ratio of e^(1 / multiplier) at most."""
 Unit = Literal["client", "record"]
 Neighbours = Literal["add or remove", "zero out", "replace"]
 """The difference of two data sets in one unit: it is there or not, it counts as zero (its presence is known), or its values differ."""
@@ -42,6 +44,7 @@ class Event(NamedTuple):
     clients: tuple[int, ...] = ()  # the only clients whose data this release depends on; () = any client's
     source: Literal["os", "seed"] = "os"
     times: int = 1  # releases of this kind in one line, such as the steps of one visit
+    steps: float = 0.0  # of whole-numbered noise: the sensitivity in its steps; 0 = the noise is continuous
 
 
 class Ledger(NamedTuple):
@@ -140,6 +143,8 @@ def _problem(event: Event) -> str:
         return f"its sensitivity is {event.sensitivity}"
     if event.times < 1:
         return f"it counts {event.times} releases"
+    if not (math.isfinite(event.steps) and (event.steps > 0) == (event.noise == "skellam")):
+        return f"{event.noise} noise has no sensitivity of {event.steps} steps"
     known = event.noise in get_args(Kind) and event.unit in get_args(Unit) and event.neighbours in get_args(Neighbours)
     return "" if known and event.source in {"os", "seed"} else "it is of an unknown kind"
 

@@ -20,7 +20,7 @@ from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
 from fedatlas.privacy.reasons import NEARLY, by_rows, share_of
 from fedatlas.setup.cohort import usual_size
-from fedatlas.setup.mechanism_choice import check_algorithm
+from fedatlas.setup.mechanism_choice import check_algorithm, sized
 from fedatlas.setup.networks import reads_units
 
 SETTLED = 'set data.constants = "FILE.json", a file like a run\'s preprocess.json that was made without these rows'
@@ -36,6 +36,7 @@ def check_protection(
             raise ConfigError(why)
         check_widths(config, one, algorithm)
         check_everybody(config, one)
+        sized(one, max(config.partition.clients, 1), config, algorithm)
         check_asked(config, one, config.partition.clients, transform)
     if algorithm.groups is None:  # the number of groups is only known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
@@ -44,6 +45,10 @@ def check_protection(
 def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Mechanism) -> Iterator[str]:
     """Yield a sentence for each table or key that cannot be used under a mechanism of this kind."""
     data, name = config.data, f"'{mechanism.name}'"
+    if mechanism.acts_on == "rows":  # a round is as without it
+        if mechanism.entered is not None:
+            yield from no_stop(config, name)
+        return
     if transform is not None and mechanism.sums_only and transform.decode is not None:
         yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
     if transform is not None and mechanism.whole:
@@ -60,15 +65,20 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
     for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
         if value not in plain and data.constants is None:
             yield f"data.{key} = '{value}': under {name} nothing may be computed from rows without noise; {SETTLED}."
+    yield from no_stop(config, name)
+    if any(one.norm == "batch" for one in config.models or (config.model,)):
+        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
+    if config.model.bn != "average":
+        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
+
+
+def no_stop(config: ExperimentConfig, name: str) -> Iterator[str]:
+    """Yield why clients' figures cannot stop a run whose releases are counted, if they would."""
     if config.stop is not None and config.evaluation.on == "validation":
         yield (
             f"[stop]: under {name} clients' validation rows cannot decide when to stop, since their figures have no noise; "
             "use evaluation.on = 'test', or remove the table."
         )
-    if any(one.norm == "batch" for one in config.models or (config.model,)):
-        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
-    if config.model.bn != "average":
-        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
 
 
 def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:
@@ -145,7 +155,7 @@ def check_summed(config: ExperimentConfig, name: str, protocol: Protocol, client
     if protocol.most is not None and usual > protocol.most:
         raise ConfigError(
             f"[[privacy]] '{name}': {usual:g} clients take part in a round, but this version masks at most {protocol.most}; "
-            f"lower {key}."
+            f"lower {key}{', ' if protocol.beyond else ''}{protocol.beyond}."
         )
 
 
@@ -209,7 +219,7 @@ def protection_notices(
                 f"'{one.name}': a Poisson cohort may have fewer than {fewest_of(one)} clients; such a round is abandoned and "
                 "changes nothing."
             )
-        if one.noise is not None and one.noise.source == "seed":
+        if one.keys.get("noise") == "seed":
             said.append(f"'{one.name}': noise = 'seed' protects nobody, since anyone who knows the seed can repeat it.")
         else:
             said += one.words.notices

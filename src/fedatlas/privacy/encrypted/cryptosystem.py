@@ -18,6 +18,7 @@ from fedatlas.privacy.ask_protocol import Place
 from fedatlas.privacy.mechanism import Keys
 from fedatlas.privacy.numbers import Leaf
 
+FEWEST = 2  # clients of a sum: the sum of one is its update. Of two, the opener learns the other's, but it holds the key anyway
 Numbers = NDArray[Any]  # int64 for words of reals; codes of values as the cryptosystem takes them
 Layout = Sequence[Any]  # as messages hold it
 Opened = Mapping[str, Tensor]  # group -> the opened sum

@@ -22,7 +22,7 @@ from fedatlas.algorithm import Ask, Replies, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, enough, mended, weights_of
-from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Group, Opened, Sum
+from fedatlas.privacy.encrypted.cryptosystem import FEWEST, Cryptosystem, Group, Opened, Sum
 from fedatlas.privacy.mechanism import Doing, Protocol
 from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.secagg.fixed import reals, reals_total
@@ -30,7 +30,6 @@ from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree
 
 ENCRYPTED = "encrypted"  # name of the reducer
-FEWEST = 2  # clients of a sum: the sum of one is its update. Of two, the opener learns the other's, but it holds the key anyway
 CIPHER, CLEAR, FORM = "cipher", "clear", "form"
 
 

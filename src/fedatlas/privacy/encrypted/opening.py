@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fedatlas.algorithm import Ask, Question, State, Update
+from fedatlas.errors import ProtocolError
 from fedatlas.privacy.encrypted.cryptosystem import Layout, Numbers, Opening, Sum
 from fedatlas.privacy.secagg import once
 
@@ -36,11 +37,16 @@ def in_turn(what: str, summed: Summed, public: Any, total: Sum, workers: int) ->
     return None
 
 
-def opens(opened: Opens) -> Question:
-    """Return the question of `in_turn`: open the sum of an ask, once. Its answer holds the sums of codes by group."""
+def opens(opened: Opens, most: int | None = None) -> Question:
+    """Return the question of `in_turn`: open the sum of an ask, once. Its answer holds the sums of codes by group.
+
+    most: sums that a party opens in total, if its key does not stand more.
+    """
 
     def answer(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
         record = once.noted(session["record"], message["run"], message["round"], message["ask"])
+        if most is not None and (many := sum(map(len, record.values()))) > most:
+            raise ProtocolError(f"opening {many} sums under a key made for {most} would endanger it: begin a new run.")
         out = {}
         for group, asked in message["sums"].items():
             found = opened(session, asked["batch"], asked["layout"], asked["count"], asked["weight"])
