@@ -10,12 +10,14 @@ from torch import nn
 from fedatlas import plugins
 from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
+from fedatlas.record.fingerprint import sources
 from fedatlas.record.run_folder import ATTACKED, RunFolder, file_of
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import view_attacks_of
 
 MODULE = "module.json"  # written for runs with a custom network
+ROWS = "rows.json"  # written for runs with noise: identifies their rows for an account over several runs
 CONSTANTS = "constants.json"  # written for runs with data.constants: names the file
 
 
@@ -25,6 +27,8 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
     for name, attack in view_attacks_of(setup.config).items():
         for drawn, arrays in attack.draws(truth_of(setup)).items():
             folder.save_arrays(f"{ATTACKED}/{name}/{drawn}", arrays)
+    if setup.bench.protection is not None and setup.bench.protection.noising is not None:
+        folder.write_json(ROWS, {"rows": sources(setup)})
     if setup.own_module:
         folder.write_json(MODULE, {"class": setup.own_module})
     if isinstance(file := setup.config.data.constants, str):
