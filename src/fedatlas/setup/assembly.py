@@ -245,7 +245,7 @@ def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
     by_share = config.evaluation.on == "validation" and config.evaluation.fold is None
     validation = config.evaluation.validation if by_share else 0.0
     partition = with_fold(config, dataset, split_clients(partition, seed, validation, config.evaluation.clients))
-    check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
+    check_protected_rows(config, mechanisms, dataset, partition, algorithm)
     poisonings = with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
