@@ -119,6 +119,7 @@ class Asked(NamedTuple):
     fraction: float
     size: int | None
     compression: str  # name of the transform; "" if there is none
+    largest: int = 0  # rows of the largest client, if clients weigh by their rows; 0: not known yet
 
 
 class Trial(NamedTuple):
