@@ -26,6 +26,7 @@ WRITTEN = {
     "central_dp": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
+    "rotation": {"bounds": [0.0, 9.0], "scale": 0.2, "columns": ["a"], "noise": "seed"},
     "additive_noise": {"bounds": [0.0, 9.0], "kind": "gaussian", "scale": 0.2, "columns": ["a"], "noise": "seed"},
     "randomised_response": {"epsilon": 2.0, "classes": ["a", "b"], "columns": {"c": ["d", "e"]}, "noise": "seed"},
 }
@@ -36,6 +37,7 @@ LEAST = {
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+    "rotation": "privacy.rotation.bounds=[0, 1]",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
 }

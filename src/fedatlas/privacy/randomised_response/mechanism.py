@@ -54,9 +54,10 @@ def randomised_response(
     columns: further columns of categories that are replaced, with all their categories: {kind = ["a", "b"]}.
     noise: the operating system's randomness, or "seed": repeatable, and protects nobody.
     """
-    lists = {**({"": classes} if isinstance(classes, tuple) else {}), **(columns or {})}
+    lists: dict[str, Any] = {"": classes, **(columns or {})}
     for name, known in lists.items():
-        check_values(name, known)
+        if isinstance(known, tuple):
+            check_values(name, known)
     many = 1 + len(columns or {})
 
     def rows(own: OwnRows, how: RowsHow) -> OwnRows:
