@@ -47,6 +47,7 @@ WRITTEN = {
     "dp_ftrl": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "restart": 2, "noise": "seed"},
     "local_dp": {"epsilon": 8.0, "delta": 1e-6, "clip": 0.5, "kind": "laplace", "noise": "seed"},
     "nbafl": {"epsilon": 50.0, "delta": 0.02, "clip": 2.0, "sensitivity": "worst_case", "noise": "seed"},
+    "rotation": {"bounds": [0.0, 9.0], "scale": 0.2, "columns": ["a"], "noise": "seed"},
     "additive_noise": {"bounds": [0.0, 9.0], "kind": "gaussian", "scale": 0.2, "columns": ["a"], "noise": "seed"},
     "dp_sgd": {"clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-6, "noise": "seed"},
     "distributed_dp": {
@@ -73,6 +74,7 @@ LEAST = {
     "dp_ftrl": "privacy.dp_ftrl={}",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+    "rotation": "privacy.rotation.bounds=[0, 1]",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "dp_sgd": "privacy.dp_sgd.clip=1.0",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",

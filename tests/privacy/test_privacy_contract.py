@@ -46,6 +46,7 @@ LEAST = {
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
+    "rotation": "privacy.rotation.bounds=[0, 1]",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "dp_sgd": "privacy.dp_sgd.clip=1.0",
     "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
@@ -108,6 +109,9 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "nbafl": NOT_NBAFL,
     "distributed_dp": NOT_NOISED,
     "dp_sgd": NOT_BY_ROW,
+    "rotation": dict.fromkeys(
+        ("fedmd", "feddf", "fedseq", "fedseq_inter"), "the server does not know the rotation of its public rows"
+    ),
     "randomised_response": {},  # a round is as without it
     "additive_noise": {},
 }
@@ -116,6 +120,7 @@ NOISED = ("central_dp", "dp_ftrl", "local_dp", "distributed_dp")
 HELPS = {
     **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in NOISED},
     **{("fedseq", mechanism): {"phi": "random"} for mechanism in HIDING},
+    **{(name, "rotation"): {"phi": "random"} for name in ("fedseq", "fedseq_inter")},
 }
 """Of what is refused with its defaults: parameters that help."""
 CELLS = [(name, mechanism) for name in ALGORITHMS for mechanism in MECHANISMS]
@@ -127,7 +132,8 @@ def reason(mechanism: str, algorithm: Algorithm) -> str:
 
 def checked(name: str, mechanism: str, *more: str) -> None:
     """Everything that is refused before data are read."""
-    resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *more]))
+    judged = ["evaluation.on=validation"] if made(mechanism).blind else []  # the server has no rows to judge by
+    resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *judged, *more]))
     check(resolved)
 
 

@@ -163,6 +163,7 @@ class Mechanism(NamedTuple):
         "updates"  # "rows": only on a party's rows, before anything is computed from them
     )
     noise: Noising | None = None
+    blind: bool = False  # the server does not know how rows were changed, so that it has none to judge by
     entered: Callable[[], Event] | None = None  # the ledger's line of changed rows, written before round 1
     hides: tuple[
         str, ...

@@ -1,21 +1,6 @@
 """The builders of the mechanisms of ``[[privacy]]``, by name. `fedatlas list privacy` prints this table.
 
-=================== ============================================================ =======================================
-secagg              secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
-paillier            encryption: clients hold the key, one of them opens the sum  P10, P11
-threshold_paillier  encryption under a key of which every client has a share     P17, Damgard and Jurik 2001
-bfv                 encryption of whole numbers in rings: a shared key, exact    P12, Fan and Vercauteren 2012
-ckks                encryption of real numbers in rings: a shared key            P12, Cheon et al. 2017
-two_server          two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
-central_dp          a trusted server clips and adds noise                        P3, McMahan et al. 2018
-dp_ftrl             a trusted server adds noise to running sums, by a tree       B16, Kairouz et al. 2021
-local_dp            every client adds noise to what it sends                     P4
-nbafl               noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
-distributed_dp      noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
-dp_sgd              noise in every local step, which hides single records        Abadi et al. 2016
-additive_noise      noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
-randomised_response random classes in training rows                              P4, Warner 1965
-=================== ============================================================ =======================================
+=================== ============================================================ ================================
 """
 
 from __future__ import annotations
@@ -35,6 +20,7 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
 from fedatlas.privacy.randomised_response.mechanism import randomised_response
+from fedatlas.privacy.rotation.mechanism import rotation
 from fedatlas.privacy.secagg.mechanism import secagg
 from fedatlas.privacy.threshold_paillier.mechanism import threshold_paillier
 from fedatlas.privacy.two_server.mechanism import two_server
@@ -53,15 +39,14 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "nbafl": nbafl,
     "distributed_dp": distributed_dp,
     "dp_sgd": dp_sgd,
+    "rotation": rotation,
+    "additive_noise": additive_noise,
     "randomised_response": randomised_response,
     "additive_noise": additive_noise,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
-LATER = (
-    "rotation",
-    "anonymise",
-)
+LATER = ("anonymise",)
 """Planned mechanisms that this version refuses as not yet available."""
 
 

@@ -50,7 +50,7 @@ def with_own_rows(
     done = ChangedRows(dataset, partition)
     for one in on_rows(mechanisms):
         how = partial(how_of, one.name, one.keys, root, seed, parties=len(partition.clients))
-        done = _changed(one.name, one.work(), done, how, judge)
+        done = _changed(one, done, how, judge)
     return done
 
 
@@ -73,9 +73,12 @@ class _Piece(NamedTuple):
     rows: OwnRows
 
 
-def _changed(name: str, work: Work, done: ChangedRows, how: Any, judge: int) -> ChangedRows:
-    """Return the rows after one mechanism."""
-    dataset, partition = done.dataset, done.partition
+def _changed(one: Mechanism, done: ChangedRows, how: Any, judge: int) -> ChangedRows:
+    """Return the rows after one mechanism. Of test rows that it cannot change, as the server holds them, only the form is left."""
+    dataset, partition, name, work = done.dataset, done.partition, one.name, one.work()
+    if one.blind and judge == SERVER:
+        unread = dataset.test._replace(x=torch.zeros_like(dataset.test.x))
+        dataset = dataset.with_splits(test=unread)
     assert work.rows is not None
     trained: dict[int, OwnRows] = {}
     for k, at in enumerate(partition.clients):
@@ -88,7 +91,7 @@ def _changed(name: str, work: Work, done: ChangedRows, how: Any, judge: int) -> 
         for kept in partition.kept.values():
             for k, at in kept.items():
                 train += _read(work, dataset, dataset.train, at, how(party=k)._replace(told=told))
-        every = np.arange(len(dataset.test.y))
+        every = np.arange(0 if one.blind and judge == SERVER else len(dataset.test.y))
         test = _read(work, dataset, dataset.test, every, how(party=judge)._replace(told=told))
     clients = tuple(trained[k].row.numpy() if k in trained else at for k, at in enumerate(partition.clients))
     after = _joined(dataset, [piece.rows for piece in (*train, *test)])
