@@ -29,6 +29,7 @@ LEAST = {
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
+    "anonymise": "privacy.anonymise.quasi=['age']",
 }
 BY_ROWS = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto")
 """Weigh by rows unless told otherwise, and are sound with uniform weights."""
@@ -70,6 +71,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
     "additive_noise": {},  # a round is as without it
+    "anonymise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
 HELPS = {

@@ -15,6 +15,7 @@ from reports import rows, summary
 
 TABLES: dict[str, dict[str, Any]] = {
     "additive_noise": {"bounds": [-4, 4]},
+    "anonymise": {"quasi": ["a", "b"], "k": 5},
 }
 """mechanism -> its keys."""
 

@@ -86,8 +86,10 @@ def algorithm_refused(name: str, why: str) -> str:
     return f"algorithm.name = '{name}': it {why}; choose another algorithm."
 
 
-def mechanism_refused(name: str, able: Sequence[str]) -> str:
-    """Return the error for a mechanism. ``able``: those that can be deployed."""
+def mechanism_refused(name: str, able: Sequence[str], keys: str = "") -> str:
+    """Return the error for a mechanism. ``able``: those that can be deployed. ``keys``: why its keys forbid it."""
+    if keys:
+        return f"[[privacy]] name = '{name}': {keys}."
     listed = " and ".join(f"'{one}'" for one in able)
     return f"[[privacy]] name = '{name}': not in this version of deployment; of the mechanisms it has {listed}."
 

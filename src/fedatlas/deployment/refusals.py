@@ -109,7 +109,7 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
     able = [name for name, one in every().items() if one.limits.deployed]
     for one in whole.mechanisms:
         if not one.limits.deployed:
-            yield mechanism_refused(one.name, able)
+            yield mechanism_refused(one.name, able, one.limits.undeployed)
     if config.model.init and not by_digest(config.model.init):
         yield "model.init names a file of one machine, and an agreement holds its digest: submit the experiment again."
     if config.data.name == "file" and config.data.options().get("client"):

@@ -7,6 +7,7 @@ central_dp         a trusted server clips and adds noise                        
 local_dp           every client adds noise to what it sends                     P4
 nbafl              noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
 additive_noise     noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
+anonymise          rows that look alike: k-anonymity, l-diversity, t-closeness  P7, P8, P9
 ================== ============================================================ ==================================================
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from fedatlas.privacy.additive_noise.mechanism import additive_noise
+from fedatlas.privacy.anonymise.mechanism import anonymise
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
@@ -31,6 +33,7 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "local_dp": local_dp,
     "nbafl": nbafl,
     "additive_noise": additive_noise,
+    "anonymise": anonymise,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
@@ -42,7 +45,6 @@ LATER = (
     "dp_sgd",
     "distributed_dp",
     "rotation",
-    "anonymise",
 )
 """Planned mechanisms that this version refuses as not yet available."""
 

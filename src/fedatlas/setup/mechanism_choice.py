@@ -16,7 +16,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanism import Mechanism, Protection, on_updates
-from fedatlas.privacy.mechanisms import LATER, MECHANISMS
+from fedatlas.privacy.mechanisms import LATER, MASKS, MECHANISMS
 from fedatlas.registry import arguments, find, keywords
 from fedatlas.setup.folds import course_seed
 
@@ -66,6 +66,10 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
         names = " and ".join(f"'{name}'" for name in hiding)
         raise ConfigError(f"[[privacy]]: {names} both hide updates from the server; remove one of them.")
     for one in mechanisms:
+        if one.limits.masks and not any(other.sums_only == "wholly" for other in mechanisms):
+            raise ConfigError(
+                f"[[privacy]]: '{one.name}' needs a mechanism that hides what single clients send, such as '{MASKS}': {one.limits.masks}."
+            )
         others = [other.name for other in mechanisms if other is not one and other.acts_on == one.acts_on]
         if one.limits.alone and others:
             other = others[0]

@@ -75,15 +75,15 @@ def mondrian(
     rules.refuse(rows, sensitive)
     x = np.stack([column.values for column in columns], axis=1)
     spans = [_span(column.values) for column in columns]
-    of, tree, classes = np.full(rows, -1, np.int64), CutTree([], [], [], []), 0
-    stack = [(np.arange(rows), _node(tree))]
+    of, tree, classes = np.full(rows, -1, np.int64), new_tree(), 0
+    stack = [(np.arange(rows), 0)]
     while stack:
         here, node = stack.pop()
         if found := _cut(x, here, columns, spans, rules, sensitive, suppress):
             column, bounds, parts = found
             kept = [
                 (part, below)
-                for part, below in zip(parts, _chain(tree, node, column, bounds), strict=True)
+                for part, below in zip(parts, cut_at(tree, node, column, bounds), strict=True)
                 if len(part)
             ]
             suppress -= len(here) - sum(len(part) for part, _ in kept)
@@ -172,6 +172,13 @@ def _widths(own: np.ndarray, spans: Sequence[float]) -> np.ndarray:
     return out
 
 
+def new_tree() -> CutTree:
+    """Return a tree of one class, whose number is not known yet."""
+    tree = CutTree([], [], [], [])
+    _node(tree)
+    return tree
+
+
 def _node(tree: CutTree) -> int:
     tree.column.append(-1)
     tree.at.append(0.0)
@@ -180,7 +187,7 @@ def _node(tree: CutTree) -> int:
     return len(tree.column) - 1
 
 
-def _chain(tree: CutTree, node: int, column: int, bounds: Sequence[float]) -> list[int]:
+def cut_at(tree: CutTree, node: int, column: int, bounds: Sequence[float]) -> list[int]:
     """Cut a node at these bounds, one after another, and return the nodes of the parts."""
     out = []
     for bound in bounds:

@@ -7,7 +7,7 @@ Venkatasubramanian, ICDE 2007 (t).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,11 +21,12 @@ TOLERANCE = 1e-9  # of sums of shares
 
 
 class Sensitive(NamedTuple):
-    """A sensitive column: the code of each row, int64 (rows,), and its distribution in the table."""
+    """A sensitive column: the code of each row, int64 (rows,), and how often the table has each code, int64 (values,)."""
 
     name: str
     codes: np.ndarray
-    shares: np.ndarray  # of each code in the table
+    counts: np.ndarray
+    shares: np.ndarray  # the table's distribution
     below: np.ndarray  # running sums of the shares, and of these sums (from 0)
     sums: np.ndarray
     ordered: bool = False
@@ -36,9 +37,16 @@ class Sensitive(NamedTuple):
         cls, name: str, codes: np.ndarray, values: int, *, ordered: bool = False, tree: Hierarchy | None = None
     ) -> Sensitive:
         """Return the column of these codes, each below ``values``."""
-        shares = np.bincount(codes, minlength=values) / len(codes)
+        found = cls.counted(name, np.bincount(codes, minlength=values))
+        return found._replace(codes=codes, ordered=ordered, tree=tree)
+
+    @classmethod
+    def counted(cls, name: str, counts: np.ndarray) -> Sensitive:
+        """Return a column of which only the counts are known."""
+        shares = counts / counts.sum()
         below = np.cumsum(shares)
-        return cls(name, codes, shares, below, np.concatenate(([0.0], np.cumsum(below))), ordered, tree)
+        sums = np.concatenate(([0.0], np.cumsum(below)))
+        return cls(name, np.zeros(0, np.int64), counts, shares, below, sums)
 
     def distance(self, values: np.ndarray, counts: np.ndarray) -> float:
         """Return how far a class with these values is from the table, from 0 to 1."""
@@ -69,12 +77,16 @@ class Conditions(NamedTuple):
 
     def hold(self, rows: np.ndarray, sensitive: Sequence[Sensitive]) -> bool:
         """Return whether these rows, as one class, keep all conditions."""
-        if len(rows) < self.k:
+        found = ((column, *np.unique(column.codes[rows], return_counts=True)) for column in sensitive)
+        return self.kept(len(rows), found)
+
+    def kept(self, rows: int, found: Iterable[tuple[Sensitive, np.ndarray, np.ndarray]]) -> bool:
+        """Return whether a class keeps all conditions; ``found``: the codes in each sensitive column, and their counts."""
+        if rows < self.k:
             return False
         if self.l <= 1 and self.t >= 1:
             return True
-        for column in sensitive:
-            values, counts = np.unique(column.codes[rows], return_counts=True)
+        for column, values, counts in found:
             if self.l > 1 and not self.diverse(counts):
                 return False
             if self.t < 1 and column.distance(values, counts) > self.t + TOLERANCE:
@@ -86,7 +98,7 @@ class Conditions(NamedTuple):
         if rows < self.k:
             raise PrivacyError(f"k = {self.k}, but there are only {rows} rows: choose a smaller k.")
         for column in sensitive if self.l > 1 else ():
-            counts = np.unique(column.codes, return_counts=True)[1]
+            counts = column.counts[column.counts > 0]
             if self.diverse(counts):
                 continue
             if len(counts) < self.l:
