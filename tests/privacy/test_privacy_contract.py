@@ -28,8 +28,10 @@ LEAST = {
     "central_dp": "privacy.central_dp.clip=1.0",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
+    "rotation": "privacy.rotation.bounds=[0, 1]",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "anonymise": "privacy.anonymise.quasi=['age']",
+    "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
 }
 BY_ROWS = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto")
 """Weigh by rows unless told otherwise, and are sound with uniform weights."""
@@ -71,12 +73,17 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
     "additive_noise": {},  # a round is as without it
+    "rotation": dict.fromkeys(
+        ("fedmd", "feddf", "fedseq", "fedseq_inter"), "the server does not know the rotation of its public rows"
+    ),
+    "randomised_response": {},  # a round is as without it
     "anonymise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
 HELPS = {
     **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in ("central_dp", "local_dp")},
-    **{("fedseq", mechanism): {"phi": "random"} for mechanism in ("secagg", "paillier")},
+    **{("fedseq", mechanism): {"phi": "random"} for mechanism in ("secagg", "paillier", "rotation")},
+    ("fedseq_inter", "rotation"): {"phi": "random"},
 }
 """Of what is refused with its defaults: parameters that help."""
 CELLS = [(name, mechanism) for name in ALGORITHMS for mechanism in MECHANISMS]
@@ -88,7 +95,8 @@ def reason(mechanism: str, algorithm: Algorithm) -> str:
 
 def checked(name: str, mechanism: str, *more: str) -> None:
     """Everything that is refused before data are read."""
-    resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *more]))
+    judged = ["evaluation.on=validation"] if made(mechanism).blind else []  # the server has no rows to judge by
+    resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *judged, *more]))
     check(resolved)
 
 

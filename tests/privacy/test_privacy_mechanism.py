@@ -40,7 +40,17 @@ from reports import Page, rows, summary
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "fedatlas"
-NAMES = ("secagg", "paillier", "central_dp", "local_dp", "nbafl", "additive_noise", "anonymise")
+NAMES = (
+    "secagg",
+    "paillier",
+    "central_dp",
+    "local_dp",
+    "nbafl",
+    "rotation",
+    "additive_noise",
+    "randomised_response",
+    "anonymise",
+)
 TABLES: dict[str, Any] = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 300},

@@ -62,6 +62,11 @@ def summary(setup: Setup, folder: RunFolder) -> dict[str, Any]:
             found["noise"] = "seed"
         if (figures := one.work().row_figures) is not None:
             found[one.name] = dict(figures(setup.held.pairs.get(one.name, ())))
+        if one.entered is not None:
+            events = tuple(event for event in ledger.read(folder.path / LEDGER).events if event.mechanism == one.name)
+            account = {**priced(events, 0.0, "nothing was released"), "releases": len(events), "torn": 0, "curve": []}
+            found[one.name] = {**found.get(one.name, {}), **account}
+            found |= {"noise": events[0].source if events else "os", **account}  # that of the rounds replaces it
     return found if how is None else {**found, **of_rounds(how, setup, folder)}
 
 
@@ -69,7 +74,8 @@ def of_rounds(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any
     """Return the part of the summary's ``privacy`` that belongs to mechanisms that act in rounds."""
     rows = folder.rows()
     events, torn = ledger.read(folder.path / LEDGER) if how.noising is not None else ledger.Ledger((), 0)
-    counted = ledger.counted(events)
+    acting = {one.name for one in how.mechanisms}
+    counted = ledger.counted([event for event in events if event.mechanism in acting])
     found: dict[str, Any] = {}
     for one in how.mechanisms:
         if one.figures is not None:

@@ -94,7 +94,7 @@ class Simulation:
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
         # Remote parties wait for the checkpoint of each round.
-        spent = folder.path / LEDGER if how is not None and how.noising is not None else None
+        spent = folder.path / LEDGER if setup.checked.enters else None
         self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), 0 if parties is None else 1, spent)
         states = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
         self.restored = self.keeper.checkpoints.load(states) if resume else None

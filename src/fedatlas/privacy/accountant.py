@@ -6,7 +6,7 @@ releases                        epsilon
 Gaussian, nothing sampled       closed form: together they equal one release (`fedatlas.privacy.gaussian`)
 Gaussian, Poisson rounds        privacy loss distributions of dp-accounting, equal rounds composed as one block; both directions
                                 of add or remove, rounded so that epsilon is never too small (P1)
-Laplace                         basic composition: the sum of 1 / multiplier, delta = 0
+Laplace, random responses       basic composition: the sum of 1 / multiplier, delta = 0
 Laplace and Gaussian            Laplace's as the worst mechanism of its epsilon, composed with the others' loss distributions
 without noise                   infinity
 ==============================  =============================================================================================
@@ -31,6 +31,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.privacy.gaussian import check_delta, epsilon_of
 from fedatlas.privacy.ledger import Event, Kind, counted
 
+PURE = ("laplace", "response")  # kinds with delta = 0
 POINTS = 32  # most rounds in a curve
 FINEST, CELLS = 2.0**-17, 2.0**19  # grid of privacy losses: the smallest step, and the most cells of a single release
 WIDEST = 2.0**22  # most cells of all releases together
@@ -108,10 +109,12 @@ def _price(bill: Counter[Release], delta: float) -> Spent:
     """Return epsilon of one client's releases."""
     if not bill:
         return Spent(0.0, delta, "Nothing was released.")
-    laplace = {r: n for r, n in bill.items() if r.noise == "laplace"}
+    laplace = {r: n for r, n in bill.items() if r.noise in PURE}
     pure = math.fsum(n / r.multiplier for r, n in laplace.items())
     if len(laplace) == len(bill):
-        return Spent(pure, 0.0, f"Basic composition of {sum(laplace.values()):,} Laplace releases.")
+        many = sum(laplace.values())
+        kind = "Laplace releases" if {r.noise for r in laplace} == {"laplace"} else "releases of pure epsilon"
+        return Spent(pure, 0.0, f"Basic composition of {many:,} {kind}.")
     check_delta(delta)
     sampled = {r: n for r, n in bill.items() if r.rate < 1}
     plain = sum(bill.values()) - sum(sampled.values()) - sum(laplace.values())

@@ -21,7 +21,9 @@ from typing import Literal, NamedTuple, get_args
 
 from fedatlas.errors import CheckpointError, DiskError, PrivacyError
 
-Kind = Literal["gaussian", "laplace"]
+Continuous = Literal["gaussian", "laplace"]
+Kind = Literal["gaussian", "laplace", "response"]
+"""Noise; "response": values replaced by random ones, with a likelihood ratio of e^(1 / multiplier) at most."""
 Unit = Literal["client", "record"]
 Neighbours = Literal["add or remove", "zero out", "replace"]
 """The difference of two data sets in one unit: it is there or not, it counts as zero (its presence is known), or its values differ."""

@@ -75,6 +75,7 @@ class Words(NamedTuple):
     accounts: Mapping[str, tuple[str, str]] = {}  # of the summary's "accounts": figure -> (its name, what it assumes)
     preview: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Mechanism.preview`
     rows: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Work.row_figures`
+    covers: str = ""  # what an epsilon is about, if not a client or a whole row
 
 
 class Noising(NamedTuple):
@@ -136,7 +137,7 @@ class Mechanism(NamedTuple):
 
     name: str
     keys: Mapping[str, Any]  # keys of its table, defaults included
-    place: int  # position in the sound order: clip 1, noise 2, noise at the server 3, encrypt 4, mask 5
+    place: int  # position in the sound order: rows before the run 0 and below, clip 1, noise 2, noise at the server 3, encrypt 4, mask 5
     trust: Literal["nobody", "clients", "server"]  # who has to be trusted: nobody, clients not to collude, the server
     learns: Learns
     work: Callable[[], Work]
@@ -148,6 +149,8 @@ class Mechanism(NamedTuple):
         "updates"  # "rows": only on a party's rows, before anything is computed from them
     )
     noise: Noising | None = None
+    blind: bool = False  # the server does not know how rows were changed, so that it has none to judge by
+    entered: Callable[[], Event] | None = None  # the ledger's line of changed rows, written before round 1
     hides: tuple[
         str, ...
     ] = ()  # fields of a row that nobody in a real federation would know, or that reveal hidden values

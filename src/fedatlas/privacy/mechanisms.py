@@ -6,7 +6,9 @@ paillier           encryption: clients hold the key, one of them opens the sum  
 central_dp         a trusted server clips and adds noise                        P3, McMahan et al. 2018
 local_dp           every client adds noise to what it sends                     P4
 nbafl              noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
+rotation           rows rotated by a secret of all clients                      P6, Chen and Liu 2008
 additive_noise     noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
+randomised_response random classes in training rows                      P4, Warner 1965
 anonymise          rows that look alike: k-anonymity, l-diversity, t-closeness  P7, P8, P9
 ================== ============================================================ ==================================================
 """
@@ -23,6 +25,8 @@ from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
+from fedatlas.privacy.randomised_response.mechanism import randomised_response
+from fedatlas.privacy.rotation.mechanism import rotation
 from fedatlas.privacy.secagg.mechanism import secagg
 from fedatlas.registry import keywords
 
@@ -32,7 +36,9 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "central_dp": central_dp,
     "local_dp": local_dp,
     "nbafl": nbafl,
+    "rotation": rotation,
     "additive_noise": additive_noise,
+    "randomised_response": randomised_response,
     "anonymise": anonymise,
 }
 
@@ -44,7 +50,6 @@ LATER = (
     "dp_ftrl",
     "dp_sgd",
     "distributed_dp",
-    "rotation",
 )
 """Planned mechanisms that this version refuses as not yet available."""
 

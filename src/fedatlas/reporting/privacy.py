@@ -71,11 +71,12 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     if not found:
         return []
     made = [of_table(one) for one in found["mechanisms"]]
-    said = [text for text in (_promised(found), _helped(found)) if text]
+    covers = "" if any(one.noise for one in made) else next((one.words.covers for one in made if one.entered), "")
+    said = [text for text in (_promised(found, covers), _helped(found)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
-        KeyFigures(_keys(subject, found)),
+        KeyFigures(_keys(subject, found, covers)),
         *(Text(said) for one in made for said in one.words.rows(found.get(one.name, {}))),
         *_learns(found),
         *_before(subject, made),
@@ -107,8 +108,12 @@ def _given(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(values: Mapping[str, Any]) -> str:
-    """Return the ranges of a table as a text: 'age 20 to 90; dose -1 to 1'."""
-    return "; ".join(f"{name} {' to '.join(f'{end:g}' for end in ends)}" for name, ends in values.items())
+    """Return the ranges or categories of a table as a text: 'age 20 to 90; dose -1 to 1', 'kind a, b'."""
+
+    def text(one: Sequence[Any]) -> str:
+        return ", ".join(one) if isinstance(one[0], str) else " to ".join(f"{end:g}" for end in one)
+
+    return "; ".join(f"{name} {text(one)}" for name, one in values.items())
 
 
 def times_text(ratio: float) -> str:
@@ -141,7 +146,8 @@ def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
     return out + [warned for one in made for warned in one.words.warnings]
 
 
-def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
+def _keys(subject: Subject, found: Mapping[str, Any], covers: str) -> list[Key]:
+    """Return the figures that stand first. ``covers``: what epsilon is about, if not its whole unit."""
     cost, out = subject.summary["cost"], []
     if "epsilon" in found:
         bound = "an upper bound, " if found["upper_bound"] else ""
@@ -152,7 +158,7 @@ def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
         if "delta_too_large_for" in found:
             out.append(Key("epsilon", DASH, more))
         else:
-            at = f"of {UNITS[found['unit']]}, {more or 'at delta = ' + number(found['delta'])}"
+            at = f"of {covers or UNITS[found['unit']]}, {more or 'at delta = ' + number(found['delta'])}"
             out.append(Key("epsilon", whole, f"{unless}{bound}{at}"))
     if found.get("withstood"):
         most = found["withstood"]
@@ -213,7 +219,7 @@ def _code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  (escaped before)
 
 
-def _promised(found: Mapping[str, Any]) -> str:
+def _promised(found: Mapping[str, Any], covers: str = "") -> str:
     """Explain epsilon in a sentence."""
     epsilon = found.get("epsilon")
     if epsilon is None or isinstance(epsilon, str):
@@ -221,6 +227,7 @@ def _promised(found: Mapping[str, Any]) -> str:
     if "delta_too_large_for" in found:
         return f"There is no epsilon to state: {beyond_delta(found).removeprefix('none: ')}. Set a far smaller delta. {found['how']}"
     whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
+    whom = f"about {covers}" if covers else whom
     chance = f", except with a probability of {number(found['delta'])} (delta)" if found["delta"] else ""
     torn = f" {count(found['torn'], 'line')} of the ledger ended before a release was used." if found["torn"] else ""
     means = "would mean if the noise were secret" if found["noise"] == "seed" else "means"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import SERVER
+from fedatlas.data.cells import in_order
 from fedatlas.data.dataset import Column, Dataset, Partition, Split
 from fedatlas.data.holes import schema_of
 from fedatlas.data.preprocess import ColumnRule, recode
@@ -60,14 +61,14 @@ def with_own_rows(
     """Return the rows after every party's mechanisms changed its own, one mechanism after another.
 
     ``root``: the run's secret. ``judge``: the party that holds the test rows. ``learner``: asks for the sums that mechanisms agree
-    by. Rows that a client keeps out of training, and test
-    rows, are changed as new rows are. DataError or ConfigError for rows that a mechanism cannot act on.
+    by. Rows that a client keeps out of training, and test rows, are changed as new rows are. DataError or ConfigError for rows
+    that a mechanism cannot act on.
     """
     done = ChangedRows(dataset, partition)
     for one in on_rows(mechanisms):
         how = partial(how_of, one.name, one.keys, root, seed, parties=len(partition.clients))
         agreed, cost = _agreed(one.work(), done, learner)
-        done = _changed(one.name, one.work(), done, how, judge, agreed)
+        done = _changed(one, done, how, judge, agreed)
         before = done.agreement
         done = done._replace(agreement=CostBefore(before.sent.plus(cost.sent), before.hiding + cost.hiding))
     return done
@@ -113,9 +114,12 @@ def _agreed(work: Work, done: ChangedRows, learner: Learner) -> tuple[dict[int, 
     return {SERVER: agreed}, CostBefore(traffic, learn.more if isinstance(learn, Hidden) else 0)
 
 
-def _changed(name: str, work: Work, done: ChangedRows, how: Any, judge: int, agreed: Mapping[int, Any]) -> ChangedRows:
-    """Return the rows after one mechanism."""
-    dataset, partition = done.dataset, done.partition
+def _changed(one: Mechanism, done: ChangedRows, how: Any, judge: int, agreed: Mapping[int, Any]) -> ChangedRows:
+    """Return the rows after one mechanism. Of test rows that it cannot change, as the server holds them, only the form is left."""
+    dataset, partition, name, work = done.dataset, done.partition, one.name, one.work()
+    if one.blind and judge == SERVER:
+        unread = dataset.test._replace(x=torch.zeros_like(dataset.test.x))
+        dataset = dataset.with_splits(test=unread)
     assert work.rows is not None
     trained: dict[int, OwnRows] = {}
     for k, at in enumerate(partition.clients):
@@ -128,16 +132,16 @@ def _changed(name: str, work: Work, done: ChangedRows, how: Any, judge: int, agr
         for kept in partition.kept.values():
             for k, at in kept.items():
                 train += _read(work, dataset, dataset.train, at, how(party=k)._replace(told=told))
-        every = np.arange(len(dataset.test.y))
+        every = np.arange(0 if one.blind and judge == SERVER else len(dataset.test.y))
         test = _read(work, dataset, dataset.test, every, how(party=judge)._replace(told=told))
     clients = tuple(trained[k].row.numpy() if k in trained else at for k, at in enumerate(partition.clients))
-    schema = _joined(dataset, [piece.rows for piece in (*train, *test)])
+    after = _joined(dataset, [piece.rows for piece in (*train, *test)])
     splits = {
-        **{other: _put(dataset, schema, split, []) for other, split in dataset.splits.items()},
-        "train": _put(dataset, schema, dataset.train, train),
-        "test": _put(dataset, schema, dataset.test, test),
+        **{other: _put(dataset, after, split, []) for other, split in dataset.splits.items()},
+        "train": _put(dataset, after, dataset.train, train),
+        "test": _put(dataset, after, dataset.test, test),
     }
-    changed = _described(replace(dataset, splits=splits), schema)
+    changed = _described(replace(dataset, splits=splits, class_names=after.classes), after.schema)
     every_told = {**done.told, **({name: told} if told else {})}
     return ChangedRows(
         changed, partition._replace(clients=clients), every_told, {**done.pairs, name: pairs}, done.agreement
@@ -158,8 +162,15 @@ def _read(work: Work, dataset: Dataset, split: Split, at: np.ndarray, how: RowsH
     return [_Piece(rows.row, rows)]
 
 
-def _joined(dataset: Dataset, pieces: Sequence[OwnRows]) -> tuple[Column, ...]:
-    """Return the columns of all parties. New categories join the old ones in alphabetical order, as nodes join theirs."""
+class _Names(NamedTuple):
+    """Columns and classes of all parties."""
+
+    schema: tuple[Column, ...]
+    classes: tuple[str, ...]
+
+
+def _joined(dataset: Dataset, pieces: Sequence[OwnRows]) -> _Names:
+    """Return the columns and classes of all parties. New categories and classes are put in the order in which nodes join theirs."""
     out = []
     for j, column in enumerate(schema_of(dataset)):
         found = [rows.columns[j] for rows in pieces]
@@ -167,19 +178,28 @@ def _joined(dataset: Dataset, pieces: Sequence[OwnRows]) -> tuple[Column, ...]:
         same = known == {*column.categories}
         name = next((name for name, _ in found), column.name)
         out.append(Column(name, column.categories if same else tuple(sorted(known))))
-    return tuple(out)
+    classes = {*dataset.class_names}.union(*(rows.classes for rows in pieces))
+    same = classes == {*dataset.class_names}
+    return _Names(tuple(out), dataset.class_names if same else in_order(classes))
 
 
-def _put(dataset: Dataset, schema: Sequence[Column], split: Split, pieces: Sequence[_Piece]) -> Split:
-    """Return a split with changed rows in their places, coded by the categories of all parties."""
-    rules = [ColumnRule(*column) for column in schema]
-    x, y = recode(split.x, schema_of(dataset), rules), split.y
+def _put(dataset: Dataset, after: _Names, split: Split, pieces: Sequence[_Piece]) -> Split:
+    """Return a split with changed rows in their places, coded by the categories and classes of all parties."""
+    rules = [ColumnRule(*column) for column in after.schema]
+    x, y = recode(split.x, schema_of(dataset), rules), _classes(split.y, dataset.class_names, after.classes)
     if pieces:
         x, y = x.clone(), y.clone()
     for at, rows in pieces:
         x[at] = recode(rows.x, [Column(*column) for column in rows.columns], rules).to(x.dtype)
-        y[at] = rows.y.to(y.dtype)
+        y[at] = _classes(rows.y, rows.classes, after.classes).to(y.dtype)
     return split._replace(x=x, y=y)
+
+
+def _classes(y: Tensor, told: Sequence[str], classes: Sequence[str]) -> Tensor:
+    """Return classes numbered as ``classes`` are; other targets, and equal names, as they are."""
+    if tuple(told) == tuple(classes) or y.dim() != 1:
+        return y
+    return torch.tensor([classes.index(name) for name in told])[y]
 
 
 def _described(dataset: Dataset, schema: tuple[Column, ...]) -> Dataset:

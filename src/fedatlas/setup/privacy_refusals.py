@@ -44,6 +44,10 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
     """Yield a sentence for each table or key that cannot be used under a mechanism of this kind."""
     data, name = config.data, f"'{mechanism.name}'"
     if mechanism.acts_on == "rows":  # a round is as without it
+        if mechanism.entered is not None:
+            yield from no_stop(config, name)
+        if mechanism.blind:
+            yield from no_rows_at_the_server(config, name)
         return
     if transform is not None and mechanism.sums_only and transform.decode is not None:
         yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
@@ -61,15 +65,31 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
     for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
         if value not in plain and data.constants is None:
             yield f"data.{key} = '{value}': under {name} nothing may be computed from rows without noise; {SETTLED}."
+    yield from no_stop(config, name)
+    if any(one.norm == "batch" for one in config.models or (config.model,)):
+        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
+    if config.model.bn != "average":
+        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
+
+
+def no_rows_at_the_server(config: ExperimentConfig, name: str) -> Iterator[str]:
+    """Yield why the server's test rows and public rows cannot be used if only clients know how rows were changed."""
+    if config.evaluation.on == "test":
+        yield (
+            f"evaluation.on = 'test': under {name} the server cannot judge by rows of its own, as only the clients know how theirs were "
+            "changed; write evaluation.on = 'validation', so that rows of the clients judge."
+        )
+    if config.public is not None:
+        yield f"[public]: not under {name}, as the server does not know how the clients' rows were changed; remove the table."
+
+
+def no_stop(config: ExperimentConfig, name: str) -> Iterator[str]:
+    """Yield why clients' figures cannot stop a run whose releases are counted, if they would."""
     if config.stop is not None and config.evaluation.on == "validation":
         yield (
             f"[stop]: under {name} clients' validation rows cannot decide when to stop, since their figures have no noise; "
             "use evaluation.on = 'test', or remove the table."
         )
-    if any(one.norm == "batch" for one in config.models or (config.model,)):
-        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
-    if config.model.bn != "average":
-        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
 
 
 def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedatlas.privacy.additive_noise.reconstruction import privacy_of, reconstruct
+from fedatlas.privacy.additive_noise.reconstruction import Law, privacy_of, reconstruct
 from fedatlas.privacy.column_bounds import Bounds, bounds_of, numeric
 
 if TYPE_CHECKING:
-    from fedatlas.privacy.additive_noise.mechanism import Law
     from fedatlas.privacy.own_rows import OwnRows
 
 LISTED, ROWS = 12, 5000  # columns whose distribution is reconstructed; rows that it is made of

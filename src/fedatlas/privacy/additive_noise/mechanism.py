@@ -75,7 +75,7 @@ def additive_noise(
     return Mechanism(
         name=NAME,
         keys={"bounds": bounds, "kind": kind, "scale": scale, "columns": columns, "noise": noise},
-        place=0,
+        place=-1,
         trust="nobody",
         learns=LEARNS,
         work=lambda: Work(rows=rows, row_figures=figures),

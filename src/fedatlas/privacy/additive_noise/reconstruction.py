@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+Law = Literal["uniform", "gaussian"]
 Array = npt.NDArray[np.float64]
 FINE = 4096  # cells on which the entropy of z is integrated
 
@@ -52,7 +53,7 @@ def reconstruct(
     z: Array,
     low: float,
     high: float,
-    law: Literal["uniform", "gaussian"],
+    law: Law,
     s: float,
     cells: int = 20,
     steps: int = 500,
@@ -76,7 +77,7 @@ def reconstruct(
     return Reconstruction(edges, p, tuple(likelihoods))
 
 
-def privacy_of(found: Reconstruction, law: Literal["uniform", "gaussian"], s: float) -> ColumnPrivacy:
+def privacy_of(found: Reconstruction, law: Law, s: float) -> ColumnPrivacy:
     """Return the privacy of a column with this density, with noise of this law and scale ``s`` > 0."""
     p, width = found.p[found.p > 0], float(found.edges[1] - found.edges[0])
     before = -float((p * np.log2(p / width)).sum())
@@ -91,7 +92,7 @@ def privacy_of(found: Reconstruction, law: Literal["uniform", "gaussian"], s: fl
     return ColumnPrivacy(2**before, 2 ** (before - told), 1 - 2**-told)
 
 
-def kernel(z: Array, edges: Array, law: Literal["uniform", "gaussian"], s: float) -> Array:
+def kernel(z: Array, edges: Array, law: Law, s: float) -> Array:
     """Return (n, m) the mean density of z given an x in each cell."""
     from scipy.special import ndtr
 

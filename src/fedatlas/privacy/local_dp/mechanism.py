@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy.gaussian import multiplier_of
-from fedatlas.privacy.ledger import Event, Kind
+from fedatlas.privacy.ledger import Continuous, Event
 from fedatlas.privacy.mechanism import (
     Doing,
     Learns,
@@ -54,7 +54,7 @@ DONE = (
 
 
 def local_dp(
-    *, epsilon: Positive, delta: Small = 1e-5, clip: Positive, kind: Kind = "gaussian", noise: Source = "os"
+    *, epsilon: Positive, delta: Small = 1e-5, clip: Positive, kind: Continuous = "gaussian", noise: Source = "os"
 ) -> Mechanism:
     """Every client adds noise to what it sends. Nobody has to be trusted, at a high cost in accuracy.
 
@@ -99,7 +99,7 @@ def local_dp(
     )
 
 
-def scale(kind: Kind, *, epsilon: float, delta: float, clip: float, releases: int) -> float:
+def scale(kind: Continuous, *, epsilon: float, delta: float, clip: float, releases: int) -> float:
     """Return sigma, or Laplace's b, for which so many releases of one client together cost epsilon at delta (Laplace: at 0)."""
     if kind == "gaussian":
         return 2 * clip * multiplier_of(epsilon, delta, releases)
@@ -108,7 +108,9 @@ def scale(kind: Kind, *, epsilon: float, delta: float, clip: float, releases: in
     return 2 * clip * releases / epsilon
 
 
-def release(update: Update, kind: Kind, *, clip: float, scale: float, noise: Noise, key: Sequence[int | str]) -> Update:
+def release(
+    update: Update, kind: Continuous, *, clip: float, scale: float, noise: Noise, key: Sequence[int | str]
+) -> Update:
     """Return what a client sends, in the precision of its update. ``key`` names the draw: round, client, visit."""
     from fedatlas.privacy.clipping import clipped, in_precision
     from fedatlas.privacy.noise import gaussian, laplace, noised
