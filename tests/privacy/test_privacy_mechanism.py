@@ -40,7 +40,7 @@ from reports import Page, rows, summary
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "fedatlas"
-NAMES = ("secagg", "paillier", "central_dp", "local_dp", "nbafl")
+NAMES = tuple(MECHANISMS)
 TABLES: dict[str, Any] = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 300},
