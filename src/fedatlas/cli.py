@@ -197,6 +197,19 @@ def report(
 
 
 @app.command()
+def epsilon(
+    runs: Annotated[list[Path], Argument(help="Folders of runs, of several seeds, or of a comparison or study.")],
+    delta: Annotated[float | None, Option(help="Delta of each sum (default: the largest that its runs state).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Add up the privacy that runs on the same rows cost together; runs on other rows stand side by side."""
+    from fedatlas.runs.epsilon import account, lines
+
+    found = account(runs, delta)
+    emit(found) if as_json else typer.echo("\n".join(lines(found)))
+
+
+@app.command()
 def partition(
     arguments: File = None,
     out: Annotated[Path | None, Option(help="Also write the picture to this SVG file.")] = None,

@@ -214,3 +214,12 @@ def test_an_honest_round_opens_the_mean() -> None:
     wanted, _ = play(federation(ALGORITHMS["fedavg"]()), [ALL] * 2)
     assert gap(found["model"], wanted["model"]) < 1e-5
     assert {client for *_, client in host.asked(SHARE)} == {*ALL}
+
+
+def test_who_does_not_work_is_asked_for_its_share_all_the_same() -> None:
+    """A client in the middle of a chain has no ciphertexts in the sum, and no sum is opened without it."""
+    fed, host = protected("fedavg", toy_threshold())
+    found, _ = play(fed, [(0, 1, 3)], host=host)
+    wanted, _ = play(federation(ALGORITHMS["fedavg"]()), [(0, 1, 3)])
+    assert gap(found["model"], wanted["model"]) < 1e-5
+    assert {client for *_, client in host.asked(SHARE)} == {*ALL}

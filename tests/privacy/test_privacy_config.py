@@ -172,7 +172,7 @@ def test_the_template_shows_a_table_that_works() -> None:
     lines = TEMPLATE.split("# [[privacy]]")[1].split("\n\n")[0].splitlines()
     text = "[[privacy]]\n" + "\n".join(line.removeprefix("# ") for line in lines[1:])
     (one,) = mechanisms_of(config.parse(tomllib.loads(text)))
-    assert one.keys == {"threshold": 0.7, "bits": 24, "range": 16.0, "n_cap": 1 << 20}
+    assert one.keys == {"threshold": 0.7, "bits": 24, "range": 16.0, "n_cap": 1 << 20, "neighbours": None}
 
 
 # ---------------------------------------------------------------------- names, keys, pairs

@@ -280,3 +280,38 @@ def test_the_page_names_the_fields_of_the_records() -> None:
 def test_the_records_are_read_without_torch() -> None:
     code = "import sys, fedatlas.privacy.mechanisms as m; m.every(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# ---------------------------------------------------------------------- found before round 1
+
+
+@pytest.mark.parametrize("name", ["secagg", "two_server"])
+def test_a_cap_of_rows_that_is_too_small_is_refused_with_one_that_would_do(name: str) -> None:
+    tables = {**TABLES, "partition": {"name": "iid", "clients": 3}}
+    with pytest.raises(
+        ConfigError, match=rf"privacy\.{name}\.n_cap = 16: a client has \d+ training rows.*n_cap = 128 would do"
+    ):
+        dry_run(Experiment.of(**tables, privacy=[{"name": name, "n_cap": 16}]), baselines=False)
+    dry_run(Experiment.of(**tables, privacy=[{"name": name, "n_cap": 128}]), baselines=False)
+    equal = {"algorithm": {"weights": "uniform"}, "privacy": [{"name": name, "n_cap": 16}]}  # then no cap is needed
+    dry_run(Experiment.of(**tables, **equal), baselines=False)
+
+
+@pytest.mark.parametrize("name", ["secagg", "two_server"])
+def test_a_range_that_an_update_exceeds_is_found_by_the_dry_run(name: str) -> None:
+    """With the range that it names no word is left of it, and the run goes."""
+    tables = {**TABLES, "local": {"lr": 1.0}}
+    looked = dry_run(Experiment.of(**tables, privacy=[{"name": name, "range": 1e-3}]), baselines=False)["privacy"]
+    first, *_ = sentences(looked, 2)
+    assert first.startswith("The run would end in its first rounds: 'model.")
+    wide = float(re.search(r"range = ([\d.]+) would do", first)[1])
+    found = dry_run(Experiment.of(**tables, privacy=[{"name": name, "range": 8 * wide}]), baselines=False)["privacy"]
+    assert "refused" not in found
+    assert not any("would end" in said for said in sentences(found, 2))
+
+
+def test_the_plan_tells_how_long_keys_take_where_there_are_keys() -> None:
+    for name, there in (("secagg", True), ("two_server", False)):
+        looked = dry_run(Experiment.of(**TABLES, privacy=[{"name": name}]), baselines=False)["privacy"]
+        assert (looked["seconds_keys"] > 0) is there
+        assert ("; keys take about " in sentences(looked, 2)[0]) is there

@@ -72,14 +72,12 @@ def hold(
 ) -> Seen:
     """A session of the clients of ``words``, each with its parts. ``leave[phase]`` go away before their reply to it arrives;
     ``meddle`` alters what a client sends, ``told`` what it is told."""
-    cohort = tuple(sorted(words))
+    cohort, records = tuple(sorted(words)), dict(records)
     party = parties(cohort)
     where = keys.place_of(*place, cohort, threshold, neighbours, seed)
     gone: set[int] = set()
     sessions: dict[int, Any] = {}
-    records = dict(records)
-    down: dict[str, dict[int, Any]] = {phase: {} for phase in PHASES}
-    up: dict[str, dict[int, Any]] = {phase: {} for phase in PHASES}
+    down, up = ({phase: dict[int, Any]() for phase in PHASES} for _ in "du")
     refused = {}
 
     def work(phase: str, who: int, message: Any) -> Any:

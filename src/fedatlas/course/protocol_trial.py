@@ -46,6 +46,7 @@ class Rehearsed(NamedTuple):
     costs: list[Cost]
     seconds_keys: float
     counted: int = 0  # what `Protocol.counted` found in one client's traffic of a round
+    refused: str = ""  # why its client refused to seal its update, as it would in the run
 
 
 class Last(Observer):
@@ -71,7 +72,7 @@ class Rehearsal(ServerHalf):
         self.keyring = keyring
         self.updates: dict[str, Update] = {}  # by task
         self.played: _Played | None = None  # the ask whose protocol is under way
-        self.wide = 0
+        self.wide, self.refused = 0, ""
 
     def begin(self, start: RoundStart) -> None:
         super().begin(start)
@@ -86,8 +87,11 @@ class Rehearsal(ServerHalf):
         update = self.updates.setdefault(ask.what, self.last.update)
         if ask.to and update and hidden(ask, task):
             self.played = _Played(self, ask, task, update)
-            with suppress(PrivacyError, SessionFailed, RoundClosed):  # copies of a masked update do not sum
-                self._guarded(ask)
+            try:
+                with suppress(SessionFailed, RoundClosed):  # copies of a masked update do not sum
+                    self._guarded(ask)
+            except PrivacyError as error:
+                self.refused = self.refused or str(error)
             self.wide, self.played = self.wide + self.played.counted, None
         return found
 
@@ -206,7 +210,8 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
     assert how is not None
     began = time.perf_counter()
     keyring = Keyring(how, len(setup.sizes), NAME)
-    seconds_keys = time.perf_counter() - began if how.masks else 0.0
+    made = how.masks and keyring.keys is not None and keyring.keys.public is not None
+    seconds_keys = time.perf_counter() - began if made else 0.0
     executor = make_executor(plan._replace(workers=1), setup.bench, setup.sizes.values())
     both = InProcess(setup.bench, executor, PartyState(), setup.sizes, setup.seed, compares=False)
     asking, server, algorithm = Rehearsal(setup, both, keyring), first_server(setup), setup.algorithm
@@ -220,4 +225,4 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
             costs.append(asking.cost)
     finally:
         both.close()
-    return Rehearsed(costs, seconds_keys, asking.wide // len(costs))
+    return Rehearsed(costs, seconds_keys, asking.wide // len(costs), asking.refused)

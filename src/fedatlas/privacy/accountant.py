@@ -25,7 +25,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError, PrivacyError
@@ -86,6 +87,31 @@ def of_clients(events: Sequence[Event], delta: float, most: int = GROUPS) -> dic
         for bill in group:
             found[bill] = _price(Counter(dict(bill)) if bound is None else bound, delta).epsilon
     return {k: found[frozenset((everybody + named[k]).items())] for k in sorted(named)}
+
+
+def spent_together(runs: Sequence[Sequence[Event]], delta: float) -> Spent:
+    """Return epsilon at ``delta`` of several runs on the same rows, whichever client a unit was in each of them.
+
+    Of a run in which clients paid differently the dearest of each kind of release counts, which no unit exceeds. Equal lines of two
+    runs are two releases, also under noise = "seed". Noises that have no account together are composed as they stand: epsilons and
+    deltas add up. PrivacyError if the runs protect different units.
+    """
+    _check([event for events in runs for event in events])
+    if any(event.multiplier == 0 for events in runs for event in events):
+        return Spent(math.inf, delta, "A release had no noise, so nothing is promised.")
+    whole, bound = Counter[Release](), False
+    for events in runs:
+        bills = _profiles(counted(events))
+        dearest = reduce(or_, bills)
+        bound = bound or dearest not in bills
+        whole += dearest
+    try:
+        price = _price(whole, delta)
+    except PrivacyError:
+        each = [spent(events, events[0].delta) for events in runs if events]
+        total = Spent(math.fsum(one.epsilon for one in each), math.fsum(one.delta for one in each), "")
+        return total._replace(how=f"Basic composition of {len(each)} accounts.", upper_bound=True)
+    return price._replace(upper_bound=price.upper_bound or bound)
 
 
 def curve(events: Sequence[Event], delta: float, points: int = POINTS) -> tuple[tuple[int, float], ...]:

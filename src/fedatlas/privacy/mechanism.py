@@ -119,6 +119,7 @@ class Asked(NamedTuple):
     fraction: float
     size: int | None
     compression: str  # name of the transform; "" if there is none
+    largest: int = 0  # rows of the largest client, if clients weigh by their rows; 0: not known yet
 
 
 class Trial(NamedTuple):
@@ -179,6 +180,11 @@ class Mechanism(NamedTuple):
     # name of a mechanism that hides single updates -> (this one, that one) -> this one beside it, in spite of `Limits.alone`
     under: Mapping[str, Callable[[Mechanism, Mechanism], Mechanism]] = {}
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a repeated run ends with the same bits."""
+        return not self.draws and (self.noise is None or self.noise.source == "seed")
+
 
 Memory = Mapping[str, Any]
 """What a mechanism keeps from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
@@ -196,11 +202,6 @@ class Remembering(NamedTuple):
     total: Callable[[Memory, Transform | None], Reducer] | None = (
         None  # in place of `Work.total`, if that depends on it
     )
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a repeated run ends with the same bits."""
-        return not self.draws and (self.noise is None or self.noise.source == "seed")
 
 
 class Work(NamedTuple):

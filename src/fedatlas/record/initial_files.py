@@ -14,12 +14,14 @@ from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import ledger
 from fedatlas.privacy.mechanism import on_rows
 from fedatlas.record import row_secret
+from fedatlas.record.fingerprint import sources
 from fedatlas.record.run_folder import ATTACKED, RunFolder, file_of
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import view_attacks_of
 
 MODULE = "module.json"  # written for runs with a custom network
+ROWS = "row_sources.json"  # written for runs with noise: identifies their rows for an account over several runs
 CONSTANTS = "constants.json"  # written for runs with data.constants: names the file
 
 
@@ -31,6 +33,8 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
     for name, attack in view_attacks_of(setup.config).items():
         for drawn, arrays in attack.draws(truth_of(setup)).items():
             folder.save_arrays(f"{ATTACKED}/{name}/{drawn}", arrays)
+    if setup.bench.protection is not None and setup.bench.protection.noising is not None:
+        folder.write_json(ROWS, {"rows": sources(setup)})
     if setup.own_module:
         folder.write_json(MODULE, {"class": setup.own_module})
     if isinstance(file := setup.config.data.constants, str):

@@ -12,6 +12,8 @@ from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
 from fedatlas.privacy.mechanisms import of_tables
+from fedatlas.privacy.terms import NEIGHBOURS, trust_model
+from fedatlas.privacy.terms import UNITS as UNIT
 from fedatlas.reporting.blocks import (
     NARROW,
     Block,
@@ -80,6 +82,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         *(Text(said) for one in made for said in one.words.rows(found.get(one.name, {}))),
         *_learns(found),
         *_before(subject, made),
+        *_terms(found, made),
         *map(Text, said),
         *(
             _accounts(subject, one.words.accounts, found["accounts"])
@@ -261,6 +264,20 @@ def _helped(found: Mapping[str, Any]) -> str:
 
 
 MASKS_ONLY = " That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
+
+
+def _terms(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[Block]:
+    """List what an epsilon is about, in the terms of NIST SP 800-226; empty without one."""
+    if not found.get("unit") or not found.get(
+        "neighbours"
+    ):  # a run made before this version does not say its neighbours
+        return []
+    pairs = [
+        ("unit of privacy", UNIT[found["unit"]]),
+        ("neighbouring data sets", NEIGHBOURS[found["neighbours"]]),
+        ("trust model", trust_model(made)),
+    ]
+    return [Text("What its epsilon is about (NIST SP 800-226)", tone="subhead"), TermList(pairs)]
 
 
 def _accounts(subject: Subject, words: Mapping[str, tuple[str, str]], accounts: Mapping[str, Any]) -> TableBlock:

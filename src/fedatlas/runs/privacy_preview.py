@@ -79,6 +79,8 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
             **expected(how, setup, 1),
             "messages": out.get("cohort", parties) + out.get("returning", parties),
         }
+    if found.refused:
+        out["refused"] = found.refused
     trial = Trial(parties, max(setup.sizes.values()), found.counted)
     for one in how.mechanisms:
         out |= {} if one.preview is None else one.preview(trial)
@@ -101,8 +103,8 @@ def planned(how: Protection, rounds: int) -> dict[str, Any]:
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
     """Return these facts as sentences."""
+    out = [f"The run would end in its first rounds: {found['refused']}"] if found.get("refused") else []
     names, more, whole = " and ".join(found["mechanisms"]), found["bytes_more_per_round"], found["bytes_per_round"]
-    out = []
     if more > NOTICED * whole:
         exchanged = found["seconds_by_phase"].get(KEYS, 0.0)
         each = f" and {seconds_text(exchanged)} in each" if exchanged else ""

@@ -253,7 +253,7 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     by_share = config.evaluation.on == "validation" and config.evaluation.fold is None
     validation = config.evaluation.validation if by_share else 0.0
     partition = with_fold(config, dataset, split_clients(partition, seed, validation, config.evaluation.clients))
-    check_protected_rows(config, mechanisms, dataset, partition, groups=algorithm.groups is not None)
+    check_protected_rows(config, mechanisms, dataset, partition, algorithm)
     root = root or (fresh_root() if on_rows(mechanisms) else b"")
     columns = schema_of(dataset)
     dataset, partition, told, pairs = with_own_rows(mechanisms, dataset, partition, root, seed)

@@ -81,13 +81,15 @@ def no_stop(config: ExperimentConfig, name: str) -> Iterator[str]:
         )
 
 
-def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:
+def check_asked(
+    config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None, largest: int = 0
+) -> None:
     """Raise ConfigError for settings that the mechanism itself refuses.
 
-    ``clients``: their total, 0 if not known yet.
+    ``clients``: their total, 0 if not known yet. ``largest``: rows of the largest, if clients weigh by their rows.
     """
     cohort, code = config.cohort, "" if transform is None else transform.name
-    if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code)):
+    if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code, largest)):
         raise ConfigError(why)
 
 
@@ -169,14 +171,19 @@ def fewest_of(mechanism: Mechanism) -> int:
 
 
 def check_protected_rows(
-    config: ExperimentConfig, mechanisms: Sequence[Mechanism], dataset: Dataset, partition: Partition, groups: bool
+    config: ExperimentConfig,
+    mechanisms: Sequence[Mechanism],
+    dataset: Dataset,
+    partition: Partition,
+    algorithm: Algorithm,
 ) -> None:
     """Raise ConfigError if the loaded rows and these clients do not fit the mechanisms."""
-    clients = sum(n > 0 for n in partition.sizes)
-    if not groups:
+    clients, largest = sum(n > 0 for n in partition.sizes), 0
+    if algorithm.groups is None:
         check_cohort_size(config, mechanisms, clients)
+        largest = max(partition.sizes) if by_rows(algorithm) else 0
     for one in mechanisms:
-        check_asked(config, one, clients, None)
+        check_asked(config, one, clients, None, largest)
         found = from_rows(config, dataset) if one.noise is not None and config.data.constants is None else ""
         if found:
             raise ConfigError(

@@ -61,10 +61,7 @@ def secagg(
     neighbours: clients with which each shares masks, an even number; "auto": all others up to 100, above the fewest that fail with a
         chance of at most 2^-40. Left out: all others, 100 clients at most. In simulations, against a server that keeps the rules.
     """
-    if isinstance(neighbours, int) and neighbours % 2:
-        raise ConfigError(
-            f"privacy.secagg.neighbours = {neighbours}: expected an even number, as many to either side; {neighbours + 1} would do."
-        )
+    check_even(neighbours)
 
     def work() -> Work:
         from fedatlas.privacy.secagg.opened_sum import SecureSum
@@ -81,7 +78,8 @@ def secagg(
 
     def refuses(asked: Asked) -> str:
         usual = asked.size or int(asked.fraction * asked.clients)
-        return too_few(neighbours, usual, threshold) if isinstance(neighbours, int) and usual else ""
+        few = too_few(neighbours, usual, threshold) if isinstance(neighbours, int) and usual else ""
+        return few or over_cap("secagg", asked, n_cap)
 
     return Mechanism(
         name="secagg",
@@ -104,6 +102,14 @@ def secagg(
             extras=(Extra("cryptography", "he"),),
         ),
     )
+
+
+def check_even(neighbours: int | str | None) -> None:
+    """Raise ConfigError for an odd number of neighbours."""
+    if isinstance(neighbours, int) and neighbours % 2:
+        raise ConfigError(
+            f"privacy.secagg.neighbours = {neighbours}: expected an even number, as many to either side; {neighbours + 1} would do."
+        )
 
 
 def too_few(neighbours: int, asked: int, threshold: float) -> str:
@@ -138,6 +144,16 @@ def asked_in(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     chains = [[who for who in row["clients"] if isinstance(who, list)] for row in rows]
     asked = (len(units) or len(row["selected"]) for row, units in zip(rows, chains, strict=True))
     return [m for m in asked if m]
+
+
+def over_cap(name: str, asked: Asked, n_cap: int) -> str:
+    """Return the objection to a cap of rows that the largest client exceeds; "" if none does."""
+    if asked.largest <= n_cap:
+        return ""
+    return (
+        f"privacy.{name}.n_cap = {n_cap}: a client has {asked.largest} training rows, by which it weighs; "
+        f"n_cap = {1 << (asked.largest - 1).bit_length()} would do."
+    )
 
 
 def withstood(rows: Sequence[Mapping[str, Any]], threshold: float) -> dict[str, int] | None:

@@ -16,11 +16,11 @@ LEARNS = Learns(
 )
 DONE = (
     "<b>Encryption under a shared-out key.</b> Every client encrypted its update with a Paillier key of {key_bits} bits whose private half "
-    "nobody holds: every client has a share, and opening takes all of them. Each client added up the signed ciphertexts itself and gave "
-    "its share of that sum only."
+    "nobody holds: every client has a share, and opening takes all of them. Each client signed its ciphertexts, proved that it knows "
+    "what is in them, added up those of all and gave its share of that sum only."
 )
 DEALER = (
-    "The key was made by a dealer, this simulation, which gave out the shares and then dropped the key. Whoever makes the key could read "
+    "The key was made by a dealer, this simulation, which gave out the shares and then dropped the key. The maker of a key could read "
     "every update: between real parties the dealer has to be trusted."
 )
 HONEST = "Nothing proves that a share is honest. A false one leaves the sum of its round closed, and does not show whose it was."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fedatlas.privacy.mechanism import Bits, Learns, Limits, Mechanism, Words, Work
 from fedatlas.privacy.reasons import HIDING
-from fedatlas.privacy.secagg.mechanism import cap_sentences, smaller_words
+from fedatlas.privacy.secagg.mechanism import cap_sentences, over_cap, smaller_words
 from fedatlas.registry import Positive, Whole
 
 LEARNS = Learns(
@@ -50,5 +50,5 @@ def two_server(*, bits: Bits = 24, range: Positive = 16.0, n_cap: Whole = 1 << 2
         sums_only="wholly",
         hides=("weights", "steps"),
         preview=lambda trial: {"n_cap": smaller_words(bits, trial)} if trial.counted else {},
-        limits=Limits(why_not=HIDING),
+        limits=Limits(why_not=HIDING, refuses=lambda asked: over_cap("two_server", asked, n_cap)),
     )
