@@ -369,7 +369,7 @@ def _bounds(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
     if not bounds:
         return []
     points = [Point(at, bound, f"in round {at}: {_plainly(bound)}") for at, bound in bounds]
-    how = "The longest change of a client in each round. It follows from noisy counts, so it reveals nothing that epsilon does not cover."
+    how = "The longest change that a client could make in each round. It follows from noisy counts and reveals nothing beyond epsilon."
     label = f"The bound on changes over the rounds: from {_plainly(bounds[0][1])} to {_plainly(bounds[-1][1])}."
     draw = partial(_lines, "Longest change", [Series("bound", 0, points)], label)
     title, table = "The bound on changes over the rounds", csv_text(("round", "bound"), bounds)
