@@ -54,7 +54,7 @@ def protected(
 ) -> tuple[Federation, InProcess]:
     """The small federation of the tests under mechanisms, and what plays it."""
     fed = federation(brief(name))
-    how = Protection(given, len(fed.held), len(COHORTS), 0.6, 1, 5, True)
+    how = Protection(given, len(fed.held), len(COHORTS), 0.6, 1, 5, testing=True)
     bench = fed.bench._replace(algorithm=under(fed.bench.algorithm, how), protection=how)
     sizes = {k: rows.n for k, rows in fed.held.items()}
     keyring = Keyring(how, len(sizes), "fed")

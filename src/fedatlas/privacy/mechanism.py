@@ -279,8 +279,7 @@ class Protocol(NamedTuple):
     later: bool = False  # a phase after the work sends something as long as the update
     second_server: tuple[str, ...] = ()  # questions of a second server: the first one sees neither them nor the answers
     everybody: bool = False  # every round needs all clients, to its end
-    # (one client's sealed update, another's word, its session) -> the same as if the other had sealed it; for a dry run, in which one
-    # party's answers to a phase then stand for those of all.
+    # (one client's sealed update, another's word, its session) -> as if the other sealed it. One party then answers for all in a dry run.
     copied: Callable[[Update, Mapping[str, Any], Any], tuple[Update, Any]] | None = None
     # (a `federation.link.Request`, the party's session, digests of what was compared before): ProtocolError
     check: Callable[[Any, Any, dict[int, Any]], None] | None = None

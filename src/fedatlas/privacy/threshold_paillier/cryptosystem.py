@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -85,8 +85,8 @@ def _encrypted(session: Any, layout: Layout, numbers: Numbers) -> Mapping[str, A
     return {**batch.plain(), WITNESS: known}  # which `threshold_sum.sealed` takes out
 
 
-_sealer = cache(paillier.sealer)
-"""The comb is made once per process. Workers that are forked later share it."""
+_sealer = lru_cache(2)(paillier.sealer)
+"""The comb is made once per process. Workers that are forked later share it. Those of earlier keys are dropped: each has 40 MB."""
 
 
 def _received(public: KeyHolders, sent: Any, layout: Layout, count: int) -> SignedBatch:
