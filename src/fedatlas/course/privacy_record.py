@@ -83,7 +83,8 @@ def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[s
     """Return the joint privacy cost of several releases and how it was found. ``nothing`` is the text for an empty list."""
     spent = accountant.spent(events, delta) if events else accountant.Spent(0.0, delta, nothing)
     found = {"epsilon": number(spent.epsilon), "how": spent.how, "upper_bound": spent.upper_bound}
-    return {"unit": events[0].unit if events else None, "delta": delta, **found}
+    unit, neighbours = (events[0].unit, events[0].neighbours) if events else (None, None)
+    return {"unit": unit, "neighbours": neighbours, "delta": delta, **found}
 
 
 def too_large(setup: Setup, how: Protection, events: Sequence[ledger.Event]) -> dict[str, int]:

@@ -153,6 +153,12 @@ def check_protected_rows(
         check_cohort_size(config, mechanisms, clients)
     for one in mechanisms:
         check_asked(config, one, clients, None)
+    check_unnoised(config, mechanisms, dataset)
+
+
+def check_unnoised(config: ExperimentConfig, mechanisms: Sequence[Mechanism], dataset: Dataset) -> None:
+    """Raise ConfigError if constants would be computed from clients' rows under a mechanism with noise."""
+    for one in mechanisms:
         found = from_rows(config, dataset) if one.noise is not None and config.data.constants is None else ""
         if found:
             raise ConfigError(
