@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from fedatlas import cli_compare, cli_deploy, cli_study
+from fedatlas import cli_anonymise, cli_compare, cli_deploy, cli_study
 from fedatlas.commands import (
     INTERRUPTED,
     File,
@@ -62,6 +62,7 @@ app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
 app.command()(predict)
 app.command()(export)
+app.command()(cli_anonymise.anonymise)
 app.command()(cli_compare.compare)
 app.command()(cli_compare.tune)
 app.command()(cli_study.study)
@@ -193,6 +194,19 @@ def report(
 
     plug(plugin)
     typer.echo(write_report(runs, out))
+
+
+@app.command()
+def epsilon(
+    runs: Annotated[list[Path], Argument(help="Folders of runs, of several seeds, or of a comparison or study.")],
+    delta: Annotated[float | None, Option(help="Delta of each sum (default: the largest that its runs state).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Add up the privacy that runs on the same rows cost together; runs on other rows stand side by side."""
+    from fedatlas.runs.epsilon import account, lines
+
+    found = account(runs, delta)
+    emit(found) if as_json else typer.echo("\n".join(lines(found)))
 
 
 @app.command()

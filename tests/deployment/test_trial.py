@@ -145,6 +145,7 @@ EARLY = [
     {"algorithm": {"name": "gossip"}},
     {"algorithm": {"name": "ditto", "lam": 0.5}},
     {"privacy": [{"name": "paillier"}]},
+    {"privacy": [{"name": "two_server"}]},
     {"seeds": [1, 2]},
     {"model": {"bn": "local"}},
     {"observe": {"roles": ["server"]}},

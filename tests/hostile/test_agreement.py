@@ -209,6 +209,7 @@ def test_a_revoked_operator_s_run_ends_at_the_next_ask(made: Agreements, node: T
         ({"model": {"hidden": [4], "init": "/etc/passwd"}}, "model.init names a file"),
         ({"algorithm": {"name": "gossip"}}, "would see what only neighbours may"),
         ({"privacy": [{"name": "paillier"}]}, "not in this version of deployment"),
+        ({"privacy": [{"name": "two_server"}]}, "not in this version of deployment"),
     ],
 )
 def test_a_node_refuses_with_its_own_code_what_cannot_be_deployed(

@@ -49,9 +49,9 @@ class Lied:
         place = keys.place_of(*RUN, self.cohort, threshold)
         first = {k: client.advertise(messages.told(place), self.party[k], threshold) for k in self.cohort}
         replies = [(k, reply) for k, (reply, _) in first.items()]
-        message, transcript, _ = server.keys_heard(place, replies, self.party[self.cohort[0]].public)
+        told, transcript, _ = server.keys_heard(place, replies, self.party[self.cohort[0]].public)
         self.second = {
-            k: client.share({**message, **self._present(advertised.get(v))}, first[k][1], self.party[k])
+            k: client.share({**told[k], **self._present(advertised.get(v))}, first[k][1], self.party[k])
             for v, k in enumerate(self.cohort)
         }
         replies = [(k, reply) for k, (reply, _) in self.second.items()]

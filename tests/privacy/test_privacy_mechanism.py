@@ -25,6 +25,7 @@ from fedatlas.privacy.mechanism import (
     Mechanism,
     Noising,
     Protocol,
+    Remembering,
     Trial,
     Words,
     Work,
@@ -40,7 +41,7 @@ from reports import Page, rows, summary
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "fedatlas"
-NAMES = ("secagg", "paillier", "central_dp", "local_dp", "nbafl", "distributed_dp")
+NAMES = tuple(MECHANISMS)
 TABLES: dict[str, Any] = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 300},
@@ -176,8 +177,11 @@ def test_a_mechanism_without_noise_or_protocol_is_previewed_by_name(recipe: None
     assert said.endswith(" of them for protection).")
 
 
-PLAIN = ("bounded", *(name for name, one in every().items() if one.noise is None and not one.sums_only))
-"""The recipe's example, and each mechanism that adds no noise and has no protocol."""
+PLAIN = (
+    "bounded",
+    *(name for name, one in every().items() if one.acts_on == "updates" and not (one.noise or one.sums_only)),
+)
+"""The recipe's example, and each mechanism that acts in rounds, adds no noise and has no protocol."""
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -209,6 +213,7 @@ def test_a_record_is_whole(name: str) -> None:
     assert one.words.done.format(**one.keys)
     assert {one.phase, ""} <= {*PHASES, ""}
     assert bool(one.sums_only) == (work.protocol is not None)
+    assert (one.acts_on == "rows") == (work.rows is not None)
     assert {*one.hides} <= {"weights", "steps", "train_loss", *WHO_CAME}
     if work.protocol is not None:
         assert work.protocol.phases.keys() == work.protocol.questions.keys()
@@ -243,15 +248,15 @@ def test_mechanisms_are_one_dict_and_no_plug_in_kind() -> None:
     assert "privacy" not in PLUGINS
 
 
-# What is an experiment names mechanisms as a user's file does; the cryptosystem serves columns, too.
-EXPERIMENTS = {"config/template.py", "published/attack_matrix.py"}
+# What is an experiment names mechanisms as a user's file does; the cryptosystem serves columns, too. The first lists public names.
+EXPERIMENTS = ("__init__.py", "config/template.py", "published/")
 
 
 def test_no_file_outside_the_room_names_a_mechanism() -> None:
     named = []
     for path in sorted(SRC.rglob("*.py")):
         here = path.relative_to(SRC).as_posix()
-        if here.startswith("privacy/") or here in EXPERIMENTS:
+        if here.startswith("privacy/") or here.startswith(EXPERIMENTS):
             continue
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)):
@@ -266,7 +271,7 @@ def test_no_file_outside_the_room_names_a_mechanism() -> None:
 
 def test_the_page_names_the_fields_of_the_records() -> None:
     page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
-    for record in (Mechanism, Work, Protocol, Noising, Limits, Words):
+    for record in (Mechanism, Work, Remembering, Protocol, Noising, Limits, Words):
         section = page.split(f"\n`{record.__name__}`: ", maxsplit=1)[1].split("\n\n")[1]
         cells = [line.split("|")[1] for line in section.splitlines()[2:]]
         assert [name for cell in cells for name in re.findall(r"`(\w+)`", cell)] == list(record._fields), record
@@ -275,3 +280,38 @@ def test_the_page_names_the_fields_of_the_records() -> None:
 def test_the_records_are_read_without_torch() -> None:
     code = "import sys, fedatlas.privacy.mechanisms as m; m.every(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# ---------------------------------------------------------------------- found before round 1
+
+
+@pytest.mark.parametrize("name", ["secagg", "two_server"])
+def test_a_cap_of_rows_that_is_too_small_is_refused_with_one_that_would_do(name: str) -> None:
+    tables = {**TABLES, "partition": {"name": "iid", "clients": 3}}
+    with pytest.raises(
+        ConfigError, match=rf"privacy\.{name}\.n_cap = 16: a client has \d+ training rows.*n_cap = 128 would do"
+    ):
+        dry_run(Experiment.of(**tables, privacy=[{"name": name, "n_cap": 16}]), baselines=False)
+    dry_run(Experiment.of(**tables, privacy=[{"name": name, "n_cap": 128}]), baselines=False)
+    equal = {"algorithm": {"weights": "uniform"}, "privacy": [{"name": name, "n_cap": 16}]}  # then no cap is needed
+    dry_run(Experiment.of(**tables, **equal), baselines=False)
+
+
+@pytest.mark.parametrize("name", ["secagg", "two_server"])
+def test_a_range_that_an_update_exceeds_is_found_by_the_dry_run(name: str) -> None:
+    """With the range that it names no word is left of it, and the run goes."""
+    tables = {**TABLES, "local": {"lr": 1.0}}
+    looked = dry_run(Experiment.of(**tables, privacy=[{"name": name, "range": 1e-3}]), baselines=False)["privacy"]
+    first, *_ = sentences(looked, 2)
+    assert first.startswith("The run would end in its first rounds: 'model.")
+    wide = float(re.search(r"range = ([\d.]+) would do", first)[1])
+    found = dry_run(Experiment.of(**tables, privacy=[{"name": name, "range": 8 * wide}]), baselines=False)["privacy"]
+    assert "refused" not in found
+    assert not any("would end" in said for said in sentences(found, 2))
+
+
+def test_the_plan_tells_how_long_keys_take_where_there_are_keys() -> None:
+    for name, there in (("secagg", True), ("two_server", False)):
+        looked = dry_run(Experiment.of(**TABLES, privacy=[{"name": name}]), baselines=False)["privacy"]
+        assert (looked["seconds_keys"] > 0) is there
+        assert ("; keys take about " in sentences(looked, 2)[0]) is there

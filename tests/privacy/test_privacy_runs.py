@@ -24,9 +24,10 @@ from fedatlas.federation.secrets import JOURNAL, LEDGER, OPENED
 from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.mechanism import Protection
-from fedatlas.privacy.mechanisms import MECHANISMS, paillier
+from fedatlas.privacy.mechanisms import MECHANISMS, paillier, threshold_paillier
 from fedatlas.privacy.paillier import cryptosystem
 from fedatlas.privacy.secagg import client, keys
+from fedatlas.privacy.sharing import additive
 from fedatlas.setup import mechanism_choice
 from test_accountant import direct_epsilon
 
@@ -42,12 +43,11 @@ TABLES: dict[str, Any] = {
 CENTRAL = {"name": "central_dp", "clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-3}
 POISSON = {"sampling": "poisson", "fraction": 0.5}
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
-MASKED = ({"name": "secagg"}, {"name": "paillier"})
+MASKED = tuple({"name": name} for name in ("secagg", "paillier", "threshold_paillier", "bfv", "two_server"))
 SEEDED = {"clip": 0.5, "noise_multiplier": 0.3, "noise": "seed"}
 DISTRIBUTED = {"name": "distributed_dp", **SEEDED}
 STOPPED = {
-    "secagg": MASKED[:1],
-    "paillier": MASKED[1:],
+    **{one["name"]: (one,) for one in MASKED},
     "distributed_dp": (DISTRIBUTED,),
     "central_dp, secagg": ({"name": "central_dp", **SEEDED}, *MASKED[:1]),
 }
@@ -56,8 +56,9 @@ STOPPED = {
 @pytest.fixture
 def toy_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paillier's keys of 256 bits in whole runs."""
-    short = functools.wraps(paillier)(lambda **keys: paillier(**{**keys, "key_bits": 256}))
-    monkeypatch.setitem(MECHANISMS, "paillier", short)
+    for build in (paillier, threshold_paillier):
+        short = functools.wraps(build)(lambda build=build, **keys: build(**{**keys, "key_bits": 256}))
+        monkeypatch.setitem(MECHANISMS, build.__name__, short)
     monkeypatch.setattr(mechanism_choice, "Protection", lambda *given: Protection(*given, testing=True))
 
 
@@ -99,8 +100,9 @@ def test_a_killed_run_ends_as_one_never_stopped(
     monkeypatch: pytest.MonkeyPatch, toy_keys: None, tmp_path: Path, privacy: tuple[dict[str, Any], ...], every: int
 ) -> None:
     """Other keys, the same rows and model; sums since the last checkpoint are read from the journal, however many they are."""
+    dropout = 0.0 if privacy[0]["name"] == "threshold_paillier" else 0.2
     what = experiment(
-        *privacy, algorithm={"name": "scaffold"}, checkpoint={"every": every}, failures={"dropout": 0.2}, rounds=5
+        *privacy, algorithm={"name": "scaffold"}, checkpoint={"every": every}, failures={"dropout": dropout}, rounds=5
     )
     whole = run(what, out=tmp_path / "whole", baselines=False).path
     heal = stop_at(monkeypatch, 3)
@@ -238,6 +240,9 @@ def test_the_summarys_epsilon_is_an_independent_accounts(
 # ---------------------------------------------------------------------- secrets
 
 
+LONGEST = 1024  # bytes of a draw that are searched for: of a whole share its beginning tells as much
+
+
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """All that comes from the operating system's generator through `fedatlas.secret`, and the primes made of it."""
@@ -245,8 +250,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     real, below, generate = secret.random_bytes, secret.integer_below, cryptosystem.generate
 
     def random_bytes(count: int) -> bytes:
-        found.append(real(count))
-        return found[-1]
+        out = real(count)
+        found.append(out[:LONGEST])
+        return out
 
     def integer_below(bound: int) -> int:
         number = below(bound)
@@ -261,7 +267,13 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     monkeypatch.setattr(secret, "random_bytes", random_bytes)
     monkeypatch.setattr(secret, "integer_below", integer_below)
     monkeypatch.setattr(cryptosystem, "generate", generated)
-    for function in (client.advertise, client.share, keys.drawn, keys.identity):  # took it when they were defined
+    for function in (
+        client.advertise,
+        client.share,
+        keys.drawn,
+        keys.identity,
+        additive.split,
+    ):  # took it when they were defined
         defaults = tuple(random_bytes if one is real else one for one in function.__defaults__ or ())
         monkeypatch.setattr(function, "__defaults__", defaults)
     return found
@@ -290,6 +302,9 @@ def left(path: Path) -> list[bytes]:
 HIDING: list[tuple[Any, dict[str, Any]]] = [
     (({"name": "secagg"},), {"algorithm": {"name": "scaffold"}, "failures": {"dropout": 0.2}}),
     (({"name": "paillier"},), {"algorithm": {"name": "hwfedavg"}}),
+    (({"name": "two_server"},), {"algorithm": {"name": "hwfedavg"}, "failures": {"dropout": 0.2}}),
+    (({"name": "threshold_paillier", "short_exponent": 512},), {}),
+    (({"name": "ckks", "encrypt": "output"},), {"algorithm": UNIFORM}),
     ((CENTRAL,), {"algorithm": UNIFORM, "cohort": POISSON}),
     (({"name": "local_dp", "epsilon": 50.0, "clip": 0.5}, {"name": "secagg"}), {"algorithm": UNIFORM}),
     (({"name": "nbafl", "epsilon": 50.0, "clip": 10.0},), {"algorithm": UNIFORM}),
@@ -324,7 +339,7 @@ def test_no_secret_is_found_in_what_a_run_leaves(
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("privacy", MASKED, ids=["secagg", "paillier"])
+@pytest.mark.parametrize("privacy", MASKED[:4], ids=lambda one: one["name"] if isinstance(one, dict) else None)
 def test_no_secret_stands_in_an_exception(
     toy_keys: None, drawn: list[bytes], tmp_path: Path, privacy: dict[str, Any]
 ) -> None:

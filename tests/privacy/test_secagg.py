@@ -15,50 +15,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
-from fedatlas.privacy.secagg import client, keys, masks, messages, server, session, shamir
+from fedatlas.privacy.secagg import client, keys, masks, messages, server, session
 from fedatlas.secret import random_bytes
 from fedatlas.wire import codec
 from secagg_sessions import HEAD, PHASES, RUN, crossed, drawn, hold, parties, plain
 
 pytestmark = pytest.mark.timing
-
-# Shamir
-
-
-def test_shamir_vector() -> None:
-    shares = [shamir.share([42, 7, 11], x, 257) for x in range(1, 6)]
-    assert shares == [60, 100, 162, 246, 95]
-    for xs in itertools.combinations(range(1, 6), 3):
-        assert shamir.rebuilt([shares[x - 1] for x in xs], shamir.lagrange(xs, 257), 257) == 42
-
-
-def test_fewer_shares_than_the_threshold_fit_every_secret_equally_well() -> None:
-    """Exhaustive over the field of 17: each pair of values at two places comes from exactly one polynomial for each secret."""
-    seen = {secret: set() for secret in range(17)}
-    for secret, a, b in itertools.product(range(17), repeat=3):
-        seen[secret].add((shamir.share([secret, a, b], 2, 17), shamir.share([secret, a, b], 5, 17)))
-    assert all(len(pairs) == 17**2 for pairs in seen.values())
-
-
-def test_shamir_over_a_whole_key() -> None:
-    secrets = [int.from_bytes(os.urandom(32), "little") for _ in range(2)]
-    lines = [shamir.polynomial(s, 4, os.urandom) for s in secrets]
-    xs = (9, 2, 100, 5)
-    weights = shamir.lagrange(xs)
-    for secret, line in zip(secrets, lines, strict=True):
-        assert shamir.rebuilt([shamir.share(line, x) for x in xs], weights) == secret
-    added = [sum(shamir.share(line, x) for line in lines) for x in xs]  # shares of a sum are sums of shares
-    assert shamir.rebuilt(added, weights) == sum(secrets) % shamir.PRIME
-    assert shamir.rebuilt([shamir.share(lines[0], x) for x in xs[:3]], shamir.lagrange(xs[:3])) != secrets[0]
-    assert len(set(lines[0])) == 4
-    assert max(lines[0]) < shamir.PRIME < 2 ** (8 * shamir.WIDTH)
-
-
-@pytest.mark.parametrize("xs", [(1, 2, 1), (0, 1)])
-def test_shamir_refuses_places_that_say_nothing(xs: tuple[int, ...]) -> None:
-    with pytest.raises(ProtocolError, match="distinct places"):
-        shamir.lagrange(xs)
-
 
 # Masks
 
@@ -273,8 +235,8 @@ def test_a_session_crosses_to_another_process_of_its_party() -> None:
     place = keys.place_of(*RUN, cohort)
     told = messages.told(place)
     replies = {k: client.advertise(told, party[k]) for k in cohort}
-    message, _, _ = server.keys_heard(place, [(k, r) for k, (r, _) in replies.items()], party[1].public)
-    _, state = client.share(message, replies[4][1], party[4])
+    each, _, _ = server.keys_heard(place, [(k, r) for k, (r, _) in replies.items()], party[1].public)
+    _, state = client.share(each[4], replies[4][1], party[4])
     again = session.restored(crossed(session.carried(state)))
     assert again == state
     assert isinstance(again.seed, keys.Secret)

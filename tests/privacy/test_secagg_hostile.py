@@ -51,6 +51,7 @@ def test_a_signature_holds_at_one_place_only() -> None:
     signature = keys.signed(party[1], keys.tag_of(place), both)
     keys.verify(party[0].public, keys.tag_of(place), 1, both, signature)
     other = {"federation": "f", "run": "r", "round": 4, "attempt": 1, "ask": 1, "cohort": (0, 1, 2, 3), "threshold": 2}
+    other |= {"neighbours": 2, "graph": "ab"}
     places = [place._replace(**{name: value}) for name, value in other.items()] + [place._replace(ask="0")]
     assert set(other) == set(place._fields)
     for elsewhere in places:

@@ -69,8 +69,19 @@ def rows(path: Path) -> list[dict[str, Any]]:
         {"algorithm": {"name": "hwfedavg"}},
         {"algorithm": {"name": "scaffold"}, "failures": {"dropout": 0.3}},
         {"data": {"name": "digits", "limit": 160, "scale": "federated"}, "privacy": [{"name": "secagg"}]},
+        {"data": {"name": "digits", "limit": 160, "scale": "federated"}, "privacy": [{"name": "two_server"}]},
     ],
-    ids=["fedavg", "fedseq", "fedseq topk", "gossip", "gossip mixes first", "hwfedavg", "scaffold", "secagg, scaled"],
+    ids=[
+        "fedavg",
+        "fedseq",
+        "fedseq topk",
+        "gossip",
+        "gossip mixes first",
+        "hwfedavg",
+        "scaffold",
+        "secagg, scaled",
+        "two_server, scaled",
+    ],
 )
 def test_all_links_add_up_to_the_bytes_of_the_row(tmp_path: Path, tables: dict[str, Any]):
     serverless = tables.get("algorithm", {}).get("name") == "gossip"

@@ -67,22 +67,22 @@ def hold(
     records: Mapping[int, Any] = {},
     source: Callable[[int], bytes] = os.urandom,
     head: Head = HEAD,
+    neighbours: int | None = None,
+    seed: str = "ab" * 32,
 ) -> Seen:
     """A session of the clients of ``words``, each with its parts. ``leave[phase]`` go away before their reply to it arrives;
     ``meddle`` alters what a client sends, ``told`` what it is told."""
-    cohort = tuple(sorted(words))
+    cohort, records = tuple(sorted(words)), dict(records)
     party = parties(cohort)
-    where = keys.place_of(*place, cohort, threshold)
+    where = keys.place_of(*place, cohort, threshold, neighbours, seed)
     gone: set[int] = set()
     sessions: dict[int, Any] = {}
-    records = dict(records)
-    down: dict[str, dict[int, Any]] = {phase: {} for phase in PHASES}
-    up: dict[str, dict[int, Any]] = {phase: {} for phase in PHASES}
+    down, up = ({phase: dict[int, Any]() for phase in PHASES} for _ in "du")
     refused = {}
 
     def work(phase: str, who: int, message: Any) -> Any:
         if phase == "keys":
-            reply, sessions[who] = client.advertise(message, party[who], threshold, source)
+            reply, sessions[who] = client.advertise(message, party[who], threshold, source, neighbours=neighbours)
         elif phase == "shares":
             reply, sessions[who] = client.share(message, sessions[who], party[who], source)
         elif phase == "masked":
@@ -102,8 +102,8 @@ def hold(
         return list(up[phase].items())
 
     replies = ask("keys", dict.fromkeys(cohort, messages.told(where)))
-    message, transcript, refused["keys"] = server.keys_heard(where, replies, party[cohort[0]].public)
-    replies = ask("shares", {cohort[v]: message for v in transcript.members})
+    each, transcript, refused["keys"] = server.keys_heard(where, replies, party[cohort[0]].public)
+    replies = ask("shares", each)
     each, transcript, refused["shares"] = server.shares_heard(transcript, replies)
     each, transcript = server.headed(each, transcript, head)
     replies = ask("masked", each)
@@ -113,6 +113,6 @@ def hold(
     (message, transcript, _), refused["masked"] = heard.close(), heard.refused
     survivors = [cohort[v] for v in transcript.survivors]
     replies = ask("agree", dict.fromkeys(survivors, message))
-    message, signers, refused["agree"] = server.agreed(transcript, replies, party[cohort[0]].public)
-    sums, refused["unmask"] = server.opened(transcript, ask("unmask", dict.fromkeys(signers, message)))
+    each, refused["agree"] = server.agreed(transcript, replies, party[cohort[0]].public)
+    sums, refused["unmask"] = server.opened(transcript, ask("unmask", each))
     return Seen(sums, survivors, refused, down, up, sessions, records)

@@ -1,4 +1,7 @@
-"""Roles whose view can be recorded: the server, a client, the client after it in a chain, or an outsider with the finished model."""
+"""Roles whose view can be recorded: the server, a second server beside it, a client, the client after it in a chain, or an outsider.
+
+The outsider has the finished model. A second server takes part only under a mechanism that splits updates between two servers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import NamedTuple
 
 from fedatlas.errors import ConfigError, unknown_name
 
-KINDS = ("server", "client", "successor", "outsider")
+KINDS = ("server", "second_server", "client", "successor", "outsider")
 OF_A_CLIENT = ("client", "successor")
 
 
@@ -35,10 +38,13 @@ class ViewRole(NamedTuple):
             raise ConfigError(f"{where} = '{text}': write {wanted}.")
         return cls(kind, int(number) if colon else None)
 
-    def sees(self, direction: str, client: int, sender: int | None) -> bool:
-        """Return whether the role sees a message: ``up`` from a client, ``down`` to it, ``peer`` to it from ``sender``."""
-        if self.kind == "server":
-            return direction in {"up", "down"}
+    def sees(self, direction: str, client: int, sender: int | None, *, second: bool = False) -> bool:
+        """Return whether the role sees a message: ``up`` from a client, ``down`` to it, ``peer`` to it from ``sender``.
+
+        ``second``: it goes to, or comes from, the second server instead of the server.
+        """
+        if self.kind in {"server", "second_server"}:
+            return direction in {"up", "down"} and second == (self.kind == "second_server")
         if self.kind == "client":
             return direction in {"up", "down", "peer"} and self.client in {client, sender}
         if self.kind == "successor":

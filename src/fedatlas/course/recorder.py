@@ -21,7 +21,7 @@ from fedatlas.federation.sealing import sealed, told
 from fedatlas.model import Model
 from fedatlas.record.observed import Recording, ViewFrame
 from fedatlas.setup.assembly import Setup
-from fedatlas.setup.views import views_of
+from fedatlas.setup.views import seconds_questions, views_of
 from fedatlas.wire import codec
 
 SET_UP = ("", 0, 0, -1)  # stands for the exchange about columns and target, which precedes all asks
@@ -33,6 +33,7 @@ class Recorder(Observer):
     def __init__(self, setup: Setup, how: ObserveConfig, recording: Recording) -> None:
         self.setup, self.how, self.recording = setup, how, recording
         self.limit = bytes_of(how.limit)
+        self.second = seconds_questions(setup.checked.mechanisms)
         self.notices: list[str] = []  # for people, until read
         self._heard: dict[int, tuple[Request, bytearray]] = {}  # updates of an ask whose receivers are not yet known
 
@@ -128,7 +129,8 @@ class Recorder(Observer):
                     self._write(frame._replace(body=codec.decode(data, own=True)))
 
     def _write(self, frame: ViewFrame) -> None:
-        roles = [one for one in self.recording.roles if one.sees(frame.direction, frame.client, frame.sender)]
+        way, second = (frame.direction, frame.client, frame.sender), frame.what in self.second
+        roles = [one for one in self.recording.roles if one.sees(*way, second=second)]
         if not roles or not self.on:
             return
         data, number = codec.encode(frame.plain()), frame.ask[1]

@@ -32,6 +32,7 @@ from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.models import flops
+from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.record.checkpoint import Restored, RunState
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.fingerprint import fingerprint, of_rows
@@ -94,7 +95,7 @@ class Simulation:
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
         # Remote parties wait for the checkpoint of each round.
-        spent = folder.path / LEDGER if how is not None and how.noising is not None else None
+        spent = folder.path / LEDGER if setup.checked.enters else None
         self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), 0 if parties is None else 1, spent)
         states = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
         self.restored = self.keeper.checkpoints.load(states) if resume else None
@@ -217,13 +218,15 @@ class Simulation:
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
         secret = how.noise if how is not None and how.secret_cohort else None
         drawn = draw_round(self.config, setup.sizes, setup.seed, number, groups, secret)
-        begun = self.server
+        # An algorithm may hand on all that it is given, so it is not given the mechanisms' memories.
+        begun = {key: x for key, x in self.server.items() if key != MEMORY}
         start = RoundStart(
             number,
             lr,
             leaving=leaving(how, drawn, setup.seed) if how is not None and how.masks else {},
             orders=setup.cast.orders(drawn, groups) if setup.checked.poisonings else {},
             told=lambda: setup.algorithm.broadcast(begun, 0),
+            memories=self.server.get(MEMORY, {}),
         )
         self.began = self.state
         try:

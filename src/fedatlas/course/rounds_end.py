@@ -50,12 +50,12 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
     if not setup.personal:
         summary["final"] |= evaluator.detail(models["global"]) if last else {"interval": {}}
     if (
-        last and setup.config.evaluation.on == "validation" and evaluator.with_test
+        last and setup.config.evaluation.on == "validation" and evaluator.with_test and not setup.checked.blind
     ):  # these rows were not used for any choice
         one = None if setup.personal else models["global"]
         summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))
-    if setup.bench.protection is not None:
-        summary["privacy"] = privacy_record.summary(setup.bench.protection, setup, folder)
+    if setup.checked.mechanisms:
+        summary["privacy"] = privacy_record.summary(setup, folder)
     summary |= attack_record.summary(now, rows)
     if ruined:
         summary["final"] |= attack_record.chance(setup, now.number + 1)

@@ -23,6 +23,7 @@ from fedatlas.setup.transform import make_transform
 from fedatlas.transforms.change import decoded, unseal
 from fedatlas.tree import Tree, stack
 
+HIDDEN = ("masked", "share")  # of an update whose words are under masks, or are one of two shares
 ROUND = 1  # the round whose gradients are taken at the initial model
 
 
@@ -65,8 +66,9 @@ def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: 
         base = told[frame.client].body["message"] if frame.client in told else first
         lr = told[frame.client].lr if frame.client in told else config.local.lr
         start = Tree(base["model"])
-        if "masked" in frame.body:
-            found.append((frame.client, read_masked(frame.body, start)))
+        words = next((frame.body[name] for name in HIDDEN if name in frame.body), None)
+        if words is not None:
+            found.append((frame.client, read_masked(words, frame.body["form"], start)))
             continue
         changes = any(
             not made(one.name).whole for one in config.privacy
@@ -93,13 +95,13 @@ def _gradient(before: Tree, after: Mapping[str, Tensor], lr: float, config: Expe
     return before.map(lambda w, v: ((w.double() - v.double()) / lr - decay * w.double()).float(), after)
 
 
-def read_masked(update: Mapping[str, Any], like: Tree) -> Tree:
-    """Return the words of one masked update as numbers, in the places given by its form: all that the masks leave readable."""
-    places = dict.fromkeys(update["masked"], 0)
+def read_masked(hidden: Mapping[str, Tensor], form: Mapping[str, Any], like: Tree) -> Tree:
+    """Return the words of one hidden update as numbers, in the places given by its form: all that masks or shares leave readable."""
+    places = dict.fromkeys(hidden, 0)
     out = Tree()
-    for name, one in update["form"]["model"]["of"].items():
+    for name, one in form["model"]["of"].items():
         group, size = one["group"], math.prod(one["shape"])
-        words = update["masked"][group][places[group] : places[group] + size]
+        words = hidden[group][places[group] : places[group] + size]
         places[group] += size
         largest = float(torch.iinfo(words.dtype).max)
         out[name] = (words.double() / largest).reshape(one["shape"]).float()

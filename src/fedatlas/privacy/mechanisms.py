@@ -1,13 +1,6 @@
 """The builders of the mechanisms of ``[[privacy]]``, by name. `fedatlas list privacy` prints this table.
 
-============== ============================================================ ==================================================
-secagg         secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
-paillier       encryption: clients hold the key, one of them opens the sum  P10, P11
-central_dp     a trusted server clips and adds noise                        P3, McMahan et al. 2018
-local_dp       every client adds noise to what it sends                     P4
-nbafl          noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
-distributed_dp noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
-============== ============================================================ ==================================================
+=================== ============================================================ ================================
 """
 
 from __future__ import annotations
@@ -15,35 +8,45 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from fedatlas.privacy.additive_noise.mechanism import additive_noise
+from fedatlas.privacy.bfv.mechanism import bfv
 from fedatlas.privacy.central_dp.mechanism import central_dp
+from fedatlas.privacy.ckks.mechanism import ckks
 from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
+from fedatlas.privacy.dp_ftrl.mechanism import dp_ftrl
+from fedatlas.privacy.dp_sgd.mechanism import dp_sgd
 from fedatlas.privacy.local_dp.mechanism import local_dp
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
+from fedatlas.privacy.randomised_response.mechanism import randomised_response
+from fedatlas.privacy.rotation.mechanism import rotation
 from fedatlas.privacy.secagg.mechanism import secagg
+from fedatlas.privacy.threshold_paillier.mechanism import threshold_paillier
+from fedatlas.privacy.two_server.mechanism import two_server
 from fedatlas.registry import keywords
 
 MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "secagg": secagg,
     "paillier": paillier,
+    "two_server": two_server,
+    "threshold_paillier": threshold_paillier,
+    "bfv": bfv,
+    "ckks": ckks,
     "central_dp": central_dp,
+    "dp_ftrl": dp_ftrl,
     "local_dp": local_dp,
     "nbafl": nbafl,
     "distributed_dp": distributed_dp,
+    "dp_sgd": dp_sgd,
+    "rotation": rotation,
+    "additive_noise": additive_noise,
+    "randomised_response": randomised_response,
+    "additive_noise": additive_noise,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
-LATER = (
-    "threshold_paillier",
-    "bfv",
-    "ckks",
-    "dp_ftrl",
-    "dp_sgd",
-    "additive_noise",
-    "rotation",
-    "anonymise",
-)
+LATER = ("anonymise",)
 """Planned mechanisms that this version refuses as not yet available."""
 
 

@@ -70,6 +70,16 @@ def judged_on(setup: Setup, on: str = "") -> str:
     return fingerprint((repr(source), d.test.y, d.test.weight, d.test.row, *held))
 
 
+def sources(setup: Setup) -> list[str]:
+    """Return what identifies the rows behind a run, whoever holds which and however they were prepared; it shows no row.
+
+    The SHA-256 of each file; without files the name of the source, so that all rows that it may give count as the same.
+    """
+    files = [f"sha256:{one['sha256']}" for one in setup.dataset.facts.get("files") or ()]
+    facts = setup.dataset.facts
+    return sorted({*files}) or [f"source:{facts.get('hub') or facts.get('called') or setup.dataset.name}"]
+
+
 def sampled(x: Tensor) -> Tensor:
     """Return all rows, or evenly spaced ones from the first to the last if there are more than `WHOLE` bytes."""
     size = x.numel() * x.element_size()

@@ -79,22 +79,32 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
             **expected(how, setup, 1),
             "messages": out.get("cohort", parties) + out.get("returning", parties),
         }
+    if found.refused:
+        out["refused"] = found.refused
     trial = Trial(parties, max(setup.sizes.values()), found.counted)
     for one in how.mechanisms:
         out |= {} if one.preview is None else one.preview(trial)
-    return out if how.noising is None else {**out, **planned(how, setup.config.rounds)}
+    return (
+        out
+        if how.noising is None
+        else {**out, **planned(how.during(setup.algorithm.training(), {}), setup.config.rounds)}
+    )
 
 
 def planned(how: Protection, rounds: int) -> dict[str, Any]:
-    """Return epsilon of all rounds; of local noise, for a client that takes part in each of them."""
-    events = [event for t in range(1, rounds + 1) for event in how.released(t, (0,))]
-    return priced(events, how.delta(), "No round, no release.")
+    """Return epsilon of all rounds; of local noise, for a client that takes part in each of them.
+
+    Of noise inside local steps it is the largest of all clients, since their rows differ.
+    """
+    found = priced(how.planned(rounds), how.delta(), "No round, no release.")
+    bound = how.noising is not None and how.noising.planned is not None
+    return {**found, "upper_bound": found["upper_bound"] or bound}
 
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
     """Return these facts as sentences."""
+    out = [f"The run would end in its first rounds: {found['refused']}"] if found.get("refused") else []
     names, more, whole = " and ".join(found["mechanisms"]), found["bytes_more_per_round"], found["bytes_per_round"]
-    out = []
     if more > NOTICED * whole:
         exchanged = found["seconds_by_phase"].get(KEYS, 0.0)
         each = f" and {seconds_text(exchanged)} in each" if exchanged else ""

@@ -20,7 +20,7 @@ from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
 from fedatlas.privacy.reasons import NEARLY, by_rows, share_of
 from fedatlas.setup.cohort import usual_size
-from fedatlas.setup.mechanism_choice import check_algorithm
+from fedatlas.setup.mechanism_choice import check_algorithm, sized
 from fedatlas.setup.networks import reads_units
 
 SETTLED = 'set data.constants = "FILE.json", a file like a run\'s preprocess.json that was made without these rows'
@@ -35,6 +35,8 @@ def check_protection(
         for why in refused(config, transform, one):
             raise ConfigError(why)
         check_widths(config, one, algorithm)
+        check_everybody(config, one)
+        sized(one, max(config.partition.clients, 1), config, algorithm)
         check_asked(config, one, config.partition.clients, transform)
     if algorithm.groups is None:  # the number of groups is only known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
@@ -43,6 +45,12 @@ def check_protection(
 def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Mechanism) -> Iterator[str]:
     """Yield a sentence for each table or key that cannot be used under a mechanism of this kind."""
     data, name = config.data, f"'{mechanism.name}'"
+    if mechanism.acts_on == "rows":  # a round is as without it
+        if mechanism.entered is not None:
+            yield from no_stop(config, name)
+        if mechanism.blind:
+            yield from no_rows_at_the_server(config, name)
+        return
     if transform is not None and mechanism.sums_only and transform.decode is not None:
         yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
     if transform is not None and mechanism.whole:
@@ -59,24 +67,42 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
     for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
         if value not in plain and data.constants is None:
             yield f"data.{key} = '{value}': under {name} nothing may be computed from rows without noise; {SETTLED}."
-    if config.stop is not None and config.evaluation.on == "validation":
-        yield (
-            f"[stop]: under {name} clients' validation rows cannot decide when to stop, since their figures have no noise; "
-            "use evaluation.on = 'test', or remove the table."
-        )
+    yield from no_stop(config, name)
     if any(one.norm == "batch" for one in config.models or (config.model,)):
         yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
     if config.model.bn != "average":
         yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
 
 
-def check_asked(config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None) -> None:
+def no_rows_at_the_server(config: ExperimentConfig, name: str) -> Iterator[str]:
+    """Yield why the server's test rows and public rows cannot be used if only clients know how rows were changed."""
+    if config.evaluation.on == "test":
+        yield (
+            f"evaluation.on = 'test': under {name} the server cannot judge by rows of its own, as only the clients know how theirs were "
+            "changed; write evaluation.on = 'validation', so that rows of the clients judge."
+        )
+    if config.public is not None:
+        yield f"[public]: not under {name}, as the server does not know how the clients' rows were changed; remove the table."
+
+
+def no_stop(config: ExperimentConfig, name: str) -> Iterator[str]:
+    """Yield why clients' figures cannot stop a run whose releases are counted, if they would."""
+    if config.stop is not None and config.evaluation.on == "validation":
+        yield (
+            f"[stop]: under {name} clients' validation rows cannot decide when to stop, since their figures have no noise; "
+            "use evaluation.on = 'test', or remove the table."
+        )
+
+
+def check_asked(
+    config: ExperimentConfig, mechanism: Mechanism, clients: int, transform: Transform | None, largest: int = 0
+) -> None:
     """Raise ConfigError for settings that the mechanism itself refuses.
 
-    ``clients``: their total, 0 if not known yet.
+    ``clients``: their total, 0 if not known yet. ``largest``: rows of the largest, if clients weigh by their rows.
     """
     cohort, code = config.cohort, "" if transform is None else transform.name
-    if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code)):
+    if why := mechanism.limits.refuses(Asked(clients, cohort.sampling, cohort.fraction, cohort.size, code, largest)):
         raise ConfigError(why)
 
 
@@ -88,6 +114,19 @@ def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algo
             protocol.fits(clients, by_rows(algorithm))
     except PrivacyError as error:
         raise ConfigError(f"privacy.{mechanism.name}.bits = {mechanism.keys.get('bits')}: {error}") from None
+
+
+def check_everybody(config: ExperimentConfig, mechanism: Mechanism) -> None:
+    """Raise ConfigError for settings by which a client could miss a round, if the mechanism's protocol needs all clients in each."""
+    protocol, cohort, failures = mechanism.work().protocol, config.cohort, config.failures
+    if protocol is None or not protocol.everybody:
+        return
+    name = f"'{mechanism.name}' opens no sum without all clients"
+    if cohort.sampling == "poisson" or cohort.fraction < 1 or cohort.size not in {None, config.partition.clients}:
+        raise ConfigError(f"[cohort]: {name}, so all of them take part in every round; remove the table.")
+    if failures.dropout or (failures.stragglers and failures.straggler_policy == "drop"):
+        key = "dropout" if failures.dropout else 'straggler_policy = "drop"'
+        raise ConfigError(f"[failures] {key}: {name}, and each of them would be missing at times; remove the table.")
 
 
 def no_batch_norm(mechanism: Mechanism) -> str:
@@ -131,7 +170,7 @@ def check_summed(config: ExperimentConfig, name: str, protocol: Protocol, client
     if protocol.most is not None and usual > protocol.most:
         raise ConfigError(
             f"[[privacy]] '{name}': {usual:g} clients take part in a round, but this version masks at most {protocol.most}; "
-            f"lower {key}."
+            f"lower {key}{', ' if protocol.beyond else ''}{protocol.beyond}."
         )
 
 
@@ -145,14 +184,19 @@ def fewest_of(mechanism: Mechanism) -> int:
 
 
 def check_protected_rows(
-    config: ExperimentConfig, mechanisms: Sequence[Mechanism], dataset: Dataset, partition: Partition, groups: bool
+    config: ExperimentConfig,
+    mechanisms: Sequence[Mechanism],
+    dataset: Dataset,
+    partition: Partition,
+    algorithm: Algorithm,
 ) -> None:
     """Raise ConfigError if the loaded rows and these clients do not fit the mechanisms."""
-    clients = sum(n > 0 for n in partition.sizes)
-    if not groups:
+    clients, largest = sum(n > 0 for n in partition.sizes), 0
+    if algorithm.groups is None:
         check_cohort_size(config, mechanisms, clients)
+        largest = max(partition.sizes) if by_rows(algorithm) else 0
     for one in mechanisms:
-        check_asked(config, one, clients, None)
+        check_asked(config, one, clients, None, largest)
     check_unnoised(config, mechanisms, dataset)
 
 
@@ -201,7 +245,7 @@ def protection_notices(
                 f"'{one.name}': a Poisson cohort may have fewer than {fewest_of(one)} clients; such a round is abandoned and "
                 "changes nothing."
             )
-        if one.noise is not None and one.noise.source == "seed":
+        if one.keys.get("noise") == "seed":
             said.append(f"'{one.name}': noise = 'seed' protects nobody, since anyone who knows the seed can repeat it.")
         else:
             said += one.words.notices

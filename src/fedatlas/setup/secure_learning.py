@@ -71,12 +71,13 @@ class Hidden:
             mend=lambda answered: lambda part: 1.0,
             leaving={},
         )
-        self.asked += 1
         try:
             protocol = self.protocol.around(self.keys.public, "set-up", ask, place, 1)
-            return self._drive(protocol, answers, summary, message)
+            found = self._drive(protocol, answers, summary, message)
         except SessionFailed as error:
             raise ConfigError(f"privacy.{self.name}: the columns could not be prepared: {error}") from None
+        self.asked += 1
+        return found
 
     def _drive(
         self, protocol: Asking, answers: Sequence[Mapping[str, Any]], summary: Summary, message: Mapping[str, Any]

@@ -15,7 +15,9 @@ from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.errors import ConfigError
+from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.registry import arguments
+from fedatlas.setup.mechanism_choice import mechanisms_of
 
 
 def keys_of(table: Any) -> dict[str, Any]:
@@ -87,8 +89,16 @@ def check_kind_of_role(made: ViewAttack, where: str) -> None:
         )
 
 
+def seconds_questions(mechanisms: Sequence[Mechanism]) -> frozenset[str]:
+    """Return the questions of a second server; empty if none takes part."""
+    protocols = [one.work().protocol for one in mechanisms if one.sums_only]
+    return frozenset(what for one in protocols if one is not None for what in one.second_server)
+
+
 def check_role(role: ViewRole, where: str, config: ExperimentConfig, algorithm: Algorithm) -> None:
     """Raise ConfigError for a role that does not exist in this experiment."""
+    if role.kind == "second_server" and not seconds_questions(mechanisms_of(config)):
+        raise ConfigError(f"{where} = '{role}': only one server takes part in this experiment; name 'server'.")
     if role.kind == "server" and algorithm.serverless:
         raise ConfigError(f"{where} = '{role}': no server takes part in '{algorithm.name}'; name a client.")
     if role.kind == "successor" and algorithm.groups is None:

@@ -68,7 +68,7 @@ def over_masks(central: Mechanism, masks: Mechanism) -> Mechanism:
                 f"privacy.{masks.name}.range = {masks.keys['range']:g}: a change may be as long as privacy.central_dp.clip = {clip:g}; "
                 "raise it."
             )
-        return ""
+        return central.limits.refuses(asked)
 
     def work() -> Work:
         return Work(

@@ -24,6 +24,7 @@ from fedatlas.privacy.distributed_dp.shares import NoisySum, check_fits, varianc
 from fedatlas.privacy.mechanism import Doing, Noise, Protocol
 from fedatlas.privacy.numbers import Spec, leaves, rebuilt
 from fedatlas.privacy.secagg import secure_sum
+from fedatlas.privacy.secagg.hidden_weights import weights
 from fedatlas.privacy.secagg.keys import FEWEST
 from fedatlas.privacy.secagg.opened_sum import SecureSum
 from fedatlas.privacy.skellam_noise import skellam
@@ -101,5 +102,5 @@ def around(
     replies = yield from secure_sum.around(plain(how), public, federation, ask, fixed, workers, read)
     if ask.reduce != "mean" or replies.value is None:
         return replies
-    ways = secure_sum.weights(ask, place, asked)[asked[0]]
+    ways = weights(ask, place, asked)[asked[0]]
     return replies._replace(value=mended(replies.value, lambda part: way_of(ways, part)[1]))

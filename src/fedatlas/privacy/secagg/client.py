@@ -17,31 +17,36 @@ import torch
 from fedatlas import secret
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg import keys as k
-from fedatlas.privacy.secagg import masks, messages, once, shamir
+from fedatlas.privacy.secagg import masks, messages, once
 from fedatlas.privacy.secagg.head import Pulls, head_of, heavy
-from fedatlas.privacy.secagg.keys import FEWEST, KEY, SIGNATURE, Party, Source
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, SIGNATURE, Neighbours, Party, Source
 from fedatlas.privacy.secagg.messages import ENVELOPE, Words
 from fedatlas.privacy.secagg.session import Session
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing import shamir
+from fedatlas.privacy.sharing.shamir import WIDTH
 from fedatlas.secret import Secret
 
 SERVER = "the server"
 
 
 def advertise(message: Any, party: Party, threshold: float = 2 / 3, source: Source = secret.random_bytes,
-              fewest: int = FEWEST, counting: Sequence[int] | None = None,
-              most: float = 1.0) -> tuple[dict[str, Any], Session]:  # fmt: skip
+              fewest: int = FEWEST, counting: Sequence[int] | None = None, most: float = 1.0,
+              neighbours: Neighbours = None) -> tuple[dict[str, Any], Session]:  # fmt: skip
     """Phase "keys": two fresh pairs of keys, one to encrypt shares and one to mask with, signed by the client's identity.
 
-    ``threshold``, ``fewest``, ``counting`` and ``most`` are the party's own settings, not the server's. Another threshold makes another
-    tag, under which no signature holds. The party joins no sum of fewer than ``fewest`` clients. Of those with a weight in it only
-    ``counting`` ones count, and its own share of the weights may be at most ``most``. ProtocolError if the cohort holds a client that is
-    not on the party's list of identities. ProtocolError also if enough others could open a sum of fewer without this client's shares and
-    signature.
+    ``threshold``, ``fewest``, ``counting``, ``most`` and ``neighbours`` are the party's own settings, not the server's. Another threshold
+    makes another tag, under which no signature holds. The party joins no sum of fewer than ``fewest`` clients. Of those with a weight in
+    it only ``counting`` ones count, and its own share of the weights may be at most ``most``. ProtocolError if the cohort holds a client
+    that is not on the party's list of identities. ProtocolError also if enough others could open a sum of fewer without this client's
+    shares and signature.
     """
     k.installed()
     heard = messages.heard(message, SERVER)
-    place, cohort = k.place_of(party.federation, *heard, threshold), heard[-1]
+    place, cohort = k.place_of(party.federation, *heard, threshold, neighbours, message.get("graph", "")), heard[-1]
+    if bool(place.neighbours) != ("graph" in message):
+        raise ProtocolError(
+            f"the server and client {party.client} do not agree on which clients share masks (privacy.secagg.neighbours): refused."
+        )
     if strangers := [str(v) for v in cohort if v not in party.public]:
         raise ProtocolError(f"the cohort holds clients that are not on the list of identities: {', '.join(strangers)}.")
     if party.client not in cohort:
@@ -80,14 +85,15 @@ def share(
     session.after("keys", "shares")
     messages.only(message, ("keys", "signatures", "present"), SERVER)
     place, tag, me = session.place, session.tag, session.position
-    keys, members = _advertised(message, session, party)
+    session = _advertised(message, session, party)
+    keys, near = session.advertised, {*session.near}
     secrets = [
-        shamir.polynomial(int.from_bytes(s, "little"), place.threshold, source) for s in (session.mask, session.seed)
+        shamir.polynomial(int.from_bytes(s, "little"), place.holders, source) for s in (session.mask, session.seed)
     ]
-    channels = k.agreed(session.channel, {v: keys[v][:KEY] for v in members if v != me}, place.cohort)
+    channels = k.agreed(session.channel, {v: keys[v][:KEY] for v in session.near if v != me}, place.cohort)
     envelopes, digests, own = [], [], Secret()
-    for v in range(len(place.cohort)):
-        if v not in members:
+    for v in session.circle:
+        if v not in near:
             envelopes.append(bytes(ENVELOPE))
             digests += [bytes(KEY), bytes(KEY)]
             continue
@@ -99,13 +105,13 @@ def share(
         else:
             key = k.derived(channels[v], tag, "channel", me, v)
             envelopes.append(k.sealed(key, b"".join(both), tag, source))
-    m = len(place.cohort)
+    c = len(session.circle)
     reply = {
-        "shares": messages.table(envelopes, m, ENVELOPE),
-        "digests": messages.table(digests, m, 2, KEY),
+        "shares": messages.table(envelopes, c, ENVELOPE),
+        "digests": messages.table(digests, c, 2, KEY),
         "commitment": messages.table([commitment(tag, me, session.seed)], KEY),
     }
-    return reply, session._replace(done="shares", keys=keys, members=members, held={me: own})
+    return reply, session._replace(done="shares", held={me: own})
 
 
 def receive(message: Any, session: Session) -> Session:
@@ -117,8 +123,8 @@ def receive(message: Any, session: Session) -> Session:
     session.after("shares", "received")
     messages.only(message, ("shares", "present", "head"), SERVER)
     place, tag, me = session.place, session.tag, session.position
-    m = len(place.cohort)
-    rows = messages.field(message, "shares", torch.uint8, (m, ENVELOPE), SERVER)
+    m, circle, keys = len(place.cohort), session.circle, session.advertised
+    rows = messages.field(message, "shares", torch.uint8, (len(circle), ENVELOPE), SERVER)
     members = messages.positions(message, "present", m, SERVER)
     if not set(members) <= set(session.members) or me not in members:
         raise ProtocolError(
@@ -131,17 +137,17 @@ def receive(message: Any, session: Session) -> Session:
     for there in heavy(pulls, members):
         if there:
             _assured(session, members, session.counted(there))
-    held = dict(session.held)
-    channels = k.agreed(session.channel, {v: session.keys[v][:KEY] for v in members if v != me}, place.cohort)
+    held, session = dict(session.held), session._replace(members=members)
+    channels = k.agreed(session.channel, {v: keys[v][:KEY] for v in session.near if v != me}, place.cohort)
     for v, channel in channels.items():
         key = k.derived(channel, tag, "channel", v, me)
-        text = k.opened(key, messages.raw(rows[v]), tag)
+        text = k.opened(key, messages.raw(rows[circle.index(v)]), tag)
         if text is None:
             raise ProtocolError(
                 f"the share that client {place.cohort[v]} sent client {session.client} was not made for it in this round."
             )
         held[v] = text
-    return session._replace(done="received", members=members, held=held, head=head.digest(), pulls=pulls)
+    return session._replace(done="received", held=held, head=head.digest(), pulls=pulls)
 
 
 def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], Session]:
@@ -152,7 +158,8 @@ def mask(words: Mapping[str, Words], session: Session) -> tuple[dict[str, Any], 
     """
     session.after("received", "masked")
     me, tag, cohort = session.position, session.tag, session.place.cohort
-    shared = k.agreed(session.mask, {v: session.keys[v][KEY:] for v in session.members if v != me}, cohort)
+    keys = session.advertised
+    shared = k.agreed(session.mask, {v: keys[v][KEY:] for v in session.near if v != me}, cohort)
     out, both = {}, k.bound(tag, session.head)
     for name, x in words.items():
         pairs = {v: pair_key(secret, both, me, v, name) for v, secret in shared.items()}
@@ -184,31 +191,41 @@ def unmask(
     """Phase "unmask": give the share of each survivor's seed and of each dropped client's mask key, never both.
 
     Also returns the party's record with this ask in it, which is written before the reply leaves. ProtocolError if fewer survivors than the
-    threshold signed what this client signed, or if this ask was opened before.
+    threshold signed what this client signed, or if this ask was opened before. In a sparse graph the signatures are its neighbours', of
+    which as many are needed as rebuild a secret.
     """
     session.after("agree", "unmask")
     messages.only(message, ("signatures", "signed"), SERVER)
-    place, m = session.place, len(session.place.cohort)
-    signatures = messages.field(message, "signatures", torch.uint8, (m, SIGNATURE), SERVER)
-    said = set(messages.positions(message, "signed", m, SERVER)) & set(session.survivors)
+    place, circle = session.place, session.circle
+    signatures = messages.field(message, "signatures", torch.uint8, (len(circle), SIGNATURE), SERVER)
+    signed = messages.positions(message, "signed", len(place.cohort), SERVER)
+    said = {*signed} & {*session.survivors} & {*circle}
     text = k.statement(session.tag, session.members, session.survivors, session.head)
     keys = {v: party.public.get(place.cohort[v], b"") for v in said}
-    _enough(session, [v for v in said if k.signed_by(keys[v], text, messages.raw(signatures[v]))], "agree on the sum")
+    agree = [v for v in said if k.signed_by(keys[v], text, messages.raw(signatures[circle.index(v)]))]
+    _enough(session, agree, "agree on the sum", place.holders if place.neighbours else session.least)
     record = once.noted(record, place.run, place.round, place.ask)
-    rows = [bytes(WIDTH)] * m
-    for v in session.members:
-        rows[v] = session.held[v][WIDTH:] if v in session.survivors else session.held[v][:WIDTH]
-    return {"shares": messages.table(rows, m, WIDTH)}, session._replace(done="unmask", held={}), record
+    near, survived = {*session.near}, {*session.survivors}
+    rows = [
+        bytes(WIDTH) if v not in near else session.held[v][WIDTH:] if v in survived else session.held[v][:WIDTH]
+        for v in circle
+    ]
+    return {"shares": messages.table(rows, len(circle), WIDTH)}, session._replace(done="unmask", held={}), record
 
 
 def digest(tag: bytes, owner: int, holder: int, kind: int, text: bytes) -> bytes:
     """Return the digest that the server compares a share with. Kind 0 is the mask key, 1 the seed."""
-    return hashlib.sha256(b"share" + tag + bytes([owner, holder, kind]) + text).digest()
+    return hashlib.sha256(b"share" + tag + _numbers(owner, holder, kind) + text).digest()
 
 
 def commitment(tag: bytes, owner: int, seed: bytes) -> bytes:
     """Return the commitment that the server compares a rebuilt seed with."""
-    return hashlib.sha256(b"seed" + tag + bytes([owner]) + seed).digest()
+    return hashlib.sha256(b"seed" + tag + _numbers(owner) + seed).digest()
+
+
+def _numbers(*numbers: int) -> bytes:
+    """Return numbers below 2^16 in bytes: one each if all fit, else two each."""
+    return b"".join(x.to_bytes(1 if max(numbers) < 1 << 8 else 2, "little") for x in numbers)
 
 
 def pair_key(secret: bytes, tag: bytes, one: int, other: int, name: str) -> Secret:
@@ -221,10 +238,11 @@ def self_key(seed: bytes, tag: bytes, owner: int, name: str) -> Secret:
     return k.derived(seed, tag, "self", owner, name)
 
 
-def _enough(session: Session, who: Sequence[int], did: str) -> None:
-    if len(who) < session.least:
+def _enough(session: Session, who: Sequence[int], did: str, least: int = 0) -> None:
+    least = least or session.least
+    if len(who) < least:
         raise ProtocolError(
-            f"the server says that {len(who)} clients {did}; client {session.client} goes on with {session.least} or more."
+            f"the server says that {len(who)} clients {did}; client {session.client} goes on with {least} or more."
         )
 
 
@@ -265,20 +283,23 @@ def _assured(session: Session, members: Sequence[int], counted: int) -> None:
     )
 
 
-def _advertised(message: Any, session: Session, party: Party) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
-    """Return (keys by position, positions of those who advertised), after checking everything that the server hands on."""
-    place, m = session.place, len(session.place.cohort)
-    table = messages.field(message, "keys", torch.uint8, (m, 2 * KEY), SERVER)
-    signatures = messages.field(message, "signatures", torch.uint8, (m, SIGNATURE), SERVER)
-    members = messages.positions(message, "present", m, SERVER)
-    keys = tuple(messages.raw(row) for row in table)
-    if session.position not in members or keys[session.position] != session.keys[0]:
+def _advertised(message: Any, session: Session, party: Party) -> Session:
+    """Return the session with the keys of its circle and those who advertised, after checking everything that the server hands on."""
+    place, circle, me = session.place, session.circle, session.position
+    table = messages.field(message, "keys", torch.uint8, (len(circle), 2 * KEY), SERVER)
+    signatures = messages.field(message, "signatures", torch.uint8, (len(circle), SIGNATURE), SERVER)
+    members = messages.positions(message, "present", len(place.cohort), SERVER)
+    own = session.keys[0]
+    session = session._replace(keys=tuple(messages.raw(row) for row in table), members=members)
+    keys = session.advertised
+    if me not in members or keys[me] != own:
         raise ProtocolError(f"the keys that the server hands on as those of client {session.client} are not its own.")
     _enough(session, members, "advertised keys")
-    each = list(chain.from_iterable((keys[v][:KEY], keys[v][KEY:]) for v in members))
+    each = list(chain.from_iterable((keys[v][:KEY], keys[v][KEY:]) for v in session.near))
     if len(set(each)) != len(each):
         raise ProtocolError("a key came twice among those that were advertised: every client draws two of its own.")
-    for v in members:
-        if v != session.position:
-            k.verify(party.public, session.tag, place.cohort[v], keys[v], messages.raw(signatures[v]))
-    return keys, members
+    near = {*session.near}
+    for at, v in enumerate(circle):
+        if v != me and v in near:
+            k.verify(party.public, session.tag, place.cohort[v], keys[v], messages.raw(signatures[at]))
+    return session

@@ -12,23 +12,30 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedatlas import secret
 from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.privacy.secagg import graph
 from fedatlas.secret import Secret
 
 KEY = 32  # bytes of a private key, a public key, a seed, a tag
 SIGNATURE = 64
 SEEN = 1 << 14  # signatures whose check is remembered: a simulation's parties see the same ones
 NONCE, SEAL = 12, 16  # bytes that AES-GCM puts before and after what it encrypts
-FEWEST, MOST = 3, 100  # clients of a sum: fewer would reveal each other's, more would need a sparse graph
+FEWEST, MOST = 3, 100  # clients of a sum: fewer would reveal each other's, more need a sparse graph
+SPARSE_MOST = 1000  # clients of a sum with a sparse graph of masks (`graph`)
 
 Source = Callable[[int], bytes]
+Neighbours = int | Literal["auto"] | None
+"""Clients with which each shares masks: a number, found from the cohort, or all others."""
 
 
 class Place(NamedTuple):
-    """The place of a session: the ask to sum, the clients asked (ids ascending), and the threshold."""
+    """The place of a session: the ask to sum, the clients asked (ids ascending), and the threshold.
+
+    neighbours, graph: of a sparse graph of masks, how many neighbours each client has, and the seed of their circle in hexadecimal.
+    """
 
     federation: str
     run: str
@@ -37,6 +44,21 @@ class Place(NamedTuple):
     ask: int | str
     cohort: tuple[int, ...]
     threshold: int
+    neighbours: int = 0  # 0: all others
+    graph: str = ""
+
+    @property
+    def holders(self) -> int:
+        """Clients that rebuild a secret together."""
+        if not self.neighbours:
+            return self.threshold
+        return graph.degree_of(len(self.cohort), len(self.cohort) - self.threshold, self.neighbours).needed
+
+    def circle(self, position: int) -> tuple[int, ...]:
+        """Return the positions with which a client shares masks and secrets, itself included, ascending."""
+        if not self.neighbours:
+            return tuple(range(len(self.cohort)))
+        return graph.circles(self.graph, len(self.cohort), self.neighbours)[position]
 
     @property
     def least(self) -> int:
@@ -82,19 +104,41 @@ def tolerated(asked: int, threshold: int) -> int:
 
 
 def place_of(federation: str, run: str, round: int, attempt: int, ask: int | str, cohort: tuple[int, ...],
-             threshold: float = 2 / 3) -> Place:  # fmt: skip
-    """Return the place of a session. ProtocolError unless the cohort is 3 to 100 distinct ids in ascending order."""
+             threshold: float = 2 / 3, neighbours: Neighbours = None, seed: str = "") -> Place:  # fmt: skip
+    """Return the place of a session. ProtocolError unless the cohort is 3 to 100 distinct ids in ascending order.
+
+    With a sparse graph it may be up to 1,000. ``seed``: of its circle.
+    """
     if list(cohort) != sorted(set(cohort)):
         raise ProtocolError("the cohort of a secure sum is a list of distinct clients upwards.")
-    if not FEWEST <= len(cohort) <= MOST:
-        raise ProtocolError(f"a secure sum is of {FEWEST} to {MOST} clients, not of {len(cohort)}.")
-    return Place(federation, run, round, attempt, ask, cohort, threshold_of(len(cohort), threshold))
+    most = MOST if neighbours is None else SPARSE_MOST
+    if not FEWEST <= len(cohort) <= most:
+        raise ProtocolError(f"a secure sum is of {FEWEST} to {most} clients, not of {len(cohort)}.")
+    needed = threshold_of(len(cohort), threshold)
+    each = neighbours_of(neighbours, len(cohort), needed)
+    return Place(federation, run, round, attempt, ask, cohort, needed, each, seed if each else "")
+
+
+def neighbours_of(neighbours: Neighbours, asked: int, needed: int) -> int:
+    """Return how many neighbours each client has; 0: all others. ConfigError for a number that is odd.
+
+    "auto" takes all others up to 100 clients, above the fewest with which a session fails with a chance of at most 2^-40.
+    """
+    if neighbours is None or (neighbours == "auto" and asked <= MOST):
+        return 0
+    if neighbours == "auto":
+        found = graph.smallest(asked, asked - needed)
+        return 0 if found is None else found.neighbours
+    if neighbours % 2:
+        raise ConfigError(f"privacy.secagg.neighbours = {neighbours}: as many to either side, so an even number.")
+    return neighbours if neighbours < asked - 1 else 0
 
 
 def tag_of(place: Place) -> bytes:
     """Return 32 bytes that represent a place: SHA-256 of all its fields, each with its bounds and its type."""
+    sparse = [place.neighbours, place.graph] if place.neighbours or place.graph else []
     return hashlib.sha256(
-        b"fedatlas secagg 1" + json.dumps([*place[:5], list(place.cohort), place.threshold]).encode()
+        b"fedatlas secagg 1" + json.dumps([*place[:5], list(place.cohort), place.threshold, *sparse]).encode()
     ).digest()
 
 

@@ -1,13 +1,14 @@
 """The messages of the five phases as plain values: their fields, widths and reading.
 
-Only the cohort and the layout determine their widths. An absent client has a row of zeros, so that bytes reveal nothing. m clients:
+Only the cohort and the layout determine their widths. An absent client has a row of zeros, so that bytes reveal nothing. Of m clients each
+shares masks with c, itself included: with all, or with those next to it in a sparse graph. Tables of c rows are in their order.
 
     phase    to a client                                               from a client
-    keys     run, round, attempt, ask, cohort                          keys (64), signature (64)
-    shares   keys (m, 64), signatures (m, 64), present (m)             shares (m, 94), digests (m, 2, 32), commitment (32)
-    masked   shares (m, 94), present (m), head (`head`)                masked: name -> words, i32 or i64
+    keys     run, round, attempt, ask, cohort; graph if it is sparse   keys (64), signature (64)
+    shares   keys (c, 64), signatures (c, 64), present (m)             shares (c, 94), digests (c, 2, 32), commitment (32)
+    masked   shares (c, 94), present (m), head (`head`)                masked: name -> words, i32 or i64
     agree    survivors (m)                                             signature (64)
-    unmask   signatures (m, 64), signed (m)                            shares (m, 33)
+    unmask   signatures (c, 64), signed (m)                            shares (c, 33)
 
 Keys are the public channel key followed by the public mask key. A row of 94 bytes is the nonce, the encrypted share of the private
 mask key and of the seed, and the seal.
@@ -15,6 +16,7 @@ mask key and of the seed, and the seal.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -24,8 +26,9 @@ from torch import Tensor
 
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg.keys import NONCE, SEAL, Place
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing.shamir import WIDTH
 
+SEED = re.compile("[0-9a-f]{64}")
 ENVELOPE = NONCE + 2 * WIDTH + SEAL
 WORDS = {32: torch.int32, 64: torch.int64}
 UNSIGNED = {32: np.uint32, 64: np.uint64}
@@ -37,7 +40,8 @@ Words = np.ndarray[Any, Any]
 def told(place: Place) -> dict[str, Any]:
     """Return the message that begins a session. Federation and threshold are the party's own and are not in it."""
     plain = {"run": place.run, "round": place.round, "attempt": place.attempt, "ask": place.ask}
-    return {**plain, "cohort": torch.tensor(place.cohort)}
+    sparse = {"graph": place.graph} if place.neighbours else {}
+    return {**plain, "cohort": torch.tensor(place.cohort), **sparse}
 
 
 def heard(message: Any, who: str) -> tuple[str, int, int, int | str, tuple[int, ...]]:
@@ -49,13 +53,19 @@ def heard(message: Any, who: str) -> tuple[str, int, int, int | str, tuple[int, 
         "ask": {int, str},
         "cohort": {Tensor},
     }
-    good = isinstance(message, Mapping) and message.keys() == kinds.keys()
-    good = good and all(type(message[name]) in kind for name, kind in kinds.items())
+    good = isinstance(message, Mapping) and message.keys() - {"graph"} == kinds.keys()
+    good = good and all(type(message[name]) in kind for name, kind in kinds.items()) and graph_in(message) is not None
     if not good or message["cohort"].dtype != torch.int64 or message["cohort"].dim() != 1:
         raise ProtocolError(
             f"the first message of {who} does not say run, round, attempt, ask and cohort, or says more."
         )
     return message["run"], message["round"], message["attempt"], message["ask"], tuple(message["cohort"].tolist())
+
+
+def graph_in(message: Mapping[str, Any]) -> str | None:
+    """Return the seed of the sparse graph in the first message of a session; "" if it names none, None if it is not one."""
+    found = message.get("graph", "")
+    return found if isinstance(found, str) and ("graph" not in message or SEED.fullmatch(found)) else None
 
 
 def only(message: Any, names: Collection[str], who: str) -> None:

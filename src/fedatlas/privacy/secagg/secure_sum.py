@@ -2,21 +2,20 @@
 
     keys ── shares ── the work, masked ── agree ── unmask          each phase is an ask; a client may leave in any
 
-Weights by rows stay hidden: a client sends (n q, n) and the server divides. Every other coefficient is told before the client seals,
-and multiplied in before rounding.
+`hidden_weights` turns an update into the words that are masked, and their sum into a mean.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas import secret
 from fedatlas.aggregation.reducers import Reduced, Reducer
 from fedatlas.algorithm import Ask, Message, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
@@ -30,20 +29,18 @@ from fedatlas.privacy.ask_protocol import (
     RoundClosed,
     SessionFailed,
     enough,
-    mended,
-    way_of,
-    weights_of,
 )
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
-from fedatlas.privacy.numbers import REALS, Leaf, coded
 from fedatlas.privacy.secagg import client, fixed, once, server
-from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
-from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, Party, identity, place_of
+from fedatlas.privacy.secagg.graph import Degree, chances
+from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, line_told, told_to
+from fedatlas.privacy.secagg.hidden_weights import decoded, remended, weights, words_of
+from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, SPARSE_MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
 from fedatlas.privacy.secagg.messages import Words, heard, positions, raw, table, told
-from fedatlas.privacy.secagg.opened_sum import Reading, SecureSum, decoded
+from fedatlas.privacy.secagg.opened_sum import Reading, SecureSum
 from fedatlas.privacy.secagg.session import Session, carried, place_in, restored
-from fedatlas.privacy.secagg.word import ALL, ROWS, TOLD, check_fields, weighed
+from fedatlas.privacy.secagg.word import ALL, ROWS, check_fields, weighed
 from fedatlas.secret import Secret
 
 KEYS, SHARES, AGREE, UNMASK = "secagg keys", "secagg shares", "secagg agree", "secagg unmask"
@@ -55,6 +52,7 @@ PHASES = {
 }  # question -> its phase of cost
 MASKED = "masked"  # name of the reducer
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
+BEYOND = 'or write privacy.secagg.neighbours = "auto", which masks up to 1,000 in a simulation'
 NOTHING_MORE = Insists()
 
 
@@ -69,15 +67,14 @@ def protocol(how: SecureSum) -> Protocol:
         fits=lambda clients, hidden: fixed.fixed(clients, how.bits, how.range, how.n_cap if hidden else 0),
         fewest=FEWEST,
         reducer=MASKED,
-        most=MOST,
+        most=MOST if how.neighbours is None else SPARSE_MOST,
+        beyond=BEYOND if how.neighbours is None else "",
         leaves=(KEYS, SHARES, WORK),
         staged=True,
         check=check_asked,
         weighed=weighed,
         cohort=cohort,
-        node=lambda client, federation, private, public, record, insists: first_session(
-            Party(client, federation, Secret(private), public), how.threshold, record, insists
-        ),
+        node=partial(node_session, how) if how.neighbours is None else None,
         counted=wide,
     )
 
@@ -89,28 +86,42 @@ def parties(how: SecureSum, clients: int, federation: str, testing: bool) -> Key
     """Return the identities of all parties of a simulation."""
     pairs = {k: identity() for k in range(clients)}
     public = {k: key for k, (_, key) in pairs.items()}
-    return Keys(
-        public, lambda k, record: first_session(Party(k, federation, pairs[k][0], public), how.threshold, record)
-    )
+    return Keys(public, lambda k, record: first_session(Party(k, federation, pairs[k][0], public), how, record))
+
+
+def node_session(
+    how: SecureSum,
+    client: int,
+    federation: str,
+    private: bytes,
+    public: Mapping[int, bytes],
+    record: Mapping[str, Any],
+    insists: Insists,
+) -> dict[str, Any]:
+    """Return the start of a deployed node's sessions."""
+    return first_session(Party(client, federation, Secret(private), public), how, record, insists)
 
 
 def first_session(
-    party: Party, threshold: float, record: Mapping[str, Any], insists: Insists = NOTHING_MORE
+    party: Party, how: SecureSum, record: Mapping[str, Any], insists: Insists = NOTHING_MORE
 ) -> dict[str, Any]:
     """Return the start of a party's sessions: its identity, all public keys, the sums it helped to open. It stays in memory."""
     return {
         "client": party.client,
         "federation": party.federation,
         "private": table([party.private], KEY),
-        "public": {str(k): table([key], KEY) for k, key in party.public.items()},
-        "threshold": threshold,
+        "listed": [*party.public],
+        "public": table(party.public.values(), len(party.public), KEY),
+        "threshold": how.threshold,
+        "neighbours": how.neighbours,
         "insists": [*insists],
         "record": {run: [list(one) for one in asks] for run, asks in record.items()},
     }
 
 
 def _party(session: Mapping[str, Any]) -> Party:
-    public = {int(k): raw(x) for k, x in session["public"].items()}
+    keys = raw(session["public"])
+    public = {k: keys[i * KEY : (i + 1) * KEY] for i, k in enumerate(session["listed"])}
     return Party(session["client"], session["federation"], Secret(raw(session["private"])), public)
 
 
@@ -155,9 +166,7 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
                 "the clients of a sum are each told a model of their own, where all are to get the same: refused."
             )
         line = head.line(place.cohort.index(session["client"]))
-        told = told_to(asked.message, asked.anchor, asked.visits, asked.architecture, asked.K, asked.n)
-        budget = None if asked.budget is None else [*asked.budget]
-        if (line["told"], line["budget"], line["lr"]) != (digest_of(told, known), budget, asked.lr):
+        if (line["told"], line["budget"], line["lr"]) != line_told(asked, known):
             raise ProtocolError(OTHERWISE.format(session["client"]))
 
 
@@ -216,7 +225,13 @@ def _advertise(message: Any, session: Any) -> tuple[Update, Session, dict[str, A
             f"of a sum this party wants a share of {insists.threshold:g} to stay, not {threshold:g}: refused."
         )
     reply, own = client.advertise(
-        message, _party(session), threshold, fewest=insists.min_cohort, counting=insists.counting, most=insists.most
+        message,
+        _party(session),
+        threshold,
+        fewest=insists.min_cohort,
+        counting=insists.counting,
+        most=insists.most,
+        neighbours=session["neighbours"],
     )
     tries = once.begun(session.get("begun", {}), own.place.run, own.place.round, own.place.ask)
     return reply, own, {"begun": tries}
@@ -264,27 +279,10 @@ def masked(
 ) -> tuple[Update, Any, Update]:
     """Return the masked update, the session afterwards, and the update as decoded. ``update`` holds changes, noise included."""
     check_work(doing.what, word, session)
-    rows, m, me = doing.rows, word["clients"], session["client"]
-    plain, hidden = fixed.fixed(m, how.bits, how.range), cache(lambda: fixed.fixed(m, how.bits, how.range, how.n_cap))
-
-    def code(leaf: Leaf) -> tuple[Any, Tensor]:
-        if leaf.real:
-            factor = float(rows) if leaf.group in {REALS + ROWS, REALS + ALL} else leaf.factor
-            return fixed.reals(leaf.numbers * factor, me, leaf.name), leaf.numbers
-        if leaf.group == TOLD:
-            q = fixed.values(leaf.numbers, plain, me, leaf.name, leaf.factor)
-            return q, fixed.total(q, plain) / leaf.factor if leaf.factor else leaf.numbers
-        q = fixed.values(leaf.numbers, hidden(), me, leaf.name)
-        return fixed.weighted(q, rows, hidden(), me), fixed.total(q, hidden())
-
-    groups, form, decoded = coded(update, word, code)
-    if REALS + ROWS in groups:
-        groups[REALS + ROWS].insert(0, fixed.reals(torch.tensor([float(rows)], dtype=torch.float64), me, "rows"))
-    if ROWS in groups:
-        groups[ROWS].append(np.array([rows], groups[ROWS][0].dtype))
+    groups, form, seen = words_of(how.steps, update, doing.rows, word, session["client"])
     if not word[SEND]:
-        return {}, session, decoded
-    return *sent({group: np.concatenate(words) for group, words in groups.items()}, form, word, session), decoded
+        return {}, session, seen
+    return *sent(groups, form, word, session), seen
 
 
 def sent(
@@ -297,20 +295,6 @@ def sent(
 
 
 # ------------------------------------------------------------------------------------------------ the server
-
-
-def weights(ask: Ask, place: Place, asked: tuple[int, ...]) -> dict[int, dict[str, list[Any]]]:
-    """Return, by client and part, the weighting: by the client's rows, which stay hidden, or by a coefficient that it is told."""
-    total, out = sum(place.sizes[k] for k in asked), {k: dict[str, list[Any]]() for k in asked}
-    for part, given in weights_of(ask, place, asked).items():
-        # Equal weights are not secret, even if equal row counts give the same weights.
-        follow = ask.reduce == "mean" and place.by_rows(part)
-        by_rows = follow and all(given[k] == place.sizes[k] / total for k in asked)
-        by_all = follow and all(given[k] == place.sizes[k] / place.n for k in asked)
-        for k in asked:
-            group = ROWS if by_rows else ALL if by_all else TOLD
-            out[k][part] = [group, given[k], given[k]] if group == TOLD else [group, 1.0, 1.0]
-    return out
 
 
 def around(
@@ -329,13 +313,13 @@ def around(
     asked = tuple(sorted({*ask.to, *place.leaving}))
     if len(asked) < FEWEST:
         raise RoundClosed(f"a sum of {len(asked)} is no secret: {FEWEST} clients have to take part")
-    if len(asked) > MOST:
-        raise RoundClosed(f"{len(asked)} clients take part, and this version masks up to {MOST} together")
+    if len(asked) > (most := MOST if how.neighbours is None else SPARSE_MOST):
+        raise RoundClosed(f"{len(asked)} clients take part, and this version masks up to {most} together")
     try:
-        at = place_of(federation, place.run, place.round, place.attempt, ask.what, asked, how.threshold)
+        at = _begin(how, federation, ask, place, asked)
         heard = yield _phase(KEYS, asked, dict.fromkeys(asked, told(at)))
-        message, transcript, _ = server.keys_heard(at, heard.each.items(), public)
-        heard = yield _phase(SHARES, _clients(transcript), dict.fromkeys(_clients(transcript), message))
+        each, transcript, _ = server.keys_heard(at, heard.each.items(), public)
+        heard = yield _phase(SHARES, _clients(transcript), each)
         each, transcript, _ = server.shares_heard(transcript, heard.each.items())
         coefficients, summed = weights(ask, place, asked), _Summing(transcript)
         messages = {k: ask.messages.get(k, ask.messages[ask.to[0]]) for k in each}
@@ -350,20 +334,28 @@ def around(
         weighty(head.pulls(len(asked)), transcript.survivors)
         survivors = tuple(at.cohort[v] for v in transcript.survivors)
         heard = yield _phase(AGREE, survivors, dict.fromkeys(survivors, message))
-        message, signers, _ = server.agreed(transcript, heard.each.items(), public)
+        each, _ = server.agreed(transcript, heard.each.items(), public)
     except PrivacyError as error:
         raise SessionFailed(str(error)) from None
-    heard = yield _phase(UNMASK, signers, dict.fromkeys(signers, message))
+    heard = yield _phase(UNMASK, tuple(each), each)
     try:
         sums, _ = server.opened(transcript, heard.each.items())
-        value = (decoded if read is None else read)(how, json.loads(form), sums, place, len(asked))
+        given = json.loads(form), sums, place, len(asked)
+        value = decoded(how.steps, *given) if read is None else read(how, *given)
     except (PrivacyError, ProtocolError) as error:
         raise RoundClosed(str(error)) from None
-    factor, ways = place.mend(survivors), coefficients[asked[0]]
-    if ask.reduce == "mean":
-        hidden = {part: way_of(ways, part)[0] != TOLD for part in value}
-        value = mended(value, lambda part: 1.0 if part in place.sums or hidden[part] else factor(part))
+    value = remended(value, ask, place, coefficients[asked[0]], survivors)
     return Replies(survivors, value, {})
+
+
+def _begin(how: SecureSum, federation: str, ask: Ask, place: Place, asked: tuple[int, ...]) -> At:
+    """Return the place of a session. RoundClosed if its sparse graph would fail too often."""
+    here = (federation, place.run, place.round, place.attempt, ask.what, asked, how.threshold, how.neighbours)
+    at = place_of(*here, secret.random_bytes(KEY).hex())
+    leaving = len(asked) - at.threshold
+    if at.neighbours and not chances(len(asked), leaving, Degree(at.neighbours, at.holders)).small:
+        raise RoundClosed(f"{at.neighbours} neighbours are too few for the masks of {len(asked)} clients")
+    return at
 
 
 def headed(

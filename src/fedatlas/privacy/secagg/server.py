@@ -17,12 +17,13 @@ from torch import Tensor
 
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.secagg import keys as k
-from fedatlas.privacy.secagg import masks, messages, shamir
+from fedatlas.privacy.secagg import masks, messages
 from fedatlas.privacy.secagg.client import commitment, digest, pair_key, self_key
 from fedatlas.privacy.secagg.head import Head
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Place
 from fedatlas.privacy.secagg.messages import ENVELOPE, UNSIGNED, Words
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing import shamir
+from fedatlas.privacy.sharing.shamir import WIDTH
 
 Pairs = Iterable[tuple[int, Any]]
 Refused = dict[int, str]
@@ -47,8 +48,12 @@ class Transcript(NamedTuple):
     totals: Mapping[str, Words] = {}
 
 
-def keys_heard(place: Place, replies: Pairs, public: Mapping[int, bytes]) -> tuple[dict[str, Any], Transcript, Refused]:
-    """Return, after phase "keys", the message to all who advertised, and the transcript."""
+Each = dict[int, dict[str, Any]]
+"""The message of the next phase to each client; one object for all if they are told the same."""
+
+
+def keys_heard(place: Place, replies: Pairs, public: Mapping[int, bytes]) -> tuple[Each, Transcript, Refused]:
+    """Return, after phase "keys", the messages to all who advertised, and the transcript."""
     k.installed()
     tag, taken = k.tag_of(place), set[bytes]()
 
@@ -63,14 +68,17 @@ def keys_heard(place: Place, replies: Pairs, public: Mapping[int, bytes]) -> tup
 
     found, refused = _read(place, range(len(place.cohort)), replies, read)
     _enough(place, found, "advertised keys")
-    m = len(place.cohort)
-    absent = (bytes(2 * KEY), bytes(SIGNATURE))
-    message = {
-        "keys": messages.table((found.get(v, absent)[0] for v in range(m)), m, 2 * KEY),
-        "signatures": messages.table((found.get(v, absent)[1] for v in range(m)), m, SIGNATURE),
-        "present": messages.flags(found, m),
-    }
-    return message, Transcript(place, tag, tuple(sorted(found)), {v: both for v, (both, _) in found.items()}), refused
+    absent, present = (bytes(2 * KEY), bytes(SIGNATURE)), messages.flags(found, len(place.cohort))
+
+    def told(circle: tuple[int, ...]) -> dict[str, Any]:
+        return {
+            "keys": messages.table((found.get(v, absent)[0] for v in circle), len(circle), 2 * KEY),
+            "signatures": messages.table((found.get(v, absent)[1] for v in circle), len(circle), SIGNATURE),
+            "present": present,
+        }
+
+    transcript = Transcript(place, tag, tuple(sorted(found)), {v: both for v, (both, _) in found.items()})
+    return _each(place, found, told), transcript, refused
 
 
 def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict[str, Any]], Transcript, Refused]:
@@ -78,16 +86,18 @@ def shares_heard(transcript: Transcript, replies: Pairs) -> tuple[dict[int, dict
     place, m = transcript.place, len(transcript.place.cohort)
 
     def read(v: int, reply: Any, who: str) -> tuple[Tensor, bytes, bytes]:
-        envelopes = messages.field(reply, "shares", torch.uint8, (m, ENVELOPE), who)
-        digests = messages.raw(messages.field(reply, "digests", torch.uint8, (m, 2, KEY), who))
+        c = len(place.circle(v))
+        envelopes = messages.field(reply, "shares", torch.uint8, (c, ENVELOPE), who)
+        digests = messages.raw(messages.field(reply, "digests", torch.uint8, (c, 2, KEY), who))
         return envelopes, digests, messages.raw(messages.field(reply, "commitment", torch.uint8, (KEY,), who))
 
     found, refused = _read(place, transcript.members, replies, read)
     _enough(place, found, "shared their secrets")
     present, nothing = messages.flags(found, m), torch.zeros(ENVELOPE, dtype=torch.uint8)
+    at = _places(place)
     out = {
         place.cohort[v]: {
-            "shares": torch.stack([found[u][0][v] if u in found else nothing for u in range(m)]),
+            "shares": torch.stack([found[u][0][at(u, v)] if u in found else nothing for u in place.circle(v)]),
             "present": present,
         }
         for v in found
@@ -156,12 +166,10 @@ class MaskedSum:
         return message, self.transcript._replace(survivors=survivors, totals=most.totals), most.form
 
 
-def agreed(
-    transcript: Transcript, replies: Pairs, public: Mapping[int, bytes]
-) -> tuple[dict[str, Any], tuple[int, ...], Refused]:
-    """Return, after phase "agree", the message to those who signed, with all their signatures, and who they are.
+def agreed(transcript: Transcript, replies: Pairs, public: Mapping[int, bytes]) -> tuple[Each, Refused]:
+    """Return, after phase "agree", the messages to those who signed, with all their signatures.
 
-    PrivacyError if fewer than the threshold signed.
+    PrivacyError if fewer than the threshold signed. In a sparse graph a client with too few neighbours that signed is told nothing more.
     """
     place, m = transcript.place, len(transcript.place.cohort)
     text = k.statement(transcript.tag, transcript.members, transcript.survivors, transcript.head)
@@ -174,9 +182,14 @@ def agreed(
 
     found, refused = _read(place, transcript.survivors, replies, read)
     _enough(place, found, "agreed on the sum")
-    rows = (found.get(v, bytes(SIGNATURE)) for v in range(m))
-    message = {"signatures": messages.table(rows, m, SIGNATURE), "signed": messages.flags(found, m)}
-    return message, tuple(place.cohort[v] for v in sorted(found)), refused
+    signed = messages.flags(found, m)
+
+    def told(circle: tuple[int, ...]) -> dict[str, Any]:
+        rows = (found.get(v, bytes(SIGNATURE)) for v in circle)
+        return {"signatures": messages.table(rows, len(circle), SIGNATURE), "signed": signed}
+
+    able = [v for v in sorted(found) if sum(u in found for u in place.circle(v)) >= place.holders]
+    return _each(place, able, told), refused
 
 
 def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Refused]:
@@ -185,10 +198,10 @@ def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Re
     Shares that differ from what their owner made for this client are left out and named. PrivacyError if fewer than the threshold are left
     for a secret, or if a rebuilt secret is not the one that its owner committed to.
     """
-    place, tag, m = transcript.place, transcript.tag, len(transcript.place.cohort)
+    place, tag, at = transcript.place, transcript.tag, _places(transcript.place)
 
     def read(v: int, reply: Any, who: str) -> bytes:
-        return messages.raw(messages.field(reply, "shares", torch.uint8, (m, WIDTH), who))
+        return messages.raw(messages.field(reply, "shares", torch.uint8, (len(place.circle(v)), WIDTH), who))
 
     found, refused = _read(place, transcript.survivors, replies, read)
     _enough(place, found, "gave their shares")
@@ -196,18 +209,18 @@ def opened(transcript: Transcript, replies: Pairs) -> tuple[dict[str, Words], Re
 
     def secret(owner: int, kind: int) -> bytes:
         good: list[tuple[int, int]] = []
-        for holder in sorted(found):
-            text = found[holder][owner * WIDTH : (owner + 1) * WIDTH]
-            at = (2 * holder + kind) * KEY
-            if digest(tag, owner, holder, kind, text) == transcript.digests[owner][at : at + KEY]:
+        for holder in (v for v in place.circle(owner) if v in found):
+            row, begin = at(holder, owner), (2 * at(owner, holder) + kind) * KEY
+            text = found[holder][row * WIDTH : (row + 1) * WIDTH]
+            if digest(tag, owner, holder, kind, text) == transcript.digests[owner][begin : begin + KEY]:
                 good.append((holder + 1, int.from_bytes(text, "little")))
             else:
                 who, whose = place.cohort[holder], place.cohort[owner]
                 refused[who] = (
                     f"the share of client {whose}'s secret that client {who} gave is not the one it was sent."
                 )
-        _enough(place, good, f"gave a true share of client {place.cohort[owner]}'s secret")
-        xs, shares = zip(*good[: place.threshold], strict=True)
+        _enough(place, good, f"gave a true share of client {place.cohort[owner]}'s secret", place.holders)
+        xs, shares = zip(*good[: place.holders], strict=True)
         if xs not in coefficients:
             coefficients[xs] = shamir.lagrange(xs)
         found_secret = (
@@ -235,8 +248,9 @@ def _unmasked(transcript: Transcript, seeds: Mapping[int, bytes], private: Mappi
     """Return the totals without the survivors' own streams and without those that they share with dropped clients."""
     tag, cohort = transcript.tag, transcript.place.cohort
     both = k.bound(tag, transcript.head)
-    others = {u: transcript.keys[u][KEY:] for u in transcript.survivors}
-    shared = {(u, v): secret for v, key in private.items() for u, secret in k.agreed(key, others, cohort).items()}
+    survived = {*transcript.survivors}
+    near = {v: {u: transcript.keys[u][KEY:] for u in transcript.place.circle(v) if u in survived} for v in private}
+    shared = {(u, v): secret for v, key in private.items() for u, secret in k.agreed(key, near[v], cohort).items()}
     out = {}
     for name, total in transcript.totals.items():
         pairs = {pair: pair_key(secret, both, *pair, name) for pair, secret in shared.items()}
@@ -263,9 +277,25 @@ def _read(
     return found, refused
 
 
-def _enough(place: Place, found: Iterable[Any], did: str) -> None:
-    count = len(list(found))
-    if count < place.least:
+def _enough(place: Place, found: Iterable[Any], did: str, least: int = 0) -> None:
+    count, least = len(list(found)), least or place.least
+    if count < least:
         raise PrivacyError(
-            f"only {count} of the {len(place.cohort)} clients asked {did} and {place.least} are needed: this sum stays closed."
+            f"only {count} of the {len(place.cohort)} clients asked {did} and {least} are needed: this sum stays closed."
         )
+
+
+def _each(place: Place, who: Iterable[int], told: Callable[[tuple[int, ...]], dict[str, Any]]) -> Each:
+    """Return what the clients at these positions are told of their circle: one message for all if it is everybody."""
+    if place.neighbours:
+        return {place.cohort[v]: told(place.circle(v)) for v in who}
+    message = told(place.circle(0))
+    return {place.cohort[v]: message for v in sorted(who)}
+
+
+def _places(place: Place) -> Callable[[int, int], int]:
+    """Return the function that gives the place of a position in the circle of another."""
+    if not place.neighbours:
+        return lambda whose, v: v
+    known = [{u: at for at, u in enumerate(place.circle(v))} for v in range(len(place.cohort))]
+    return lambda whose, v: known[whose][v]

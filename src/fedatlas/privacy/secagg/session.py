@@ -9,18 +9,18 @@ from fedatlas.errors import ProtocolError
 from fedatlas.privacy.secagg.head import Pulls
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, Place
 from fedatlas.privacy.secagg.messages import raw, table
-from fedatlas.privacy.secagg.shamir import WIDTH
+from fedatlas.privacy.sharing.shamir import WIDTH
 from fedatlas.secret import Secret
 
 
 class Session(NamedTuple):
     """A client's part of one session. Positions are places in the cohort, from 0.
 
-    done: the last finished phase of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what all advertised, one per
-    position. members: positions of those who are still in. held: position -> this client's shares of that client's private mask key and
-    seed. fewest: it joins no sum of fewer clients. counting: positions that count for it; None: all. most: its largest own share of the
-    weights of a sum. head: digest of what all are told. pulls: the weight of each position in the sums. survivors: positions in the sum,
-    as it signed.
+    done: the last finished phase of "keys", "shares", "received", "masked", "agree" and "unmask". keys: what those of its circle
+    advertised, in their order. members: positions of those who are still in. held: position -> this client's shares of that client's
+    private mask key and seed. fewest: it joins no sum of fewer clients. counting: positions that count for it; None: all. most: its
+    largest own share of the weights of a sum. head: digest of what all are told. pulls: the weight of each position in the sums.
+    survivors: positions in the sum, as it signed.
     Values that are no longer needed are empty.
     """
 
@@ -49,6 +49,22 @@ class Session(NamedTuple):
         return self.place.cohort.index(self.client)
 
     @property
+    def circle(self) -> tuple[int, ...]:
+        """Positions with which it shares masks and secrets, itself included."""
+        return self.place.circle(self.position)
+
+    @property
+    def near(self) -> tuple[int, ...]:
+        """Those of its circle that are still in."""
+        there = {*self.members}
+        return tuple(v for v in self.circle if v in there)
+
+    @property
+    def advertised(self) -> dict[int, bytes]:
+        """The keys of those of its circle, by position."""
+        return dict(zip(self.circle, self.keys, strict=True))
+
+    @property
     def least(self) -> int:
         """Fewest clients with which it continues."""
         return max(self.place.least, self.fewest)
@@ -69,7 +85,7 @@ def carried(session: Session) -> dict[str, Any]:
     """Return a session as a codec value, passed in memory to another process of the same party. It holds all secrets; never write it."""
     secrets = session.channel + session.mask + session.seed
     return {
-        "place": [*session.place[:5], list(session.place.cohort), session.place.threshold],
+        "place": [*session.place[:5], list(session.place.cohort), *session.place[6:]],
         "tag": table([session.tag], KEY),
         "client": session.client,
         "done": session.done,
@@ -89,7 +105,7 @@ def carried(session: Session) -> dict[str, Any]:
 def place_in(value: Mapping[str, Any]) -> Place:
     """Return the place of the session in a value of ``carried``."""
     place = value["place"]
-    return Place._make([*place[:5], tuple(place[5]), place[6]])
+    return Place._make([*place[:5], tuple(place[5]), *place[6:]])
 
 
 def restored(value: Mapping[str, Any]) -> Session:

@@ -21,7 +21,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import CHAIN, SEND, SESSION
 from fedatlas.privacy.mechanism import Weighed
 from fedatlas.privacy.secagg.head import head_of
-from fedatlas.privacy.secagg.keys import MOST
+from fedatlas.privacy.secagg.keys import SPARSE_MOST
 
 ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; n_k over all rows; told beforehand
 NONE = "what a client is to seal its update by is not of this protocol: a field is missing, unknown or of another type."
@@ -36,7 +36,7 @@ def check_fields(word: Mapping[str, Any]) -> None:
 
 def _typed(word: Mapping[str, Any]) -> bool:
     clients, sums, weights = word["clients"], word["sums"], word["weights"]
-    good = type(clients) is int and 0 < clients <= MOST
+    good = type(clients) is int and 0 < clients <= SPARSE_MOST
     good = good and all(type(x) is bool for x in (word["mean"], word[SEND], word.get(CHAIN, False)))
     good = good and isinstance(sums, list) and all(isinstance(x, str) for x in sums)
     good = good and isinstance(word.get(SESSION, {}), Mapping)

@@ -1,0 +1,28 @@
+"""The three things that make an epsilon mean something, in the terms of NIST SP 800-226: unit of privacy, neighbours, trust model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fedatlas.privacy.ledger import Neighbours, Unit
+from fedatlas.privacy.mechanism import Mechanism
+
+UNITS: Mapping[Unit, str] = {"client": "one client with all its rows", "record": "one row"}
+NEIGHBOURS: Mapping[Neighbours, str] = {
+    "add or remove": "the unit is there, or it is not",
+    "zero out": "the unit counts, or counts as zero; that it takes part is known",
+    "replace": "the unit has these values, or any others",
+}
+
+
+def trust_model(mechanisms: Iterable[Mechanism]) -> str:
+    """Return whom the noise of these mechanisms asks to trust."""
+    used = tuple(mechanisms)
+    noisy = [one for one in used if one.noise is not None]
+    sums = any(one.sums_only for one in used)
+    if any(one.trust == "server" for one in noisy):
+        seen = "sums of updates" if sums else "every update"
+        return f"central: the server sees {seen} without noise, and is trusted to add it"
+    if any(one.sums_only for one in noisy):
+        return "distributed: clients share the noise under masks; enough of them have to be honest"
+    return "local: every client adds its own noise; nobody else has to be trusted"
