@@ -49,6 +49,7 @@ LEAST = {
     "rotation": "privacy.rotation.bounds=[0, 1]",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "dp_sgd": "privacy.dp_sgd.clip=1.0",
+    "anonymise": "privacy.anonymise.quasi=['age']",
     "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
 }
 HIDING = tuple(name for name, one in every().items() if one.sums_only and one.noise is None)
@@ -113,7 +114,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         ("fedmd", "feddf", "fedseq", "fedseq_inter"), "the server does not know the rotation of its public rows"
     ),
     "randomised_response": {},  # a round is as without it
-    "additive_noise": {},
+    "anonymise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
 NOISED = ("central_dp", "dp_ftrl", "local_dp", "distributed_dp")

@@ -19,6 +19,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "rotation": {"bounds": [-4, 4]},
     "randomised_response": {"epsilon": 2.0, "classes": ["no", "yes"]},
     "additive_noise": {"bounds": [-4, 4]},
+    "anonymise": {"quasi": ["a", "b"], "k": 5},
 }
 """mechanism -> its keys."""
 KINDS: dict[str, dict[str, Any]] = {

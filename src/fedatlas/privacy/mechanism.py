@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedatlas.aggregation.reducers import Reducer
     from fedatlas.algorithm import Algorithm, Ask, Batch, Budget, Local, Message, Question, Task, Transform, Update
     from fedatlas.privacy.ask_protocol import Asking, Place
-    from fedatlas.privacy.own_rows import OwnRows, RowsHow
+    from fedatlas.privacy.own_rows import Columns, OwnRows, RowsHow, Total
     from fedatlas.tree import Tree
 
 Source = Literal["os", "seed"]
@@ -140,7 +140,7 @@ class Limits(NamedTuple):
     )  # an objection to what the experiment file asks for; "" if there is none
     columns: tuple[str, ...] = ()  # its keys that apply if parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
-    undeployed: str = ""  # why not with these keys, if the mechanism does so with others
+    undeployed: str = ""  # why its keys forbid that, if others would allow it, and what to write
     masks: str = ""  # why it needs another mechanism that hides what single clients send
     extras: tuple[Extra, ...] = ()
 
@@ -212,8 +212,8 @@ class Work(NamedTuple):
     rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
     # The same for rows that are judged or predicted, by what the parties told; None: the model reads them as they are.
     new_rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
-    # (columns, classes, the sum over all parties of what is counted in their rows) -> plain values that all parties agree on before;
-    # told to `rows` and `new_rows` under `SERVER`.
+    # (columns, classes, sums over all parties of what is counted in their rows) -> plain values that all parties agree on before;
+    # `rows` and `new_rows` are told them under `SERVER`.
     agree: Callable[[Columns, Sequence[str], Total], Mapping[str, Any]] | None = None
     # (the training rows of each client that has any, before and after) -> figures of a simulation's summary, under its name.
     row_figures: Callable[[Sequence[tuple[OwnRows, OwnRows]]], Mapping[str, Any]] | None = None

@@ -1,6 +1,23 @@
 """The builders of the mechanisms of ``[[privacy]]``, by name. `fedatlas list privacy` prints this table.
 
-=================== ============================================================ ================================
+=================== ============================================================ =======================================
+secagg              secure aggregation: the server learns only the sum           P14, Bonawitz et al. 2017
+paillier            encryption: clients hold the key, one of them opens the sum  P10, P11
+threshold_paillier  encryption under a key of which every client has a share     P17, Damgard and Jurik 2001
+bfv                 encryption of whole numbers in rings: a shared key, exact    P12, Fan and Vercauteren 2012
+ckks                encryption of real numbers in rings: a shared key            P12, Cheon et al. 2017
+two_server          two servers that do not collude hold a share each            P15, Mohassel and Zhang 2017
+central_dp          a trusted server clips and adds noise                        P3, McMahan et al. 2018
+dp_ftrl             a trusted server adds noise to running sums, by a tree       B16, Kairouz et al. 2021
+local_dp            every client adds noise to what it sends                     P4
+nbafl               noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
+distributed_dp      noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
+dp_sgd              noise in every local step, which hides single records        Abadi et al. 2016
+rotation            rows rotated by a secret of all clients                      P6, Chen and Liu 2008
+additive_noise      noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
+randomised_response random classes in training rows                              P4, Warner 1965
+anonymise           rows that look alike: k-anonymity, l-diversity, t-closeness  P7, P8, P9
+=================== ============================================================ =======================================
 """
 
 from __future__ import annotations
@@ -9,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from fedatlas.privacy.additive_noise.mechanism import additive_noise
+from fedatlas.privacy.anonymise.mechanism import anonymise
 from fedatlas.privacy.bfv.mechanism import bfv
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.ckks.mechanism import ckks
@@ -16,7 +34,7 @@ from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
 from fedatlas.privacy.dp_ftrl.mechanism import dp_ftrl
 from fedatlas.privacy.dp_sgd.mechanism import dp_sgd
 from fedatlas.privacy.local_dp.mechanism import local_dp
-from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
 from fedatlas.privacy.randomised_response.mechanism import randomised_response
@@ -42,12 +60,10 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "rotation": rotation,
     "additive_noise": additive_noise,
     "randomised_response": randomised_response,
-    "additive_noise": additive_noise,
+    "anonymise": anonymise,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
-LATER = ("anonymise",)
-"""Planned mechanisms that this version refuses as not yet available."""
 
 
 def made(name: str, keys: Mapping[str, Any] | None = None) -> Mechanism:
@@ -62,11 +78,12 @@ def of_table(table: Mapping[str, Any]) -> Mechanism:
 
 
 def beside(mechanisms: Iterable[Mechanism]) -> tuple[Mechanism, ...]:
-    """Return mechanisms in the order in which they are applied, two of them as they work beside each other."""
+    """Return mechanisms in the order in which they are applied, the two of rounds as they work beside each other."""
     used = tuple(sorted(mechanisms, key=lambda one: one.place))
-    if len(used) != 2 or used[1].name not in used[0].under:
+    rounds = on_updates(used)
+    if len(rounds) != 2 or rounds[1].name not in rounds[0].under:
         return used
-    return used[0].under[used[1].name](*used), used[1]
+    return *on_rows(used), rounds[0].under[rounds[1].name](*rounds), rounds[1]
 
 
 def of_tables(tables: Iterable[Mapping[str, Any]]) -> tuple[Mechanism, ...]:
