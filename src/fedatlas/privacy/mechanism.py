@@ -61,8 +61,8 @@ class Doing(NamedTuple):
     what: str
     visit: int
     rows: int
-    seed: int = 0  # of the run, for a `seal` that draws noise
     word: Mapping[str, Any] = {}  # what the server told the client besides its message
+    seed: int = 0  # of the run, for a `seal` that draws noise
 
 
 class Learns(NamedTuple):
