@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,20 @@ import pytest
 from deployments import Deployment, deployment, experiment, rows_of
 from fedatlas import Experiment, run
 from fedatlas.config import parse
+from fedatlas.data.sources import load_dataset
+from fedatlas.deployment import node_setup
+from fedatlas.deployment.node_judging import with_judging
+from fedatlas.deployment.node_rows import facts_of
+from fedatlas.deployment.refusals import deployable
+from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import ledger
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.record.run_folder import RunFolder
 
 pytestmark = pytest.mark.timing
 
+IID = {"name": "iid", "clients": 3}
 EQUAL = {"name": "fedavg", "weights": "uniform"}
 
 
@@ -65,3 +74,30 @@ def test_nodes_do_not_judge_under_noise(tmp_path: Path) -> None:
         assert ended.status == "failed"
         assert "under 'distributed_dp' nodes do not judge" in ended.why
         assert "start the server with --test FILE" in ended.why
+
+
+def test_a_node_that_is_told_to_judge_refuses_too() -> None:
+    """The set-up with judging, which a node makes if the server names it among those that judge."""
+    whole = deployable(parse(asked()), ["a", "b", "c"])
+    setup = SimpleNamespace(bench=SimpleNamespace(protection=Protection(whole.mechanisms, 3, 1, 1.0, 0)))
+    with pytest.raises(ConfigError, match="nodes do not judge"):
+        with_judging(setup)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", ["server", "node"])
+def test_nothing_is_computed_from_rows_before_round_1(shared_data: Callable[[str], Path], end: str) -> None:
+    """Moments of a table's columns would be sums of all rows without noise: neither end asks or answers for them."""
+    shared_data("tables/breast_cancer_wdbc.csv.gz")
+    whole = deployable(parse({**asked(), "data": {"name": "breast_cancer_wdbc"}, "partition": IID}), ["a", "b", "c"])
+    dataset = load_dataset(whole.config.data, 1)
+    about = facts_of(dataset)
+
+    def learn(*given: Any) -> Any:
+        raise AssertionError(given)
+
+    made = {
+        "server": lambda: node_setup.server_setup(whole, about, {"a": 5, "b": 5, "c": 5}, learn, None),
+        "node": lambda: node_setup.node_setup(whole, about, {"train": dataset.train}, 0, 3, learn),
+    }[end]
+    with pytest.raises(ConfigError, match=r"would be computed from clients' rows without noise; set data\.constants"):
+        made()

@@ -16,6 +16,7 @@ from scipy import stats
 
 from fedatlas.algorithm import Update
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.engine.loop import SerialExecutor
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import ledger
@@ -30,7 +31,7 @@ from fedatlas.privacy.secagg.keys import MOST, threshold_of, tolerated
 from fedatlas.privacy.secagg.secure_sum import AGREE, KEYS, SHARES, UNMASK
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
-from federation import Federation, play, same, states
+from federation import Federation, fast, gap, play, same, stacked, states
 from protected import ALL, Host, protected, silent
 
 pytestmark = pytest.mark.timing
@@ -240,6 +241,17 @@ def test_with_masks_off_the_outcome_is_the_same(monkeypatch: pytest.MonkeyPatch,
     assert codec.encode(masked[1]) == codec.encode(bare[1])
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_engines_agree_up_to_the_steps_of_rounding(name: str) -> None:
+    """The same noise from the seed; changes that differ in their last bits may round to neighbouring steps."""
+    found = []
+    for executor in (SerialExecutor, fast, stacked):
+        fed, host = played(name, made(), executor=executor)
+        found.append(play(fed, [ALL, ALL], host=host)[0])
+    for other in found[1:]:
+        assert gap(dict(found[0]["model"]), dict(other["model"])) <= 2 * len(ALL) * CLIP / 2**14
+
+
 def test_what_a_client_keeps_is_its_rounded_change_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a round read from the journal leaves the states that it left before."""
     fed, host = played("scaffold", made(noise="os"))
@@ -355,3 +367,14 @@ def test_answers_that_are_no_change_of_a_model_are_never_sealed() -> None:
     """Such as a node's judgement: it would leave without noise."""
     with pytest.raises(PrivacyError, match="would leave without noise"):
         noisy_sum.clipped({"hits": torch.ones(3, dtype=torch.float64)}, CLIP)
+
+
+def test_the_report_says_what_is_hidden_where_who_takes_part_is_known() -> None:
+    from fedatlas.reporting.privacy import _helped, _promised
+
+    found = {"epsilon": 2.0, "unit": "client", "neighbours": "zero out", "delta": 1e-5, "noise": "os", "torn": 0,
+             "releases": 3, "how": "H.", "withstood": {"asked": 5, "needed": 4, "colluding": 2}}  # fmt: skip
+    assert "about what a given client holds" in _promised(found)
+    assert "that a given client took part" in _promised({**found, "neighbours": "add or remove"})
+    assert "that takes noise" not in _helped(found)
+    assert "that takes noise" in _helped({"withstood": found["withstood"]})

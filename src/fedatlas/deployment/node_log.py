@@ -68,8 +68,7 @@ def about(kind: str, asked: Any) -> Mapping[str, Any]:
 
 def epsilon_of(how: Protection) -> float | str:
     """Return epsilon of a node that takes part in every round of a run; "infinite" if there is none."""
-    events = [event._replace(times=event.times * how.rounds) for event in how.released(1, (0,))]
-    return number(accountant.spent(events, how.delta()).epsilon)
+    return number(accountant.spent(how.planned(how.rounds), how.delta()).epsilon)
 
 
 def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.privacy.mechanism import on_updates
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
 from fedatlas.setup.checked import Checked
+from fedatlas.setup.privacy_refusals import check_unnoised
 from fedatlas.setup.refusals import check_classes
 from fedatlas.summaries import Learn, Learnt, Message, Numbers, Summary, Traffic, in_the_clear
 from fedatlas.wire.messages import Count
@@ -204,6 +205,7 @@ def holdings(whole: Checked, dataset: Dataset, partition: Partition, rows: Parti
     ``rows``: those that are here.
     """
     check_classes(whole.algorithm, dataset)
+    check_unnoised(whole.config, whole.mechanisms, dataset)
     prepared, how = prepare(whole.config, dataset, rows, learn)
     facts = described(whole.algorithm, len(partition.clients), whole.config.seed)
     return Holdings(whole, dataset, prepared, how, partition, facts)

@@ -244,7 +244,8 @@ def _by_divergences(bill: Counter[Release], delta: float) -> Spent:
     )
     whole = sum(n for r, n in bill.items() if r.noise == "skellam")
     others = f" and {bill.total() - whole:,} plain Gaussian ones" if bill.total() > whole else ""
-    return Spent(epsilon, delta, f"Sum of the Rényi divergences of {whole:,} Skellam releases{others}.")
+    how = f"Sum of the Rényi divergences of {whole:,} Skellam releases{others}."
+    return Spent(epsilon, delta, how, upper_bound=True)
 
 
 def _composed(sampled: dict[Release, int], pure: float, mu: float, delta: float) -> float | None:

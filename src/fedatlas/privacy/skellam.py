@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from fedatlas.errors import PrivacyError
 
-ORDERS = (*range(2, 257), *(round(256 * 1.05**i) for i in range(1, 171)))
+ORDERS: tuple[int, ...] = (*range(2, 257), *(round(256 * 1.05**i) for i in range(1, 171)))
 """Orders of divergences that are tried, up to about 10^6."""
 
 WIDEST = 1 << 16  # largest standard deviation of noise that is drawn: its table has a million entries

@@ -232,6 +232,8 @@ def _promised(found: Mapping[str, Any], covers: str = "") -> str:
     if "delta_too_large_for" in found:
         return f"There is no epsilon to state: {beyond_delta(found).removeprefix('none: ')}. Set a far smaller delta. {found['how']}"
     whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
+    if found["unit"] == "client" and found.get("neighbours") == "zero out":  # who takes part is known
+        whom = "about what a given client holds"
     whom = f"about {covers}" if covers else whom
     chance = f", except with a probability of {number(found['delta'])} (delta)" if found["delta"] else ""
     torn = f" {count(found['torn'], 'line')} of the ledger ended before a release was used." if found["torn"] else ""

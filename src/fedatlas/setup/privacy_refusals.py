@@ -197,6 +197,12 @@ def check_protected_rows(
         largest = max(partition.sizes) if by_rows(algorithm) else 0
     for one in mechanisms:
         check_asked(config, one, clients, None, largest)
+    check_unnoised(config, mechanisms, dataset)
+
+
+def check_unnoised(config: ExperimentConfig, mechanisms: Sequence[Mechanism], dataset: Dataset) -> None:
+    """Raise ConfigError if constants would be computed from clients' rows under a mechanism with noise."""
+    for one in mechanisms:
         found = from_rows(config, dataset) if one.noise is not None and config.data.constants is None else ""
         if found:
             raise ConfigError(

@@ -52,9 +52,10 @@ def over_masks(central: Mechanism, masks: Mechanism) -> Mechanism:
     assert central.noise is not None
     stated = central.noise.released
 
-    def released(how: Protection, round: int, clients: Sequence[int]) -> Event | None:
+    def released(how: Protection, round: int, clients: Sequence[int]) -> Event:
         event = stated(how, round, clients)
-        return None if event is None else event._replace(neighbours="zero out", rate=1.0)
+        assert isinstance(event, Event)  # one line a round
+        return event._replace(neighbours="zero out", rate=1.0)
 
     def refuses(asked: Asked) -> str:
         everybody = asked.fraction == 1 if asked.size is None else bool(asked.clients) and asked.size >= asked.clients
@@ -68,7 +69,7 @@ def over_masks(central: Mechanism, masks: Mechanism) -> Mechanism:
                 f"privacy.{masks.name}.range = {masks.keys['range']:g}: a change may be as long as privacy.central_dp.clip = {clip:g}; "
                 "raise it."
             )
-        return ""
+        return central.limits.refuses(asked)
 
     def work() -> Work:
         return Work(

@@ -54,9 +54,8 @@ LEARNS = Learns(
 )
 DONE = (
     "<b>Distributed differential privacy.</b> No client could change the model by more than a length of {clip:g}. Every client added its "
-    "share of the noise and covered all with random masks that cancel in the sum of a round: whoever left, that sum held noise "
-    "{noise_multiplier:g} times as strong as one client, and nobody saw less noise than that, as long as no more than {colluding} of the "
-    "clients of a round helped the server."
+    "share of the noise and covered all with random masks that cancel in the sum of a round. Whoever left, that sum held noise of at "
+    "least {noise_multiplier:g} times that length, for a server that up to {colluding} of its clients help, too."
 )
 SILENT = "'distributed_dp': noise_multiplier = 0 adds no noise, and no privacy."
 
