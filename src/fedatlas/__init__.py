@@ -21,6 +21,7 @@ from fedatlas.errors import (
 
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
+    from fedatlas.anonymisation.calls import anonymise
     from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
     from fedatlas.comparison.calls import compare, tune
     from fedatlas.data.dataset import Dataset, Partition
@@ -59,6 +60,7 @@ __all__ = [
     "Task",
     "TransportError",
     "Tree",
+    "anonymise",
     "attack",
     "compare",
     "dry_run",
@@ -74,6 +76,7 @@ __all__ = [
 
 _LATER = {
     "fedatlas.algorithm": ("Algorithm", "Ask", "Local", "Replies", "Round", "Task"),
+    "fedatlas.anonymisation.calls": ("anonymise",),
     "fedatlas.comparison.calls": ("compare", "tune"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.estimators": ("FederatedClassifier", "FederatedRegressor"),

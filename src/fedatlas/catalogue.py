@@ -189,7 +189,7 @@ def experiments() -> Listing:
             "summary": summary(make),
             "published_in": study.source,
             "runs": sum(len(part.seeds) for part in study.parts),
-            "rounds": max(part.tables["rounds"] for part in study.parts),
+            "rounds": max((part.tables["rounds"] for part in study.parts if part.measure is None), default=0),
             "gates": len(study.gates),
             "parts": [part.name for part in study.parts],
             "source": "\n".join(study.notes),

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from fedatlas import cli_compare, cli_deploy, cli_study
+from fedatlas import cli_anonymise, cli_compare, cli_deploy, cli_study
 from fedatlas.commands import (
     INTERRUPTED,
     File,
@@ -62,6 +62,7 @@ app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
 app.command()(predict)
 app.command()(export)
+app.command()(cli_anonymise.anonymise)
 app.command()(cli_compare.compare)
 app.command()(cli_compare.tune)
 app.command()(cli_study.study)

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ OF_THE_FILE = ("decimal", "separator", "encoding", "sheet")
 """Keys for the format of one file. In a deployment each node has its own, and no other party learns them."""
 
 
-def write_bytes(path: Path, data: bytes | bytearray) -> str:
-    """Replace ``path`` atomically, and return the SHA-256 of ``data``. DiskError if it cannot be written."""
+def write_bytes(path: Path, data: bytes | bytearray, *, private: bool = False) -> str:
+    """Replace ``path`` atomically, and return the SHA-256 of ``data``. DiskError if it cannot be written.
+
+    ``private``: only its owner may read the file (mode 0600).
+    """
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
+        if private:
+            part.unlink(missing_ok=True)  # left by a process that died, it would keep its mode
+        with open(part, "wb", opener=partial(os.open, mode=0o600) if private else None) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -33,6 +39,21 @@ def write_bytes(path: Path, data: bytes | bytearray) -> str:
             part.unlink(missing_ok=True)
         raise disk_error(path, error) from error
     return hashlib.sha256(data).hexdigest()
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Replace ``path`` by a file that only its owner can read, from its first byte on. DiskError if it cannot be written."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise disk_error(path, error) from error
 
 
 def lacks_room(error: BaseException | None) -> bool:

@@ -316,7 +316,7 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not found:
         return []
     names = ", ".join(one["name"] for one in found["mechanisms"])
-    more = "" if cost["bytes_privacy"] is None else f", {bytes_text(cost['bytes_privacy'])} of what was sent"
+    more = "" if cost.get("bytes_privacy") is None else f", {bytes_text(cost['bytes_privacy'])} of what was sent"
     out = [(names, f"in force{more}")]
     if lost := found.get("given_up", {}).get("rounds"):
         of = found["given_up"]["of"]

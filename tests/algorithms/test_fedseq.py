@@ -31,7 +31,7 @@ from fedatlas.algorithms.grouping import (
 )
 from fedatlas.algorithms.superclients import confidences, groups
 from fedatlas.config import parse
-from fedatlas.engine.job import ClientData
+from fedatlas.engine.client_data import ClientData
 from fedatlas.engine.step import contiguous
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.registry import PLUGINS

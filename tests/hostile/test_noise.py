@@ -40,8 +40,11 @@ TABLES: dict[str, Any] = {
     "algorithm": {"name": "fedavg", "weights": "uniform"},
 }
 CENTRAL = {"name": "central_dp", "clip": 0.5, "noise_multiplier": 0.1, "noise": "seed"}
+ADAPTIVE = {"name": "central_dp", "clip": "adaptive", "noise_multiplier": 0.1, "noise": "seed"}
+FTRL = {"name": "dp_ftrl", "clip": 0.5, "noise_multiplier": 0.1, "noise": "seed"}
 LOCAL = {"name": "local_dp", "epsilon": 1000.0, "clip": 0.5, "noise": "seed"}
 NBAFL = {"name": "nbafl", "epsilon": 1000.0, "clip": 30.0, "noise": "seed"}
+DISTRIBUTED = {"name": "distributed_dp", "clip": 0.5, "noise_multiplier": 0.1, "noise": "seed"}
 POISSON = {"sampling": "poisson", "fraction": 0.7}
 RUNS: Mapping[str, dict[str, Any]] = {
     "central_dp, one after another": {"privacy": [CENTRAL], "engine": {"name": "loop"}},
@@ -53,10 +56,18 @@ RUNS: Mapping[str, dict[str, Any]] = {
         "algorithm": {"name": "scaffold", "weights": "uniform", "option": "I"},
         "engine": {"plan": "program"},
     },
+    "central_dp, adaptive": {"privacy": [ADAPTIVE]},
+    "central_dp, adaptive, compressed": {"privacy": [ADAPTIVE], "compression": {"name": "topk", "share": 0.2}},
+    "dp_ftrl": {"privacy": [FTRL], "cohort": {"sampling": "passes", "size": 4}},
+    "dp_ftrl, compressed": {"privacy": [FTRL], "compression": {"name": "topk", "share": 0.2}},
     "local_dp": {"privacy": [LOCAL]},
     "local_dp, compressed": {"privacy": [LOCAL], "compression": {"name": "clip", "norm": 0.1}},
     "local_dp, masked": {"privacy": [LOCAL, {"name": "secagg", "range": 64.0}]},
     "nbafl": {"privacy": [NBAFL], "algorithm": {"name": "fedavg"}},
+    "central_dp, masked": {"privacy": [CENTRAL, {"name": "secagg"}]},
+    "distributed_dp": {"privacy": [DISTRIBUTED]},
+    "distributed_dp, stacked": {"privacy": [DISTRIBUTED], "engine": {"plan": "stacked"}},
+    "distributed_dp, scaffold": {"privacy": [DISTRIBUTED], "algorithm": {"name": "scaffold", "option": "I"}},
 }
 Corrupt = Callable[[Rows], Rows]
 

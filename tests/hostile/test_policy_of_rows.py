@@ -14,6 +14,7 @@ import torch
 from agreements import write_rows
 from fedatlas.deployment.audit import verified
 from fedatlas.deployment.node_rows import rows_that_count
+from fedatlas.deployment.plain_refusals import of_rows
 from fedatlas.deployment.terms import Sums, decoded
 from fedatlas.privacy.mechanisms import every
 from fedatlas.wire import codec
@@ -86,11 +87,15 @@ def test_an_order_of_the_seed_ends_where_a_party_wants_a_secret_one(tmp_path: Pa
     assert "refuses the order of the rows, which follows from the seed" in state.why
 
 
-def test_no_mechanism_with_noise_runs_between_real_parties() -> None:
-    """So there is no epsilon that a policy could limit."""
+def test_noise_of_a_deployed_run_is_the_nodes_own_and_secret() -> None:
+    """No policy limits epsilon: the agreement states the noise, each node draws it, and one from the seed is refused."""
     deployed = {name: one for name, one in every().items() if one.limits.deployed}
-    assert deployed
-    assert all(one.noise is None for one in deployed.values())
+    assert {name for name, one in deployed.items() if one.noise is not None} == {"distributed_dp"}
+    assert deployed["distributed_dp"].trust == "nobody"
+    seeded = {"privacy": [{"name": "distributed_dp", "clip": 1.0, "noise": "seed"}]}
+    assert [*of_rows(seeded)] == [
+        "[[privacy]] noise = 'seed' protects nobody: not between real parties; remove the key."
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ rows that count

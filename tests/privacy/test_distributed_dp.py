@@ -52,8 +52,7 @@ def played(name: str, how: Mechanism, **more: Any) -> tuple[Federation, Host]:
 
 
 def keys_of(**more: Any) -> NoisySum:
-    given = {"clip": CLIP, "noise_multiplier": 1.0, "threshold": 2 / 3, "colluding": 1, "bits": 14, "source": "os"}
-    return NoisySum(**{**given, **more})
+    return NoisySum(**{**distributed_dp(clip=CLIP).keys, **more})
 
 
 class Watched:

@@ -99,7 +99,7 @@ def test_a_key_is_two_safe_primes_of_half_its_length():
 def test_the_sieve_strikes_out_what_a_small_prime_divides_and_nothing_else():
     small, start = primes._odd_primes(1 << 8), gmpy2.mpz(secrets.randbits(100) | 1)
     assert small.tolist() == [p for p in range(3, 256) if gmpy2.is_prime(p)]
-    left = [int(x) for x in primes._survivors(start, small)]
+    left = [int(x) for x in primes.survivors(start, small)]
     wanted = [
         int(start) + 2 * i
         for i in range(3000)

@@ -9,7 +9,19 @@ import pytest
 
 import privacy_page
 from fedatlas import Algorithm, Task, catalogue, config
-from fedatlas.algorithm import Ask, Question, Round, RoundGenerator, State, Update, take_mean
+from fedatlas.algorithm import (
+    Ask,
+    Local,
+    Patience,
+    Question,
+    Round,
+    RoundGenerator,
+    Sealing,
+    Solver,
+    State,
+    Update,
+    take_mean,
+)
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.fedseq import fedseq
@@ -26,11 +38,20 @@ LEAST = {
     "secagg": "privacy.secagg={}",
     "paillier": "privacy.paillier={}",
     "two_server": "privacy.two_server={}",
+    "threshold_paillier": "privacy.threshold_paillier={}",
+    "bfv": "privacy.bfv={}",
+    "ckks": "privacy.ckks={}",
     "central_dp": "privacy.central_dp.clip=1.0",
+    "dp_ftrl": "privacy.dp_ftrl={}",
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
+    "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
+    "dp_sgd": "privacy.dp_sgd.clip=1.0",
+    "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
 }
+HIDING = tuple(name for name, one in every().items() if one.sums_only and one.noise is None)
+"""Show the server sums only."""
 BY_ROWS = ("fedsgd", "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "moon", "ditto")
 """Weigh by rows unless told otherwise, and are sound with uniform weights."""
 SUMS = {*BY_ROWS, "feddyn", "scaffold", "fednova", "hwfedavg", "nwfedavg", "fedbn", "fedmd"}
@@ -63,21 +84,38 @@ NOT_NOISED = {
     "fedmd": "its clients' answers ('score') are no change of a model, which alone is clipped and noised",
     "fedbn": "its clients' batch-norm layers leave without noise",
 }
+NOT_BY_ROW = {
+    **NEVER,
+    **dict.fromkeys(("cfl", "fesem", "ifca", "feddf", "fedma"), LOOKS),
+    "fedseq": CHAIN,
+    "fedseq_inter": CHAIN,
+    "hwfedavg": "its clients' answers ('counts') follow their rows without noise",
+    "nwfedavg": "its clients' answers ('counts') follow their rows without noise",
+    "fedmd": "its clients' answers ('score') follow their rows without noise",
+    "fedbn": "its clients' batch-norm layers leave without noise",
+}
 NOT_NBAFL = {**{name: WHOLE for name in ALGORITHMS if name not in {"fedavg", "fedsgd", "fedprox"}}, **NEVER}
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "secagg": NOT_MASKED,
     "paillier": NOT_MASKED,
     "two_server": NOT_MASKED,
+    "threshold_paillier": NOT_MASKED,
+    "bfv": NOT_MASKED,
+    "ckks": NOT_MASKED,
     "central_dp": NOT_NOISED,
+    "dp_ftrl": NOT_NOISED,
     "local_dp": NOT_NOISED,
     "nbafl": NOT_NBAFL,
     "distributed_dp": NOT_NOISED,
+    "dp_sgd": NOT_BY_ROW,
+    "randomised_response": {},  # a round is as without it
+    "additive_noise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
-NOISED = ("central_dp", "local_dp", "distributed_dp")
+NOISED = ("central_dp", "dp_ftrl", "local_dp", "distributed_dp")
 HELPS = {
     **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in NOISED},
-    **{("fedseq", mechanism): {"phi": "random"} for mechanism in ("secagg", "paillier", "two_server")},
+    **{("fedseq", mechanism): {"phi": "random"} for mechanism in HIDING},
 }
 """Of what is refused with its defaults: parameters that help."""
 CELLS = [(name, mechanism) for name in ALGORITHMS for mechanism in MECHANISMS]
@@ -117,7 +155,7 @@ def test_a_cell(name: str, mechanism: str) -> None:
 
 
 def test_the_sixteen_and_the_last_hop() -> None:
-    for mechanism in ("secagg", "paillier", "two_server"):
+    for mechanism in HIDING:
         fine = goes_with(made(mechanism))
         assert fine == {name: 'phi = "random"' if name == "fedseq" else "" for name in fine}
         assert fine.keys() == SUMS | {"fedseq"}
@@ -125,6 +163,7 @@ def test_the_sixteen_and_the_last_hop() -> None:
     assert {*goes_with(made("nbafl"))} == {"fedavg", "fedsgd", "fedprox"}
     for mechanism in NOISED:
         assert {*goes_with(made(mechanism))} == {*BY_ROWS, "scaffold"}
+    assert {*goes_with(made("dp_sgd"))} == {*BY_ROWS, "scaffold", "feddyn", "fednova"}
 
 
 @pytest.mark.parametrize("mechanism", NOISED)
@@ -184,10 +223,45 @@ RECORDS = {
 
 @pytest.mark.parametrize(("record", "masks", "noise"), RECORDS.values(), ids=list(RECORDS))
 def test_a_plug_ins_record_is_read_alike(record: Algorithm, masks: str, noise: str) -> None:
-    for mechanisms, expected in ((("secagg", "paillier", "two_server"), masks), (NOISED, noise)):
+    for mechanisms, expected in ((HIDING, masks), (NOISED, noise)):
         for mechanism in mechanisms:
             found = reason(mechanism, record)
             assert (expected in found) if expected else not found, mechanism
+
+
+def kept(params: Any, work: Any, message: Any, client: State, facts: Any) -> tuple[Update, State]:
+    return {}, {"own": params}
+
+
+ASIDE = "its clients look at their rows outside the noisy steps as well"
+STOPS, BALANCED = Local(patience=Patience(3)), Local(balanced=True)
+INSIDE = {
+    "plain": (Algorithm(), ""),
+    "public": (Algorithm(tasks={"train": Task(), "words": Question(answer, data="none")}), ""),
+    "asks": (Algorithm(tasks=ASKS), "its clients' answers ('loss') follow their rows without noise"),
+    "looks": (Algorithm(tasks={"train": Task(survey=lambda model, data, message, state: {})}), ASIDE),
+    "stops": (Algorithm(tasks={"train": Task(options=STOPS)}), "its clients' rows decide when they stop"),
+    "balances": (Algorithm(tasks={"train": Task(options=BALANCED)}), "which rows its clients train on follows"),
+    "few": (
+        Algorithm(tasks={"train": Task(options=Local(solver=Solver(pass_steps=3)))}),
+        "not drawn from their rows as",
+    ),
+    "sums": (Algorithm(tasks={"train": Task(sums=("losses",))}), "it reads its clients' losses without noise"),
+    "silent": (
+        Algorithm(tasks={"own": Task(finish=kept, sealing=Sealing(silent=True)), "train": Task()}),
+        "what its clients keep between rounds is trained without noise, and sent later",
+    ),
+    "early": (Algorithm(prepare=each), "its set-up before round 1"),
+}
+
+
+@pytest.mark.parametrize(("record", "expected"), INSIDE.values(), ids=list(INSIDE))
+def test_noise_inside_steps_covers_what_is_sent_or_the_record_is_refused(record: Algorithm, expected: str) -> None:
+    found = reason("dp_sgd", record)
+    assert (expected in found) if expected else not found
+    assert reason("dp_sgd", fedprox(adaptive=True)) == "it reads its clients' losses and examples without noise"
+    for one in (scaffold(option="I"), scaffold(variant="fedseq_code")):
+        assert reason("dp_sgd", one) == ASIDE
 
 
 def test_nbafl_takes_a_mean_of_whole_models_from_any_record() -> None:
@@ -216,11 +290,14 @@ def test_the_page_says_what_the_records_say() -> None:
 def test_the_pages_table_is_the_one_above() -> None:
     """Read back from the page: independent of how it is made."""
     lines = privacy_page.section(privacy_page.PAGE.read_text(encoding="utf-8"), privacy_page.GOES).splitlines()
+    head, *_ = lines
+    columns = [names.replace("`", "").split(", ") for names in head.strip("| ").split(" | ")[1:]]
+    assert sorted(name for names in columns for name in names) == sorted(MECHANISMS)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     reasons = dict(line.split(". ", maxsplit=1) for line in lines if line[:1].isdigit())
     assert [row[0].strip("`") for row in rows] == list(ALGORITHMS)
     for name, *cells in rows:
-        for mechanism, cell in zip(MECHANISMS, cells, strict=True):
+        for mechanism, cell in [(m, cell) for names, cell in zip(columns, cells, strict=True) for m in names]:
             key = name.strip("`"), mechanism
             why = REFUSED[mechanism].get(key[0])
             if why is None:

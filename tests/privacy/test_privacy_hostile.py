@@ -12,14 +12,16 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.federation.secrets import Keyring
+from fedatlas.privacy.encrypted.encrypted_sum import CIPHER, CLEAR
 from fedatlas.privacy.mechanism import Mechanism, Protection
-from fedatlas.privacy.mechanisms import secagg
-from fedatlas.privacy.paillier.encrypted_sum import CIPHER, CLEAR, OPEN
+from fedatlas.privacy.mechanisms import bfv, ckks, secagg
+from fedatlas.privacy.paillier.filling import OPEN
 from fedatlas.privacy.secagg.keys import place_of
 from fedatlas.privacy.secagg.messages import flags, told
 from fedatlas.privacy.secagg.secure_sum import AGREE, KEYS, QUESTIONS, SHARES, UNMASK, check_task
+from fedatlas.wire import codec
 from federation import federation, gap, play, same, states
-from protected import ALL, protected, toy_paillier, without_noise
+from protected import ALL, MASKS, protected, toy_paillier, without_noise
 
 pytestmark = pytest.mark.timing
 
@@ -47,16 +49,107 @@ BROKEN: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+ENCRYPTIONS = {kind: mechanism for kind, mechanism in MASKS.items() if kind != "secagg"}
+OTHERS: Mapping[str, Callable[[], Mechanism]] = {
+    "paillier": lambda: toy_paillier(weights_by="client"),
+    "bfv": lambda: bfv(weights_by="server"),
+    "ckks": lambda: ckks(range=16.0),
+}
+"""The same encryptions with other parameters."""
+
+
+@pytest.mark.parametrize("kind", ENCRYPTIONS)
 @pytest.mark.parametrize("how", BROKEN)
-def test_ciphertexts_that_are_none_leave_their_client_out(how: str) -> None:
+def test_ciphertexts_that_are_none_leave_their_client_out(how: str, kind: str) -> None:
     """The mean is that of the others, with their weights, and the client's state goes back."""
-    fed, host = protected("scaffold", toy_paillier())
+    fed, host = protected("scaffold", ENCRYPTIONS[kind]())
     host.alter = changed("train", 2, BROKEN[how])
     server, _ = play(fed, [ALL], host=host)
     plain, _ = play(federation(ALGORITHMS["scaffold"]()), [(0, 1, 3, 4)])
     assert gap(server["model"], plain["model"]) < 1e-5
     assert host.server.counted == {0, 1, 3, 4}
     assert "2" not in states(host)
+
+
+@pytest.mark.parametrize("kind", ENCRYPTIONS)
+def test_ciphertexts_of_another_federation_are_left_out(kind: str) -> None:
+    """Client 2 sends what it encrypted under the key, or the parameters, of another run."""
+    for other in (ENCRYPTIONS[kind](), OTHERS[kind]()):
+        theirs, guest = protected("fedavg", other)
+        sent: list[Any] = []
+        guest.alter = changed("train", 2, lambda update, sent=sent: sent.append(update) or update)
+        play(theirs, [ALL], host=guest)
+        fed, host = protected("fedavg", ENCRYPTIONS[kind]())
+        host.alter = changed("train", 2, lambda _, sent=sent: sent[0])
+        server, _ = play(fed, [ALL], host=host)
+        plain, _ = play(federation(ALGORITHMS["fedavg"]()), [(0, 1, 3, 4)])
+        assert gap(server["model"], plain["model"]) < 2e-5
+        assert host.server.counted == {0, 1, 3, 4}
+
+
+@pytest.mark.parametrize("kind", ["bfv", "ckks"])
+def test_a_sum_of_one_client_is_not_opened(kind: str) -> None:
+    """A server that has one client's ciphertexts opened, and says so, hears no number from anybody."""
+    fed, host = protected("fedavg", ENCRYPTIONS[kind]())
+
+    def alone(r: Request) -> Request:
+        if r.what != f"{kind} open":
+            return r
+        sums = {g: {**one, "batch": {**one["batch"], "of": 1}} for g, one in r.message["sums"].items()}
+        return r._replace(message={**r.message, "sums": sums})
+
+    host.tell, host.refusals = alone, []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    assert len(host.refusals) == len(ALL)
+    assert all("is its update, and is not opened" in str(error) for _, error in host.refusals)
+
+
+@pytest.mark.parametrize("kind", ["bfv", "ckks"])
+def test_noise_in_place_of_a_ciphertext_closes_the_round(kind: str) -> None:
+    """Random residues cannot be told from a ciphertext. Whoever opens the sum notices, and the model stays what it was."""
+    fed, host = protected("fedavg", ENCRYPTIONS[kind]())
+    noise = lambda x: torch.randint(0, 128, x.shape, generator=torch.Generator().manual_seed(1)).to(torch.uint8)  # noqa: E731
+    host.alter, host.refusals = changed("train", 2, crate("ciphertexts", noise)), []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    assert len(host.refusals) in {0, len(ALL)}  # residues above a prime leave only the client out
+    if not host.refusals:
+        assert host.server.counted == {0, 1, 3, 4}
+
+
+@pytest.mark.parametrize("kind", ENCRYPTIONS)
+def test_an_opened_ask_is_not_opened_again(kind: str) -> None:
+    """A replay of the first round's sum, in the second round, is refused by the client that opened it."""
+    fed, host = protected("fedavg", ENCRYPTIONS[kind]())
+    what, first = f"{kind} open", []
+
+    def replayed(r: Request) -> Request:
+        if r.what == what and r.round == 1:
+            first.append(r)
+        return r._replace(client=first[0].client, message=first[0].message) if r.what == what and r.round == 2 else r
+
+    host.tell, host.refusals = replayed, []
+    play(fed, [ALL, ALL], host=host)
+    assert "was opened once and is not opened again" in str(host.refusals[0][1])
+    assert len(host.refusals) == len(ALL)  # nor does anybody else answer for it
+
+
+@pytest.mark.parametrize("kind", ["bfv", "ckks"])
+def test_the_server_is_told_nothing_of_the_key(kind: str) -> None:
+    """No stretch of the secret is in what the server knows, sends or receives, and equal updates look different."""
+    fed, host = protected("fedavg", ENCRYPTIONS[kind]())
+    seen: list[bytes] = []
+    host.alter = lambda r, update: seen.append(codec.encode(update)) or update
+    host.tell = lambda r: seen.append(codec.encode([dict(r.message or {}), dict(r.word or {})])) or r
+    play(fed, [ALL], host=host)
+    secret = host.party.secrets.session(0)["key"]["secret"].numpy().tobytes()
+    known = repr(host.server.guard.public).encode()
+    for at in range(4096, len(secret) - 16, 4096):
+        assert all(secret[at : at + 16] not in one for one in (known, *seen))
+    assert sum(map(len, seen)) > 100_000
 
 
 def masked_words(change: Callable[[torch.Tensor], Any]) -> Callable[[Any], Any]:

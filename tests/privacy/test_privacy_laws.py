@@ -22,7 +22,7 @@ from fedatlas.federation.link import Reply, Request
 from fedatlas.privacy.mechanisms import local_dp
 from fedatlas.wire import codec
 from federation import Federation, brief, cohorts, cross_entropy, federation, gap, play, same, sgd, states
-from protected import ADMITTED, MECHANISMS, Host, protected, without_noise
+from protected import ADMITTED, MASKS, MECHANISMS, Host, protected, without_noise
 from test_conformance import Losing, flat
 from wire import Wire
 
@@ -30,19 +30,22 @@ pytestmark = pytest.mark.timing
 
 EXCLUDED = {
     ("central_dp", "fixed_point"): "its noise moves a model that no client moves",
+    ("adaptive", "fixed_point"): "its noise moves a model that no client moves",
+    ("dp_ftrl", "fixed_point"): "its noise moves a model that no client moves",
     ("central_dp", "codec"): "its bytes would tell how many came: rows hold none",
 }
 """(mechanism, law): why it cannot hold."""
 
 QUICK = ("fedavg", "scaffold", "hwfedavg")
+NOISY = ("central_dp", "adaptive", "dp_ftrl")
 NOISED = ("fedavg", "scaffold", "fedadam", "moon")
 PLAN = cohorts(3, m=4)
 
 
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
     """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
-    masked = [(kind, name) for kind in ("secagg", "paillier", "two_server") for name in ADMITTED]
-    whole = [*masked, *(("central_dp", name) for name in NOISED)]
+    masked = [(kind, name) for kind in MASKS if kind != "ckks" for name in ADMITTED]
+    whole = [*masked, *((kind, name) for kind in NOISY for name in NOISED)]
     return [
         pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)
         for one in whole
@@ -55,7 +58,7 @@ def made(kind: str, name: str, **more: Any) -> tuple[Federation, Host]:
 
 def algorithm_of(kind: str, name: str) -> Any:
     """With equal weights where noise needs them."""
-    if kind == "central_dp" and name != "scaffold":
+    if kind in NOISY and name != "scaffold":
         return ALGORITHMS[name](weights="uniform")
     return brief(name)
 
@@ -109,7 +112,7 @@ def test_codec(kind: str, name: str) -> None:
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg")}))
+@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg"), ("bfv", "fedavg")}))
 def test_workers(kind: str, name: str) -> None:
     """Keys, sessions and noise in two processes: the bits of one."""
     fed, host = made(kind, name)
@@ -173,7 +176,7 @@ def test_stragglers(kind: str, name: str) -> None:
 
 def test_exclusions_say_why() -> None:
     """Only what the mathematics of noise excludes, pinned."""
-    assert set(EXCLUDED) == {("central_dp", "fixed_point"), ("central_dp", "codec")}
+    assert set(EXCLUDED) == {("central_dp", "codec"), *((kind, "fixed_point") for kind in NOISY)}
     assert all(len(why) > 20 for why in EXCLUDED.values())
 
 

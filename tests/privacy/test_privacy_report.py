@@ -45,6 +45,10 @@ def toy_paillier(**keys: Any) -> Mechanism:
     return mechanisms.paillier(**{**keys, "key_bits": 256})
 
 
+def toy_threshold(**keys: Any) -> Mechanism:
+    return mechanisms.threshold_paillier(**{**keys, "key_bits": 256})
+
+
 def protected(
     *given: Mechanism, name: str = "fedavg", observers: tuple[Observer, ...] = ()
 ) -> tuple[Federation, InProcess]:
@@ -69,13 +73,14 @@ LOCAL: dict[str, Any] = {"epsilon": 1e3, "clip": 1.0, "noise": "seed"}
         ((mechanisms.secagg(),), ["keys", "train", "mask", "aggregate", "agree", "unmask"]),
         ((toy_paillier(),), ["train", "encrypt", "aggregate", "decrypt"]),
         ((mechanisms.two_server(),), ["train", "share", "aggregate"]),
+        ((toy_threshold(),), ["train", "encrypt", "aggregate", "decrypt"]),
         ((mechanisms.local_dp(**LOCAL),), ["train", "noise", "aggregate"]),
         (
             (mechanisms.local_dp(**LOCAL), mechanisms.secagg()),
             ["keys", "train", "mask", "aggregate", "agree", "unmask"],
         ),
     ],
-    ids=["secagg", "paillier", "two_server", "local_dp", "both"],
+    ids=["secagg", "paillier", "two_server", "threshold_paillier", "local_dp", "both"],
 )
 def test_the_seconds_of_a_protected_round_stand_under_their_phases(
     given: tuple[Mechanism, ...], phases: list[str]
@@ -115,9 +120,10 @@ def test_the_protocol_s_word_to_each_client_is_among_the_bytes_down() -> None:
     assert host.cost.bytes_down == seen.messages + seen.words
 
 
-@pytest.mark.parametrize(
-    "given", [mechanisms.secagg(), toy_paillier(), mechanisms.two_server(), mechanisms.local_dp(**LOCAL)]
-)
+MASKED = [mechanisms.secagg(), toy_paillier(), mechanisms.two_server(), toy_threshold(), mechanisms.bfv()]
+
+
+@pytest.mark.parametrize("given", [*MASKED, mechanisms.local_dp(**LOCAL)])
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn"])
 def test_what_protection_adds_to_the_bytes_is_what_a_run_without_it_lacks(given: Mechanism, name: str) -> None:
     fed, host = protected(given, name=name)
@@ -153,6 +159,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "secagg": {"privacy": [{"name": "secagg"}], "failures": {"dropout": 0.1}},
     "paillier": {"privacy": [{"name": "paillier"}]},
     "two_server": {"privacy": [{"name": "two_server"}], "failures": {"dropout": 0.1}},
+    "bfv": {"privacy": [{"name": "bfv"}]},
+    "ckks": {"privacy": [{"name": "ckks"}]},
     "nbafl": {"privacy": [{"name": "nbafl", "epsilon": 50, "clip": 20}]},
     "seeded": {
         "algorithm": {"weights": "uniform"},
@@ -202,8 +210,14 @@ def test_figures_that_tell_who_came_are_not_told_in_the_terminal(done: dict[str,
     assert "None" not in text
 
 
-NOBODY_S = {"secagg": {"weights", "steps"}, "paillier": {"steps"}, "nbafl": {"train_loss", "steps", "flops"}}
-NOBODY_S["two_server"] = {"weights", "steps"}
+NOBODY_S = {
+    "secagg": {"weights", "steps"},
+    "two_server": {"weights", "steps"},
+    "paillier": {"steps"},
+    "bfv": {"steps"},
+    "ckks": {"steps"},
+    "nbafl": {"train_loss", "steps", "flops"},
+}
 NOBODY_S["seeded"] = {"weights", "steps", "train_loss", "flops"}
 NOBODY_S["central_dp"] = {*NOBODY_S["seeded"], "clients", "selected"}
 NOBODY_S["central_dp"] |= {"bytes_up", "bytes_down", "bytes_peer", "bytes_privacy"}
@@ -295,11 +309,22 @@ def test_noise_from_the_seed_is_said_to_protect_nobody(done: dict[str, Path], pa
     assert "were trained without protection" in pages["seeded"].text()  # the runs that it is compared with
 
 
+def test_a_run_is_said_to_repeat_only_if_it_does(pages: dict[str, Page]) -> None:
+    same, other = "give the same bits", "Noise comes from the operating system, so another run differs by it"
+    for kind in ("paillier", "bfv", "seeded", "secagg"):
+        assert same in pages[kind].text()
+        assert other not in pages[kind].text()
+    for kind in ("central_dp", "ckks"):
+        assert other in pages[kind].text()
+        assert same not in pages[kind].text()
+
+
 def test_who_may_help_a_dishonest_server_is_said(done: dict[str, Path], pages: dict[str, Page]) -> None:
     asked_of = [len(row["selected"]) for row in rows(done["secagg"])[1:]]
     assert summary(done["secagg"])["privacy"]["withstood"] == {"asked": min(asked_of), "needed": 5, "colluding": 3}
     assert "with the help of up to 3 clients of them" in pages["secagg"].text()
-    assert "a client that helps the server" in pages["paillier"].text()
+    for kind in ("paillier", "bfv", "ckks"):
+        assert "a client that helps the server" in pages[kind].text()
 
 
 def test_the_paper_s_epsilon_stands_beside_the_honest_ones(done: dict[str, Path], pages: dict[str, Page]) -> None:
@@ -330,10 +355,12 @@ def test_runs_beside_each_other_are_compared_key_by_key(done: dict[str, Path], t
         ("secagg", {"failures": {}, "cohort": {"size": 4}, "algorithm": {"name": "scaffold"}}),
         ("secagg", {"failures": {}, "algorithm": {"name": "fedseq", "phi": "random"}, "partition": {"clients": 12}}),
         ("paillier", {}),
+        ("bfv", {}),
+        ("ckks", {}),
         ("seeded", {}),
         ("nbafl", {}),
     ],
-    ids=["secagg", "scaffold", "fedseq", "paillier", "both", "nbafl"],
+    ids=["secagg", "scaffold", "fedseq", "paillier", "bfv", "ckks", "both", "nbafl"],
 )
 def test_the_dry_run_counts_the_bytes_of_the_protocol(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
     looked = dry_run(asked(kind, **more), baselines=False)

@@ -4,7 +4,8 @@ The updates are seen on the clients' side, before anything protects them; the me
 that the algorithm states for those who are in the sum. m clients of weights p_k, summing to one; step = range 2^(1 - bits):
 
     secagg     m half steps (each client rounds once; one that was lost afterwards makes the sum larger by 1 / the others' weight)
-    paillier   half a step and m 2^-bits max |x| for whole-number weights (P11), m half steps where clients weigh
+    paillier   half a step and m 2^-bits max |x| for whole-number weights (P11), m half steps where clients weigh; bfv alike
+    ckks       seven deviations of the noise of the party that opens, half a step of its grid and the bound of CKKS's own error
 
 and beside either one rounding of a change to the run's precision. What is summed as whole numbers is equal.
 """
@@ -22,12 +23,14 @@ from fedatlas.algorithm import SERVER, Ask, Replies, Task
 from fedatlas.engine import job
 from fedatlas.federation.asks import Mend, coefficients_of
 from fedatlas.privacy.ask_protocol import WORK
+from fedatlas.privacy.ckks.mechanism import SET_UP
+from fedatlas.privacy.ckks.parameters import Parameters
 from fedatlas.privacy.mechanism import Mechanism
-from fedatlas.privacy.mechanisms import every, secagg, two_server
+from fedatlas.privacy.mechanisms import bfv, ckks, every, secagg, two_server
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.transforms.change import bases, change
 from federation import Federation, Normed, play
-from protected import ADMITTED, MASKS, Host, admitted, protected, rekeyed, silent, toy_paillier
+from protected import ADMITTED, MASKS, Host, admitted, protected, rekeyed, silent, toy_paillier, toy_threshold
 
 EVERY = [*ADMITTED, "chains"]
 FOUR = [(0, 1, 3, 4)]  # of five who were asked, one of whom leaves
@@ -96,6 +99,9 @@ class Seen:
 
     def bound(self, weights: list[float], largest: float, factor: float, kind: torch.dtype) -> float:
         how = self.fed.bench.protection.mechanisms[-1].keys
+        if "bits" not in how:
+            form = Parameters(len(self.fed.held), how["range"], SET_UP)
+            return form.error * factor + torch.finfo(kind).eps * largest * max(1.0, sum(weights))
         m, half = len(weights), how["range"] * 2.0 ** -how["bits"]
         if how.get("weights_by", "client") == "client":
             quantised = m * half * factor
@@ -125,16 +131,23 @@ def exact(rows: list[tuple[float, Any, Any]]) -> float:
     return sum(abs(p) * size(x) for p, x, _ in rows) * 1e-15 + 2.0**-90
 
 
-MASKED = (secagg(), secagg(bits=12, range=2.0), toy_paillier(), toy_paillier(weights_by="client"), two_server())
+MASKED: Mapping[str, Mechanism] = {
+    "secagg": secagg(),
+    "coarse": secagg(bits=12, range=2.0),
+    "server": toy_paillier(),
+    "client": toy_paillier(weights_by="client", short_exponent=512),
+    "shares": toy_threshold(),
+    "shares, weighed when opened": toy_threshold(weights_by="server", short_exponent=512),
+    "two servers": two_server(),
+    "bfv, server": bfv(weights_by="server"),
+    "bfv, client": bfv(),
+    "ckks": ckks(range=16.0),
+}
 
 
 def test_every_algorithm_whose_server_takes_sums_is_here() -> None:
     assert len(ADMITTED) == SIXTEEN
-    assert [name for name, one in every().items() if one.sums_only and one.noise is None] == [
-        "secagg",
-        "paillier",
-        "two_server",
-    ]
+    assert {name for name, one in every().items() if one.sums_only and one.noise is None} == {*MASKS}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -142,14 +155,15 @@ def test_every_algorithm_whose_server_takes_sums_is_here() -> None:
 def test_what_is_opened_is_the_mean_of_the_same_replies(monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
     """In float32, as runs are; every ask of three rounds, those of a set-up included."""
     made, needs, plan = admitted(name, torch.float32)
-    fed, host = protected(made, MASKS[kind](), dtype=torch.float32, **needs)
+    mechanism = MASKS[kind]()
+    fed, host = protected(made, mechanism, dtype=torch.float32, **needs)
     seen = Seen(monkeypatch, fed, host)
     play(fed, plan, host=host)
     assert seen.opened >= len(plan)
     assert seen.share > 1e-3  # a bound that nothing comes near would hold whatever was opened
 
 
-@pytest.mark.parametrize("mechanism", MASKED, ids=["secagg", "coarse", "server", "client", "two servers"])
+@pytest.mark.parametrize("mechanism", MASKED.values(), ids=[*MASKED])
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "chains"])
 def test_statistics_of_batch_norm_and_other_steps(
     monkeypatch: pytest.MonkeyPatch, name: str, mechanism: Mechanism

@@ -24,7 +24,7 @@ from fedatlas.federation.secrets import JOURNAL, LEDGER, OPENED
 from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.mechanism import Protection
-from fedatlas.privacy.mechanisms import MECHANISMS, paillier
+from fedatlas.privacy.mechanisms import MECHANISMS, paillier, threshold_paillier
 from fedatlas.privacy.paillier import cryptosystem
 from fedatlas.privacy.secagg import client, keys
 from fedatlas.privacy.sharing import additive
@@ -43,14 +43,15 @@ TABLES: dict[str, Any] = {
 CENTRAL = {"name": "central_dp", "clip": 0.5, "noise_multiplier": 1.5, "delta": 1e-3}
 POISSON = {"sampling": "poisson", "fraction": 0.5}
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
-MASKED = ({"name": "secagg"}, {"name": "paillier"}, {"name": "two_server"})
+MASKED = tuple({"name": name} for name in ("secagg", "paillier", "threshold_paillier", "bfv", "two_server"))
 
 
 @pytest.fixture
 def toy_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paillier's keys of 256 bits in whole runs."""
-    short = functools.wraps(paillier)(lambda **keys: paillier(**{**keys, "key_bits": 256}))
-    monkeypatch.setitem(MECHANISMS, "paillier", short)
+    for build in (paillier, threshold_paillier):
+        short = functools.wraps(build)(lambda build=build, **keys: build(**{**keys, "key_bits": 256}))
+        monkeypatch.setitem(MECHANISMS, build.__name__, short)
     monkeypatch.setattr(mechanism_choice, "Protection", lambda *given: Protection(*given, testing=True))
 
 
@@ -87,13 +88,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, round: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("privacy", MASKED, ids=lambda table: table["name"])
+@pytest.mark.parametrize("privacy", MASKED, ids=lambda one: one["name"] if isinstance(one, dict) else None)
 def test_a_killed_run_ends_as_one_never_stopped(
     monkeypatch: pytest.MonkeyPatch, toy_keys: None, tmp_path: Path, privacy: dict[str, Any], every: int
 ) -> None:
     """Other keys, the same rows and model; sums since the last checkpoint are read from the journal, however many they are."""
+    dropout = 0.0 if privacy["name"] == "threshold_paillier" else 0.2
     what = experiment(
-        privacy, algorithm={"name": "scaffold"}, checkpoint={"every": every}, failures={"dropout": 0.2}, rounds=5
+        privacy, algorithm={"name": "scaffold"}, checkpoint={"every": every}, failures={"dropout": dropout}, rounds=5
     )
     whole = run(what, out=tmp_path / "whole", baselines=False).path
     heal = stop_at(monkeypatch, 3)
@@ -292,6 +294,8 @@ HIDING: list[tuple[Any, dict[str, Any]]] = [
     (({"name": "secagg"},), {"algorithm": {"name": "scaffold"}, "failures": {"dropout": 0.2}}),
     (({"name": "paillier"},), {"algorithm": {"name": "hwfedavg"}}),
     (({"name": "two_server"},), {"algorithm": {"name": "hwfedavg"}, "failures": {"dropout": 0.2}}),
+    (({"name": "threshold_paillier", "short_exponent": 512},), {}),
+    (({"name": "ckks", "encrypt": "output"},), {"algorithm": UNIFORM}),
     ((CENTRAL,), {"algorithm": UNIFORM, "cohort": POISSON}),
     (({"name": "local_dp", "epsilon": 50.0, "clip": 0.5}, {"name": "secagg"}), {"algorithm": UNIFORM}),
     (({"name": "nbafl", "epsilon": 50.0, "clip": 10.0},), {"algorithm": UNIFORM}),
@@ -324,7 +328,7 @@ def test_no_secret_is_found_in_what_a_run_leaves(
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("privacy", MASKED[:2], ids=lambda table: table["name"])
+@pytest.mark.parametrize("privacy", MASKED[:4], ids=lambda one: one["name"] if isinstance(one, dict) else None)
 def test_no_secret_stands_in_an_exception(
     toy_keys: None, drawn: list[bytes], tmp_path: Path, privacy: dict[str, Any]
 ) -> None:

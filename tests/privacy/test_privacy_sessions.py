@@ -15,7 +15,7 @@ from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.federation.secrets import JOURNAL, OPENED, append, whole_lines
 from fedatlas.privacy.ask_protocol import WORK
 from fedatlas.privacy.mechanisms import secagg
-from fedatlas.privacy.paillier.encrypted_sum import OPEN
+from fedatlas.privacy.paillier.filling import OPEN
 from fedatlas.privacy.secagg.secure_sum import AGREE, KEYS, SHARES, UNMASK
 from fedatlas.weighting import by_samples, uniform
 from fedatlas.wire import codec

@@ -15,8 +15,19 @@ from fedatlas.published import reproduction as room
 from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.attack_matrix import VIEWS
 from fedatlas.published.drawing import draw, plain
-from fedatlas.published.gates import CurvePicture, Gate, GateVerdict, Part, PartRuns, Runs, Target, at_round
+from fedatlas.published.gates import (
+    CurvePicture,
+    FigurePicture,
+    Gate,
+    GateVerdict,
+    Part,
+    PartRuns,
+    Runs,
+    Target,
+    at_round,
+)
 from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
+from fedatlas.published.t3_encryption import COUNTS
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.checked import Checked
 
@@ -131,11 +142,12 @@ def test_every_study_is_made_of_experiments_that_parse() -> None:
         for study in (make(False, None), make(True, None), make(False, 7)):
             names = {part.name for part in study.parts}
             assert all(set(gate.parts) <= names for gate in study.gates)
-            assert all(parse({**part.tables, "seed": 1}).rounds == part.tables["rounds"] for part in study.parts)
+            runs = [part for part in study.parts if part.measure is None]
+            assert all(parse({**part.tables, "seed": 1}).rounds == part.tables["rounds"] for part in runs)
         shortened = [
-            part for part in study.parts if not any(f"-{name}-" in part.name for name in VIEWS)
+            part for part in runs if part.name not in COUNTS and not any(f"-{name}-" in part.name for name in VIEWS)
         ]  # have their own
-        assert {part.tables["rounds"] for part in shortened} == {7}
+        assert {part.tables["rounds"] for part in shortened} <= {7}
 
 
 def test_a_shortened_study_passes_no_gate(
@@ -188,6 +200,35 @@ def curve(*values: float) -> PartRuns:
     return PartRuns({1: [{"round": 5 * i, "accuracy": value} for i, value in enumerate(values)]})
 
 
+def test_what_is_measured_is_kept_and_drawn_against_its_quantity(studies: dict[str, Target], tmp_path: Path) -> None:
+    """A part that is measured is measured once, counts like a run, and its figure is a point of a picture."""
+    taken: list[int] = []
+
+    def part(size: int) -> Part:
+        def measure(seed: int) -> list[dict[str, Any]]:
+            taken.append(size)
+            return [{"spent": size / 2}]
+
+        return Part(f"size-{size}", {"size": size}, (1,), None, measure)
+
+    def figure(runs: PartRuns, seed: int) -> float:
+        return float(runs.rows[seed][-1]["spent"])
+
+    parts = (part(2), part(6))
+    gate = Gate("grows", "some", "grows", ("size-2", "size-6"), lambda runs: GateVerdict("", True))
+    picture = FigurePicture("sizes", "Sizes", "size", "seconds", {"ours": [("size-2", 2), ("size-6", 6)]}, figure)
+    studies["small"] = Target("small", "A small study", "nobody", parts, (gate,), pictures=(picture,))
+    docs = tmp_path / "docs"
+    assert room.reproduce("small", out=tmp_path / "a", publish=docs)
+    assert room.reproduce("small", out=tmp_path / "a", publish=docs)  # from its folder
+    assert room.reproduce("small", out=tmp_path / "b", publish=docs)  # from the committed record
+    assert taken == [2, 6]
+    record = json.loads((docs / "results" / "small.json").read_text())
+    assert record["curves"][0]["points"] == {"ours": [[2, 1.0], [6, 3.0]]}
+    assert record["gates"][0]["passed"] is True
+    assert (docs / "results" / "small-sizes.svg").read_text().count('class="mark s0') == 2
+
+
 def shakespeare(**curves: PartRuns) -> dict[str, GateVerdict]:
     """The verdicts on one setting, and on all of them being alike."""
     study = room.EXPERIMENTS["fedseq-shakespeare"](False, None)
@@ -227,6 +268,10 @@ def test_the_gates_of_the_grouping_study() -> None:
     assert found["cifar10, alpha 0.5, spread"].passed is False
 
 
+MORE = ("spent", "nominal", "exposed", "uploads", "honest")
+"""Figures of parts that are measured, and of summaries."""
+
+
 @pytest.mark.parametrize("rounds", [None, 1, 3])
 @pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - {MATRIX}))  # its cells are reported, never judged
 def test_a_study_is_judged_as_its_runs_come_in(name: str, rounds: int | None) -> None:
@@ -235,9 +280,10 @@ def test_a_study_is_judged_as_its_runs_come_in(name: str, rounds: int | None) ->
     stream, outcomes, asked = numpy_stream(1, "test"), dict[str, PartRuns](), 0
     for part in study.parts:
         for seed in part.seeds:
-            values = 0.5 + 0.1 * stream.random(int(part.tables["rounds"]) + 1)
-            figures = [dict.fromkeys({*KEPT, *DRAWN}, float(v)) for v in values]
-            lists = [{"per_class_f1": [float(v)] * 6, "weights": [float(v)] * 8} for v in values]
+            values = 0.5 + 0.1 * stream.random(int(part.tables.get("rounds", 0)) + 1)
+            figures = [dict.fromkeys({*KEPT, *DRAWN, *study.keeps, *MORE}, float(v)) for v in values]
+            lists = [{name: [float(v)] * 8 for name in ("per_class_f1", "weights")} for v in values]
+            lists = [{**one, "seconds_by_phase": {"encrypt": float(v)}} for one, v in zip(lists, values, strict=True)]
             rows = [{**a, **b, "round": r} for r, (a, b) in enumerate(zip(figures, lists, strict=True))]
             outcomes[part.name] = PartRuns({**outcomes.get(part.name, PartRuns({})).rows, seed: rows})
             for gate in study.gates:

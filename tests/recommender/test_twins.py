@@ -191,7 +191,11 @@ def test_what_the_server_sees_is_read_from_the_mechanisms():
     assert every == {
         "secagg": "sums",
         "paillier": "sums",
+        "bfv": "sums",
+        "ckks": "sums",
+        "threshold_paillier": "sums",
         "central_dp": "models",
+        "dp_ftrl": "models",
         "local_dp": "models",
         "nbafl": "models",
     }

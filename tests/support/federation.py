@@ -24,6 +24,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.in_process import InProcess, server_facts
 from fedatlas.federation.start import RoundStart
 from fedatlas.models.chain import elastic, find_chain
+from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import federated
 from fedatlas.tree import Tree
@@ -266,6 +267,7 @@ def play(
         limited = {k: b for k, b in (budgets or {}).items() if k in cohort}
         drawn = fed.round(number, cohort, limited, server)
         start = RoundStart(number, lr, orders=orders or {}, told=partial(fed.bench.algorithm.broadcast, server, 0))
+        start = start._replace(memories=server.get(MEMORY, {}))
         after = host.drive(partial(generate, fed.bench.algorithm, server, drawn), start)
         server = server if after is None else after  # None: the round was closed without a change
     return server, host

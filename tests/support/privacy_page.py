@@ -27,7 +27,7 @@ def learnt() -> str:
 
 
 def going() -> str:
-    """The section about algorithms: a cell each, and why not."""
+    """The section about algorithms: a cell each, and why not. Mechanisms with the same cells share a column."""
     fine = {name: goes_with(one) for name, one in every().items()}
     reasons: list[str] = []
     rows = []
@@ -42,8 +42,13 @@ def going() -> str:
                 reasons.append(why)
             row.append(f"no ({reasons.index(why) + 1})")
         rows.append(row)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for mechanism, cells in zip(MECHANISMS, list(zip(*rows, strict=True))[1:], strict=True):
+        alike.setdefault(cells, []).append(f"`{mechanism}`")
     said = [f"{i}. {why}" for i, why in enumerate(reasons, 1)]
-    return "\n".join([table(["algorithm", *(f"`{name}`" for name in MECHANISMS)], rows), "", "No, because:", "", *said])
+    lines = [list(line) for line in zip([row[0] for row in rows], *alike, strict=True)]
+    whole = table(["algorithm", *(", ".join(names) for names in alike.values())], lines)
+    return "\n".join([whole, "", "No, because:", "", *said])
 
 
 def section(text: str, heading: str) -> str:

@@ -18,8 +18,18 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.start import RoundStart
-from fedatlas.privacy.mechanism import Mechanism, Protection
-from fedatlas.privacy.mechanisms import central_dp, made, paillier, secagg, two_server
+from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork
+from fedatlas.privacy.mechanisms import (
+    bfv,
+    central_dp,
+    ckks,
+    dp_ftrl,
+    made,
+    paillier,
+    secagg,
+    threshold_paillier,
+    two_server,
+)
 from fedatlas.privacy.protection import under
 from federation import Federation, brief, federation, rows
 
@@ -33,6 +43,11 @@ def toy_paillier(**keys: Any) -> Mechanism:
     return paillier(**{**keys, "key_bits": 256})
 
 
+def toy_threshold(**keys: Any) -> Mechanism:
+    """A key of 256 bits in shares, which protects nobody."""
+    return threshold_paillier(**{**keys, "key_bits": 256})
+
+
 def rekeyed(mechanism: Mechanism, **keys: Any) -> Mechanism:
     """The mechanism with other keys."""
     return made(mechanism.name, {**mechanism.keys, **keys})
@@ -44,13 +59,24 @@ def without_noise(**keys: Any) -> Mechanism:
 
 
 ALL = tuple(range(5))
-MASKS: Mapping[str, Callable[[], Mechanism]] = {"secagg": secagg, "paillier": toy_paillier, "two_server": two_server}
+MASKS: Mapping[str, Callable[[], Mechanism]] = {
+    "secagg": secagg,
+    "paillier": toy_paillier,
+    "threshold_paillier": toy_threshold,
+    "bfv": bfv,
+    "ckks": ckks,
+    "two_server": two_server,
+}
 
 MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "secagg": secagg,
     "paillier": toy_paillier,
     "two_server": two_server,
+    "threshold_paillier": toy_threshold,
+    "bfv": bfv,
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
+    "adaptive": lambda: central_dp(clip="adaptive", noise_multiplier=0.1, noise="seed"),
+    "dp_ftrl": lambda: dp_ftrl(clip=0.5, noise_multiplier=0.1, restart=3, noise="seed"),
 }
 
 
@@ -105,7 +131,8 @@ def protected(
     """A federation under these mechanisms, and its host with secrets of its own; ``folder``: where its journal lies."""
     fed = federation(brief(algorithm) if isinstance(algorithm, str) else algorithm, **more)
     sizes = {k: r.n for k, r in fed.held.items()}
-    how = Protection(tuple(mechanisms), len(sizes), 3, fraction, 5, min(sizes.values()), testing=True)
+    training = PublicWork(sizes, fed.bench.local.batch_size, fed.bench.local.budget)
+    how = Protection(tuple(mechanisms), len(sizes), 3, fraction, 5, min(sizes.values()), training, testing=True)
     fed = fed._replace(bench=fed.bench._replace(algorithm=under(fed.bench.algorithm, how), protection=how))
     ring = Keyring(how, len(sizes), "tests", folder)
     return fed, Host(fed.bench, executor(fed.bench), PartyState(), sizes, seed, run="run", keyring=ring)

@@ -78,6 +78,7 @@ ROOMS: dict[str, set[str]] = {
     "course": COURSE,
     "tracking": COURSE | {"course"},
     "reporting": WRITTEN | {"registry", "aggregation", "attacks", "data", "metrics", "privacy", "verdict", "vertical"},
+    "anonymisation": {"errors", "files", "wording", "data", "privacy", "reporting"},
     "cluster.parcels": {"wire.codec"},
     "cluster.bench": RECORD | {"record"},
     "cluster.executor": RECORD | {"cluster", "cluster.bench", "cluster.parcels"},
@@ -93,7 +94,8 @@ ROOMS: dict[str, set[str]] = {
     "comparison": RUNS | {"runs", "study"},
     "comparison.calls": RUNS | {"runs", "study", "comparison", "api", "notebook"},
     "published": WRITTEN
-    | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"},
+    | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"}
+    | {"rng", "data", "deployment"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "notebook": COURSE | {"course", "reporting", "prediction", "verdict"},
     "estimators": RUNS | {"runs", "prediction", "api"},
@@ -101,12 +103,14 @@ ROOMS: dict[str, set[str]] = {
     "terminal": {"errors", "engine", "wording", "record", "course"},
     "watching": {"errors", "wording", "terminal"},
     "commands": {"api", "config", "spelling", "errors", "files", "plugins", "prediction", "record", "runs"},
+    "cli_anonymise": {"errors", "commands", "anonymisation"},
     "cli_study": {"errors", "commands", "study", "recommender"},
     "cli_compare": {"errors", "commands", "comparison", "terminal"},
     "cli_deploy": {"errors", "commands", "deployment", "wire", "wording"},
     "cli": {
         "api",
         "catalogue",
+        "cli_anonymise",
         "cli_compare",
         "cli_deploy",
         "cli_study",

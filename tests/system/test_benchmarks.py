@@ -188,12 +188,52 @@ def test_encrypted_sums_are_measured_beside_the_naive_form(load, monkeypatch):
     monkeypatch.setattr(privacy.paillier, "generate", short)
     given = {"bits": [16, 24], "clients": 3, "weights": 40, "key_bits": 256, "workers": 1, "repeats": 1, "sample": 2}
     found = privacy.measure_paillier(SimpleNamespace(**given))
-    assert [cell["rounds"][0]["values"] for cell in found["cells"]] == [254 // 32, 254 // 48]
-    assert [cell["rounds"][0]["bytes"] for cell in found["cells"]] == [64 * 6, 64 * 8]
+    assert [cell["rounds"][0]["values"] for cell in found["cells"]] == [254 // 32, 254 // 18, 254 // 48, 254 // 26]
+    assert [cell["rounds"][0]["bytes"] for cell in found["cells"]] == [64 * 6, 64 * 3, 64 * 8, 64 * 5]
     text = privacy.said_paillier(found)
     assert "python-paillier, 24 bits, one process, extrapolated" in text
-    assert "16 bits: 7 values a ciphertext" in text
+    assert f"16 bits, {privacy.FULL}: 7 values a ciphertext" in text
+    assert f"16 bits, {privacy.SHORT}: 14 values a ciphertext" in text
     assert "x smaller" in text
     found["cells"][0]["rounds"][0]["wall"] = dict.fromkeys(privacy.PHASES, 8.0)
     found |= {"key_bits": 2048, "clients": 8}
-    assert "16 bits: 32.0 s (target 22, at most 30): MISSED." in privacy.said_paillier(found)
+    found["cells"][1]["rounds"][0]["wall"] = dict.fromkeys(privacy.PHASES, 3.0)
+    text = privacy.said_paillier(found)
+    assert f"16 bits, {privacy.FULL}: 32.0 s (target 22, at most 30): MISSED." in text
+    assert f"16 bits, {privacy.SHORT}: 12.0 s (target 10, at most 10): MISSED." in text
+
+
+@pytest.mark.parametrize("short", [None, 512])
+def test_a_sum_under_a_key_in_shares_is_measured(load, monkeypatch, short):
+    privacy = load("privacy")
+    monkeypatch.setattr(privacy.paillier, "generate", partial(privacy.paillier.generate, testing=True))
+    given = {
+        "bits": 16,
+        "clients": 3,
+        "weights": 90,
+        "key_bits": 256,
+        "workers": 1,
+        "sample": 2,
+        "short_exponent": short,
+    }
+    found = privacy.threshold_speed.measure(SimpleNamespace(**given), privacy.Clock())
+    assert (found["values"], found["ciphertexts"], found["bytes"]) == (14, 7, 7 * 64)
+    text = privacy.threshold_speed.said(found)
+    assert f"{short or 'full'} exponents" in text
+    assert "(target 40): met." in text
+    found["wall"]["share"] = 41.0
+    assert "(target 40): MISSED." in privacy.threshold_speed.said(found)
+
+
+def test_sums_in_rings_are_measured(load):
+    ring = load("ring_speed")
+    given = {"clients": 3, "weights": 5000, "repeats": 1, "range": 4.0, "openings": 10}
+    exact = {"what": "bfv", "bits": [24], "weights_by": ["client", "server"]}
+    for more, cells in ((exact, 2), ({"what": "ckks"}, 1)):
+        found = ring.measure(SimpleNamespace(**given, **more))
+        assert len(found["cells"]) == cells
+        for (one,) in found["cells"].values():
+            assert one["bytes"] in {2 * 4096 * 18, 8192 * 22, 2 * 4096 * 60}
+            assert one["error"] < 1e-5
+            one["wall"] = dict.fromkeys(ring.PHASES, 2.0)
+        assert ring.said(found).count(": 8.00 s (target") == ring.said(found).count("MISSED") == cells

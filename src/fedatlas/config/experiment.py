@@ -63,7 +63,7 @@ class CohortConfig(ConfigTable):
 
     fraction: Share = 1.0
     size: Whole | None = None
-    sampling: Literal["uniform", "poisson"] = "uniform"
+    sampling: Literal["uniform", "poisson", "passes"] = "uniform"
 
     @model_validator(mode="after")
     def _poisson_has_a_rate(self) -> CohortConfig:

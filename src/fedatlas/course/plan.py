@@ -58,7 +58,11 @@ def step_for(setup: Setup, workers: int) -> str:
 
     `worth_stacking` decides which models are small. On a GPU, dense models of any size are stacked. Two workers gain more
     than a stack (docs/performance.md), so several workers use one step per client, as does every other case.
+    Gradients that a mechanism clips row by row have the tuned step only.
     """
+    how = setup.bench.protection
+    if how is not None and any(work.gradient is not None for work in how.works):
+        return "tuned"
     if workers > 1:
         return "program"
     local = setup.config.local

@@ -12,7 +12,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.ask_protocol import CHAIN
-from fedatlas.privacy.mechanism import Mechanism, Protection, number
+from fedatlas.privacy.mechanism import Doing, Mechanism, Protection, number, on_rows
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import messages
@@ -46,18 +46,37 @@ def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"rounds": len(why), "of": max(len(rows) - 1, 0), "why": why[-1] if why else None}
 
 
-def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
+def summary(setup: Setup, folder: RunFolder) -> dict[str, Any]:
     """Return the summary's ``privacy``: the parameters of each mechanism, what each role learns, and the privacy spent.
 
     The privacy spent is computed from the ledger's counted releases.
     """
+    how, changing = setup.bench.protection, on_rows(setup.checked.mechanisms)
+    every = (*changing, *(how.mechanisms if how is not None else ()))
+    found: dict[str, Any] = {
+        "mechanisms": [plain(one) for one in every],
+        "learns": {one.name: one.learns._asdict() for one in every},
+    }
+    for one in changing:
+        if one.keys.get("noise") == "seed":
+            found["noise"] = "seed"
+        if (figures := one.work().row_figures) is not None:
+            found[one.name] = dict(figures(setup.held.pairs.get(one.name, ())))
+        if one.entered is not None:
+            events = tuple(event for event in ledger.read(folder.path / LEDGER).events if event.mechanism == one.name)
+            account = {**priced(events, 0.0, "nothing was released"), "releases": len(events), "torn": 0, "curve": []}
+            found[one.name] = {**found.get(one.name, {}), **account}
+            found |= {"noise": events[0].source if events else "os", **account}  # that of the rounds replaces it
+    return found if how is None else {**found, **of_rounds(how, setup, folder)}
+
+
+def of_rounds(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
+    """Return the part of the summary's ``privacy`` that belongs to mechanisms that act in rounds."""
     rows = folder.rows()
     events, torn = ledger.read(folder.path / LEDGER) if how.noising is not None else ledger.Ledger((), 0)
-    counted = ledger.counted(events)
-    found: dict[str, Any] = {
-        "mechanisms": [plain(one) for one in how.mechanisms],
-        "learns": {one.name: one.learns._asdict() for one in how.mechanisms},
-    }
+    acting = {one.name for one in how.mechanisms}
+    counted = ledger.counted([event for event in events if event.mechanism in acting])
+    found: dict[str, Any] = {}
     for one in how.mechanisms:
         if one.figures is not None:
             found |= one.figures(how, rows, setup.sizes, counted)
@@ -101,7 +120,7 @@ def expected(how: Protection, setup: Setup, rounds: int) -> dict[str, float]:
 
     This is a client's traffic per round, which is not secret, times the expected clients and the rounds.
     """
-    return {key: size * coming(how, setup.config) * rounds for key, size in visit(setup).items()}
+    return {key: size * coming(how, setup.config) * rounds for key, size in visit(how, setup).items()}
 
 
 def coming(how: Protection, config: ExperimentConfig) -> float:
@@ -111,7 +130,7 @@ def coming(how: Protection, config: ExperimentConfig) -> float:
     return how.fraction * how.K * (1 - failures.dropout) * (1 - lost)
 
 
-def visit(setup: Setup) -> dict[str, int]:
+def visit(how: Protection, setup: Setup) -> dict[str, int]:
     """Return a client's traffic in bytes in a round with a secret cohort.
 
     It follows only from the shapes of the messages.
@@ -126,9 +145,13 @@ def visit(setup: Setup) -> dict[str, int]:
         update = transform.encode(update, memory, torch.Generator())[0]
     tasks = [task for task in setup.algorithm.tasks.values() if isinstance(task, Task)]
     silent = sum(one.sealing.silent for one in tasks)  # each is answered with an empty message
+    word = how.told({})
+    for work in how.works:
+        own = {"model": model}, how, Doing(0, 1, "train", 0, 1, word)
+        update = {**update, **({} if work.beside is None else work.beside(*own))}
     return {
         "bytes_up": codec.size(update) + silent * codec.size({}),
-        "bytes_down": codec.size(dict(message)) + codec.size({CHAIN: False}),
+        "bytes_down": codec.size(dict(message)) + codec.size({**word, CHAIN: False}),
     }
 
 

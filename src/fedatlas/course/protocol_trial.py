@@ -9,6 +9,7 @@ rehearsal, and neither a ledger nor a journal is written.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
 from fedatlas.privacy.mechanism import Doing, Protection
-from fedatlas.privacy.protection import protect
+from fedatlas.privacy.protection import protect, unaided
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree
@@ -109,6 +110,7 @@ class _Played:
         self.server, self.ask, self.task, self.update, self.how = server, ask, task, update, server.keyring.how
         self.sessions = {k: server.keyring.session(k) for k in ask.to}
         self.counted = 0
+        self.copied = None if self.how.protocol is None else self.how.protocol.copied
 
     def phase(self, inner: Ask) -> tuple[Replies, Cost]:
         """Return the replies to an ask of the protocol, and its cost beyond an unprotected ask."""
@@ -118,11 +120,16 @@ class _Played:
         began, each, up, down = time.perf_counter(), {}, 0, 0
         question = self.server.algorithm.tasks[inner.what]
         assert isinstance(question, Question)
-        for k in inner.to:
+        alike = self.copied is not None  # then one party's answer stands for all
+        for k in inner.to[:1] if alike else inner.to:
             message: Any = inner.messages[k]
+            if k not in self.sessions:  # a party that was not asked to work
+                self.sessions[k] = self.server.keyring.session(k)
             each[k], _, self.sessions[k] = question.answer(None, None, message, {}, self.sessions[k])  # type: ignore[arg-type]
             up, down = up + codec.size(dict(each[k])), down + codec.size(dict(message))
-        spent = {self.how.phase(inner.what): time.perf_counter() - began}
+        times = len(inner.to) if alike else 1
+        each, up, down = dict.fromkeys(inner.to, each[inner.to[0]]) if alike else each, up * times, down * times
+        spent = {self.how.phase(inner.what): times * (time.perf_counter() - began)}
         return Replies(inner.to, None, each), Cost(up, down, 0, up + down, spent, messages=2 * len(inner.to))
 
     def _work(self, inner: Ask) -> tuple[Replies, Cost]:
@@ -140,12 +147,22 @@ class _Played:
                     continue
                 one, doing = {"model": Tree({"x": torch.zeros(1)})}, Doing(k, server.now.start.round, inner.what, 0, 1)
                 _, self.sessions[k], _ = protocol.seal(one, doing, inner.words[k], self.sessions[k])
+        copies = self._copies(inner, sent)
         began = time.perf_counter()
-        value = _reduced(inner, sent, self.update)
+        value = _reduced(inner, copies, self.update)
         seconds[AGGREGATE] = time.perf_counter() - began
         words = sum(codec.size(self._word(inner, k)) + self._anchor(k) for k in inner.to)
-        up = many * (codec.size(dict(sent)) - codec.size(self.update)) if how.masks else 0
+        bare = codec.size(self.update if how.masks else unaided(sent, self.update))
+        up = many * (codec.size(dict(sent)) - bare)
         return Replies(inner.to, value, {}), Cost(up, words, 0, up + words, seconds)
+
+    def _copies(self, inner: Ask, sent: Update) -> dict[int, Update]:
+        """Return a sealed update as if each client of an ask had sealed it."""
+        out = dict.fromkeys(inner.to, sent)
+        if (copied := self.copied) is not None:
+            for k in inner.to[1:]:
+                out[k], self.sessions[k] = copied(sent, inner.words[k], self.sessions[k])
+        return out
 
     def _word(self, inner: Ask, k: int) -> dict[str, Any]:
         """Return what a client is told besides its message."""
@@ -160,7 +177,7 @@ class _Played:
 
     def _sealed(self, how: Protection, inner: Ask, k: int) -> Update:
         server, rows = self.server, self.server.sizes[k]
-        doing = Doing(k, server.now.start.round, inner.what, 0, rows)
+        doing = Doing(k, server.now.start.round, inner.what, 0, rows, inner.words[k])
         memory: State | None = None if server.transform is None else {}
         message = told(self.ask.messages[k], self.ask.route.anchors.get(k))
         given = (how, server.transform, self.task, message, self.update, memory, torch.Generator())
@@ -169,13 +186,13 @@ class _Played:
         return done.sent
 
 
-def _reduced(inner: Ask, sent: Update, update: Update) -> Update | None:
+def _reduced(inner: Ask, copies: Mapping[int, Update], update: Update) -> Update | None:
     """Reduce as many copies of a sealed update as the server would receive."""
     if not isinstance(inner.reduce, Reducer):
         return update
     total: Any = None
     for k in inner.to:
-        total = inner.reduce.add(total, inner.reduce.lift(k, sent, 1.0))
+        total = inner.reduce.add(total, inner.reduce.lift(k, copies[k], 1.0))
     value: Update | None = inner.reduce.close(total, Closing(inner.to, lambda part: 1.0, None)).value
     return value
 

@@ -32,6 +32,7 @@ from fedatlas.federation.link import Observer
 from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.models import flops
+from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.record.checkpoint import Restored, RunState
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.fingerprint import fingerprint, of_rows
@@ -94,7 +95,7 @@ class Simulation:
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
         # Remote parties wait for the checkpoint of each round.
-        spent = folder.path / LEDGER if how is not None and how.noising is not None else None
+        spent = folder.path / LEDGER if setup.checked.enters else None
         self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), 0 if parties is None else 1, spent)
         states = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
         self.restored = self.keeper.checkpoints.load(states) if resume else None
@@ -224,6 +225,7 @@ class Simulation:
             leaving=leaving(how, drawn, setup.seed) if how is not None and how.masks else {},
             orders=setup.cast.orders(drawn, groups) if setup.checked.poisonings else {},
             told=lambda: setup.algorithm.broadcast(begun, 0),
+            memories=begun.get(MEMORY, {}),
         )
         self.began = self.state
         try:

@@ -54,8 +54,8 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
     ):  # these rows were not used for any choice
         one = None if setup.personal else models["global"]
         summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))
-    if setup.bench.protection is not None:
-        summary["privacy"] = privacy_record.summary(setup.bench.protection, setup, folder)
+    if setup.checked.mechanisms:
+        summary["privacy"] = privacy_record.summary(setup, folder)
     summary |= attack_record.summary(now, rows)
     if ruined:
         summary["final"] |= attack_record.chance(setup, now.number + 1)

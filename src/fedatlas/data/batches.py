@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -51,6 +51,18 @@ Values = Callable[[Tensor], Mapping[str, Tensor]]
 """rows -> further values for each row, by name; each depends on its row only."""
 
 
+class Sampling(Protocol):
+    """Batches drawn by a privacy mechanism instead of shuffled epochs: any number of rows in each, a fixed number expected."""
+
+    steps: int
+    size: int  # rows expected in a batch
+    room: int  # rows of a pass: a batch is padded to one pass or several
+    dtype: torch.dtype  # of the trained tensors
+
+    def chosen(self, step: int) -> Tensor: ...  # indices of a step's rows
+    def beside(self, step: int) -> Mapping[str, Tensor]: ...  # further inputs of a step
+
+
 class Draw(NamedTuple):
     """The rules for drawing the batches of one piece of local work."""
 
@@ -64,6 +76,7 @@ class Draw(NamedTuple):
     first_epoch: int = 0
     least: int = 1  # fewest rows in a batch; the variance in batch norm needs two
     merge: bool = False  # a short last batch joins the one before it
+    sampling: Sampling | None = None  # replaces the shuffled epochs
 
 
 def cut(n: int, size: int, merge: bool = False) -> tuple[int, int]:
@@ -107,6 +120,9 @@ def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None
     become the batch's ``extra``. They are computed once if rows are not augmented and all are needed, else once per
     epoch.
     """
+    if draw.sampling is not None:
+        yield from sampled(rows, draw, draw.sampling)
+        return
     left = examples_of(budget, rows.n, draw.batch_size, draw.least, draw.merge) if rows.n else 0
     epoch = draw.first_epoch
     once = values(rows.x) if values is not None and draw.augment == "none" and left >= rows.n else None
@@ -133,6 +149,26 @@ def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None
         left -= take
         epoch += 1
         del beside, others  # free them before the next epoch is gathered
+
+
+def sampled(rows: Rows, draw: Draw, sampling: Sampling) -> Iterator[Batch]:
+    """Yield the batches of a mechanism, each padded to whole passes by rows of zeros and weight 0."""
+    for step in range(sampling.steps):
+        index = sampling.chosen(step)
+        n = max(math.ceil(len(index) / sampling.room), 1) * sampling.room
+        given = rows.take(index)
+        weight = rows.y.new_ones(len(index), dtype=sampling.dtype) if given.weight is None else given.weight
+        x, key = given.x, (draw.round, draw.client, draw.first_epoch, step)
+        if draw.augment == "crop_flip":
+            x = crop_flip(x, torch_stream(draw.seed, "augment", *key), draw.fill)
+        masks = draw.masks(n, torch_stream(draw.seed, "dropout", *key)) if draw.masks else {}
+        extra = {name: each.to(x.device) for name, each in {**masks, **sampling.beside(step)}.items()}
+        yield Batch(padded(x, n), padded(given.y, n), padded(weight, n), extra)
+
+
+def padded(x: Tensor, n: int) -> Tensor:
+    """Return ``n`` rows: those of ``x``, then zeros."""
+    return torch.cat([x, x.new_zeros(n - len(x), *x.shape[1:])]) if n > len(x) else x
 
 
 def row_values(

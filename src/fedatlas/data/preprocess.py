@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -46,6 +46,16 @@ class ColumnRule:
         return (*made, f"{self.name} missing") if self.indicator else made
 
 
+class Change(Protocol):
+    """A change of a table's new rows before they are prepared, as the clients' rows were changed before training."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]: ...  # raw columns before it, in the order of the rules
+    def __call__(self, raw: Tensor) -> Tensor:
+        """Return rows (n, columns) coded by the rules' categories, for rows coded by `columns`; -1 = unknown category."""
+        ...
+
+
 @dataclass(frozen=True)
 class Preprocess:
     """Everything that turns raw rows into model inputs, and a model's outputs into predictions: ``preprocess.json``."""
@@ -68,6 +78,7 @@ class Preprocess:
     bytes_down: int = 0
     depth: int = 8  # bits of a grey picture's pixels
     reading: Reading = OLDEST  # how cells and pictures were read
+    change: Change | None = field(default=None, compare=False)  # new rows are changed before; in no file
 
     @property
     def columns(self) -> Names:
@@ -95,7 +106,8 @@ class Preprocess:
         if self.kind != "table":
             raise DataError(f"the model reads {self.kind}, not a table.")
         with read_as(self.reading):
-            raw = raw_rows(rows, self.schema, keys=OPTION)
+            raw = raw_rows(rows, self.change.columns if self.change else self.schema, keys=OPTION)
+        raw = self.change(raw) if self.change else raw
         for rule, column in zip(self.rules, raw.T, strict=True):
             if rule.categories and (unseen := int((column < 0).sum())):
                 warnings.warn(
@@ -109,7 +121,8 @@ class Preprocess:
         if self.kind == "table":
             if x.dim() != 2 or x.shape[1] != len(self.rules):
                 raise DataError(f"the model reads rows of {len(self.rules)} columns; these are {tuple(x.shape[1:])}.")
-            return encode(x.to(torch.float32), self.rules, self.missing == "median", keep_holes)
+            x = x.to(torch.float32)
+            return encode(self.change(x) if self.change else x, self.rules, self.missing == "median", keep_holes)
         if tuple(x.shape[1:]) != self.shape:
             raise DataError(f"the model reads rows of shape {self.shape}; these are {tuple(x.shape[1:])}.")
         if self.kind == "tokens":
@@ -133,7 +146,8 @@ class Preprocess:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, without ``reading`` for runs by the first rules, which did not write it."""
-        values = {**asdict(self), "reading": self.reading.to_json()}
+        values = {**asdict(replace(self, change=None)), "reading": self.reading.to_json()}
+        del values["change"]
         if self.reading == OLDEST:
             del values["reading"]
         return values
@@ -348,14 +362,14 @@ def _medians(rules: Sequence[ColumnRule], learn: Learn) -> tuple[tuple[ColumnRul
 
 
 def recode(x: Tensor, schema: Sequence[Column], rules: Sequence[ColumnRule]) -> Tensor:
-    """Recode categories from the schema's list to the rules' list; -1 if no training client holds the category."""
+    """Recode categories from the schema's list to the rules' list; -1 if no training client holds the category, and for -1."""
     if not any(column.categories for column in schema):
         return x
     x = x.clone()
     for j, (column, rule) in enumerate(zip(schema, rules, strict=True)):
         if column.categories:
             place = {name: i for i, name in enumerate(rule.categories)}
-            codes = torch.tensor([float(place.get(name, -1)) for name in column.categories])
+            codes = torch.tensor([*(float(place.get(name, -1)) for name in column.categories), -1.0])
             known = ~torch.isnan(x[:, j])
             x[known, j] = codes[x[known, j].long()]
     return x

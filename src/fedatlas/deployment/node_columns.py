@@ -18,10 +18,10 @@ from fedatlas.deployment.node_rows import RowCounts
 from fedatlas.deployment.node_state import NodeState, same_rows
 from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 from fedatlas.federation.columns_federation import party_half
-from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
 from fedatlas.federation.signed_letters import SignedLetters
 from fedatlas.machine import cores
+from fedatlas.privacy.ask_protocol import ATTEMPTS
 from fedatlas.record.fingerprint import fingerprint, of_tables
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary

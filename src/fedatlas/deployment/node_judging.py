@@ -28,7 +28,7 @@ from fedatlas.algorithm import Message, Question, State, Update
 from fedatlas.course.evaluation import ClientModel, Evaluator, NotJudged
 from fedatlas.data.batches import Rows
 from fedatlas.deployment.judged_sums import sure_of
-from fedatlas.errors import first_line
+from fedatlas.errors import ConfigError, first_line
 from fedatlas.grammar import Form
 from fedatlas.metrics import quality
 from fedatlas.model import Model
@@ -47,12 +47,18 @@ ONE = (
     "The nodes judge under masks, which open one sum of judgements a round: only the first of the algorithm's models is judged. For the "
     "others start the server with --test FILE."
 )
+UNNOISED = "under '{}' nodes do not judge, since figures of their rows would leave without noise: start the server with --test FILE."
 Ask = Callable[[Mapping[str, Any], Sequence[int], Callable[[Update], dict[str, Any]]], dict[str, Any]]
 """(message, nodes, reader) -> the reader's result on the sum of their answers; NotJudged is passed on."""
 
 
 def with_judging(setup: Setup, answer: Callable[..., Any] | None = None) -> Setup:
-    """Return the set-up of parties that can be asked to judge. ``answer``: the function by which a node judges."""
+    """Return the set-up of parties that can be asked to judge. ``answer``: the function by which a node judges.
+
+    ConfigError under noise, which does not cover figures.
+    """
+    if (how := setup.bench.protection) is not None and how.noising is not None:
+        raise ConfigError(UNNOISED.format(how.mechanisms[-1].name))
     question = Question(answer or _nobody, data="none", tells_labels=True)
     algorithm, config = setup.bench.algorithm, setup.config
     judged = lambda number: number in (0, config.rounds) or config.evaluation.judges(number)  # noqa: E731

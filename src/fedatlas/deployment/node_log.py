@@ -12,6 +12,8 @@ from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.errors import DiskError
 from fedatlas.federation.link import Request
+from fedatlas.privacy import accountant
+from fedatlas.privacy.mechanism import Protection, number
 from fedatlas.privacy.reasons import NEARLY
 from fedatlas.wire.agreement import run_digest
 from fedatlas.wire.messages import Refusal
@@ -64,6 +66,12 @@ def about(kind: str, asked: Any) -> Mapping[str, Any]:
     return {"what": kind, **{name: fields[name] for name in ("run", "place", "index", "digest") if name in fields}}
 
 
+def epsilon_of(how: Protection) -> float | str:
+    """Return epsilon of a node that takes part in every round of a run; "infinite" if there is none."""
+    events = [event._replace(times=event.times * how.rounds) for event in how.released(1, (0,))]
+    return number(accountant.spent(events, how.delta()).epsilon)
+
+
 def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dict[str, Any]:
     """Return the fields of a log line about the answer to a task: content, protection, rows, and the nodes of its sum."""
     what, agreed = request.what[:100], running.agreed
@@ -75,7 +83,7 @@ def left_of(running: Any, request: Request, asks: Asked, *, counts: bool) -> dic
         return {"what": what, "cohort": asks.members}  # keys and shares, which hold no rows
     masked = request.word is not None and how is not None and how.protocol is not None
     weighty = {"share": round(asks.share, 4)} if masked and not counts and asks.share > NEARLY else {}
-    noise = {} if how is None or how.noising is None else {"epsilon": how.noising.epsilon or "infinite"}
+    noise = {} if how is None or how.noising is None else {"epsilon": epsilon_of(how._replace(K=len(running.holders)))}
     return {
         "what": what,
         "left": "figures" if judging else "label counts" if counts else "updates",

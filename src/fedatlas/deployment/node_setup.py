@@ -17,6 +17,7 @@ from fedatlas.data.dataset import Dataset, HeldRows, Partition, Split
 from fedatlas.deployment.node_rows import RowsFacts, dataset_of, two_rows
 from fedatlas.engine.executors import Plan
 from fedatlas.errors import ProtocolError
+from fedatlas.privacy.mechanism import on_updates
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check_classes
@@ -156,7 +157,9 @@ def answered(summary: Summary, message: Message, split: Split) -> Numbers:
 def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], learn: Learn, test: Split | None) -> Setup:
     """Make the server's set-up. ``sizes``: training rows of each node by name. ``test``: the server's test rows."""
     empty = two_rows(about)
-    unseen = empty._replace(weight=None) if whole.mechanisms else empty  # nodes judge; under masks all rows count alike
+    unseen = (
+        empty._replace(weight=None) if on_updates(whole.mechanisms) else empty
+    )  # nodes judge; under masks all rows count alike
     dataset = dataset_of(about, {"train": empty, "test": unseen if test is None else test})
     counts = tuple(np.broadcast_to(np.arange(1), n) for n in sizes.values())  # an array of n rows that takes 8 bytes
     partition = Partition(counts, info={"names": list(sizes)}, counted=True)

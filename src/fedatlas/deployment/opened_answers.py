@@ -22,8 +22,8 @@ from fedatlas import secret
 from fedatlas.deployment.node_judging import JUDGE
 from fedatlas.errors import DataError, PrivacyError
 from fedatlas.federation.secrets import append
+from fedatlas.files import write_secret
 from fedatlas.privacy.protection import MADE
-from fedatlas.wire.certificates import write_secret
 
 ANSWERS, KEY = "opened.jsonl", "opened.key"
 OPENING = "unmask"  # the phase in which shares leave

@@ -116,6 +116,8 @@ def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
     if values.get("observe") is not None:
         yield "[observe] keeps views of a simulation: not in a deployed run in this version; remove the table."
     yield from _of_judging(values)
+    if any(isinstance(one, Mapping) and one.get("noise") == "seed" for one in values.get("privacy") or ()):
+        yield "[[privacy]] noise = 'seed' protects nobody: not between real parties; remove the key."
     if values.get("attack"):
         yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
     if (rule := _at(values, "aggregation", "name")) not in {None, "mean"}:

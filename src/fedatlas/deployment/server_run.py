@@ -46,9 +46,10 @@ from fedatlas.engine.fast import worth_of
 from fedatlas.errors import ConfigError, DiskError, FedatlasError, ProtocolError, TransportError, first_line
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.party import PartyHalf
-from fedatlas.federation.secrets import append
+from fedatlas.federation.secrets import LEDGER, append
 from fedatlas.files import lacks_room, write_bytes, write_json
 from fedatlas.models.initial import given
+from fedatlas.privacy import ledger
 from fedatlas.record.fields import RoundRow
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import start_of
@@ -234,7 +235,7 @@ def _run(job: SubmittedRun, context: ServerContext) -> None:
         answers.begin_all(link)
     course: Course
     if isinstance(federation, Setup):
-        host = rows_host(federation, link, answers.guard(federation), answers.judging, answers.example)
+        host = rows_host(federation, link, answers.guard(federation, folder.path), answers.judging, answers.example)
         course = Simulation(federation, folder, resume=resume, parties=Parties(node_setup.plan_of(whole), host))
     else:
         course = Growing(federation, folder, resume=resume, host=columns_host(federation, link))
@@ -397,8 +398,8 @@ class InitialAnswers:
         """Set up every node."""
         self._ask({name: link.begin(k, -1) for k, name in enumerate(self.names)}, RunStarted, lambda said: said)
 
-    def guard(self, setup: Setup) -> Any:
-        """Return the server's part of secure aggregation; None without it."""
+    def guard(self, setup: Setup, path: Path) -> Any:
+        """Return the server's part of secure aggregation; None without it. ``path``: of the run, for its ledger."""
         if setup.bench.protection is None:
             return None
         from fedatlas.federation.server import Guard
@@ -407,6 +408,7 @@ class InitialAnswers:
             setup.bench.protection,
             federation_of(self.context.bundle.federation, self.digest),
             identities_of(self.context.bundle.members(), self.names),
+            note=partial(ledger.append, path / LEDGER),
         )
 
 

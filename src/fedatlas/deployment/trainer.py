@@ -22,7 +22,7 @@ from fedatlas import machine
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.cells import read_as
 from fedatlas.data.dataset import Split
-from fedatlas.deployment import node_setup
+from fedatlas.deployment import node_own_rows, node_setup
 from fedatlas.deployment.kept_run import KeptRun, kept_run
 from fedatlas.deployment.model_delivery import store_delivery
 from fedatlas.deployment.node_agreement import AgreedRun, NodeAgreements, check_facts, check_setup
@@ -51,6 +51,7 @@ from fedatlas.federation.link import Request
 from fedatlas.federation.party import Answer
 from fedatlas.files import write_bytes
 from fedatlas.models.initial import given
+from fedatlas.privacy.mechanism import on_rows
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.columns_method import of_columns
 from fedatlas.wire import codec, frames
@@ -170,7 +171,8 @@ class Trainer:
         They are read once.
         """
         policy, config, reading = self.policy(), agreed.whole.config, self.agreements.reading(agreed)
-        key = str([config.data, config.seed, config.parties, policy.names, policy.min_rows, policy.form, reading])
+        own = agreed.agreement.run if on_rows(agreed.whole.mechanisms) else ""
+        key = str([own, config.data, config.seed, config.parties, policy.names, policy.min_rows, policy.form, reading])
         if self.kept[0] != key:
             with untold("its rows cannot be used as the experiment says"), read_as(reading):
                 read = self._read(config, policy)
@@ -180,6 +182,7 @@ class Trainer:
                 )
                 with untold("its rows cannot be used as the experiment says"):
                     read = without_holes(held) if config.data.missing == "drop" else held
+                    read = node_own_rows.changed(read, agreed, self._folder(agreed.agreement.run))
             self.kept = key, read
         return self.kept[1]
 

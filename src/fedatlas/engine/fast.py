@@ -31,6 +31,7 @@ from fedatlas.engine.job import (
     training_of,
 )
 from fedatlas.engine.patience import watching
+from fedatlas.engine.private_steps import acts_on_steps, gradient_of
 from fedatlas.engine.program import Made, StepProgram, step_for
 from fedatlas.engine.rowwise import RowValues
 from fedatlas.engine.step import (
@@ -47,6 +48,7 @@ from fedatlas.engine.tuned import Step, TunedStep
 from fedatlas.tree import Tree
 
 ASKED, RARE, FEW = "asked for", "a rare batch size", "few steps with tensors of a new shape"
+ROW_BY_ROW = "gradients are clipped row by row"
 """Reasons for a tuned step although a program could be derived."""
 
 WORTH = 0.1  # a batch size with at least this share of all steps gets its own program; rarer ones take the tuned step
@@ -103,7 +105,7 @@ class FastRunner:
         An objective may branch on whether its state is filled yet, so the sort depends on the forms of message and state.
         """
         kind, told = job.kind, {"message": told_to(job), "client": job.state}
-        if self.step == "tuned" or self.short(bench, job):
+        if self.tuned(bench, job):
             return kind
         key = kind, form_of(told)
         if training_of(bench, job).reshapes:
@@ -112,6 +114,12 @@ class FastRunner:
             number = 1 + sum(each == kind for each, _ in self.sorts)
             self.sorts[key] = kind if number == 1 else f"{kind} ({number})"
         return self.sorts[key]
+
+    def tuned(self, bench: Bench, job: Job) -> str:
+        """Return why a job takes the tuned step only; "" if programs may be derived for it."""
+        if self.step != "tuned" and acts_on_steps(bench.protection, job.word):
+            return ROW_BY_ROW
+        return ASKED if self.step == "tuned" else FEW if self.short(bench, job) else ""
 
     def short(self, bench: Bench, job: Job) -> bool:
         """Return whether a job whose tensors may have a new shape ends before deriving a program would pay off."""
@@ -146,8 +154,7 @@ class FastRunner:
             return False
         spec = spec_of(bench, job, self.precision)
         self.examples[sort], self.derived[sort] = batch, self.sizes(bench, job, ready)
-        why = ASKED if self.step == "tuned" else FEW if self.short(bench, job) else RARE
-        self.steps[sort, -1] = TunedStep(spec, batch, why)
+        self.steps[sort, -1] = TunedStep(spec, batch, self.tuned(bench, job) or RARE)
         with placing(bench.device):
             self.steps |= self.derive(sort, spec, ready, batch, max(self.most, ready.rows.n))
         return True
@@ -180,7 +187,7 @@ class FastRunner:
     def sizes(self, bench: Bench, job: Job, ready: Prepared) -> frozenset[int]:
         """Return the batch sizes worth a program: by all clients' rows, or by this job's if the task has custom rows or batches."""
         options = training_of(bench, job).options
-        if self.step == "tuned" or self.short(bench, job):
+        if self.tuned(bench, job):
             return frozenset()
         own = options.public is not None or options.solver.batch_size is not None
         return batch_sizes(ready.draw.batch_size, [ready.rows.n], ready.draw.merge) if own else self.usual
@@ -303,7 +310,8 @@ def spec_of(bench: Bench, job: Job, precision: str) -> StepSpec:
         return task.direction(grads, params, inputs["message"], inputs["client"], inputs["facts"])
 
     module, local = bench.network.module, bench.local
-    return StepSpec(module, loss, direction if task.direction else None, local.optimizer, local.clip, precision)
+    moved, form = direction if task.direction else None, gradient_of(bench.protection, job.word, task.objective, module)
+    return StepSpec(module, loss, moved, local.optimizer, local.clip, precision, form)
 
 
 def told_to(job: Job | Prepared) -> dict[str, Any]:

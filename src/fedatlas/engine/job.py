@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 
 from fedatlas.algorithm import (
     SERVER,
     Algorithm,
-    Batch,
     Budget,
     Facts,
     Local,
@@ -29,14 +27,16 @@ from fedatlas.algorithm import (
 )
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
 from fedatlas.engine.attackers import Attacker, Order, pretended
+from fedatlas.engine.client_data import ClientData
 from fedatlas.engine.device import CPU, placing, without_cudnn
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
+from fedatlas.engine.private_steps import sampling_of
 from fedatlas.engine.step import moved
 from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.layers import Layer
 from fedatlas.privacy.mechanism import Doing, Protection
-from fedatlas.privacy.protection import Protected, left_out, protect
+from fedatlas.privacy.protection import Protected, left_out, protect, unaided
 from fedatlas.rng import torch_stream
 from fedatlas.transforms.change import seal, unseal
 from fedatlas.tree import Tensors, Tree
@@ -210,37 +210,6 @@ class RowSource(Protocol):
     def __call__(self, party: int) -> Rows: ...
 
 
-class ClientData:
-    """A client's rows as a survey sees them."""
-
-    PIECE = 1024  # rows per piece, so that a survey of a large client fits in memory
-
-    def __init__(
-        self,
-        rows: Rows,
-        classes: int,
-        buffers: Tensors,
-        result_of: Callable[[], Iterable[Batch]],
-        ordered: Callable[[Tensor], Tensor],
-    ) -> None:
-        self.rows, self.classes, self.n, self.buffers = rows, classes, rows.n, buffers
-        self.trained, self.ordered = result_of, ordered
-
-    def pieces(self) -> Sequence[Batch]:
-        """Return the rows in ascending order, with dropout off."""
-        out = []
-        for at in range(0, self.n, self.PIECE):
-            x, y, weight = self.rows.x[at:][: self.PIECE], self.rows.y[at:][: self.PIECE], self.rows.weight
-            out.append(Batch(self.ordered(x), y, None if weight is None else weight[at:][: self.PIECE], self.buffers))
-        return out
-
-    def batches(self) -> Sequence[Batch]:
-        """Return the batches that this job's steps will see, in their order."""
-        return [
-            batch._replace(x=self.ordered(batch.x), extra={**self.buffers, **batch.extra}) for batch in self.trained()
-        ]
-
-
 class Prepared(NamedTuple):
     """A job made ready on its device: its message, rows, facts (survey included) and starting point."""
 
@@ -346,6 +315,8 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     with placing(bench.device):
         params = task.start(message, state, facts) if options.steps != 0 else Tree()
     params, buffers = parted(params, buffers)
+    doing = Doing(job.client, int(facts.round), job.what, job.budget.first_epoch, rows.n)
+    draw = draw._replace(sampling=sampling_of(bench.protection, job.word, doing, budget, size, params))
     lr = facts.lr * options.lr_scale if options.solver.lr is None else options.solver.lr
     return Prepared(message, state, rows, facts, params, buffers, budget, draw, lr, decay, held)
 
@@ -382,7 +353,8 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     with placing(bench.device):
         if job.order is not None and work.steps:
             params = pretended(bench.attackers[job.order.attack], job.order, prepared, params, attack_stream(job))
-        update, state = task.finish(params, work, prepared.message, prepared.state, facts)
+        known_work = work if prepared.draw.sampling is None else work._replace(loss=math.nan)  # it has no noise
+        update, state = task.finish(params, known_work, prepared.message, prepared.state, facts)
     # sealing, the server and the clients' stored values are on the processor
     update, state, buffers, known = on_device(bench, (update, state, buffers, prepared.facts), CPU)
     if (
@@ -414,8 +386,10 @@ def result_of(
     If the loss is NaN or infinity, DivergedError names the client, or only its update is left out (`Bench.spares`).
     """
     work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
+    if (sampling := ready.draw.sampling) is not None:  # how many rows were drawn is secret, and so is their loss
+        work = work._replace(examples=steps * sampling.size)
     result = finish(bench, job, ready, params, buffers, work)
-    if not result.work.steps or math.isfinite(result.work.loss):
+    if not result.work.steps or math.isfinite(result.work.loss) or sampling is not None:
         return result
     error = DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
     if left_out(bench, job.word, error):
@@ -438,10 +412,10 @@ def protected(bench: Bench, job: Job, task: Task | Question, update: Update, row
     assert bench.protection is not None
     assert job.word is not None
     started = time.perf_counter()
-    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows)
+    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows, job.word)
     given = (bench.protection, bench.transform, task, job.message, update, job.memory, compression_stream(job))
     done = protect(*given, job.word, job.session, doing)
-    bare = codec.size(update if bench.protection.masks else done.sent)
+    bare = codec.size(update if bench.protection.masks else unaided(done.sent, update))
     return done, time.perf_counter() - started, bare
 
 

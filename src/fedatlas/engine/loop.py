@@ -11,7 +11,7 @@ from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
 from fedatlas.engine.device import placing
 from fedatlas.engine.failing import guarded
-from fedatlas.engine.gradient import gradient, with_grad
+from fedatlas.engine.gradient import with_grad
 from fedatlas.engine.job import (
     Bench,
     Job,
@@ -25,6 +25,7 @@ from fedatlas.engine.job import (
 )
 from fedatlas.engine.model import detached
 from fedatlas.engine.patience import watching
+from fedatlas.engine.private_steps import gradient_of
 from fedatlas.tree import Tree
 
 
@@ -39,12 +40,14 @@ def run_job(bench: Bench, job: Job) -> Result:
     memory = optim.start(bench.local.optimizer, params)
     bench.network.module.train()
 
+    gradient = gradient_of(bench.protection, job.word, task.objective, bench.network.module)
+
     def objective(weights: Tree, batch: Batch) -> Tensor:
+        batch = batch._replace(extra={**buffers, **batch.extra})
         return task.objective(bench.network, weights, batch, ready.message, ready.state, ready.facts)
 
     steps, examples, loss_sum = 0, 0, 0.0
     for batch in job_batches(ready):
-        batch = batch._replace(extra={**buffers, **batch.extra})
         with placing(bench.device):
             loss, grads = gradient(objective, with_grad(params), batch)
             if ready.weight_decay:

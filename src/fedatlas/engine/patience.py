@@ -8,8 +8,9 @@ import torch
 
 from fedatlas.algorithm import Batch, Patience
 from fedatlas.data.batches import examples_of_pass
+from fedatlas.engine.client_data import ClientData
 from fedatlas.engine.device import placing
-from fedatlas.engine.job import Bench, ClientData, Job, Prepared, training_of
+from fedatlas.engine.job import Bench, Job, Prepared, training_of
 from fedatlas.models.dropout import evaluating
 from fedatlas.tree import Tree
 

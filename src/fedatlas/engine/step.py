@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
+from fedatlas.engine.gradient import Gradient, gradient
 from fedatlas.engine.optim import Memory, Optimizer
 from fedatlas.errors import FedatlasError
 from fedatlas.tree import Tensors, Tree
@@ -37,6 +38,7 @@ class StepSpec(NamedTuple):
     optimizer: Optimizer = Optimizer()
     clip: float = 0.0  # limit of the gradient's Euclidean norm over all tensors; 0 = off
     precision: str = "float32"  # "bfloat16": convolutions in bfloat16, weights and all else unchanged
+    gradient: Gradient = gradient  # a mechanism's own is known to the tuned step only
 
 
 class NotTraceable(FedatlasError):

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedatlas.algorithm import Batch
 from fedatlas.engine import optim
 from fedatlas.engine.device import CPU, placing
-from fedatlas.engine.gradient import gradient, with_grad
+from fedatlas.engine.gradient import with_grad
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.precision import convolutions_in
 from fedatlas.engine.step import Inputs, StepSpec, fresh_memory
@@ -50,7 +50,7 @@ class TunedStep:
             extra = dict(zip(self.masks, more[self.weighted :], strict=False))  # the rest are values for programs
             batch = Batch(x, y, more[0] if self.weighted else None, extra)
             with convolutions_in(spec.precision), placing(device):
-                loss, grads = gradient(objective, weights, batch)
+                loss, grads = spec.gradient(objective, weights, batch)
             with torch.no_grad(), placing(device):
                 update(grads)
             return loss.detach()

@@ -22,10 +22,9 @@ from fedatlas.errors import DivergedError, ProtocolError
 from fedatlas.federation.asks import Tally, from_whom, of_party
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.first_message import FirstMessages
-from fedatlas.federation.host import ATTEMPTS
 from fedatlas.federation.link import Request
 from fedatlas.grammar import Form
-from fedatlas.privacy.ask_protocol import CHAIN
+from fedatlas.privacy.ask_protocol import ATTEMPTS, CHAIN
 from fedatlas.privacy.mechanism import Weighed
 from fedatlas.privacy.reasons import weighs
 from fedatlas.tree import Tree

@@ -12,9 +12,7 @@ from fedatlas.federation.cost import Cost
 from fedatlas.federation.link import Request
 from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
-from fedatlas.privacy.ask_protocol import RoundClosed, SessionFailed
-
-ATTEMPTS = 3  # at a round whose masked session fails before any share is given
+from fedatlas.privacy.ask_protocol import ATTEMPTS, RoundClosed, SessionFailed
 
 Rounds = RoundGenerator | Callable[[], RoundGenerator]
 

@@ -45,7 +45,7 @@ from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told
 from fedatlas.federation.start import Federation, RoundStart, head_of
 from fedatlas.privacy import noised_ask
-from fedatlas.privacy.ask_protocol import CHAIN, Asking, Journal, Place, journalled, with_counters
+from fedatlas.privacy.ask_protocol import CHAIN, MEMORY, Asking, Journal, Place, journalled, with_counters
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.reasons import by_rows
 from fedatlas.rng import torch_stream
@@ -66,15 +66,21 @@ class Guard(NamedTuple):
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """Return the protocol of an ask."""
-        if (protocol := self.protection.protocol) is not None:
+        how, zero = self.protection.during(place.task, ask.budgets), partial(zero_update, server, ask.what)
+        if (protocol := how.protocol) is not None:
+            noised = how.noises_sums
+            place = noised_ask.fixed(place) if noised else place
             made = protocol.around(self.public, self.federation, ask, place, self.workers)
-            return journalled(ask, place, made, partial(self._released, place.round))
-        zero = partial(zero_update, server, ask.what)
-        return noised_ask.around(self.protection, server.transform, server.algorithm, zero, ask, place, self.note)
+            if noised:
+                made = noised_ask.over_sum(how, server.algorithm, zero, ask, place, made)
+            return journalled(ask, place, made, partial(self._released, how, place.round))
+        return noised_ask.around(
+            how, server.transform, server.algorithm, zero, ask, place, self.note, server.now.memories
+        )
 
-    def _released(self, number: int, clients: tuple[int, ...]) -> None:
+    def _released(self, how: Protection, number: int, clients: tuple[int, ...]) -> None:
         """Write the ledger lines of local noise inside a sum, before the sum is used."""
-        if lines := self.protection.released(number, clients):
+        if lines := how.released(number, clients):
             self.note(lines)
 
 
@@ -95,6 +101,7 @@ class UnderWay:
 
     def __init__(self, start: RoundStart, cost: Cost, declared: Tally) -> None:
         self.start, self.cost = start, cost
+        self.memories = dict(start.memories)  # of the mechanisms, after the last ask
         self.declared = declared  # how often each party was asked each form
         self.leaving = start.leaving  # clients that leave, until they are gone
         self.asks = 0  # so far
@@ -151,7 +158,7 @@ class ServerHalf:
                 ask = next(generator) if replies is None else generator.send(replies)
             except StopIteration as end:
                 state: State = end.value
-                return state
+                return {**state, MEMORY: self.now.memories} if self.now.memories else state
             replies = self.ask(ask)
 
     def aside(self, ask: Ask) -> Replies:
@@ -184,7 +191,7 @@ class ServerHalf:
             if summed(ask) and replies.value:
                 raise ProtocolError(f"'{self.algorithm.name}' says that '{ask.what}' sends nothing, but it does.")
             return replies
-        if not ask.to and not guard.protection.secret_cohort:
+        if not ask.to and not guard.protection.noises_sums:
             return Replies((), None, {})
         now = self.now
         place, before = self._place(ask, task), set(now.lost)

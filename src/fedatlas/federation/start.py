@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Ask, Message
 from fedatlas.engine.attackers import Order
@@ -19,6 +19,7 @@ class RoundStart(NamedTuple):
     leaving: Mapping[int, str] = {}  # simulated clients that leave -> the phase in which they leave
     orders: Mapping[int, Order] = {}  # simulated malicious clients -> what they do
     told: Callable[[], Message] = dict  # the message of a client, for a round without replies
+    memories: Mapping[str, Mapping[str, Any]] = {}  # of mechanisms that keep one, as of the end of the last round
 
     def again(self, attempt: int) -> RoundStart:
         """Return the start of a later attempt: clients that left are gone."""

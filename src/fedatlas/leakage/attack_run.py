@@ -23,6 +23,7 @@ from fedatlas.errors import ConfigError, DataError, FedatlasError, TransportErro
 from fedatlas.leakage.attack_text import attack_sentence
 from fedatlas.leakage.attacker_folder import run_attacker
 from fedatlas.leakage.knowledge import common_knowledge
+from fedatlas.record import row_secret
 from fedatlas.record.observed import RoleView
 from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, RunFolder
 from fedatlas.setup.assembly import set_up
@@ -78,11 +79,12 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
     made = make_attack(config, name, parameters)
     common_knowledge(run.path)
     check_attack(made, config, run)
-    told = made.tells(truth_of(set_up(whole))) if made.tells else None
+    root = row_secret.read(run.path)
+    told = made.tells(truth_of(set_up(whole, root=root))) if made.tells else None
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
     found: AttackRecord = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
-        score = made.score(truth_of(set_up(whole), trained_first(run)), arrays)
+        score = made.score(truth_of(set_up(whole, root=root), trained_first(run)), arrays)
         found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept but could not be scored: {error}"

@@ -31,6 +31,7 @@ from fedatlas.metrics.quality import predictions
 from fedatlas.model import Model
 from fedatlas.models import Loss, flops, make_loss, make_model
 from fedatlas.models.config import names
+from fedatlas.prediction.new_rows import as_clients
 from fedatlas.record.checkpoint import Checkpoints, RunState
 from fedatlas.record.initial_files import own_module
 from fedatlas.record.run_folder import SUMMARY, RunFolder, file_of
@@ -296,6 +297,7 @@ def load(path: str | Path, module: nn.Module | None = None) -> FinishedRun:
     summary = folder.summary()
     own_module(folder.path, module)
     done = Preprocess.from_json(folder.read_json("preprocess.json", *Preprocess.KEYS))
+    done = as_clients(done, folder.path, config)
     found = FinishedRun(folder.path, config, None, pandas.DataFrame(folder.rows()), summary, done, module)
     file = folder.path / file_of("model")
     return found._replace(common=found.saved(file)) if file.exists() else found

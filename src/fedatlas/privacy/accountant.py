@@ -6,7 +6,7 @@ releases                        epsilon
 Gaussian, nothing sampled       closed form: together they equal one release (`fedatlas.privacy.gaussian`)
 Gaussian, Poisson rounds        privacy loss distributions of dp-accounting, equal rounds composed as one block; both directions
                                 of add or remove, rounded so that epsilon is never too small (P1)
-Laplace                         basic composition: the sum of 1 / multiplier, delta = 0
+Laplace, random responses       basic composition: the sum of 1 / multiplier, delta = 0
 Laplace and Gaussian            Laplace's as the worst mechanism of its epsilon, composed with the others' loss distributions
 Skellam, with plain Gaussian    sums of Rényi divergences (`fedatlas.privacy.skellam`); with sampled or Laplace noise: refused
 without noise                   infinity
@@ -34,8 +34,10 @@ from fedatlas.privacy import skellam
 from fedatlas.privacy.gaussian import check_delta, epsilon_of
 from fedatlas.privacy.ledger import Event, Kind, counted
 
+PURE = ("laplace", "response")  # kinds with delta = 0
 POINTS = 32  # most rounds in a curve
 FINEST, CELLS = 2.0**-17, 2.0**19  # grid of privacy losses: the smallest step, and the most cells of a single release
+GROUPS = 64  # most different bills that are priced one by one
 WIDEST = 2.0**22  # most cells of all releases together
 LEAST_NOISE = 0.05  # sampled releases with less noise are bounded as if they were not sampled
 
@@ -67,8 +69,24 @@ def spent(events: Sequence[Event], delta: float) -> Spent:
     _check(events)
     if any(event.multiplier == 0 for event in events):
         return Spent(math.inf, delta, "A release had no noise, so nothing is promised.")
-    prices = [_price(profile, delta) for profile in _profiles(events)]
-    return max(prices, key=lambda price: price.epsilon)
+    return _dearest(_profiles(events), delta)
+
+
+def of_clients(events: Sequence[Event], delta: float, most: int = GROUPS) -> dict[int, float]:
+    """Return epsilon of each client that events name. More than ``most`` different bills are rounded up, in groups of similar ones."""
+    events = counted(events)
+    _check(events)
+    if any(event.multiplier == 0 for event in events):
+        return {k: math.inf for event in events for k in event.clients}
+    everybody, named = _bills(events)
+    different = sorted({frozenset((everybody + bill).items()) for bill in named.values()}, key=_rate_first)
+    size = math.ceil(len(different) / most)
+    found: dict[frozenset[tuple[Release, int]], float] = {}
+    for group in (different[at : at + size] for at in range(0, len(different), size or 1)):
+        bound = _bound([Counter(dict(bill)) for bill in group])
+        for bill in group:
+            found[bill] = _price(Counter(dict(bill)) if bound is None else bound, delta).epsilon
+    return {k: found[frozenset((everybody + named[k]).items())] for k in sorted(named)}
 
 
 def spent_together(runs: Sequence[Sequence[Event]], delta: float) -> Spent:
@@ -84,13 +102,13 @@ def spent_together(runs: Sequence[Sequence[Event]], delta: float) -> Spent:
     whole, bound = Counter[Release](), False
     for events in runs:
         bills = _profiles(counted(events))
-        dearest = reduce(or_, bills)
+        dearest = _bound(bills) or reduce(or_, bills)
         bound = bound or dearest not in bills
         whole += dearest
     try:
         price = _price(whole, delta)
     except PrivacyError:
-        each = [spent(events, events[0].delta) for events in runs if events]
+        each = [spent(events, max(event.delta for event in events)) for events in runs if events]
         total = Spent(math.fsum(one.epsilon for one in each), math.fsum(one.delta for one in each), "")
         return total._replace(how=f"Basic composition of {len(each)} accounts.", upper_bound=True)
     return price._replace(upper_bound=price.upper_bound or bound)
@@ -118,14 +136,20 @@ def _check(events: Sequence[Event]) -> None:
             )
 
 
-def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
-    """Return the bills of the clients. Equal bills appear once, and a bill is left out if another one exceeds it in everything."""
+def _bills(events: Sequence[Event]) -> tuple[Counter[Release], dict[int, Counter[Release]]]:
+    """Return what all clients pay, and what each named client pays in addition."""
     everybody: Counter[Release] = Counter()
     named: dict[int, Counter[Release]] = {}
     for event in events:
         release = Release(event.noise, event.multiplier, event.rate, event.steps)
         for bill in [named.setdefault(k, Counter()) for k in event.clients] if event.clients else [everybody]:
             bill[release] += event.times
+    return everybody, named
+
+
+def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
+    """Return the bills of the clients. Equal bills appear once, and a bill is left out if another one exceeds it in everything."""
+    everybody, named = _bills(events)
     bills: list[Counter[Release]] = []
     for bill in sorted(named.values(), key=lambda bill: -bill.total()):
         if not any(bill <= other for other in bills):
@@ -133,16 +157,58 @@ def _profiles(events: Sequence[Event]) -> list[Counter[Release]]:
     return [everybody + bill for bill in bills] or [everybody]
 
 
+def _dearest(bills: Sequence[Counter[Release]], delta: float) -> Spent:
+    """Return the price of the bill that costs most. Where a bound says that none of a group costs more, none of it is priced."""
+    bills = sorted(bills, key=lambda bill: _rate_first(frozenset(bill.items())))
+    best, waiting = _price(bills[0], delta), [bills[1:]] if bills[1:] else []
+    while waiting:
+        group = waiting.pop()
+        bound = _bound(group)
+        if bound is not None and _price(bound, delta).epsilon <= best.epsilon:
+            continue
+        if len(group) == 1:
+            best = max(best, _price(group[0], delta), key=lambda price: price.epsilon)
+            continue
+        waiting += [group[len(group) // 2 :], group[: len(group) // 2]]
+    return best
+
+
+def _rate_first(bill: frozenset[tuple[Release, int]]) -> tuple[Any, ...]:
+    """Return a key that sorts similar bills together, high rates before low ones."""
+    return tuple(sorted((r.noise, r.multiplier, -r.rate, -n) for r, n in bill))
+
+
+def _bound(bills: Sequence[Counter[Release]]) -> Counter[Release] | None:
+    """Return a bill that costs no less than each of these; None unless each is for one Gaussian release, all under the same noise.
+
+    A release costs no less at a higher rate, since a mixture with a lower rate is one of that with the higher and of no difference.
+    """
+    if any(len(bill) != 1 for bill in bills) or {r.noise for bill in bills for r in bill} != {"gaussian"}:
+        return None
+    if len({r.multiplier for bill in bills for r in bill}) > 1:
+        return None
+    release = max((r for bill in bills for r in bill), key=lambda r: r.rate)
+    return Counter({release: max(n for bill in bills for n in bill.values())})
+
+
 def _price(bill: Counter[Release], delta: float) -> Spent:
     """Return epsilon of one client's releases."""
+    return _priced(frozenset(bill.items()), delta)
+
+
+@lru_cache(maxsize=4096)
+def _priced(items: frozenset[tuple[Release, int]], delta: float) -> Spent:
+    bill = Counter(dict(items))
     if not bill:
         return Spent(0.0, delta, "Nothing was released.")
     if any(r.noise == "skellam" for r in bill):
         return _by_divergences(bill, delta)
-    laplace = {r: n for r, n in bill.items() if r.noise == "laplace"}
+    laplace = {r: n for r, n in bill.items() if r.noise in PURE}
     pure = math.fsum(n / r.multiplier for r, n in laplace.items())
     if len(laplace) == len(bill):
-        return Spent(pure, 0.0, f"Basic composition of {sum(laplace.values()):,} Laplace releases.")
+        many = sum(laplace.values())
+        kind = "Laplace releases" if {r.noise for r in laplace} == {"laplace"} else "releases of pure epsilon"
+        return Spent(pure, 0.0, f"Basic composition of {many:,} {kind}.")
     check_delta(delta)
     sampled = {r: n for r, n in bill.items() if r.rate < 1}
     plain = sum(bill.values()) - sum(sampled.values()) - sum(laplace.values())

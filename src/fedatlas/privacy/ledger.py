@@ -22,7 +22,8 @@ from typing import Literal, NamedTuple, get_args
 from fedatlas.errors import CheckpointError, DiskError, PrivacyError
 
 Continuous = Literal["gaussian", "laplace"]
-Kind = Literal["gaussian", "laplace", "skellam"]
+Kind = Literal["gaussian", "laplace", "skellam", "response"]
+"""Noise; "response": values replaced by random ones, with a likelihood ratio of e^(1 / multiplier) at most."""
 Unit = Literal["client", "record"]
 Neighbours = Literal["add or remove", "zero out", "replace"]
 """The difference of two data sets in one unit: it is there or not, it counts as zero (its presence is known), or its values differ."""

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from fedatlas.privacy.ledger import Event
+from fedatlas.privacy.ledger import Event, Unit
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedatlas.aggregation.reducers import Reducer
-    from fedatlas.algorithm import Algorithm, Ask, Message, Question, Transform, Update
+    from fedatlas.algorithm import Algorithm, Ask, Batch, Budget, Local, Message, Question, Task, Transform, Update
     from fedatlas.privacy.ask_protocol import Asking, Place
+    from fedatlas.privacy.own_rows import Columns, OwnRows, RowsHow, Total
+    from fedatlas.tree import Tree
 
 Source = Literal["os", "seed"]
 Small = Annotated[float, Field(gt=0, lt=1)]
@@ -41,10 +45,12 @@ PHASES: Mapping[str, str] = {
 
 
 class Noise(NamedTuple):
-    """The source of random words: the operating system, or a seed that every reader of the experiment file knows."""
+    """The source of random words: the operating system, a party's secret, or a seed that every reader of the file knows."""
 
     source: Source = "os"
     seed: int = 0  # seed of the run; unused under "os"
+    secret: bytes = b""  # of a party: with it the words follow from it and their key, and the same can be drawn again
+    held: bytes = b""  # under "os": the key of a draw that has to be repeated (`secret.Secret`); b"": a fresh one
 
 
 class Doing(NamedTuple):
@@ -56,6 +62,7 @@ class Doing(NamedTuple):
     visit: int
     rows: int
     seed: int = 0  # of the run, for a `seal` that draws noise
+    word: Mapping[str, Any] = {}  # what the server told the client besides its message
 
 
 class Learns(NamedTuple):
@@ -74,19 +81,25 @@ class Words(NamedTuple):
     notices: tuple[str, ...] = ()  # before a run
     accounts: Mapping[str, tuple[str, str]] = {}  # of the summary's "accounts": figure -> (its name, what it assumes)
     preview: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Mechanism.preview`
+    rows: Callable[[Mapping[str, Any]], Sequence[str]] = lambda found: ()  # of the findings of `Work.row_figures`
+    covers: str = ""  # what an epsilon is about, if not a client or a whole row
 
 
 class Noising(NamedTuple):
     """The noise of a mechanism and its cost. The ledger's events are the only source of epsilon."""
 
     source: Source
-    released: Callable[[Protection, int, Sequence[int]], Event | None]  # (.., round, clients) -> the ledger's line
+    # (.., round, clients) -> the ledger's line, or one for each client
+    released: Callable[[Protection, int, Sequence[int]], Event | Sequence[Event] | None]
     delta: Callable[[Protection], float]  # the delta at which epsilon is stated
     for_all_rounds: bool = (
         False  # the noise of each round is calibrated to the number of rounds: `rounds` cannot change
     )
     epsilon: float | None = None  # epsilon of the whole run if the keys state it; else it follows from the events
     secret_cohort: bool = False  # the cohort is drawn in secret and must stay secret
+    unit: Unit = "client"  # what epsilon protects: a client's whole update, or single records inside its local steps
+    # (.., rounds) -> at most what a client pays for a run, as lines of the ledger; None: `released` in every round.
+    planned: Callable[[Protection, int], Sequence[Event]] | None = None
 
 
 class Extra(NamedTuple):
@@ -95,6 +108,7 @@ class Extra(NamedTuple):
     module: str
     name: str  # name of the extra: pip install "fedatlas[name]"
     sampled: bool = False  # needed only if the cohort is sampled
+    package: str = ""  # its name in a package index, if it differs from the module's
 
 
 class Asked(NamedTuple):
@@ -127,6 +141,7 @@ class Limits(NamedTuple):
     columns: tuple[str, ...] = ()  # its keys that apply if parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
     undeployed: str = ""  # why not with these keys, if the mechanism does so with others
+    masks: str = ""  # why it needs another mechanism that hides what single clients send
     extras: tuple[Extra, ...] = ()
 
 
@@ -135,7 +150,7 @@ class Mechanism(NamedTuple):
 
     name: str
     keys: Mapping[str, Any]  # keys of its table, defaults included
-    place: int  # position in the sound order: clip 1, noise 2, noise at the server 3, encrypt 4, mask 5
+    place: int  # position in the sound order: rows before the run 0 and below, clip 1, noise 2, noise at the server 3, encrypt 4, mask 5
     # who has to be trusted: nobody, clients not to collude, the server, several servers not to collude
     trust: Literal["nobody", "clients", "server", "servers"]
     learns: Learns
@@ -144,7 +159,11 @@ class Mechanism(NamedTuple):
     phase: str = ""  # the one of `PHASES` in which clients seal an update; "": the task itself
     sums_only: Literal["", "partly", "wholly"] = ""  # the server sees sums of updates instead of single ones
     whole: bool = False  # acts on whole models; else on changes relative to what a client was told
+    acts_on: Literal["updates", "rows"] = (
+        "updates"  # "rows": only on a party's rows, before anything is computed from them
+    )
     noise: Noising | None = None
+    entered: Callable[[], Event] | None = None  # the ledger's line of changed rows, written before round 1
     hides: tuple[
         str, ...
     ] = ()  # fields of a row that nobody in a real federation would know, or that reveal hidden values
@@ -154,12 +173,49 @@ class Mechanism(NamedTuple):
     named: Callable[[Sequence[str]], Mechanism] | None = (
         None  # a check of the same kind once the model's parameters have names
     )
+    # (clients, sums that are opened at most) -> the same for such a run. ConfigError if that is more than its keys stand.
+    sized: Callable[[int, int], Mechanism] | None = None
+    draws: bool = False  # its protocol draws noise from the operating system
     limits: Limits = Limits()
+    # name of a mechanism that hides single updates -> (this one, that one) -> this one beside it, in spite of `Limits.alone`
+    under: Mapping[str, Callable[[Mechanism, Mechanism], Mechanism]] = {}
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a repeated run ends with the same bits."""
+        return not self.draws and (self.noise is None or self.noise.source == "seed")
+
+
+Memory = Mapping[str, Any]
+"""What a mechanism keeps from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
+
+
+class Remembering(NamedTuple):
+    """Functions of a mechanism with a memory at the server. They replace `Work.release` and `Noising.released`."""
+
+    start: Callable[[Protection], Memory]
+    # (memory, .., place, who was asked) -> the memory with this ask in it, and the ledger's lines of its release.
+    enter: Callable[[Memory, Protection, Place, Sequence[int]], tuple[Memory, Sequence[Event]]]
+    # (value, the memory that `enter` returned, .., place, algorithm) -> the value with noise, and the next memory.
+    release: Callable[[Update, Memory, Protection, Place, Algorithm], tuple[Update, Memory]]
+    word: Callable[[Memory], Mapping[str, Any]] = lambda memory: {}  # what it tells each client
+    total: Callable[[Memory, Transform | None], Reducer] | None = (
+        None  # in place of `Work.total`, if that depends on it
+    )
 
 
 class Work(NamedTuple):
-    """A mechanism at work: functions on an update in a round."""
+    """A mechanism at work: functions on an update in a round, or on a party's rows before the run."""
 
+    # What a party does to the rows that it trains on, before anything is computed from them, if the mechanism `acts_on` rows.
+    rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
+    # The same for rows that are judged or predicted, by what the parties told; None: the model reads them as they are.
+    new_rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
+    # (columns, classes, the sum over all parties of what is counted in their rows) -> plain values that all parties agree on before;
+    # told to `rows` and `new_rows` under `SERVER`.
+    agree: Callable[[Columns, Sequence[str], Total], Mapping[str, Any]] | None = None
+    # (the training rows of each client that has any, before and after) -> figures of a simulation's summary, under its name.
+    row_figures: Callable[[Sequence[tuple[OwnRows, OwnRows]]], Mapping[str, Any]] | None = None
     # What a client does to its update before sending: to the changes, or to the model if the mechanism is `whole`.
     update: Callable[[Update, Protection, Doing], Update] | None = None
     protocol: Protocol | None = None  # replaces the sending of updates if `sums_only`
@@ -167,6 +223,13 @@ class Work(NamedTuple):
     total: Callable[[Transform | None], Reducer] | None = None
     # (value, .., place, who answered, algorithm) -> the value with noise, as the server uses it.
     release: Callable[[Update, Protection, Place, tuple[int, ...], Algorithm], Update] | None = None
+    # Local steps: (.., visit, budget, rows per batch, trained tensors) -> how its batches are drawn (`data.batches.Sampling`), and
+    # (sum of clipped gradients of rows, params, batch) -> (loss, gradient).
+    batches: Callable[[Protection, Doing, Budget, int, Tree], Any] | None = None
+    gradient: Callable[[Callable[[Batch, float], tuple[Tensor, Tree]], Tree, Batch], tuple[Tensor, Tree]] | None = None
+    memory: Remembering | None = None
+    # What a client sends next to its update, for the server's sum only: plain values, found before `update` changes it.
+    beside: Callable[[Update, Protection, Doing], Mapping[str, Any]] | None = None
 
 
 class Keys(NamedTuple):
@@ -214,6 +277,10 @@ class Protocol(NamedTuple):
     staged: bool = False  # a phase after the work needs each client's session of the work
     later: bool = False  # a phase after the work sends something as long as the update
     second_server: tuple[str, ...] = ()  # questions of a second server: the first one sees neither them nor the answers
+    everybody: bool = False  # every round needs all clients, to its end
+    # (one client's sealed update, another's word, its session) -> the same as if the other had sealed it; for a dry run, in which one
+    # party's answers to a phase then stand for those of all.
+    copied: Callable[[Update, Mapping[str, Any], Any], tuple[Update, Any]] | None = None
     # (a `federation.link.Request`, the party's session, digests of what was compared before): ProtocolError
     check: Callable[[Any, Any, dict[int, Any]], None] | None = None
     # (the server's word, ..): whether it weighs a sum as required.
@@ -225,6 +292,33 @@ class Protocol(NamedTuple):
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
 
 
+class PublicWork(NamedTuple):
+    """The local work of clients as far as all may know it: their rows, rows per batch, and the budget of a visit."""
+
+    sizes: Mapping[int, int]  # client -> its rows
+    batch_size: int
+    budget: Budget
+    options: Local | None = None  # of the task under way
+    budgets: Mapping[int, Budget] = {}  # clients whose work of this ask differs
+
+    @property
+    def n(self) -> int:
+        """Rows of all clients together."""
+        return sum(self.sizes.values())
+
+    def budget_of(self, client: int) -> Budget:
+        """Return a client's work in a visit, as `engine.job.budget_of` does."""
+        own, given = self.options, self.budgets.get(client, self.budget)
+        if own is None or (own.steps is None and own.epochs is None):
+            return given
+        return given._replace(epochs=own.epochs, steps=own.steps, examples=None)
+
+    def batch_of(self) -> int:
+        """Return the rows per batch."""
+        own = None if self.options is None else self.options.solver.batch_size
+        return self.batch_size if own is None else own
+
+
 class Protection(NamedTuple):
     """Mechanisms in their sound order, and the facts of the federation that they depend on."""
 
@@ -234,7 +328,15 @@ class Protection(NamedTuple):
     fraction: float  # share of the clients that take part in a round
     seed: int
     smallest: int = 1  # rows of the smallest client
+    training: PublicWork | None = None  # None: not known yet, as before data are read
     testing: bool = False  # short keys, for tests
+
+    def during(self, task: Task | Question, budgets: Mapping[int, Budget]) -> Protection:
+        """Return the same with the work of an ask, from which noise inside local steps is accounted."""
+        options = getattr(task, "options", None)
+        if self.training is None:
+            return self
+        return self._replace(training=self.training._replace(options=options, budgets=budgets))
 
     @property
     def works(self) -> tuple[Work, ...]:
@@ -262,6 +364,11 @@ class Protection(NamedTuple):
         return next((one.noise for one in self.mechanisms if one.noise is not None), None)
 
     @property
+    def noises_sums(self) -> bool:
+        """True if the server adds noise to a sum, also to one that nobody is in."""
+        return any((work.release or work.memory) and (work.total or self.protocol) for work in self.works)
+
+    @property
     def noise(self) -> Noise:
         """The source of its noise."""
         return Noise("os" if self.noising is None else self.noising.source, self.seed)
@@ -283,7 +390,27 @@ class Protection(NamedTuple):
     def released(self, round: int, clients: Sequence[int]) -> list[Event]:
         """Return the ledger's lines of one ask, to be written before it is used."""
         found = [one.noise.released(self, round, clients) for one in self.mechanisms if one.noise is not None]
-        return [event for event in found if event is not None]
+        each = [[lines] if isinstance(lines, Event) else lines or () for lines in found]
+        return [event for lines in each for event in lines]
+
+    def planned(self, rounds: int) -> list[Event]:
+        """Return at most what a client pays for a run of so many rounds, as lines of the ledger.
+
+        Of noise inside local steps there are lines of all clients, since their rows differ.
+        """
+        own = None if self.noising is None else self.noising.planned
+        if own is not None:
+            return [*own(self, rounds)]
+        inside = self.noising is not None and self.noising.unit == "record" and self.training is not None
+        clients = tuple(self.training.sizes) if inside and self.training is not None else (0,)
+        return [event for number in range(1, rounds + 1) for event in self.released(number, clients)]
+
+    def told(self, memories: Mapping[str, Memory]) -> dict[str, Any]:
+        """Return what the mechanisms tell each client of an ask."""
+        kept = {one.name: work.memory for one, work in zip(self.mechanisms, self.works, strict=True) if work.memory}
+        return {
+            key: x for name, one in kept.items() for key, x in one.word(memories.get(name) or one.start(self)).items()
+        }
 
     def check(self, requests: Sequence[Any], session: Callable[[int], Any]) -> None:
         """Raise ProtocolError for a request that the protocol forbids a party to answer. ``session`` gives a client's session."""
@@ -302,6 +429,20 @@ class Protection(NamedTuple):
         if sealing:
             return self.mechanisms[-1].phase or what
         return self.phases.get(what, what)
+
+
+def on_rows(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms that change a party's rows before the run."""
+    return tuple(one for one in mechanisms if one.acts_on == "rows")
+
+
+def on_updates(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms that act in rounds."""
+    return tuple(one for one in mechanisms if one.acts_on == "updates")
+
+
+def from_memory(how: Protection, round: int, clients: Sequence[int]) -> None:
+    """Return no line for the ledger: those of a mechanism with a memory follow from it (`Remembering.enter`)."""
 
 
 def drawn_by(source: Source) -> tuple[Extra, ...]:

@@ -1,9 +1,9 @@
 """Gaussian and Laplace noise in bulk, and the secret random words behind it.
 
 Under ``os`` every draw takes a fresh key of 256 bits from the operating system, reads the AES stream in counter mode under it, and
-drops the key. No generator is made before a fork and used after it, so two workers never share a stream. Under ``seed`` the words
-are a function of (seed, key), and the same draw again is the same release. This makes a simulation repeatable. It protects only
-those who trust everybody who knows the seed.
+drops the key; only a draw that is repeated names its key (`Noise.held`). No generator is made before a fork and used after it, so
+two workers never share a stream. Under ``seed`` the words are a function of (seed, key), and the same draw again is the same
+release. This makes a simulation repeatable. It protects only those who trust everybody who knows the seed.
 
 Noise in floating-point numbers differs from the ideal in the last bits, and the last bits of x + noise can reveal x (Mironov 2012).
 So `noised` rounds the released sum to multiples of a power of two about a millionth of the noise. Every value then has many ways to
@@ -13,6 +13,7 @@ Gaussian values end at 9.5 standard deviations and Laplace values at 44 scales. 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 
@@ -35,14 +36,17 @@ GRID = 20  # a release is rounded to 2^-GRID of its noise
 
 
 def words(noise: Noise, n: int, *key: int | str) -> Words:
-    """Return ``n`` uniform words of 64 bits. ``key`` names the draw under "seed", so no two draws may share one."""
+    """Return ``n`` uniform words of 64 bits. ``key`` names the draw under "seed" or a secret, so no two draws may share one."""
+    if noise.secret:
+        stretched = hashlib.shake_256(repr((noise.secret, key)).encode())
+        return np.frombuffer(stretched.digest(8 * n), dtype="<u8")
     if noise.source == "seed":
         return numpy_stream(noise.seed, "noise", *key).bit_generator.random_raw(n)
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError as error:
         raise ConfigError('noise = "os" needs cryptography: pip install "fedatlas[dp]".') from error
-    stream = Cipher(algorithms.AES(secret.key()), modes.CTR(bytes(16))).encryptor()
+    stream = Cipher(algorithms.AES(noise.held or secret.key()), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
 
 
@@ -56,6 +60,24 @@ def gaussian(n: int, std: float, noise: Noise, *key: int | str) -> Tensor:
         return np.concatenate([radius * angle.cos().numpy(), radius * angle.sin().numpy()])
 
     return _drawn(n, n + n % 2, std, normal, noise, key)
+
+
+def uniform(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:
+    """Return ``n`` independent draws from (-scale, scale], float64."""
+    return _drawn(n, n, scale, lambda raw: 2 * _uniform(raw, 64) - 1, noise, key)
+
+
+def gaussian32(n: int, std: float, noise: Noise, *key: int | str) -> Tensor:
+    """Return ``n`` independent draws of N(0, std^2), float32: `gaussian` for the noise of every step, in a fourth of its time.
+
+    A pair of draws takes 63 bits for its radius, so that values end at 9.4 standard deviations, and 32 for its angle.
+    """
+    half = n - n // 2
+    raw = words(noise, half + half // 2 + half % 2, *key)
+    far = torch.from_numpy((raw[:half] >> np.uint64(1)).view(np.int64)).to(torch.float32)
+    radius = far.add_(0.5).mul_(2.0**-63).log_().mul_(-2.0).sqrt_()
+    angle = torch.from_numpy(raw[half:].view(np.int32)[:half].astype(np.float32)).mul_(math.pi * 2.0**-31)
+    return torch.cat([radius * angle.cos(), (radius * angle.sin())[: n // 2]]).mul_(std)
 
 
 def laplace(n: int, scale: float, noise: Noise, *key: int | str) -> Tensor:
@@ -84,8 +106,13 @@ def noised(
     x = vector(update)
     if scale == 0:
         return changed(update, x)
+    return changed(update, on_grid(x + draw(len(x), scale, noise, *key), scale))
+
+
+def on_grid(x: Tensor, scale: float) -> Tensor:
+    """Return ``x``, which holds noise of this ``scale``, in multiples of a power of two about a millionth of it."""
     step = math.ldexp(1.0, math.floor(math.log2(scale)) - GRID)
-    return changed(update, torch.round((x + draw(len(x), scale, noise, *key)) / step) * step)
+    return torch.round(x / step) * step
 
 
 def _uniform(raw: Words, bits: int) -> npt.NDArray[np.float64]:

@@ -55,11 +55,13 @@ def protect(
     if not update:
         return Protected({}, memory, session, {})
     check_finite(update, doing.client)
-    if how.noising is not None:
+    if how.noising is not None and how.noising.unit == "client":
         check_parts(update)
     base = {} if how.whole else bases(task, message, update, chain=bool(word.get(CHAIN)))
     parts: Update = change(update, base)
+    beside: dict[str, Any] = {}
     for work in how.works:
+        beside |= {} if work.beside is None else work.beside(parts, how, doing)
         parts = parts if work.update is None else work.update(parts, how, doing)
     seen = parts
     if transform is not None and isinstance(task, Task) and memory is not None:
@@ -70,12 +72,20 @@ def protect(
         if isinstance(session, Mapping) and MADE in session:
             session = {**session, MADE: made_of(parts, word, doing.what)}
         parts, session, seen = how.protocol.seal(parts, doing._replace(seed=how.seed), word, session)
-    return Protected(parts, memory, session, in_precision(restore(seen, base), update))
+    return Protected({**parts, **beside}, memory, session, in_precision(restore(seen, base), update))
+
+
+def unaided(sent: Update, update: Update) -> Update:
+    """Return what is sent of an update without what a mechanism adds next to it."""
+    return {part: x for part, x in sent.items() if part in update}
 
 
 def covered(how: Protection | None, word: Mapping[str, Any] | None) -> bool:
-    """Whether noise covers a client's change. A failed client then sends a change of zero, and the run does not end by naming it."""
-    return how is not None and how.noising is not None and word is not None
+    """Whether noise covers a client's change. A failed client then sends a change of zero, and the run does not end by naming it.
+
+    Noise inside local steps does not: a change of zero would reveal that a client failed.
+    """
+    return how is not None and how.noising is not None and how.noising.unit == "client" and word is not None
 
 
 class Sparing(Protocol):

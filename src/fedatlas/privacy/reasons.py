@@ -92,6 +92,34 @@ def begins_early(algorithm: Algorithm) -> str:
     return "its set-up before round 1 asks all clients without noise" if algorithm.prepare is not None else ""
 
 
+def answers_from_rows(algorithm: Algorithm) -> str:
+    """Object to answers to questions about rows, which have no noise."""
+    trained = trainings(algorithm)
+    asked = [what for what, task in algorithm.tasks.items() if task not in trained and task.data != "none"]  # type: ignore[union-attr]
+    return f"its clients' answers ('{asked[0]}') follow their rows without noise" if asked else ""
+
+
+def looks_beside_steps(algorithm: Algorithm) -> str:
+    """Object to training that reads rows outside the gradients of its steps."""
+    for task in trainings(algorithm):
+        if task.survey is not None:
+            return "its clients look at their rows outside the noisy steps as well"
+        if task.options.patience is not None:
+            return "its clients' rows decide when they stop, without noise"
+        if task.options.balanced:
+            return "which rows its clients train on follows their labels"
+        if task.options.solver.pass_steps > 1 or task.options.public is not None:
+            return "its clients' batches are not drawn from their rows as the account assumes"
+    return ""
+
+
+def keeps_unnoised(algorithm: Algorithm) -> str:
+    """Object to training that sends nothing, and so has no noise, but changes a state that is later part of what is sent."""
+    silent = [task for task in trainings(algorithm) if task.sealing.silent]
+    later = [task for task in algorithm.tasks.values() if task.stateful and task not in silent]
+    return "what its clients keep between rounds is trained without noise, and sent later" if silent and later else ""
+
+
 HIDING = first(no_sum, shows_models, declared("masks"))
 """Why an algorithm has no sum that could be masked or encrypted."""
 
@@ -110,6 +138,19 @@ CLIENT_LEVEL = first(
     begins_early,
 )
 """Why noise at client level could not cover everything that an algorithm's clients send."""
+
+RECORD_LEVEL = first(
+    no_sum,
+    hands_on,
+    shows_models,
+    spares_tensors,
+    adds_beside,
+    answers_from_rows,
+    begins_early,
+    looks_beside_steps,
+    keeps_unnoised,
+)
+"""Why noise inside local steps could not cover all that an algorithm's clients send. Weights by rows are fine: row counts are public."""
 
 
 # ---------------------------------------------------------------------- weights

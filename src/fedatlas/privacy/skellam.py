@@ -19,8 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fedatlas.errors import PrivacyError
+
 ORDERS = (*range(2, 257), *(round(256 * 1.05**i) for i in range(1, 171)))
 """Orders of divergences that are tried, up to about 10^6."""
+
+WIDEST = 1 << 16  # largest standard deviation of noise that is drawn: its table has a million entries
 
 
 def divergence(order: int, multiplier: float, steps: float) -> float:
@@ -34,3 +38,12 @@ def epsilon_of(spent: Callable[[int], float], delta: float) -> float:
     """Return the smallest epsilon >= 0 at ``delta`` that follows from a divergence of each order."""
     found = (spent(a) + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in ORDERS)
     return max(min(found), 0.0)
+
+
+def check_variance(variance: int) -> None:
+    """Raise PrivacyError for a variance that has no table."""
+    if not 0 <= variance <= WIDEST * WIDEST:
+        raise PrivacyError(
+            f"noise with a standard deviation of {math.sqrt(abs(variance)):,.0f} steps is wider than the {WIDEST:,} that are drawn "
+            "here: take fewer bits."
+        )

@@ -18,17 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedatlas.errors import PrivacyError
 from fedatlas.privacy.mechanism import Noise
 from fedatlas.privacy.noise import words
+from fedatlas.privacy.skellam import check_variance
 
 EXACT = 2.0**-100  # largest distance of a draw from the ideal law, in total variation
-WIDEST = 1 << 16  # largest standard deviation: its table has a million entries
 LIMB, WIDTH = 64, 127  # bits of the part of a uniform number that is rarely drawn, and of the whole of it
 START = 1 << 256  # the recursion's first value, so that its divisions round by less than 2^-256 of it
 
 
-class Table(NamedTuple):
+class SizeTable(NamedTuple):
     """P(|X| <= j) 2^127, rounded down, for j = 0, 1, ...; the last entry is 2^127. ``high``: bits from 64 up; ``low``: the others."""
 
     high: npt.NDArray[np.uint64]
@@ -40,17 +39,8 @@ def last_size(variance: int) -> int:
     return 16 * (math.isqrt(variance) + 1) + 64
 
 
-def check_variance(variance: int) -> None:
-    """Raise PrivacyError for a variance that has no table."""
-    if not 0 <= variance <= WIDEST * WIDEST:
-        raise PrivacyError(
-            f"noise with a standard deviation of {math.sqrt(abs(variance)):,.0f} steps is wider than the {WIDEST:,} that are drawn "
-            "here: take fewer bits."
-        )
-
-
 @lru_cache(maxsize=4)
-def table(variance: int) -> Table:
+def table(variance: int) -> SizeTable:
     """Return the distribution of the size of a Skellam number of this variance. PrivacyError if it is too wide."""
     check_variance(variance)
     last = last_size(variance)
@@ -63,13 +53,13 @@ def table(variance: int) -> Table:
         entries.append((so_far << WIDTH) // whole)
     entries[-1] = 1 << WIDTH
     high = np.array([x >> LIMB for x in entries], np.uint64)
-    return Table(high, np.array([x & (1 << LIMB) - 1 for x in entries], np.uint64))
+    return SizeTable(high, np.array([x & (1 << LIMB) - 1 for x in entries], np.uint64))
 
 
 def skellam(n: int, variance: int, noise: Noise, *key: int | str) -> npt.NDArray[np.int64]:
     """Return ``n`` independent Skellam numbers of this variance, in steps. ``key`` names the draw under "seed".
 
-    PrivacyError if the variance is larger than ``WIDEST`` squared.
+    PrivacyError if the variance is too large (`check_variance`).
     """
     if variance == 0:
         return np.zeros(n, np.int64)

@@ -15,6 +15,10 @@ from fedatlas.study.plain import Row
 SOME = 0.8  # an order holds if it does in at least this share of the paired seeds
 
 
+Measure = Callable[[int], list[dict[str, Any]]]
+"""The seed -> rows of figures, in the place of a run's rows."""
+
+
 class Part(NamedTuple):
     """One experiment of a target: a configuration run once with every seed."""
 
@@ -22,6 +26,7 @@ class Part(NamedTuple):
     tables: Row
     seeds: tuple[int, ...] = (1,)
     cell: Any = None  # of a matrix: its cell
+    measure: Measure | None = None  # of a part that is measured instead of run; ``tables`` then describe it
 
 
 class PartRuns(NamedTuple):
@@ -100,6 +105,17 @@ class CurvePicture(NamedTuple):
     published: Mapping[str, Sequence[tuple[int, float]]] = {}  # part -> (round, accuracy)
 
 
+class FigurePicture(NamedTuple):
+    """A figure of several parts against a quantity: one line per label, and a point per part."""
+
+    name: str  # suffix of its file name, after the record's
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[str, float]]]  # label -> (part, its quantity)
+    figure: Figure
+
+
 class Target(NamedTuple):
     """A published experiment. With ``curves``, the record keeps only their points from the rows."""
 
@@ -111,6 +127,11 @@ class Target(NamedTuple):
     notes: tuple[str, ...] = ()
     record: str = ""  # name of its record in docs/results, if it is not the target's
     curves: tuple[CurvePicture, ...] = ()
+    pictures: tuple[FigurePicture, ...] = ()
+    keeps: tuple[str, ...] = ()  # further fields of rows that the record keeps
+    of_summary: Callable[[Row], Row] = (
+        lambda summary: {}
+    )  # a run's summary -> figures that the record keeps in the last row
     smaller: str = ""  # how it is smaller than the published experiment: 'quick-60-rounds'
 
     @property

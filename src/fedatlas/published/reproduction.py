@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -19,15 +20,18 @@ from fedatlas.errors import DivergedError, unknown_name
 from fedatlas.files import write_json, write_text
 from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.attack_matrix import as_gate, attack_matrix, of_cell
-from fedatlas.published.drawing import draw, plain
+from fedatlas.published.drawing import draw, plain, points
 from fedatlas.published.gates import Gate, GateVerdict, Part, PartRuns, Runs, Target
 from fedatlas.published.results import page, read_records, results_page, show
 from fedatlas.published.t1_blog import blog
 from fedatlas.published.t2_istat import istat_strategies
+from fedatlas.published.t3_encryption import istat_encryption
 from fedatlas.published.t4_fedseq_shakespeare import fedseq_shakespeare
 from fedatlas.published.t5_fedseq_grouping import fedseq_grouping
 from fedatlas.published.t8a_ablations import FACTORS, ablation
 from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
+from fedatlas.published.t10_nbafl import nbafl_losses
+from fedatlas.published.t10_pysyft import pysyft_times
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.ensure import ensure, finished
@@ -37,10 +41,13 @@ from fedatlas.study.plain import Plain, Row
 EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "blog": blog,
     "istat-strategies": istat_strategies,
+    "istat-encryption": istat_encryption,
     "fedseq-cifar10": fedseq_cifar10,
     "fedseq-shakespeare": fedseq_shakespeare,
     "fedseq-grouping": fedseq_grouping,
     "fedprox-synthetic": fedprox_synthetic,
+    "nbafl": nbafl_losses,
+    "pysyft": pysyft_times,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
     MATRIX: attack_matrix,
 }
@@ -48,6 +55,7 @@ Watch = Callable[[str], AbstractContextManager[Progress]]
 """The name of a run -> a context that gives its progress while it runs."""
 Record = Plain
 
+MEASURED = "measured.json"
 KEPT = ("round", "accuracy", "macro_f1", "loss", "train_loss", "per_class_f1", "weights")
 DRAWN = ("round", "accuracy", "loss")  # for a target with curves
 
@@ -163,7 +171,11 @@ def judged(
 
 def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch) -> None:
     """Run, or continue, one seed of a part; ConfigError if its folder holds a run of another configuration."""
-    whole, folder = checked(parse({**part.tables, "seed": seed})), folder_of(part, seed, base)
+    folder = folder_of(part, seed, base)
+    if part.measure is not None:
+        measured(part, seed, folder, called, console, watch)
+        return
+    whole = checked(parse({**part.tables, "seed": seed}))
     if finished(whole, folder) is not None:
         return
     with watch(called) as progress:
@@ -171,6 +183,20 @@ def run_part(part: Part, seed: int, base: Path, called: str, console: Console, w
     final, seconds = done.summary["final"], done.summary["cost"]["seconds"]
     found = f"accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {seconds:.0f} s"
     console.print(f"{called}: {found}", soft_wrap=True)
+
+
+def measured(part: Part, seed: int, folder: Path, called: str, console: Console, watch: Watch) -> None:
+    """Measure a part once; what it found is kept in its folder, in the form of a run of the record."""
+    if part.measure is None or (folder / MEASURED).exists():
+        return
+    began = time.monotonic()
+    with watch(called):
+        rows = part.measure(seed)
+    spent, here = time.monotonic() - began, machine.describe()
+    facts = {"seconds": spent, "plan": "", **{key: here[key] for key in ("commit", "cpu")}}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / MEASURED, {"part": part.name, "seed": seed, **facts, "rows": rows})
+    console.print(f"{called}: {spent:.0f} s", soft_wrap=True)
 
 
 def published_runs(target: Target, record: Path | None) -> dict[tuple[str, int], Row]:
@@ -184,21 +210,27 @@ def published_runs(target: Target, record: Path | None) -> dict[tuple[str, int],
     return {(run["part"], run["seed"]): run for run in earlier["runs"] if run["part"] in same}
 
 
-def finished_run(part: Part, seed: int, base: Path) -> Plain | None:
+def finished_run(part: Part, seed: int, base: Path, target: Target) -> Plain | None:
     """Return the part of a run that the record keeps; None if the run is not finished."""
     folder = folder_of(part, seed, base)
+    if part.measure is not None:
+        path = folder / MEASURED
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if not RunFolder(folder).finished():
         return None
     opened = RunFolder.open(folder)
     summary = opened.summary()
     done: Sequence[Row] = opened.rows()
-    rows = [{key: shorter(row[key]) for key in KEPT if key in row} for row in done]
+    rows = [{key: shorter(row[key]) for key in (*KEPT, *target.keeps) if key in row} for row in done]
+    rows[-1] |= {key: shorter(x) for key, x in target.of_summary(summary).items()}
     facts = {"seconds": summary["cost"]["seconds"], **{key: summary[key] for key in ("plan", "commit", "cpu")}}
     return {"part": part.name, "seed": seed, **facts, "rows": rows}
 
 
 def shorter(value: Any) -> Any:
     """Return a value rounded to six decimal places, enough for a record."""
+    if isinstance(value, dict):
+        return {key: shorter(x) for key, x in value.items()}
     if isinstance(value, list):
         return [shorter(x) for x in value]
     return round(value, 6) if isinstance(value, float) else value
@@ -209,7 +241,7 @@ def collect(target: Target, base: Path, published: Mapping[tuple[str, int], Row]
     outcomes: dict[str, PartRuns] = {}
     runs: list[Plain] = []
     for part in target.parts:
-        found = [finished_run(part, seed, base) or published.get((part.name, seed)) for seed in part.seeds]
+        found = [finished_run(part, seed, base, target) or published.get((part.name, seed)) for seed in part.seeds]
         there = [dict(one) for one in found if one is not None]
         for one in there if target.curves else ():
             one["rows"] = [{key: row[key] for key in DRAWN} for row in one["rows"] if row["accuracy"] is not None]
@@ -219,7 +251,8 @@ def collect(target: Target, base: Path, published: Mapping[tuple[str, int], Row]
     return {
         **about(target),
         "gates": [row_of(gate, outcomes, target) for gate in target.gates],
-        "curves": [plain(picture, target.label) for picture in target.curves if picture.lines.keys() & outcomes.keys()],
+        "curves": [plain(picture, target.label) for picture in target.curves if picture.lines.keys() & outcomes.keys()]
+        + [points(picture, target.label, outcomes) for picture in target.pictures],
         "runs": runs,
     }
 

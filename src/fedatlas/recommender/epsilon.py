@@ -8,8 +8,8 @@ from typing import Any
 
 from fedatlas.privacy import accountant
 from fedatlas.privacy.ledger import Event
-from fedatlas.privacy.mechanism import Mechanism, Protection
-from fedatlas.privacy.mechanisms import of_table
+from fedatlas.privacy.mechanism import Mechanism, Noising, Protection
+from fedatlas.privacy.mechanisms import of_table, of_tables
 
 
 def for_any_nodes(plains: Iterable[Mapping[str, Any]], rounds: Sequence[int]) -> list[float] | None:
@@ -31,23 +31,29 @@ def epsilons(
     how = _protection(plain, nodes)
     if how.noising is None:
         return [math.inf] * len(rounds)
-    if how.noising.for_all_rounds and how.noising.epsilon is None:
+    if only_the_run_tells(how.noising):
         return None
     if how.noising.for_all_rounds and delta is None and runs == 1:
         return [how.noising.epsilon or math.inf] * len(rounds)
     at, out = how.delta() if delta is None else delta, []
     for r in rounds:
-        (event,) = _protection(plain, nodes, r).released(1, (0,))
-        out.append(accountant.spent([event._replace(round=t) for t in range(1, runs * r + 1)], at).epsilon)
+        once = _protection(plain, nodes, r).planned(r)
+        again = [event._replace(round=event.round + run * r) for run in range(runs) for event in once]
+        out.append(accountant.spent(again, at).epsilon)
     return out
 
 
 def release_of(plain: Mapping[str, Any], nodes: int, rounds: int) -> Event | None:
     """Return the event of a round under a configuration; None without noise, or if only the run can tell."""
     how = _protection(plain, nodes, rounds)
-    if how.noising is None or (how.noising.for_all_rounds and how.noising.epsilon is None):
+    if how.noising is None or only_the_run_tells(how.noising):
         return None
-    return how.released(1, (0,))[0]
+    return how.planned(rounds)[0]
+
+
+def only_the_run_tells(noising: Noising) -> bool:
+    """Return whether epsilon follows from more than the experiment file: from server steps, or from each client's rows."""
+    return (noising.for_all_rounds and noising.epsilon is None) or noising.unit == "record"
 
 
 def stated_at(plain: Mapping[str, Any], delta: float | None) -> Mapping[str, Any]:
@@ -66,13 +72,15 @@ def calibrated(one: Mechanism) -> bool:
 
 def _protection(plain: Mapping[str, Any], nodes: int, rounds: int = 1) -> Protection:
     tables, cohort = plain.get("privacy") or (), plain.get("cohort") or {}
-    return Protection(tuple(map(of_table, tables)), nodes, rounds, float(cohort.get("fraction", 1.0)), 0)
+    fraction = float(cohort.get("fraction", min(cohort.get("size", nodes) / nodes, 1.0)))
+    return Protection(of_tables(tables), nodes, rounds, fraction, 0)
 
 
 def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:
-    """Return the event of a round, the same for every client; None without noise, or if noise is calibrated for a whole run."""
+    """Return the event of a round, the same for every client; None without noise, or if it is made for a whole run."""
     how = _protection(plain, nodes)
-    if how.noising is None or how.noising.for_all_rounds:
+    run = how.noising is not None and (how.noising.for_all_rounds or how.noising.planned is not None)
+    if how.noising is None or run or only_the_run_tells(how.noising):
         return None
     (event,) = how.released(1, (0,))
     return event._replace(sensitivity=1.0)

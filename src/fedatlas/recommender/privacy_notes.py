@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.privacy.mechanisms import of_table
+from fedatlas.privacy.mechanisms import of_tables
 from fedatlas.recommender.epsilon import epsilons, release_of
 from fedatlas.recommender.requirements import Requirements
 from fedatlas.recommender.shipped import Basis
@@ -54,7 +54,7 @@ def _of_choice(plain: Mapping[str, Any], entry: Row, nodes: int, delta: float | 
     )
     if event.unit == "client" and at >= 1 / nodes:
         yield f"A delta of {at:g} is 1/{nodes:,} or more, which promises nothing to {nodes:,} nodes: set privacy.delta lower."
-    for one in map(of_table, plain.get("privacy") or ()):
+    for one in of_tables(plain.get("privacy") or ()):
         yield f"Under {name} the server learns {one.learns.server}."
     if tries > 1 and (again := epsilons(plain, nodes, [rounds], delta, runs=tries + 1)):
         yield (

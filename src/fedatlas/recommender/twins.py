@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.privacy.mechanisms import MASKS, of_table, server_sees
+from fedatlas.privacy.mechanisms import MASKS, of_tables, server_sees
 from fedatlas.recommender.choice_costs import costs_in, in_proportion, measured_in
 from fedatlas.recommender.contest import Fitted
 from fedatlas.recommender.masks import hidden, refused, under_masks
@@ -45,7 +45,7 @@ def with_twins(basis: Basis) -> Basis:
     sets = {names[c]: {**basis.sets[c], "privacy": under_masks(basis.sets[c])["privacy"]} for c in plain}
     wider = fitted._replace(
         choices=[*fitted.choices, *names.values()],
-        sees=[*fitted.sees, *(server_sees(map(of_table, sets[name]["privacy"])) for name in names.values())],
+        sees=[*fitted.sees, *(server_sees(of_tables(sets[name]["privacy"])) for name in names.values())],
         kernels=[*fitted.kernels, *(fitted.kernels[j] for j in there)],
         gaps={quality: _more(y, there) for quality, y in fitted.gaps.items()},
         by_setting={quality: _more(y, there) for quality, y in fitted.by_setting.items()},

@@ -20,6 +20,7 @@ from fedatlas.algorithm import State
 from fedatlas.errors import CheckpointError, TransportError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.files import write_bytes
+from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.wire import codec
 
 FORMAT = 1
@@ -51,7 +52,8 @@ class Checkpoints:
     def save(self, run: RunState, party: PartyState, extra: Mapping[str, Any]) -> None:
         """Write what changed since the last call, then the manifest, then remove files that no manifest names."""
         number, server_file = run.round, f"server-{run.round:06d}.bin"
-        server_sum = write_bytes(self.folder / server_file, codec.encode(dict(run.server)))
+        private = MEMORY in run.server  # it may hold keys of noise that is in the model
+        server_sum = write_bytes(self.folder / server_file, codec.encode(dict(run.server)), private=private)
         for k in party.after.take_changed():
             name = f"client-{k}-{number:06d}.bin"
             state = party.get(k)

@@ -10,6 +10,10 @@ from torch import nn
 from fedatlas import plugins
 from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
+from fedatlas.federation.secrets import LEDGER
+from fedatlas.privacy import ledger
+from fedatlas.privacy.mechanism import on_rows
+from fedatlas.record import row_secret
 from fedatlas.record.fingerprint import sources
 from fedatlas.record.run_folder import ATTACKED, RunFolder, file_of
 from fedatlas.setup.assembly import Setup
@@ -23,6 +27,8 @@ CONSTANTS = "constants.json"  # written for runs with data.constants: names the 
 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
     """Write the files that are known before round 1: derived files, draws of attacks, and records of outside code and files."""
+    row_secret.write(setup, folder)
+    enter_rows(setup, folder)
     write_derived(setup, folder)
     for name, attack in view_attacks_of(setup.config).items():
         for drawn, arrays in attack.draws(truth_of(setup)).items():
@@ -35,6 +41,14 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
         folder.write_json(CONSTANTS, {"file": file, "sha256": sha256(Path(file))})
     if plugins.LOADED:
         folder.write_json(plugins.RECORD, plugins.LOADED)
+
+
+def enter_rows(setup: Setup, folder: RunFolder) -> None:
+    """Enter changed rows in the ledger, once: a run that begins again changes them by the same secret."""
+    path, due = folder.path / LEDGER, [one.entered() for one in on_rows(setup.checked.mechanisms) if one.entered]
+    there = ledger.read(path).events
+    if lines := [event for event in due if event not in there]:
+        ledger.append(path, lines)
 
 
 def write_derived(setup: Setup, folder: RunFolder) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fedatlas.privacy.mechanism import Mechanism
-from fedatlas.privacy.mechanisms import of_table
+from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
+from fedatlas.privacy.mechanisms import of_tables
 from fedatlas.privacy.terms import NEIGHBOURS, trust_model
 from fedatlas.privacy.terms import UNITS as UNIT
 from fedatlas.reporting.blocks import (
@@ -63,6 +63,7 @@ PRICED = (
     "Seconds without protection leave out the phases named, although adding up would be needed anyway."
 )
 UNPRICED = " To measure what it costs in accuracy, add --price to the command below: it also makes the same run without protection."
+ROUNDS_AS_BEFORE = "Rows were changed before the run, so its rounds cost what they cost without it."
 UNPROTECTED = " The baselines, each client alone and all rows pooled, were trained without protection."
 
 
@@ -71,12 +72,14 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     found = subject.summary.get("privacy")
     if not found:
         return []
-    made = [of_table(one) for one in found["mechanisms"]]
-    said = [text for text in (_promised(found), _helped(found)) if text]
+    made = of_tables(found["mechanisms"])
+    covers = "" if any(one.noise for one in made) else next((one.words.covers for one in made if one.entered), "")
+    said = [text for text in (_promised(found, covers), _helped(found)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
-        KeyFigures(_keys(subject, found)),
+        KeyFigures(_keys(subject, found, covers)),
+        *(Text(said) for one in made for said in one.words.rows(found.get(one.name, {}))),
         *_learns(found),
         *_before(subject, made),
         *_terms(found, made),
@@ -86,23 +89,36 @@ def privacy_blocks(subject: Subject) -> list[Block]:
             for one in made
             if one.words.accounts and found.get("accounts")
         ),
-        _price(subject),
-        Text(_priced(subject)),
-        Figures([*_epsilons(subject, found), _phases(subject)]),
+        *([_price(subject)] if on_updates(made) else []),
+        Text(_priced(subject, made)),
+        Figures(
+            [*_epsilons(subject, found), *_bounds(subject, found), *([_phases(subject)] if on_updates(made) else [])]
+        ),
         TermList([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
     ]
 
 
-def _priced(subject: Subject) -> str:
+def _priced(subject: Subject, made: Sequence[Mechanism]) -> str:
     """Return an explanation of the figures of the price, and how to measure its cost in accuracy if that was not done."""
     summary = subject.summary
     measured = summary.get("answer", {}).get("price")
-    return f"{PRICED}{'' if measured else UNPRICED}{UNPROTECTED if summary.get('gain') else ''}"
+    said = PRICED if on_updates(made) else ROUNDS_AS_BEFORE
+    return f"{said}{'' if measured else UNPRICED}{UNPROTECTED if summary.get('gain') else ''}"
 
 
 def _given(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mechanism's keys that were given, without its name."""
-    return {key: value for key, value in one.items() if key != "name" and value is not None}
+    given = {key: value for key, value in one.items() if key != "name" and value not in (None, [])}
+    return {key: _listed(value) if isinstance(value, Mapping) else value for key, value in given.items()}
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    """Return the ranges or categories of a table as a text: 'age 20 to 90; dose -1 to 1', 'kind a, b'."""
+
+    def text(one: Sequence[Any]) -> str:
+        return ", ".join(one) if isinstance(one[0], str) else " to ".join(f"{end:g}" for end in one)
+
+    return "; ".join(f"{name} {text(one)}" for name, one in values.items())
 
 
 def times_text(ratio: float) -> str:
@@ -135,7 +151,8 @@ def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
     return out + [warned for one in made for warned in one.words.warnings]
 
 
-def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
+def _keys(subject: Subject, found: Mapping[str, Any], covers: str) -> list[Key]:
+    """Return the figures that stand first. ``covers``: what epsilon is about, if not its whole unit."""
     cost, out = subject.summary["cost"], []
     if "epsilon" in found:
         bound = "an upper bound, " if found["upper_bound"] else ""
@@ -146,7 +163,7 @@ def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
         if "delta_too_large_for" in found:
             out.append(Key("epsilon", DASH, more))
         else:
-            at = f"of {UNITS[found['unit']]}, {more or 'at delta = ' + number(found['delta'])}"
+            at = f"of {covers or UNITS[found['unit']]}, {more or 'at delta = ' + number(found['delta'])}"
             out.append(Key("epsilon", whole, f"{unless}{bound}{at}"))
     if found.get("withstood"):
         most = found["withstood"]
@@ -158,6 +175,8 @@ def _keys(subject: Subject, found: Mapping[str, Any]) -> list[Key]:
                 f"of {count(most['asked'])}, while it still sees only sums",
             )
         )
+    if "bytes_privacy" not in cost:  # no mechanism acts in rounds
+        return out
     sent, more = total_of(cost[key] for key in DIRECTIONS), cost["bytes_privacy"]
     if sent is not None and more is not None:
         text = times_text(sent / (sent - more)) if sent > more else DASH
@@ -186,6 +205,8 @@ def _before(subject: Subject, made: Sequence[Mechanism]) -> list[Block]:
     told, party = told_before(subject.preprocess), subject.config.party
     hiding = next((one.name for one in made if one.sums_only), None)
     how = f"each {party}'s own, in the clear: no noise covers them, and no epsilon counts them"
+    if on_rows(made):
+        how = f"each {party}'s own, in the clear, computed from its changed rows"
     if hiding is not None:
         how = f"their sums over all {plural(party)}, under {hiding}"
     server = f"{told}; {how}" if told else "nothing about anybody's rows"
@@ -203,7 +224,7 @@ def _code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  (escaped before)
 
 
-def _promised(found: Mapping[str, Any]) -> str:
+def _promised(found: Mapping[str, Any], covers: str = "") -> str:
     """Explain epsilon in a sentence."""
     epsilon = found.get("epsilon")
     if epsilon is None or isinstance(epsilon, str):
@@ -211,6 +232,7 @@ def _promised(found: Mapping[str, Any]) -> str:
     if "delta_too_large_for" in found:
         return f"There is no epsilon to state: {beyond_delta(found).removeprefix('none: ')}. Set a far smaller delta. {found['how']}"
     whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
+    whom = f"about {covers}" if covers else whom
     chance = f", except with a probability of {number(found['delta'])} (delta)" if found["delta"] else ""
     torn = f" {count(found['torn'], 'line')} of the ledger ended before a release was used." if found["torn"] else ""
     means = "would mean if the noise were secret" if found["noise"] == "seed" else "means"
@@ -236,9 +258,12 @@ def _helped(found: Mapping[str, Any]) -> str:
     return (
         f"Of {count(most['asked'], 'client')} asked in a round, the fewest in this run, at least {count(most['needed'])} had to stay to "
         f"its end; otherwise its sum was given up. Clients that leave midway cost the others nothing. A server that breaks the rules, "
-        f"with the help of up to {count(most['colluding'], 'client')} of them, still learns only the sum of the others' updates. "
-        "That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
+        f"with the help of up to {count(most['colluding'], 'client')} of them, still learns only the sum of the others' updates."
+        + ("" if "epsilon" in found else MASKS_ONLY)
     )
+
+
+MASKS_ONLY = " That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
 
 
 def _terms(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[Block]:
@@ -324,9 +349,8 @@ def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
         f"Total cost of all releases up to a round, at delta = {number(found['delta'])}. Lower is more private; it never falls, "
         "because a release cannot be undone."
     )
-    draw = partial(
-        _lines, [Series("epsilon", 0, points)], f"Epsilon over the rounds: it ends at {_plainly(curve[-1][1])}."
-    )
+    label = f"Epsilon over the rounds: it ends at {_plainly(curve[-1][1])}."
+    draw = partial(_lines, "Epsilon", [Series("epsilon", 0, points)], label)
     return [
         Figure(
             f"{subject.key}-epsilon",
@@ -339,8 +363,21 @@ def _epsilons(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
     ]
 
 
-def _lines(series: Sequence[Series], label: str, width: int) -> str:
-    return lines(width, Axis("round", whole=True), Axis("Epsilon", zero=True), series, label)
+def _bounds(subject: Subject, found: Mapping[str, Any]) -> list[Figure]:
+    """Return the bound on changes over the rounds, if it moved."""
+    bounds = found.get("clip_by_round", [])
+    if not bounds:
+        return []
+    points = [Point(at, bound, f"in round {at}: {_plainly(bound)}") for at, bound in bounds]
+    how = "The longest change of a client in each round. It follows from noisy counts, so it reveals nothing that epsilon does not cover."
+    label = f"The bound on changes over the rounds: from {_plainly(bounds[0][1])} to {_plainly(bounds[-1][1])}."
+    draw = partial(_lines, "Longest change", [Series("bound", 0, points)], label)
+    title, table = "The bound on changes over the rounds", csv_text(("round", "bound"), bounds)
+    return [Figure(f"{subject.key}-bound", title, how, draw, table, (NARROW,))]
+
+
+def _lines(axis: str, series: Sequence[Series], label: str, width: int) -> str:
+    return lines(width, Axis("round", whole=True), Axis(axis, zero=True), series, label)
 
 
 def _phases(subject: Subject) -> Figure:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedatlas.data.by_name import OWNED
+from fedatlas.privacy.mechanisms import of_table
 from fedatlas.record.run_folder import BASELINES
 from fedatlas.reporting.blocks import Block, Code, TermList, Text, lead, notice
 from fedatlas.reporting.entries import Entry, Plain, Subject
@@ -77,7 +78,13 @@ def repeat_blocks(entry: Entry) -> list[Block]:
     flags += ["--price"] if price else []
     flags += [f"--plugin {shlex.quote(file)}" for file in summary.get("plugins", ())]
     command = f"fedatlas run experiment.toml {' '.join(flags)}"
-    how = "Save the configuration below as experiment.toml and run the command. The same plan and versions give the same bits."
+    made = [of_table(one) for one in (summary.get("privacy") or {}).get("mechanisms", ())]
+    how = "Save the configuration below as experiment.toml and run the command. "
+    how += (
+        "The same plan and versions give the same bits."
+        if all(one.repeats for one in made)
+        else "Noise comes from the operating system, so another run differs by it."
+    )
     if own := summary.get("module"):  # a custom network, which a file cannot name
         command = f'run(Experiment.read("experiment.toml", module=module), baselines={baselines}{", price=True" if price else ""})'
         how += f" Here module is a network of class {own} with the weights of the run's initial.safetensors (load_state_dict)."

@@ -13,6 +13,7 @@ from fedatlas.course.progress import NOBODY, Progress, Run, stopped
 from fedatlas.course.rounds import Elsewhere, Simulation
 from fedatlas.errors import DivergedError
 from fedatlas.federation.link import Observer
+from fedatlas.record import row_secret
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import RunFolder, Start
@@ -54,7 +55,7 @@ def run_one(
         held = consortium(whole)
         course = Growing(held, folder(), resume=resume, observers=observers)
     else:
-        setup, away = set_up(whole), elsewhere_for(whole)
+        setup, away = set_up(whole, root=row_secret.read(path)), elsewhere_for(whole)
         course = Simulation(
             setup, folder(), resume=resume, observers=observers, intervals=more.intervals, elsewhere=away
         )

@@ -84,13 +84,21 @@ def said(setup: Setup, how: Protection, found: Rehearsed, parties: int) -> dict[
     trial = Trial(parties, max(setup.sizes.values()), found.counted)
     for one in how.mechanisms:
         out |= {} if one.preview is None else one.preview(trial)
-    return out if how.noising is None else {**out, **planned(how, setup.config.rounds)}
+    return (
+        out
+        if how.noising is None
+        else {**out, **planned(how.during(setup.algorithm.training(), {}), setup.config.rounds)}
+    )
 
 
 def planned(how: Protection, rounds: int) -> dict[str, Any]:
-    """Return epsilon of all rounds; of local noise, for a client that takes part in each of them."""
-    events = [event for t in range(1, rounds + 1) for event in how.released(t, (0,))]
-    return priced(events, how.delta(), "No round, no release.")
+    """Return epsilon of all rounds; of local noise, for a client that takes part in each of them.
+
+    Of noise inside local steps it is the largest of all clients, since their rows differ.
+    """
+    found = priced(how.planned(rounds), how.delta(), "No round, no release.")
+    bound = how.noising is not None and how.noising.planned is not None
+    return {**found, "upper_bound": found["upper_bound"] or bound}
 
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:

@@ -12,7 +12,7 @@ from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.federation.defence import Defence
-from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import every
 from fedatlas.registry import arguments
 from fedatlas.setup.cohort import usual_size
@@ -74,7 +74,7 @@ def check_rule(
     if rule is None or rule.name == "mean":
         return
     where = f"aggregation.name = '{rule.name}'"
-    for one in mechanisms:
+    for one in on_updates(mechanisms):
         if one.sums_only:
             raise ConfigError(
                 f"{where}: not under '{one.name}', which shows the server only sums; remove one of the two tables."

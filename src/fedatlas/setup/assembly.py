@@ -15,7 +15,8 @@ from fedatlas.algorithm import Algorithm, Round
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
 from fedatlas.data.constants import with_constants
-from fedatlas.data.dataset import Dataset, Partition
+from fedatlas.data.dataset import Column, Dataset, Partition
+from fedatlas.data.holes import schema_of
 from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
 from fedatlas.data.sources import load_dataset, take_public
@@ -29,6 +30,8 @@ from fedatlas.federation.in_process import server_facts
 from fedatlas.layers import Layer
 from fedatlas.models import Loss
 from fedatlas.models.chain import elastic, find_chain
+from fedatlas.privacy.mechanism import on_rows
+from fedatlas.privacy.own_rows import fresh_root
 from fedatlas.privacy.protection import under
 from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
@@ -39,6 +42,7 @@ from fedatlas.setup.folds import course_seed, with_fold
 from fedatlas.setup.mechanism_choice import protection_of
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, forgotten_owners, network_notices, profile_notices, unused_notices
+from fedatlas.setup.own_rows import with_own_rows
 from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
 from fedatlas.setup.privacy_refusals import check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check_asked, check_batch_norm, check_classes, check_network, check_public
@@ -63,6 +67,10 @@ class Holdings(NamedTuple):
     class_counts: Tensor | None = None  # training rows of each class; None without classes or under ``[[privacy]]``
     bytes_hiding: int = 0  # bytes that protection added to the messages before round 1
     heard: tuple[Crossing, ...] = ()  # messages about columns and target, if ``[observe]`` asks for them
+    told: Mapping[str, Mapping[int, Any]] = {}  # by mechanisms that change rows, for the run's folder
+    pairs: Mapping[str, Sequence[Any]] = {}  # of these mechanisms, for their figures
+    root: bytes = b""  # the secret that these mechanisms draw from; b"" without any
+    columns: tuple[Column, ...] = ()  # of a table as its source gives it, before these mechanisms
 
 
 class Setup(NamedTuple):
@@ -226,12 +234,12 @@ def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
     return sum(codec.size(message(n)) for n in sizes)
 
 
-def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
+def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"") -> Holdings:
     """Return everything of `set_up` except the model, which may not suit the data yet.
 
     Facts about the clients' rows together come from sums that ``learner`` asks for (`summaries`). By default the
-    mechanisms choose the learner. The class counts, used in a notice, are only taken without mechanisms. ConfigError if
-    these rows do not fit the experiment.
+    mechanisms choose the learner. The class counts, used in a notice, are only taken without mechanisms. ``root``: the
+    secret of a run that began before, for mechanisms that change rows. ConfigError if these rows do not fit the experiment.
     """
     config, algorithm, mechanisms, rule = whole.of_rows().config, whole.algorithm, whole.mechanisms, whole.rule
     seed, part = config.seed, config.partition
@@ -246,6 +254,9 @@ def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
     validation = config.evaluation.validation if by_share else 0.0
     partition = with_fold(config, dataset, split_clients(partition, seed, validation, config.evaluation.clients))
     check_protected_rows(config, mechanisms, dataset, partition, algorithm)
+    root = root or (fresh_root() if on_rows(mechanisms) else b"")
+    columns = schema_of(dataset)
+    dataset, partition, told, pairs = with_own_rows(mechanisms, dataset, partition, root, seed)
     poisonings = with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
@@ -254,7 +265,7 @@ def share_out(whole: Checked, learner: Learner | None = None) -> Holdings:
     counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
     hiding = learn.more if isinstance(learn, Hidden) else 0
     whole = whole._replace(poisonings=poisonings)
-    return Holdings(whole, dataset, prepared, how, partition, facts, counts, hiding)
+    return Holdings(whole, dataset, prepared, how, partition, facts, counts, hiding, (), told, pairs, root, columns)
 
 
 def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
@@ -263,13 +274,13 @@ def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any
     return describe(clients, seed) if describe else {}
 
 
-def set_up(whole: Checked, learner: Learner | None = None) -> Setup:
+def set_up(whole: Checked, learner: Learner | None = None, root: bytes = b"") -> Setup:
     """Return a federation ready to run: the data, their holders and the networks.
 
-    ConfigError if that is not possible.
+    ``root``: as `share_out` takes it. ConfigError if that is not possible.
     """
     with overheard() as heard:
-        shared = share_out(whole, learner)
+        shared = share_out(whole, learner, root)
     return assemble(shared._replace(heard=tuple(heard) if views_of(whole.config) is not None else ()))
 
 
@@ -301,7 +312,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     notices += [*protection_notices(config, whole.mechanisms, algorithm, sizes), *rule_notices(whole.rule)]
     rows = PartyRows(dataset, partition, config.seed, dtype)
     network = next(iter(networks.values())).network
-    protection = protection_of(config, whole.mechanisms, partition.sizes, network)
+    protection = protection_of(config, whole.mechanisms, partition.sizes, network, algorithm)
     masks = protection is not None and protection.masks
     bench = Bench(
         algorithm=algorithm if protection is None else under(algorithm, protection),
@@ -375,7 +386,7 @@ def rules_of(setup: Setup) -> Rules:
         return local.lr if algorithm.prepare is not None else 0.0
 
     fewer = failures.stragglers > 0 and failures.straggler_policy == "keep"
-    drawn = config.cohort.sampling == "uniform" and algorithm.groups is None
+    drawn = config.cohort.sampling != "poisson" and algorithm.groups is None
     most = math.floor(usual_size(config, len(setup.sizes))) if drawn else None
     begin = partial(first_server, setup) if algorithm.prepare is None and not setup.mixed else None
     return Rules(config.rounds, rate, local_budget(config), local.epochs or 0 if fewer else 0, most, begin)

@@ -50,6 +50,11 @@ class Checked(NamedTuple):
         how = dealt(self.config.partition.parameters())
         return tuple(how.columns) or tuple(f"party-{k}" for k in range(how.parties))
 
+    @property
+    def enters(self) -> bool:
+        """Whether its mechanisms write a ledger."""
+        return any(one.noise is not None or one.entered is not None for one in self.mechanisms)
+
     def with_seed(self, seed: int) -> Checked:
         """Return the same experiment with one seed; the checks do not depend on the seed."""
         return self._replace(config=self.config.model_copy(update={"seed": seed, "seeds": None}))

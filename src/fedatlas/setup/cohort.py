@@ -25,13 +25,18 @@ def select(config: CohortConfig, clients: list[int], seed: int, number: int) -> 
     """Return the ids selected for a round, in the order drawn (C2).
 
     Uniform without replacement, m = max(1, floor(C K)) or ``cohort.size``; with Poisson sampling each client is drawn
-    independently with probability C.
+    independently with probability C. In passes, the clients of a pass of ceil(K / m) rounds are those of one shuffled
+    order, m per round, so each takes part once; the last round of a pass has the rest.
     """
     stream = numpy_stream(seed, "sampling", number)
     if config.sampling == "poisson":
         return tuple(k for k, u in zip(clients, stream.random(len(clients)), strict=True) if u < config.fraction)
-    m = config.size or max(1, math.floor(config.fraction * len(clients) + 1e-9))
-    return tuple(int(k) for k in stream.choice(clients, size=min(m, len(clients)), replace=False))
+    m = min(config.size or max(1, math.floor(config.fraction * len(clients) + 1e-9)), len(clients))
+    if config.sampling == "passes":
+        done, at = divmod(number - 1, -(-len(clients) // m))
+        order = numpy_stream(seed, "sampling", "pass", done).permutation(clients)
+        return tuple(int(k) for k in order[at * m : (at + 1) * m])
+    return tuple(int(k) for k in stream.choice(clients, size=m, replace=False))
 
 
 def usual_size(config: ExperimentConfig, clients: int) -> float:

@@ -15,9 +15,10 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ExperimentConfig
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.privacy.mechanism import Mechanism, Protection
-from fedatlas.privacy.mechanisms import LATER, MECHANISMS
+from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork, on_updates
+from fedatlas.privacy.mechanisms import LATER, MECHANISMS, beside
 from fedatlas.registry import arguments, find, keywords
+from fedatlas.setup.cohort import local_budget, usual_size
 from fedatlas.setup.folds import course_seed
 
 REMEDIES: tuple[Mapping[str, Any], ...] = ({"weights": "uniform"}, {"phi": "random"})
@@ -39,24 +40,38 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
         if name in made:
             raise ConfigError(f"[[privacy]]: '{name}' is declared twice; remove one of its tables.")
         made[name] = MECHANISMS[name](**arguments(f"privacy.{name}", MECHANISMS[name], table.parameters()))
-    ordered = tuple(sorted(made.values(), key=lambda one: one.place))
-    check_pairs([made[name] for name in MECHANISMS if name in made])
+    ordered = beside(made.values())
+    check_pairs(sorted(ordered, key=lambda one: [*MECHANISMS].index(one.name)))
     for one in ordered:
         check_extras(one, config)
     return ordered
 
 
 def protection_of(
-    config: ExperimentConfig, mechanisms: Sequence[Mechanism], sizes: Sequence[int], network: Network
+    config: ExperimentConfig,
+    mechanisms: Sequence[Mechanism],
+    sizes: Sequence[int],
+    network: Network,
+    algorithm: Algorithm,
 ) -> Protection | None:
-    """Return the mechanisms of ``[[privacy]]`` in a federation of clients with these numbers of rows; None without mechanisms."""
-    held = [n for n in sizes if n]
-    if not mechanisms or not held:
+    """Return the mechanisms that act in rounds, in a federation of clients with these numbers of rows; None without any."""
+    held, acting = [n for n in sizes if n], on_updates(mechanisms)
+    training = PublicWork(dict(enumerate(sizes)), config.local.batch_size, local_budget(config))
+    if not acting or not held:
         return None
-    fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
+    fraction = {"poisson": config.cohort.fraction, "passes": usual_size(config, len(held)) / len(held)}.get(
+        config.cohort.sampling, 1.0
+    )
     names = [*network.initial()[0]]
-    ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
-    return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
+    ours = tuple(one if one.named is None else one.named(names) for one in acting)
+    ours = tuple(sized(one, len(held), config, algorithm) for one in ours)
+    return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held), training)
+
+
+def sized(mechanism: Mechanism, clients: int, config: ExperimentConfig, algorithm: Algorithm) -> Mechanism:
+    """Return the mechanism for this number of clients and of rounds. In each round, and before the first, a task is asked once."""
+    openings = (config.rounds + 1) * len(algorithm.tasks)
+    return mechanism if mechanism.sized is None else mechanism.sized(clients, openings)
 
 
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
@@ -65,9 +80,14 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
     if len(hiding) > 1:
         names = " and ".join(f"'{name}'" for name in hiding)
         raise ConfigError(f"[[privacy]]: {names} both hide updates from the server; remove one of them.")
+    noisy = [one.name for one in mechanisms if one.noise is not None and not one.limits.alone]
+    if len(noisy) > 1:
+        names = " and ".join(f"'{name}'" for name in noisy)
+        raise ConfigError(f"[[privacy]]: {names} both add noise, and have no account in common; remove one of them.")
     for one in mechanisms:
-        if one.limits.alone and len(mechanisms) > 1:
-            other = next(other.name for other in mechanisms if other is not one)
+        others = [other.name for other in mechanisms if other is not one and other.acts_on == one.acts_on]
+        if one.limits.alone and others:
+            other = others[0]
             raise ConfigError(
                 f"[[privacy]]: '{one.name}' cannot be combined: {one.limits.alone}; remove '{other}' or '{one.name}'."
             )
@@ -79,7 +99,7 @@ def check_extras(mechanism: Mechanism, config: ExperimentConfig) -> None:
         if extra.sampled and config.cohort.sampling != "poisson":
             continue  # without sampling there is a closed form, which needs no package
         if find_spec(extra.module) is None:
-            package = extra.module.replace("_", "-")
+            package = extra.package or extra.module.replace("_", "-")
             raise ConfigError(
                 f"privacy.name = '{mechanism.name}' needs {package}, which is not installed: pip install \"fedatlas[{extra.name}]\"."
             )

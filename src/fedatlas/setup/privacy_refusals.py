@@ -20,7 +20,7 @@ from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
 from fedatlas.privacy.reasons import NEARLY, by_rows, share_of
 from fedatlas.setup.cohort import usual_size
-from fedatlas.setup.mechanism_choice import check_algorithm
+from fedatlas.setup.mechanism_choice import check_algorithm, sized
 from fedatlas.setup.networks import reads_units
 
 SETTLED = 'set data.constants = "FILE.json", a file like a run\'s preprocess.json that was made without these rows'
@@ -35,6 +35,8 @@ def check_protection(
         for why in refused(config, transform, one):
             raise ConfigError(why)
         check_widths(config, one, algorithm)
+        check_everybody(config, one)
+        sized(one, max(config.partition.clients, 1), config, algorithm)
         check_asked(config, one, config.partition.clients, transform)
     if algorithm.groups is None:  # the number of groups is only known after the set-up
         check_cohort_size(config, mechanisms, config.partition.clients)
@@ -43,6 +45,10 @@ def check_protection(
 def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Mechanism) -> Iterator[str]:
     """Yield a sentence for each table or key that cannot be used under a mechanism of this kind."""
     data, name = config.data, f"'{mechanism.name}'"
+    if mechanism.acts_on == "rows":  # a round is as without it
+        if mechanism.entered is not None:
+            yield from no_stop(config, name)
+        return
     if transform is not None and mechanism.sums_only and transform.decode is not None:
         yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
     if transform is not None and mechanism.whole:
@@ -59,15 +65,20 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
     for key, value, plain in (("scale", data.scale, ("auto", "none")), ("missing", data.missing, ("error", "drop"))):
         if value not in plain and data.constants is None:
             yield f"data.{key} = '{value}': under {name} nothing may be computed from rows without noise; {SETTLED}."
+    yield from no_stop(config, name)
+    if any(one.norm == "batch" for one in config.models or (config.model,)):
+        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
+    if config.model.bn != "average":
+        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
+
+
+def no_stop(config: ExperimentConfig, name: str) -> Iterator[str]:
+    """Yield why clients' figures cannot stop a run whose releases are counted, if they would."""
     if config.stop is not None and config.evaluation.on == "validation":
         yield (
             f"[stop]: under {name} clients' validation rows cannot decide when to stop, since their figures have no noise; "
             "use evaluation.on = 'test', or remove the table."
         )
-    if any(one.norm == "batch" for one in config.models or (config.model,)):
-        yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
-    if config.model.bn != "average":
-        yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
 
 
 def check_asked(
@@ -90,6 +101,19 @@ def check_widths(config: ExperimentConfig, mechanism: Mechanism, algorithm: Algo
             protocol.fits(clients, by_rows(algorithm))
     except PrivacyError as error:
         raise ConfigError(f"privacy.{mechanism.name}.bits = {mechanism.keys.get('bits')}: {error}") from None
+
+
+def check_everybody(config: ExperimentConfig, mechanism: Mechanism) -> None:
+    """Raise ConfigError for settings by which a client could miss a round, if the mechanism's protocol needs all clients in each."""
+    protocol, cohort, failures = mechanism.work().protocol, config.cohort, config.failures
+    if protocol is None or not protocol.everybody:
+        return
+    name = f"'{mechanism.name}' opens no sum without all clients"
+    if cohort.sampling == "poisson" or cohort.fraction < 1 or cohort.size not in {None, config.partition.clients}:
+        raise ConfigError(f"[cohort]: {name}, so all of them take part in every round; remove the table.")
+    if failures.dropout or (failures.stragglers and failures.straggler_policy == "drop"):
+        key = "dropout" if failures.dropout else 'straggler_policy = "drop"'
+        raise ConfigError(f"[failures] {key}: {name}, and each of them would be missing at times; remove the table.")
 
 
 def no_batch_norm(mechanism: Mechanism) -> str:
@@ -202,7 +226,7 @@ def protection_notices(
                 f"'{one.name}': a Poisson cohort may have fewer than {fewest_of(one)} clients; such a round is abandoned and "
                 "changes nothing."
             )
-        if one.noise is not None and one.noise.source == "seed":
+        if one.keys.get("noise") == "seed":
             said.append(f"'{one.name}': noise = 'seed' protects nobody, since anyone who knows the seed can repeat it.")
         else:
             said += one.words.notices

@@ -113,7 +113,7 @@ def check_cluster(config: ExperimentConfig, module: nn.Module | None, mechanisms
             f"{name}: nodes build the network from the configuration, and this one was handed over in Python; "
             "name it in [model] (a plug-in may define it), or remove the key."
         )
-    if secret := [one.name for one in mechanisms if one.sums_only]:
+    if secret := [one.name for one in mechanisms if one.sums_only or one.acts_on == "rows"]:
         raise ConfigError(
             f"{name}: the keys of '{secret[0]}' stay in one process; remove the key (in a study on a cluster, each such run "
             "is whole on one node)."

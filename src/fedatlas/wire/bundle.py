@@ -22,9 +22,9 @@ import tomli_w
 
 from fedatlas import secret
 from fedatlas.errors import ConfigError
-from fedatlas.files import write_text
+from fedatlas.files import write_secret, write_text
 from fedatlas.wire import certificates
-from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, list_in, signed_list, write_secret
+from fedatlas.wire.certificates import CA, CERT, KEY, MEMBERS, REVOKED, Authority, list_in, signed_list
 from fedatlas.wire.hosts import check_host
 from fedatlas.wire.messages import NAME
 from fedatlas.wire.policy import TEMPLATE

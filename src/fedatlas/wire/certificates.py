@@ -11,12 +11,11 @@ import base64
 import datetime
 import ipaddress
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.errors import ConfigError
-from fedatlas.files import write_bytes, write_text
+from fedatlas.files import write_bytes, write_secret, write_text
 
 YEARS = 2  # validity of a party's certificate
 SCHEME = "fedatlas:"
@@ -41,18 +40,6 @@ def installed() -> None:
         import grpc  # noqa: F401
     except ImportError as error:
         raise ConfigError(f'deployment needs {error.name}: pip install "fedatlas[deploy]".') from error
-
-
-def write_secret(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, from its first byte on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 class Authority:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from fedatlas.aggregation.reducers import Reduced, Reducer, added, part_of
 from fedatlas.algorithm import Algorithm, Round, Transform, Update, Weights
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy.ask_protocol import Place, mended
-from fedatlas.privacy.clipping import clipped, in_precision
+from fedatlas.privacy.central_dp.adaptive_clip import WITHIN, counted
+from fedatlas.privacy.clipping import clipped, in_precision, vector
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.noise import noised
 from fedatlas.transforms.change import decoded
@@ -35,11 +38,32 @@ def clipped_sum(clip: float, transform: Transform | None) -> Reducer:
     return Reducer("clipped sum", lift, add, lambda total, _: Reduced(total), single=False)
 
 
+def counted_sum(clip: float, transform: Transform | None) -> Reducer:
+    """Return the clipped sum with a part more: the sum of b_k - 1/2, of those within the bound as they say."""
+    plain = clipped_sum(clip, transform)
+
+    def lift(client: int, update: Update, coefficient: float | Mapping[str, float]) -> Update | None:
+        changes = {part: x for part, x in update.items() if part != WITHIN}
+        one = plain.lift(client, changes, coefficient)
+        return None if one is None else {**one, WITHIN: counted(update)}
+
+    return plain._replace(lift=lift)
+
+
+def within(changes: Update, clip: float) -> bool:
+    """Return whether a client's change is within the bound."""
+    return float(torch.linalg.vector_norm(vector(changes))) <= clip
+
+
 def mean_of(value: Update, std: float, how: Protection, place: Place, algorithm: Algorithm) -> Update:
     """Return (sum + N(0, std^2 I)) / (q K). A part with another coefficient is multiplied by that one instead."""
-    value = noised(value, std, how.noise, "central_dp", place.round, place.number)
+    return averaged(noised(value, std, how.noise, "central_dp", place.round, place.number), how, algorithm)
+
+
+def averaged(total: Update, how: Protection, algorithm: Algorithm) -> Update:
+    """Return a sum over (q K), part by part."""
     counts = coefficients(how, algorithm)
-    return mended(value, lambda part: part_of(counts, part))
+    return mended(total, lambda part: part_of(counts, part))
 
 
 def coefficient(rate: float, clients: int) -> float:

@@ -21,11 +21,13 @@ Source: Agarwal, Kairouz, Liu, The Skellam Mechanism for Differentially Private 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from fedatlas.privacy.central_dp.mechanism import usual_delta
+from fedatlas.privacy.distributed_dp.shares import NoisySum
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import (
     Extra,
@@ -56,6 +58,7 @@ DONE = (
     "{noise_multiplier:g} times as strong as one client, and nobody saw less noise than that, as long as no more than {colluding} of the "
     "clients of a round helped the server."
 )
+SILENT = "'distributed_dp': noise_multiplier = 0 adds no noise, and no privacy."
 
 
 def distributed_dp(
@@ -78,33 +81,12 @@ def distributed_dp(
     bits: the clip is 2^bits steps, to which changes are rounded and in which noise is drawn.
     noise: the operating system's randomness, or "seed": repeatable, and protects nobody.
     """
-
-    def stated(how: Protection) -> float:
-        return usual_delta(max(how.K, 2)) if delta is None else delta
-
-    def released(how: Protection, round: int, clients: Sequence[int]) -> Event | None:
-        """Return the ledger's line for a noisy sum, which costs those in it."""
-        if not clients:
-            return None
-        return Event(
-            "distributed_dp",
-            round,
-            "skellam",
-            noise_multiplier,
-            clip,
-            "client",
-            "zero out",
-            stated(how),
-            clients=tuple(clients),
-            source=noise,
-            steps=float(1 << bits),
-        )
+    keys = NoisySum(clip, noise_multiplier, delta, threshold, colluding, bits, noise)
 
     def work() -> Work:
         from fedatlas.privacy.distributed_dp.noisy_sum import protocol
-        from fedatlas.privacy.distributed_dp.shares import NoisySum
 
-        return Work(protocol=protocol(NoisySum(clip, noise_multiplier, threshold, colluding, bits, noise)))
+        return Work(protocol=protocol(keys))
 
     def figures(
         how: Protection, rows: Sequence[Any], sizes: Mapping[int, int], events: Sequence[Event]
@@ -113,32 +95,35 @@ def distributed_dp(
 
     return Mechanism(
         name="distributed_dp",
-        keys={
-            "clip": clip,
-            "noise_multiplier": noise_multiplier,
-            "delta": delta,
-            "threshold": threshold,
-            "colluding": colluding,
-            "bits": bits,
-            "noise": noise,
-        },
+        keys=keys._asdict(),
         place=5,
         trust="nobody",
         learns=LEARNS,
         work=work,
-        words=Words(
-            DONE,
-            (),
-            () if noise_multiplier else ("'distributed_dp': noise_multiplier = 0 adds no noise, and no privacy.",),
-        ),
+        words=Words(DONE, (), () if noise_multiplier else (SILENT,)),
         phase="mask",
         sums_only="wholly",
-        noise=Noising(noise, released, stated),
+        noise=Noising(noise, partial(released, keys), partial(stated, keys)),
         hides=("train_loss", "weights", "steps", "flops"),
         figures=figures,
         limits=Limits(
             alone="its noise is part of its masks, and no other noise is in its account",
             why_not=CLIENT_LEVEL,
+            deployed=True,
             extras=(Extra("cryptography", "he"), *drawn_by(noise)),
         ),
     )
+
+
+def stated(keys: NoisySum, how: Protection) -> float:
+    """Return the delta at which epsilon is stated."""
+    return usual_delta(max(how.K, 2)) if keys.delta is None else keys.delta
+
+
+def released(keys: NoisySum, how: Protection, round: int, clients: Sequence[int]) -> Event | None:
+    """Return the ledger's line for a noisy sum, which costs those in it; None for a sum of nobody."""
+    if not clients:
+        return None
+    z, at, who, steps = keys.noise_multiplier, stated(keys, how), tuple(clients), float(keys.steps)
+    event = Event("distributed_dp", round, "skellam", z, keys.clip, "client", "zero out", at, clients=who, steps=steps)
+    return event._replace(source=keys.noise)

@@ -39,7 +39,6 @@ def protocol(how: NoisySum) -> Protocol:
         seal=partial(sealed, how),
         around=partial(around, how),
         fits=lambda clients, hidden: check_fits(how, clients),
-        node=None,
         counted=lambda sent: 0,
     )
 
@@ -78,7 +77,7 @@ def sealed(
     except PrivacyError as error:
         raise ProtocolError(f"client {session['client']} takes no part: {error}") from None
     key = ("distributed_dp", doing.round, doing.client, doing.what, doing.visit)
-    noisy = whole + skellam(len(whole), share, Noise(how.source, doing.seed), *key)
+    noisy = whole + skellam(len(whole), share, Noise(how.noise, doing.seed), *key)
     _, form = leaves(update, lambda part: Spec(NOISED), mean=True)
     return *secure_sum.sent({NOISED: noisy.astype(np.uint32)}, form, word, session), seen
 

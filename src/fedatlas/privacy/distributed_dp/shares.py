@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy.mechanism import Source
 from fedatlas.privacy.secagg.keys import FEWEST, threshold_of, tolerated
-from fedatlas.privacy.skellam_noise import check_variance
+from fedatlas.privacy.skellam import check_variance
 
 RING = 32  # bits of a word
 UNLIKELY = 70 * math.log(2)  # a sum leaves its word with probability 2^-70 a number, so 2^-40 for 2^30 of them
@@ -20,10 +20,11 @@ class NoisySum(NamedTuple):
 
     clip: float
     noise_multiplier: float
+    delta: float | None
     threshold: float
     colluding: int
     bits: int
-    source: Source
+    noise: Source
 
     @property
     def steps(self) -> int:

@@ -3,6 +3,8 @@
     keys.py         making keys, and their plain forms for messages
     primes.py       safe primes from the operating system's randomness
         encryption.py   encryption by combs for key holders and by only the public key; decryption
+        threshold.py    a private key in shares, all of which are needed to decrypt
+        knowledge.py    proofs that a sender knows the plaintexts of its ciphertexts
         sums.py         operations without the secret key: weighted sums, differences, multiples, packing of sums
         fixed.py        real numbers as whole ones, many per plaintext, so that no sum can overflow
         batches.py      ciphertexts as bytes of fixed width, and checks of those that come from elsewhere
@@ -17,7 +19,7 @@ that colludes with the party that adds the ciphertexts reads those of all others
 """
 
 from fedatlas.privacy.paillier.batches import Batch, received
-from fedatlas.privacy.paillier.encryption import Holder, decrypt, encrypt, holder
+from fedatlas.privacy.paillier.encryption import Base, Holder, Sealer, base, base_of, decrypt, encrypt, holder, sealer
 from fedatlas.privacy.paillier.fixed import (
     Layout,
     dequantise,
@@ -33,12 +35,16 @@ from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey, generate, priv
 from fedatlas.privacy.paillier.sums import add, gather, running, subsets, subtract, times, weighted_sum
 
 __all__ = [
+    "Base",
     "Batch",
     "Holder",
     "Layout",
     "PrivateKey",
     "PublicKey",
+    "Sealer",
     "add",
+    "base",
+    "base_of",
     "decrypt",
     "dequantise",
     "encrypt",
@@ -53,6 +59,7 @@ __all__ = [
     "quantise",
     "received",
     "running",
+    "sealer",
     "separate",
     "slot_bits",
     "subsets",

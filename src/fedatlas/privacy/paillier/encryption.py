@@ -10,16 +10,23 @@ h^s comes from a table of h^(256^j d) for every byte d of s at every place j (a 
 as u (1 + tau p), u < p. A product modulo p^2 is then the product of the short u, and only the sum of the tau modulo p is needed. The
 message joins that sum: 1 + m n = 1 + (m q) p mod p^2.
 
+*Short exponents* (P10's option): h = y^n mod n^2 for a random y, and a ciphertext takes h^s with s of so many bits, say 512. Everybody who
+is told h can compute it by one comb modulo n^2; a key holder does it modulo p^2 and q^2. This rests on an additional assumption, that
+such powers cannot be told from powers of h with full exponents.
+
 Decryption (by p and q apart, P10): m mod p = L(c^(p-1) mod p^2) / (-q) mod p with L(x) = (x - 1) / p, because
 (1 + n)^(p-1) = 1 + (p - 1) q p = 1 - q p mod p^2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from fedatlas import secret
 from fedatlas.errors import PrivacyError, ProtocolError
@@ -32,15 +39,21 @@ BLOCK = 256  # ciphertexts that take each row of the comb together
 
 
 @dataclass(frozen=True, repr=False)
-class Side:
-    """Numbers for a key holder's arithmetic modulo one prime's square."""
+class Comb:
+    """Powers of a fixed h modulo p^2, for a prime p of a key holder or for p = n of everybody."""
 
     p: Any
     square: Any  # p^2
-    other: Any  # q
-    unlock: Any  # 1 / -q mod p
     residues: list[list[Any]]  # by place and byte: u of h^(256^place byte) = u (1 + tau p)
     logs: list[list[Any]]  # and tau; both are empty without a comb
+
+
+@dataclass(frozen=True, repr=False)
+class Side(Comb):
+    """Numbers for a key holder's arithmetic modulo one prime's square."""
+
+    other: Any  # q
+    unlock: Any  # 1 / -q mod p
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,30 +64,75 @@ class Holder:
     sides: tuple[Side, Side]
     joining: Any  # 1 / q^2 mod p^2
     joining_plain: Any  # 1 / q mod p
+    short: int = 0  # bits of an exponent; 0: full ones
 
     def __repr__(self) -> str:
         return f"Holder of {self.public!r}"
 
 
-def holder(key: PrivateKey, *, combs: bool = True) -> Holder:
-    """Make a key ready. Without ``combs`` (0.3 s and 30 MB at 2,048 bits) it only decrypts."""
+@dataclass(frozen=True, repr=False)
+class Sealer:
+    """A public key made ready to encrypt by short exponents. It opens nothing."""
+
+    public: PublicKey
+    comb: Comb
+    short: int  # bits of an exponent
+
+    def __repr__(self) -> str:
+        return f"Sealer of {self.public!r}"
+
+
+class Base(NamedTuple):
+    """The public h = y^n of short exponents, and their length in bits."""
+
+    h: int
+    short: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form for a message."""
+        h = bytearray(self.h.to_bytes(-(-self.h.bit_length() // 8), "big"))
+        return {"h": torch.frombuffer(h, dtype=torch.uint8), "short": self.short}
+
+
+def base_of(plain: Mapping[str, Any]) -> Base | None:
+    """Return the base in a key's plain form; None if it has none."""
+    return Base(int.from_bytes(plain["h"].numpy().tobytes(), "big"), plain["short"]) if "h" in plain else None
+
+
+def base(public: PublicKey, short: int) -> Base:
+    """Draw the h of a key, to be told to all that encrypt under it. ``short``: bits of their exponents."""
+    n = gmp().mpz(public.n)
+    return Base(int(gmp().powmod(unit(n), n, n * n)), short)
+
+
+def holder(key: PrivateKey, *, combs: bool = True, base: Base | None = None) -> Holder:
+    """Make a key ready. Without ``combs`` (0.3 s and 30 MB at 2,048 bits) it only decrypts. ``base``: encrypt by short exponents."""
     g = gmp()
     p, q = g.mpz(key.p), g.mpz(key.q)
-    sides = (_side(p, q, combs), _side(q, p, combs))
-    return Holder(key.public, sides, g.invert(q * q, p * p), g.invert(q, p))
+    sides = (_side(p, q, combs, base), _side(q, p, combs, base))
+    return Holder(key.public, sides, g.invert(q * q, p * p), g.invert(q, p), 0 if base is None else base.short)
+
+
+def sealer(public: PublicKey, base: Base) -> Sealer:
+    """Make a public key ready to encrypt by short exponents; 0.1 s and 9 MB at 2,048 bits."""
+    n = gmp().mpz(public.n)
+    if not 0 < base.h < n * n or gmp().gcd(base.h, n) != 1:
+        raise ProtocolError("the base of short exponents is not between 0 and n^2, or shares a factor with n.")
+    return Sealer(public, Comb(n, n * n, *_comb(n, base.h, base.short)), base.short)
 
 
 def encrypt(
     public: PublicKey,
     messages: Sequence[int],
     *,
-    keys: Holder | None = None,
+    keys: Holder | Sealer | None = None,
     r: Sequence[int] | None = None,
     workers: int = 1,
 ) -> Batch:
     """Return ciphertexts of whole numbers m, 0 <= m < n (a negative number becomes n - |m|), each with fresh randomness.
 
-    Uses the combs of ``keys``, else only the public key. ``r`` gives the randomness, for test vectors. PrivacyError for a number outside.
+    Uses the combs of ``keys``, else only the public key, with full exponents. ``r`` gives the randomness: for a `Sealer` its exponents,
+    else roots, without combs. PrivacyError for a number outside.
     """
     g = gmp()
     n = g.mpz(public.n)
@@ -83,12 +141,17 @@ def encrypt(
         raise PrivacyError("a plaintext is not between 0 and n: pack values by their layout before they are encrypted.")
     if keys is not None and keys.public != public:
         raise PrivacyError("the private key at hand is not that of the public key to encrypt with: use one pair.")
+    by_comb: Callable[[Sequence[int]], Iterable[Any]] | None = None
+    if isinstance(keys, Sealer):
+        by_comb = partial(_by_public_comb, keys, messages, r)
+    elif keys is not None and keys.sides[0].residues and r is None:
+        by_comb = partial(_by_combs, keys, messages)
 
     def some(places: range) -> Iterator[Any]:
-        if keys is not None and keys.sides[0].residues and r is None:
+        if by_comb is not None:
             blocks = (places[at : at + BLOCK] for at in range(0, len(places), BLOCK))
-            return chain.from_iterable(_by_combs(keys, [messages[i] for i in block]) for block in blocks)
-        return ((1 + messages[i] * n) * g.powmod(_unit(n) if r is None else r[i], n, square) % square for i in places)
+            return chain.from_iterable(map(by_comb, blocks))
+        return ((1 + messages[i] * n) * g.powmod(unit(n) if r is None else r[i], n, square) % square for i in places)
 
     return computed(public, len(messages), workers, some)
 
@@ -104,7 +167,7 @@ def decrypt(keys: Holder, batch: Batch, *, workers: int = 1) -> list[int]:
     return [int.from_bytes(opened[i : i + width], "big") for i in range(0, len(opened), width)]
 
 
-def powers(side: Side, exponents: Sequence[int], logs: Sequence[Any]) -> list[Any]:
+def powers(side: Comb, exponents: Sequence[int], logs: Sequence[Any]) -> list[Any]:
     """Return h^s (1 + log p) modulo p^2, up to a multiple of it, for each s and log, by the comb.
 
     It goes place by place for all of them: a row of the table stays in the processor's cache, the whole table does not.
@@ -118,16 +181,25 @@ def powers(side: Side, exponents: Sequence[int], logs: Sequence[Any]) -> list[An
     return [x + side.p * (x * log % side.p) for x, log in zip(products, logs, strict=True)]
 
 
-def _by_combs(keys: Holder, messages: Sequence[int]) -> Iterator[Any]:
+def _by_combs(keys: Holder, every: Sequence[int], places: Sequence[int]) -> Iterator[Any]:
+    messages = [every[i] for i in places]
+    shared = [secret.integer_below(1 << keys.short) for _ in messages] if keys.short else None
+
     def half(side: Side) -> list[Any]:
         order = int(side.p) - 1
-        return powers(
-            side, [secret.integer_below(order) for _ in messages], [m * side.other % side.p for m in messages]
-        )
+        exponents = [secret.integer_below(order) for _ in messages] if shared is None else shared
+        return powers(side, exponents, [m * side.other % side.p for m in messages])
 
     first, second = map(half, keys.sides)
     p, q = (side.square for side in keys.sides)
     return (y % q + q * ((x - y % q) * keys.joining % p) for x, y in zip(first, second, strict=True))
+
+
+def _by_public_comb(
+    keys: Sealer, messages: Sequence[int], r: Sequence[int] | None, places: Sequence[int]
+) -> Iterator[Any]:
+    exponents = [secret.integer_below(1 << keys.short) if r is None else r[i] for i in places]
+    return (c % keys.comb.square for c in powers(keys.comb, exponents, [messages[i] for i in places]))
 
 
 def _open(keys: Holder, c: Any) -> Any:
@@ -141,30 +213,40 @@ def _open(keys: Holder, c: Any) -> Any:
     return k + keys.sides[1].p * ((m - k) * keys.joining_plain % keys.sides[0].p)
 
 
-def _unit(n: Any) -> int:
+def unit(n: Any) -> int:
+    """Draw a unit modulo n."""
     while gmp().gcd(r := secret.integer_below(int(n)), n) != 1:
         pass
     return r
 
 
-def _side(p: Any, q: Any, comb: bool) -> Side:
-    residues, logs = _comb(p) if comb else ([], [])
-    return Side(p, p * p, q, gmp().invert(-q, p), residues, logs)
+def _side(p: Any, q: Any, comb: bool, base: Base | None) -> Side:
+    residues, logs = _comb(p, *_generator(p, base)) if comb else ([], [])
+    return Side(p, p * p, residues, logs, q, gmp().invert(-q, p))
 
 
-def _comb(p: Any) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Return, by place j and byte d, u and tau of h^(256^j d) = u (1 + tau p) mod p^2.
+def _generator(p: Any, base: Base | None) -> tuple[Any, int]:
+    """Return the h of a comb modulo p^2, and the bits of its exponents: those of ``base``, or h = x^p for the smallest generator x.
 
-    h = x^p mod p^2 for the smallest x that generates the units modulo p. p is a safe prime, so every non-residue except -1 does.
+    p is a safe prime, so every non-residue except -1 generates the units modulo p.
+    """
+    square = p * p
+    if base is not None:
+        return base.h % square, base.short
+    x = next(x for x in range(2, int(p) - 1) if gmp().jacobi(x, p) == -1)
+    return gmp().powmod(x, p, square), p.bit_length()
+
+
+def _comb(p: Any, h: Any, bits: int) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Return, by place j and byte d of exponents of ``bits`` bits, u and tau of h^(256^j d) = u (1 + tau p) mod p^2.
+
     tau = ((a - u) / p) / u modulo p for a power a. The inverse of u is also a power, of the inverse.
     """
     g = gmp()
-    square = p * p
-    x = next(x for x in range(2, int(p) - 1) if g.jacobi(x, p) == -1)
-    base = g.powmod(x, p, square)
+    square, base = p * p, g.mpz(h)
     residues: list[list[Any]] = []
     logs: list[list[Any]] = []
-    for _ in range(-(-p.bit_length() // 8)):
+    for _ in range(-(-bits // 8)):
         back = g.invert(base, p)
         a = inverse = g.mpz(1)
         us, taus = [], []

@@ -1,28 +1,18 @@
-"""Additively homomorphic encryption (P10, P11): clients hold the key, one of them opens the sum. The protocol is in `encrypted_sum`."""
+"""Additively homomorphic encryption (P10, P11): clients hold the key, one of them opens the sum."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
-from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.privacy.mechanism import Bits, Extra, Learns, Limits, Mechanism, Words, Work
-from fedatlas.privacy.reasons import HIDING
+from fedatlas.privacy.encrypted.mechanism import encryption
+from fedatlas.privacy.mechanism import Bits, Extra, Mechanism, Work
+from fedatlas.privacy.paillier.words import SHORT, SHORT_NOTICE, Exponent, key_seconds_of, key_sentences
 from fedatlas.registry import Positive
 
-LEARNS = Learns(
-    "the sum of a round's updates, which one client opens for it, and how many rows each client has where these are its weight; "
-    "what `encrypt` leaves out, client by client",
-    "the one that opens learns the sum; all hold the key, and could read an update that they got hold of",
-    "the server with any one client reads every update: this is for parties that do not collude",
-)
 DONE = (
-    "<b>Encryption.</b> Every client encrypted {what} with a Paillier key of {{key_bits}} bits. The server added up what it "
+    "<b>Encryption.</b> Every client encrypted {what} with a Paillier key of {key_bits} bits. The server added up what it "
     "could not read, and one client, in turn, opened the sum of the round."
 )
-SHARED = "All clients hold the same key: a client that helps the server, or gets hold of what another one sent, reads every update."
-CLEAR = "What was not chosen to be encrypted went in the clear: the server read it, client by client."
-NOTICE = "'paillier': what privacy.paillier.encrypt does not name is sent in the clear, and the server reads it."
 
 
 def paillier(
@@ -32,6 +22,7 @@ def paillier(
     range: Positive = 16.0,
     encrypt: str | tuple[str, ...] = "all",
     weights_by: Literal["server", "client"] = "server",
+    short_exponent: Exponent | None = None,
 ) -> Mechanism:
     """Clients encrypt what they send. The server adds ciphertexts without reading any, and one client opens the sum.
 
@@ -39,73 +30,24 @@ def paillier(
     bits: a value is one of 2^bits steps across [-range, range).
     range: the largest size of a value that can be sent; a larger one is refused, never clipped.
     encrypt: "all", "output" (the last layer), "outermost:N" (the N layers nearest the output), or names of parameters.
-    weights_by: who multiplies an update by its weight: the server, on ciphertexts, or the client, before it encrypts.
+    weights_by: who multiplies an update by its weight: the server, on ciphertexts, or the client, before it encrypts (fewer bytes).
+    short_exponent: bits of the random exponents (512 to 1024), for faster encryption under one more assumption; by default full ones.
     """
-    check_choice(encrypt)
-    keys = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt, "weights_by": weights_by}
-    wholly = encrypt == "all"
+    keys: dict[str, Any] = {"key_bits": key_bits, "bits": bits, "range": range, "encrypt": encrypt}
+    keys |= {"weights_by": weights_by, "short_exponent": short_exponent}
+    short = short_exponent is not None
 
     def work() -> Work:
-        from fedatlas.privacy.paillier.encrypted_sum import Encryption, protocol
+        from fedatlas.privacy.encrypted.encrypted_sum import protocol
+        from fedatlas.privacy.paillier.filling import Encryption
+        from fedatlas.privacy.paillier.filling import paillier as filling
 
-        return Work(protocol=protocol(Encryption(key_bits, bits, range, encrypt, weights_by)))
+        return Work(protocol=protocol(filling(Encryption(key_bits, bits, range, encrypt, weights_by, short_exponent))))
 
-    def named(parameters: Sequence[str]) -> Mechanism:
-        return paillier(**{**keys, "encrypt": chosen(encrypt, parameters)})
-
-    return Mechanism(
-        name="paillier",
-        keys=keys,
-        place=4,
-        trust="clients",
-        learns=LEARNS,
-        work=work,
-        words=Words(
-            DONE.format(what="its whole update" if wholly else "a part of its update ({encrypt})"),
-            (SHARED,) if wholly else (SHARED, CLEAR),
-            () if wholly else (NOTICE,),
-        ),
-        phase="encrypt",
-        sums_only="wholly" if wholly else "partly",
-        hides=("steps",),
-        named=named,
-        limits=Limits(
-            why_not=HIDING,
-            columns=("key_bits",),
-            extras=(Extra("gmpy2", "he"), Extra("cryptography", "he")),
-        ),
+    extras = (Extra("gmpy2", "he"), Extra("cryptography", "he"))
+    warnings = (SHORT,) if short else ()
+    notices = (SHORT_NOTICE.format(name="paillier"),) if short else ()
+    made = encryption(paillier, keys, DONE, work, extras, warnings=warnings, notices=notices, columns=("key_bits",))
+    return made._replace(
+        preview=lambda trial: {"key": key_seconds_of(key_bits)}, words=made.words._replace(preview=key_sentences)
     )
-
-
-def check_choice(encrypt: str | tuple[str, ...]) -> None:
-    """Raise ConfigError for a choice of layers that ``encrypt`` does not support."""
-    kind, colon, number = encrypt.partition(":") if isinstance(encrypt, str) else ("", "", "")
-    if isinstance(encrypt, str):
-        some = kind == "outermost" and colon and number.isdigit() and int(number)
-        if not (encrypt in {"all", "output"} or some):
-            raise ConfigError(
-                f"privacy.paillier.encrypt = '{encrypt}': expected 'all', 'output', 'outermost:N' or a list of parameters."
-            )
-    elif not encrypt:
-        raise ConfigError("privacy.paillier.encrypt: an empty list encrypts nothing; remove the table.")
-
-
-def chosen(encrypt: str | tuple[str, ...], parameters: Sequence[str]) -> Any:
-    """Return the names of the parameters to encrypt: those of the layers nearest the output, or as given; "all" for all.
-
-    ConfigError for a name that the network does not have.
-    """
-    if encrypt == "all":
-        return encrypt
-    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in parameters))
-    if isinstance(encrypt, str):
-        count = 1 if encrypt == "output" else int(encrypt.partition(":")[2])
-        if count >= len(layers) > 1:
-            raise ConfigError(
-                f"privacy.paillier.encrypt = '{encrypt}': the network has {len(layers)} layers; write 'all' for the whole of it."
-            )
-        return tuple(name for name in parameters if name.rpartition(".")[0] in layers[-count:])
-    for name in encrypt:
-        if name not in parameters:
-            raise unknown_name("parameter", name, parameters)
-    return encrypt

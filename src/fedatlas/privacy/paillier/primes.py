@@ -34,11 +34,11 @@ def safe_prime(bits: int) -> int:
     Both top bits are set so that the product of two such primes has exactly twice as many bits.
     """
     g = gmp()
-    small = _odd_primes(min(SMALL, 1 << bits // 8))
+    small = sieved_by(bits)
     while True:
         # p = 2 p' + 1 has its two top bits from p', which is odd.
         start = g.mpz(secret.integer_below(1 << (bits - 1)) | 3 << (bits - 3) | 1)
-        for half in _survivors(start, small):
+        for half in survivors(start, small):
             p = 2 * half + 1
             if half.bit_length() >= bits:  # past the end of the window
                 break
@@ -53,6 +53,11 @@ def safe(p: int) -> bool:
     return bool(p % 2 and g.is_prime(p >> 1) and g.is_prime(p))
 
 
+def sieved_by(bits: int) -> Any:
+    """Return the small primes that strike out candidates for a safe prime of so many bits, (n,) int64."""
+    return _odd_primes(min(SMALL, 1 << bits // 8))
+
+
 def _odd_primes(below: int) -> Any:
     """Return the odd primes below a bound, (n,) int64, by Eratosthenes' sieve."""
     sieve = np.ones(below, dtype=bool)
@@ -63,7 +68,7 @@ def _odd_primes(below: int) -> Any:
     return np.flatnonzero(sieve)[1:]
 
 
-def _survivors(start: Any, small: Any) -> Iterator[Any]:
+def survivors(start: Any, small: Any) -> Iterator[Any]:
     """Yield those of start, start + 2, ... in a window where no small prime divides p' or 2 p' + 1.
 
     For p' = start + 2 i a prime r divides p' at i = -start / 2 and 2 p' + 1 at i = ((r - 1) / 2 - start) / 2 (mod r).

@@ -113,6 +113,15 @@ def told_to(message: Any, anchor: Any, visits: int, architecture: str, clients: 
     return {"message": message, "anchor": anchor, **known}
 
 
+def line_told(asked: Any, known: Known) -> tuple[bytes, Any, float]:
+    """Return what a client's line of the head has to say of a request: digest of what it is told, budget and rate.
+
+    ``asked`` is a `federation.link.Request`.
+    """
+    told = told_to(asked.message, asked.anchor, asked.visits, asked.architecture, asked.K, asked.n)
+    return digest_of(told, known), None if asked.budget is None else [*asked.budget], asked.lr
+
+
 def digest_of(value: Any, known: Known | None = None) -> bytes:
     """Return SHA-256 of a value of the codec, the same on both sides of a link. ``known`` keeps digests of large objects."""
     known = {} if known is None else known

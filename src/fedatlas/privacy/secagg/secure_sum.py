@@ -33,7 +33,7 @@ from fedatlas.privacy.ask_protocol import (
 from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.graph import Degree, chances
-from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, told_to
+from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, line_told, told_to
 from fedatlas.privacy.secagg.hidden_weights import decoded, remended, weights, words_of
 from fedatlas.privacy.secagg.keys import FEWEST, KEY, MOST, SPARSE_MOST, Party, identity, place_of
 from fedatlas.privacy.secagg.keys import Place as At
@@ -166,9 +166,7 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
                 "the clients of a sum are each told a model of their own, where all are to get the same: refused."
             )
         line = head.line(place.cohort.index(session["client"]))
-        told = told_to(asked.message, asked.anchor, asked.visits, asked.architecture, asked.K, asked.n)
-        budget = None if asked.budget is None else [*asked.budget]
-        if (line["told"], line["budget"], line["lr"]) != (digest_of(told, known), budget, asked.lr):
+        if (line["told"], line["budget"], line["lr"]) != line_told(asked, known):
             raise ProtocolError(OTHERWISE.format(session["client"]))
 
 

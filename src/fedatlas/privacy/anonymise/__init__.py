@@ -1,0 +1,1 @@
+"""Anonymised training rows: the mechanism `anonymise` of ``[[privacy]]``. The mathematics is in `privacy.anonymity`."""

@@ -1,0 +1,170 @@
+"""Anonymised training rows: k-anonymity, l-diversity and t-closeness in the columns that somebody may know (P7, P8, P9).
+
+A client's rows are cut into classes by strict Mondrian (`privacy.anonymity.mondrian`), and the quasi-identifiers of each class become
+one value: of a number the mean of the class, of a category the most frequent one, the first in the column's order of several. A set
+of categories is not one number, which is what a model's input reads; its most frequent member is.
+
+boundaries = "local": each client cuts its own rows. k, l and t hold in the rows of each client, so that k holds in the union, too.
+New rows are read as they are: they belong to no client's classes.
+
+boundaries = "counts": all clients share the cuts, which follow from sums of counts on a public grid (`agreed_cuts`). k, l and t hold in
+the union of all rows, and not in the rows of a client. New rows are generalised by the same cuts, which are stored with the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from fedatlas.privacy.mechanism import Asked, Learns, Limits, Mechanism, Words, Work
+from fedatlas.registry import Whole
+
+if TYPE_CHECKING:
+    from fedatlas.privacy.anonymity.rules import Conditions
+
+TARGET = "label"
+"""The name by which ``sensitive`` means the target."""
+RANGE = re.compile(r"\s*([-+.\deE]+)\s*\.\.\s*([-+.\deE]+)\s*")
+Share = Annotated[float, Field(ge=0, le=1)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Bins = Annotated[int, Field(ge=2, le=1000)]
+
+LOCAL = Learns(
+    "updates trained on rows that look like others of their client in the columns named, and the models",
+    "the models",
+    "no more than the server: classes, cuts and rows stay with their client",
+)
+COUNTS = Learns(
+    "as without it, updates; before round 1 how many rows of all clients together lie in each bin of the public grid, class by class",
+    "the cuts, and the same counts",
+    "all others together subtract their own counts: what is left are those of one client",
+)
+OF_CLIENT = (
+    "<b>Anonymised rows.</b> Each client cut its own training rows into classes of at least {k} that look alike in the "
+    "quasi-identifiers (strict Mondrian), and trained on these. k holds in the rows of each client, and so in the union."
+)
+OF_UNION = (
+    "<b>Anonymised rows.</b> All clients generalised their training rows by the same cuts, agreed by masked sums of counts on a public "
+    "grid. At least {k} rows of all clients together look alike in the quasi-identifiers: k holds in the union, not in the rows of a "
+    "client, of which a single one may be in a class."
+)
+WARNED = (
+    "Anonymity of this kind is about the columns that were named. It does not cover columns that stay, what somebody knows besides, or "
+    "what models reveal about all rows together; there is no epsilon."
+)
+MASKS = "counts of single clients would be seen, but boundaries = 'counts' asks for sums"
+
+
+class Choice(NamedTuple):
+    """The keys of the table."""
+
+    quasi: tuple[str, ...]
+    sensitive: tuple[str, ...]
+    k: int
+    l: float  # noqa: E741
+    t: float
+    diversity: Literal["distinct", "entropy"]
+    boundaries: Literal["local", "counts"]
+    grid: Mapping[str, str]
+    bins: int
+
+    def conditions(self) -> Conditions:
+        """Return the conditions on a class."""
+        from fedatlas.privacy.anonymity.rules import Conditions
+
+        return Conditions(self.k, self.l, self.t, self.diversity)
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the public range of each column of numbers. ValueError for a text that is none."""
+        out = {}
+        for name, text in self.grid.items():
+            found = RANGE.fullmatch(text)
+            low, high = (float(end) for end in found.groups()) if found else (0.0, 0.0)
+            if not low < high:
+                raise ValueError(f"privacy.anonymise.grid: {name} = '{text}' is no range; write \"0..100\".")
+            out[name] = low, high
+        return out
+
+    def wrong(self) -> str:
+        """Return a sentence about keys that do not go together; "" if they do."""
+        key = "privacy.anonymise"
+        if not self.quasi:
+            return (
+                f"{key}.quasi names no column: name those by which somebody may know a person, such as quasi = ['age']."
+            )
+        if both := sorted({*self.quasi} & {*self.sensitive}):
+            return f"{key}: column '{both[0]}' is in quasi and in sensitive; give it one role."
+        if (self.l > 1 or self.t < 1) and not self.sensitive:
+            return (
+                f"{key}: l and t are about sensitive columns; name them, '{TARGET}' for the target, in {key}.sensitive."
+            )
+        if self.diversity == "distinct" and self.l != int(self.l):
+            return f"{key}.l = {self.l:g}: a whole number, unless diversity = 'entropy'."
+        if self.boundaries == "local" and self.grid:
+            return f"{key}.grid has no effect with boundaries = 'local'; remove it, or write boundaries = 'counts'."
+        if odd := sorted({*self.grid} - {*self.quasi}):
+            return f"{key}.grid names '{odd[0]}', which is not in quasi; remove it there."
+        try:
+            self.ranges()
+        except ValueError as error:
+            return str(error)
+        return ""
+
+
+def anonymise(
+    *,
+    quasi: tuple[str, ...] = (),
+    sensitive: tuple[str, ...] = (),
+    k: Whole = 5,
+    l: AtLeastOne = 1.0,  # noqa: E741
+    t: Share = 1.0,
+    diversity: Literal["distinct", "entropy"] = "distinct",
+    boundaries: Literal["local", "counts"] = "local",
+    grid: Mapping[str, str] | None = None,
+    bins: Bins = 32,
+) -> Mechanism:
+    """Clients generalise their training rows until each looks like k - 1 others in some columns.
+
+    quasi: columns by which somebody may know a person; they are generalised.
+    sensitive: columns that should not be learnt about a person, "label" for the target; l and t hold for them.
+    k: rows that look alike, at least.
+    l: different values of each sensitive column in every class, at least.
+    t: distance of a class's sensitive values from those of all rows, at most (earth mover's distance, 0 to 1).
+    diversity: count sensitive values one by one, or by their entropy.
+    boundaries: each client cuts its own rows, or all share cuts that are agreed by masked counts on a public grid.
+    grid: with boundaries = "counts" the public range of each column of numbers, such as {age = "0..100"}.
+    bins: parts of equal width of such a range.
+    """
+    chosen = Choice(quasi, sensitive, k, l, t, diversity, boundaries, grid or {}, bins)
+    local = boundaries == "local"
+
+    def work() -> Work:
+        from fedatlas.privacy.anonymise.training_rows import work_of
+
+        return work_of(chosen)
+
+    def refuses(asked: Asked) -> str:
+        return chosen.wrong()
+
+    keys: dict[str, Any] = chosen._asdict() | {"grid": dict(grid) if grid else None}
+    return Mechanism(
+        name="anonymise",
+        keys=keys,
+        place=0,
+        trust="nobody" if local else "clients",
+        learns=LOCAL if local else COUNTS,
+        work=work,
+        words=Words(OF_CLIENT if local else OF_UNION, (WARNED,)),
+        acts_on="rows",
+        limits=Limits(
+            refuses=refuses,
+            deployed=local,
+            undeployed=""
+            if local
+            else "boundaries = 'counts' is agreed in a simulation in this version; write 'local'",
+            masks="" if local else MASKS,
+        ),
+    )

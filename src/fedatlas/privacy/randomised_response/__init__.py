@@ -1,0 +1,1 @@
+"""Randomised response of classes and categories of training rows (P4), with exact probabilities."""

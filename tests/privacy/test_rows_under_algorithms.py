@@ -1,0 +1,46 @@
+"""Every algorithm trains under a mechanism on rows: its rounds are as without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedatlas import Experiment
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.api import run
+from reports import rows, summary
+
+TABLES: dict[str, dict[str, Any]] = {
+    "randomised_response": {"epsilon": 2.0, "classes": ["no", "yes"]},
+    "additive_noise": {"bounds": [-4, 4]},
+}
+"""mechanism -> its keys."""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    stream = np.random.default_rng(0)
+    x = stream.normal(size=(240, 3))
+    lines = [f"{a:.4f},{b:.4f},{c:.4f},{'yes' if a + b > c else 'no'}" for a, b, c in x]
+    path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    path.write_text("\n".join(["a,b,c,y", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_it_trains_as_without(algorithm: str, name: str, table: Path, tmp_path: Path) -> None:
+    asked = Experiment.of(
+        rounds=1,
+        data={"name": "file", "path": str(table), "label": "y", "test": 0.25},
+        partition={"name": "iid", "clients": 4},
+        algorithm={"name": algorithm},
+        model={"hidden": [8]},
+        privacy=[{"name": name, **TABLES[name]}],
+    )
+    done = run(asked, out=tmp_path / "run", baselines=False).path
+    assert len(rows(done)) == 2
+    assert summary(done)["privacy"]["mechanisms"][0]["name"] == name
