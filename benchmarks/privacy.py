@@ -8,6 +8,8 @@ weights by the clients. Beside it the naive form, one
 value a ciphertext, on a sample of values in the same run, in one process: the textbook's powers on gmpy2, and python-paillier (which
 works on gmpy2, too) where it is installed. The time for all values is extrapolated. Seconds are medians of wall-clock time; seconds of
 all processors stand beside them, because the ratio to one process with two is not the ratio of the work.
+
+``secagg`` and ``noise``: `secagg_speed` and `noise_speed`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 
 import dp_sgd_speed
 import gmpy2
+import noise_speed
 import numpy as np
 import ring_speed
 import secagg_speed
@@ -257,9 +260,10 @@ def main() -> None:
         more = kinds.add_parser(what, help=f"sums of a whole model by {what.upper()}")
         ring_speed.options(more, what)
         more.add_argument("--json", type=Path, help="where the figures go")
+    noise_speed.options(kinds.add_parser("noise", help="noise under masks beside a trusted server's"))
     given = parser.parse_args()
-    if given.what == "secagg":
-        secagg_speed.measure(given)
+    if given.what in {"secagg", "noise"}:
+        (secagg_speed if given.what == "secagg" else noise_speed).measure(given)
         return
     if given.what == "threshold":
         threshold_speed.run(given, Clock())

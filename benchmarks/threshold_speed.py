@@ -45,15 +45,15 @@ def measure(given: argparse.Namespace, clock: Any) -> dict[str, Any]:
     with clock.phase("keys"):
         shares = threshold.dealt(paillier.generate(given.key_bits), clients)
         public, short = shares[0].public, given.short_exponent
-        base = None if short is None else paillier.base(public, short)
-        keys = None if base is None else paillier.sealer(public, base)
+        base = paillier.base(public, short or paillier.full(public))
+        keys = paillier.sealer(public, base)
     form, sent = paillier.layout(public.bits, given.bits, clients), []
     for k, model in enumerate(models):
         with clock.phase("encrypt"):
             weighed = model.double() / clients
             codes = paillier.quantise(weighed, bits=given.bits, range=RANGE, owner=f"client {k}", part="all")
-            known = knowledge.witness(public, paillier.pack(form, codes), base)
-            batch = paillier.encrypt(public, known.messages, keys=keys, r=known.randomness, workers=given.workers)
+            known = knowledge.witness(paillier.pack(form, codes), base)
+            batch = paillier.encrypt(public, known.messages, keys=keys, r=known.exponents, workers=given.workers)
         with clock.phase("prove"):
             sent.append((batch, knowledge.proof(public, known, STATEMENT, base)))
     batches = [batch for batch, _ in sent]

@@ -201,6 +201,8 @@ def test_a_plug_in_is_not_deployed(monkeypatch: pytest.MonkeyPatch):
         ({"evaluation": {"clients": 0.2}}, "evaluation.clients"),
         ({"privacy": [{"name": "paillier"}]}, "of the mechanisms it has 'secagg'"),
         ({"privacy": [{"name": "threshold_paillier"}]}, "threshold_paillier"),
+        ({"privacy": [{"name": "bfv"}]}, "of the mechanisms it has 'secagg'"),
+        ({"privacy": [{"name": "ckks"}]}, "of the mechanisms it has 'secagg'"),
         ({"engine": {"plan": "stacked"}}, "engine.plan = 'stacked'"),
         ({"partition": {"name": "iid", "clients": 4}}, "write partition.clients = 3"),
         ({"seeds": [1, 2]}, "a deployed run has one seed"),

@@ -16,7 +16,7 @@ from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.paillier import knowledge, threshold
 from fedatlas.privacy.secagg.messages import raw
 from fedatlas.privacy.threshold_paillier.opening import SHARE
-from fedatlas.privacy.threshold_paillier.statement import WITNESS, due_in
+from fedatlas.privacy.threshold_paillier.statement import WITNESS, base_in, due_in
 from fedatlas.privacy.threshold_paillier.threshold_sum import signed
 from federation import federation, gap, play, same
 from protected import ALL, Host, protected, toy_threshold
@@ -112,7 +112,7 @@ def helper(host: Host, forged: Callable[[Mapping[int, Any], Any], Any]) -> None:
 
 
 def guess(made: Any, session: Any) -> Any:
-    return knowledge.witness(threshold.key_share(session["key"]).public, [0] * len(made["ciphertexts"]), None)
+    return knowledge.witness([0] * len(made["ciphertexts"]), base_in(session))
 
 
 def all_but_client_2(sent: Mapping[int, Any], public: Any) -> torch.Tensor:
@@ -200,7 +200,7 @@ def test_no_party_holds_the_key_and_nothing_prints_a_share() -> None:
     fed, host = protected("fedavg", toy_threshold(short_exponent=512))
     for k in ALL:
         session = host.party.secrets.session(k)
-        assert session["key"].keys() == {"n", "size", "negative", "h", "short"}
+        assert session["key"].keys() == {"n", "size", "negative", "h", "bits"}
         size = int.from_bytes(raw(session["key"]["size"]), "big")
         assert size.bit_length() > 2 * 256
         for text in (repr(host.server.guard), repr(host.party.secrets), repr(host.server.guard.public)):

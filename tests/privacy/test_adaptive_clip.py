@@ -22,6 +22,7 @@ from fedatlas.api import dry_run, resume, run
 from fedatlas.config import parse
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy import ledger
+from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.privacy.central_dp.adaptive_clip import WITHIN, Adaptive, counted
 from fedatlas.privacy.central_dp.clipped_sum import counted_sum, within
 from fedatlas.privacy.mechanism import Noise, Protection
@@ -160,7 +161,7 @@ def test_a_hostile_reply_ends_no_round() -> None:
     host.alter = lambda request, sent: {**sent, WITHIN: lies[request.client]}
     after, _ = play(fed, [tuple(range(5))], host=host)
     share = 0.5 + 0.5 / 5  # one of five told something that counts
-    assert after["privacy"]["central_dp"]["clip"] == pytest.approx(0.1 * math.exp(-0.2 * (share - 0.5)))
+    assert after[MEMORY]["central_dp"]["clip"] == pytest.approx(0.1 * math.exp(-0.2 * (share - 0.5)))
 
 
 # ---------------------------------------------------------------------- rounds
@@ -177,13 +178,13 @@ def test_without_noise_each_round_is_the_clipped_mean_under_its_bound(name: str)
         for k in host.states.after.clients():
             other.states.after.restore(k, dict(host.states.get(k)))
         other.states.landed = number - 1
-        bare = {key: x for key, x in server.items() if key != "privacy"}
+        bare = {key: x for key, x in server.items() if key != MEMORY}
         expected, _ = play(plain, [tuple(range(5))], server=bare, host=other, first=number)
         server, _ = play(fed, [tuple(range(5))], server=server, host=host, first=number)
-        assert gap({key: x for key, x in server.items() if key != "privacy"}, expected) == 0
+        assert gap({key: x for key, x in server.items() if key != MEMORY}, expected) == 0
         told = {request.word["clip"] for request in host.requests if request.round == number and request.word}
         assert told == {bound}
-        bound = server["privacy"]["central_dp"]["clip"]
+        bound = server[MEMORY]["central_dp"]["clip"]
         bounds.append(bound)
     assert bounds == sorted({*bounds})  # all changes are longer
 
@@ -193,7 +194,7 @@ def test_an_empty_cohort_moves_the_bound_by_noise_only() -> None:
         ALGORITHMS["fedavg"](weights="uniform"), central_dp(clip="adaptive", noise_multiplier=0.1, quantile=0.9)
     )
     after, _ = play(fed, [()], host=host)
-    moved = -math.log(after["privacy"]["central_dp"]["clip"] / 0.1) / 0.2 + 0.9
+    moved = -math.log(after[MEMORY]["central_dp"]["clip"] / 0.1) / 0.2 + 0.9
     assert moved == pytest.approx(0.5, abs=10 * 0.05)
     assert moved != 0.5
 

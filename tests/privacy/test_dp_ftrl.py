@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -13,14 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas import Experiment
+from fedatlas import Algorithm, Experiment, secret
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.api import dry_run, resume, run
-from fedatlas.config import CohortConfig
-from fedatlas.errors import PrivacyError
+from fedatlas.config import CohortConfig, parse
+from fedatlas.deployment.refusals import refuse
+from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.federation.server import ServerHalf
 from fedatlas.privacy import accountant, ledger
+from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.privacy.dp_ftrl.mechanism import DPFTRL, most_paid
 from fedatlas.privacy.dp_ftrl.tree_noise import Node, entered, grown, last, nodes, start, visits
 from fedatlas.privacy.gaussian import epsilon_of
@@ -28,6 +32,7 @@ from fedatlas.privacy.mechanism import Noise, Protection
 from fedatlas.privacy.mechanisms import dp_ftrl
 from fedatlas.privacy.noise import gaussian
 from fedatlas.setup.cohort import select
+from fedatlas.setup.resolution import resolve
 from fedatlas.wire import codec
 from federation import gap, play
 from protected import protected, without_noise
@@ -243,7 +248,7 @@ def test_without_noise_it_is_the_clipped_uniform_mean(name: str) -> None:
         fed, host = protected(made, dp_ftrl(clip=clip, noise_multiplier=0.0, restart=2))
         plain, other = protected(made, without_noise(clip=clip))
         found, expected = play(fed, everybody, host=host)[0], play(plain, everybody, host=other)[0]
-        assert gap({k: x for k, x in found.items() if k != "privacy"}, expected) == 0
+        assert gap({k: x for k, x in found.items() if k != MEMORY}, expected) == 0
 
 
 def test_the_denominator_is_the_cohort_of_the_file() -> None:
@@ -338,10 +343,10 @@ def test_a_resume_keeps_the_noise_of_whole_nodes_and_pays_for_those_drawn_again(
     """Under noise = "os", killed in round 3 of a tree of 4: (0, 2] is the same, (2, 3] is drawn and paid for a second time."""
     what = experiment(checkpoint={"every": 1}, rounds=3)
     killed_in(monkeypatch, 3, what, tmp_path / "run")
-    before = server_of(tmp_path / "run")["privacy"]["dp_ftrl"]
+    before = server_of(tmp_path / "run")[MEMORY]["dp_ftrl"]
     assert [len(asked) for asked in before["asked"]] == [2, 2]
     done = resume(tmp_path / "run", baselines=False)
-    after = server_of(tmp_path / "run")["privacy"]["dp_ftrl"]
+    after = server_of(tmp_path / "run")[MEMORY]["dp_ftrl"]
     assert torch.equal(after["keys"][0], before["keys"][0])
     assert len(after["keys"]) == 2
     paid = [(event.round, event.clients) for event in ledger.read(done.path / LEDGER).events]
@@ -369,7 +374,7 @@ def test_longer_runs_go_on_in_the_tree_for_nothing_more(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")
 def test_keys_lie_in_the_servers_checkpoint_only_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     done = run(experiment(rounds=3, checkpoint={"every": 1}), out=tmp_path / "run", baselines=False)
-    keys = [bytes(key.tolist()) for key in server_of(done.path)["privacy"]["dp_ftrl"]["keys"]]
+    keys = [bytes(key.tolist()) for key in server_of(done.path)[MEMORY]["dp_ftrl"]["keys"]]
     assert len(keys) == 2
     for file in (path for path in done.path.rglob("*") if path.is_file()):
         content = file.read_bytes()
@@ -379,3 +384,39 @@ def test_keys_lie_in_the_servers_checkpoint_only_and_nobody_else_may_read_it(tmp
             assert not any(
                 form in content for key in keys for form in (key, key.hex().encode(), str(list(key)).encode())
             )
+
+
+class Heard(Observer):
+    """Keeps what clients are told."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes] = []
+
+    def asked(self, request: Request) -> None:
+        self.told.append(bytes(codec.encode({**request.message, "word": dict(request.word or {})})))
+
+
+def test_an_algorithm_that_tells_clients_everything_tells_them_no_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys: list[bytes] = []
+    monkeypatch.setattr(secret, "key", lambda: keys.append(os.urandom(32)) or keys[-1])
+    fedavg = ALGORITHMS["fedavg"]
+
+    def talkative(**given: Any) -> Algorithm:
+        return fedavg(**given)._replace(broadcast=lambda server, client: dict(server))
+
+    monkeypatch.setitem(ALGORITHMS, "fedavg", functools.wraps(fedavg)(talkative))
+    heard = Heard()
+    run(experiment(rounds=4), out=tmp_path / "run", baselines=False, observers=[heard])
+    assert len(heard.told) == 8
+    assert len(keys) == 4
+    assert not any(key in told or MEMORY.encode() in told for key in keys for told in heard.told)
+
+
+@pytest.mark.parametrize("table", [FTRL, {"name": "central_dp", "clip": "adaptive"}], ids=lambda table: table["name"])
+def test_real_parties_refuse_it_in_a_sentence(table: dict[str, Any]) -> None:
+    asked = parse({"partition": {"name": "iid", "clients": 3}, "algorithm": UNIFORM, "privacy": [table]})
+    with pytest.raises(ConfigError, match=rf"'{table['name']}'.*of the mechanisms it has 'secagg'") as said:
+        refuse(resolve(asked), ("a", "b", "c"))
+    assert "\n" not in str(said.value)

@@ -100,6 +100,20 @@ def test_the_sum_is_that_of_the_definition(make: Callable[[], nn.Module], clip: 
     assert float(loss) == pytest.approx(float(network.loss(params, kept)), rel=1e-9)
 
 
+@pytest.mark.parametrize("make", ANY.values(), ids=ANY)
+def test_a_rows_weight_multiplies_its_gradient_before_it_is_shortened(make: Callable[[], nn.Module]) -> None:
+    network, params, batch = problem(make)
+    weight = torch.linspace(0.1, 2.0, 9, dtype=torch.float64)
+    _, total = clipped_sum(
+        dense_layers(network.module), objective_of(network), params, batch._replace(weight=weight), S
+    )
+    expected = params.zeros()
+    for i in range(9):
+        _, g = gradient(objective_of(network), with_grad(params), Batch(batch.x[i : i + 1], batch.y[i : i + 1]))
+        expected = expected + g * (float(weight[i]) * min(1.0, S / (float(weight[i]) * length_of(g))))
+    assert length_of(total - expected) <= 1e-3 * length_of(expected)
+
+
 @pytest.mark.parametrize("make", DENSE.values(), ids=DENSE)
 def test_both_ways_agree_on_dense_networks(make: Callable[[], nn.Module]) -> None:
     network, params, batch = problem(make)
@@ -388,7 +402,7 @@ def test_one_record_moves_a_step_by_the_bound_at_most(name: str, monkeypatch: py
         for one in gone:
             batch = batch._replace(weight=torch.where((batch.x == one).all(1), 0.0, batch.weight))
         found = plain(layers, objective, params, batch, clip)
-        sums.append(found[1])
+        sums.append(found[1].clone())  # the noise is added in place
         return found
 
     monkeypatch.setattr(private_steps, "clipped_sum", noting)

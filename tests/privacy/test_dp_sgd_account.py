@@ -245,3 +245,51 @@ def test_without_noise_nothing_is_promised(tmp_path: Path) -> None:
     done = run(experiment({**DP, "noise_multiplier": 0.0}, rounds=1), out=tmp_path / "run", baselines=False).path
     assert summary(done)["privacy"]["epsilon"] == "infinite"
     assert made("dp_sgd", {"noise_multiplier": 0.0}).words.notices
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "fedadam": {"algorithm": {"name": "fedadam"}},
+    "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.1}, "local": {"weight_decay": 0.01, "momentum": 0.5}},
+    "scaffold": {"algorithm": {"name": "scaffold"}},
+    "feddyn": {"algorithm": {"name": "feddyn"}},
+    "fednova": {"algorithm": {"name": "fednova"}, "failures": {"stragglers": 0.5}, "local": {"epochs": 3}},
+    "ditto": {"algorithm": {"name": "ditto"}},
+    "moon": {"algorithm": {"name": "moon"}, "model": {"hidden": [8], "projection": 4}},
+    "convolutions": {"model": {"name": "cnn1"}, "data": {"name": "digits", "limit": 120}},
+    "group norm": {"model": {"hidden": [8], "norm": "group"}},
+    "whole batches": {"model": {"name": "logistic"}, "local": {"steps": 3, "batch_size": 0}},
+    "some clients": {"cohort": {"sampling": "poisson", "fraction": 0.5}, "rounds": 4},
+    "compressed": {"compression": {"name": "topk", "share": 0.5}},
+    "adam": {"local": {"optimizer": "adam", "clip": 0.5}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_of_every_kind(kind: str, tmp_path: Path) -> None:
+    """Both engines end alike, and the ledger counts each step that was taken, whoever came and however long they worked."""
+    tables = {**KINDS[kind], "local": {**TABLES["local"], **KINDS[kind].get("local", {})}}
+    losses = []
+    for engine in ({"name": "loop"}, {"plan": "auto"}):
+        done = run(
+            experiment(DP, **{"rounds": 2, **tables, "engine": engine}),
+            out=tmp_path / str(len(losses)),
+            baselines=False,
+        ).path
+        losses.append(rows(done)[-1]["loss"])
+        own = [json.loads(line) for line in (done / "own-view.jsonl").read_text().splitlines()]
+        twice = 2 if kind == "ditto" else 1  # its personal models take as many steps, without noise, and stay
+        taken = {row["round"]: sum(row["steps"]) / twice for row in own if row["round"]}
+        events = ledger.read(done / LEDGER).events
+        assert {t: sum(e.times for e in events if e.round == t) for t in taken} == taken
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("code", ["topk", "qsgd"])
+def test_codes_of_updates_that_clients_noised_are_opened(code: str, tmp_path: Path) -> None:
+    """Where no mechanism forms the sum, the server opens what clients compressed after their noise."""
+    noised = {"name": "local_dp", "epsilon": 500.0, "clip": 1.0, "noise": "seed"}
+    uniform = {"name": "fedavg", "weights": "uniform"}
+    for number, private in enumerate([noised, DP]):
+        asked = experiment(private, algorithm=uniform, compression={"name": code}, rounds=1)
+        done = run(asked, out=tmp_path / str(number), baselines=False).path
+        assert rows(done)[-1]["loss"] != rows(done)[0]["loss"]

@@ -151,12 +151,12 @@ def test_a_run_that_was_killed_counts_what_it_released(runs: dict[str, Path], tm
     shutil.copytree(runs["more"], killed)
     (killed / "summary.json").unlink()
     assert account([killed])["accounts"][0]["epsilon"] == account([runs["more"]])["accounts"][0]["epsilon"]
-    (killed / "rows.json").unlink()
+    (killed / "row_sources.json").unlink()
     with pytest.raises(ConfigError, match="does not say on which rows it ran: continue it to its end"):
         account([killed])
-    older = tmp_path / "older"  # made before rows.json was written
+    older = tmp_path / "older"  # made before row_sources.json was written
     shutil.copytree(runs["more"], older)
-    (older / "rows.json").unlink()
+    (older / "row_sources.json").unlink()
     assert account([older, runs["more"]])["sums"] == 1
 
 
@@ -177,11 +177,11 @@ def test_rows_are_identified_without_being_shown(runs: dict[str, Path], tmp_path
     ]
     found = account(paths)
     assert [[Path(one["run"]).name for one in each["runs"]] for each in found["accounts"]] == [["a", "b"], ["c"]]
-    (token,) = json.loads((paths[0] / "rows.json").read_text())["rows"]
+    (token,) = json.loads((paths[0] / "row_sources.json").read_text())["rows"]
     assert token.startswith("sha256:")
     assert len(token) == len("sha256:") + 64
-    assert json.loads((runs["more"] / "rows.json").read_text())["rows"][0].startswith(("sha256:", "source:"))
-    assert not (runs["bare"] / "rows.json").exists()
+    assert json.loads((runs["more"] / "row_sources.json").read_text())["rows"][0].startswith(("sha256:", "source:"))
+    assert not (runs["bare"] / "row_sources.json").exists()
 
 
 def test_the_command(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -157,11 +157,31 @@ def based() -> encryption.Base:
     return paillier.base(batch_key(), 512)
 
 
+@cache
+def whole() -> encryption.Base:
+    return paillier.base(batch_key(), paillier.full(batch_key()))
+
+
+def test_full_exponents_give_the_squares_of_the_textbooks_law() -> None:
+    """p = 7, q = 11: h = y^(2 n) generates the squares of the r^n, and exponents over its order take each alike often."""
+    public, square = PrivateKey(7, 11).public, 77**2
+    units = [r for r in range(77) if r % 7 and r % 11]
+    squares = Counter(pow(r, 2 * 77, square) for r in units)
+    assert {*squares.values()} == {4}
+    bases = [h for h in squares if len({pow(h, s, square) for s in range(15)}) == 15]
+    assert len(bases) == 8  # of 15; of p and q of 1,024 bits all but one in 2^1000
+    for h in bases:
+        keys = paillier.sealer(public, encryption.Base(h, 8))
+        made = paillier.encrypt(public, [0] * 15, keys=keys, r=range(15))
+        assert {*values(made)} == {*squares}
+    assert paillier.full(PrivateKey(5, 7).public) == 6 + 128
+
+
 def test_everybody_and_key_holders_encrypt_by_short_exponents() -> None:
     public, m = batch_key(), [0, 1, 12345, batch_key().n - 9]
     by_all, by_holder = paillier.sealer(public, based()), paillier.holder(key(), base=based())
     full = paillier.holder(key())
-    for keys in (by_all, by_holder):
+    for keys in (by_all, by_holder, paillier.sealer(public, whole())):
         made = paillier.encrypt(public, m * 100, keys=keys)
         assert paillier.decrypt(full, made) == m * 100
         assert len(set(values(made))) == 400
@@ -204,11 +224,10 @@ def test_nothing_prints_a_key_made_ready() -> None:
 # ---------------------------------------------------------------------- proofs
 
 
-def proved(count: int, base: encryption.Base | None) -> tuple[Batch, dict[str, torch.Tensor]]:
+def proved(count: int, base: encryption.Base) -> tuple[Batch, dict[str, torch.Tensor]]:
     public = batch_key()
-    known = knowledge.witness(public, [i * i for i in range(count)], base)
-    keys = None if base is None else paillier.sealer(public, base)
-    batch = paillier.encrypt(public, known.messages, keys=keys, r=known.randomness)
+    known = knowledge.witness([i * i for i in range(count)], base)
+    batch = paillier.encrypt(public, known.messages, keys=paillier.sealer(public, base), r=known.exponents)
     assert opened(batch, shares(3)) == [*known.messages]
     return batch, knowledge.proof(public, known, b"here", base)
 
@@ -222,7 +241,7 @@ def changed(x: torch.Tensor, at: int) -> torch.Tensor:
 @pytest.mark.parametrize("count", [0, 1, 5, knowledge.FEW, 150])
 @pytest.mark.parametrize("short", [False, True])
 def test_a_proof_holds_for_its_ciphertexts_and_statement_only(count: int, short: bool) -> None:
-    public, base = batch_key(), based() if short else None
+    public, base = batch_key(), based() if short else whole()
     batch, proof = proved(count, base)
     knowledge.check(public, batch, proof, b"here", base)
 
@@ -249,9 +268,9 @@ def test_no_proof_is_made_of_ciphertexts_of_others() -> None:
     public = batch_key()
     batch = paillier.encrypt(public, [3, 4])
     for messages in ([3, 4], [0, 0]):
-        made = knowledge.proof(public, knowledge.witness(public, messages, None), b"here", None)
+        made = knowledge.proof(public, knowledge.witness(messages, whole()), b"here", whole())
         with pytest.raises(ProtocolError, match="does not hold"):
-            knowledge.check(public, batch, made, b"here", None)
+            knowledge.check(public, batch, made, b"here", whole())
 
 
 @pytest.mark.parametrize("count", [1, 7, knowledge.FEW, 100])
@@ -266,12 +285,16 @@ def test_buckets_give_the_product_of_powers(count: int) -> None:
 
 
 def test_a_proof_hides_what_it_is_of() -> None:
-    """Two proofs of the same have nothing in common, and z and w are those of random numbers: their bits are half ones."""
+    """Two proofs of the same have nothing in common, and z and S are those of random numbers: their bits are half ones."""
     public = batch_key()
-    known = knowledge.witness(public, [5] * 3, None)
-    made = [knowledge.proof(public, known, b"here", None) for _ in range(200)]
-    for name, first in (("a", 8), ("z", 40), ("w", 40)):  # z and w are below n, of 32 of 64 bytes; the top follows n
+    known = knowledge.witness([5] * 3, whole())
+    made = [knowledge.proof(public, known, b"here", whole()) for _ in range(200)]
+    for name, first in (
+        ("a", 8),
+        ("z", 40),
+        ("s", 8),
+    ):  # z is below n, of 32 of 64 bytes; the top bits follow n, or a sum
         bits = np.unpackbits(np.stack([one[name].numpy()[first:] for one in made]), axis=1)
         assert np.abs(bits.sum(axis=0).astype(int) - 100).max() < 6 * np.sqrt(200) / 2
     text = f"{known} {known!r}"
-    assert all(str(r) not in text for r in known.randomness)
+    assert all(str(s) not in text for s in known.exponents)

@@ -46,8 +46,10 @@ LEAST = {
     "local_dp": "privacy.local_dp={epsilon=8.0, clip=1.0}",
     "nbafl": "privacy.nbafl={epsilon=50.0, clip=1.0}",
     "distributed_dp": "privacy.distributed_dp.clip=1.0",
+    "rotation": "privacy.rotation.bounds=[0, 1]",
     "additive_noise": "privacy.additive_noise.bounds=[0, 1]",
     "dp_sgd": "privacy.dp_sgd.clip=1.0",
+    "anonymise": "privacy.anonymise.quasi=['age']",
     "randomised_response": "privacy.randomised_response={epsilon=1.0, classes=['a', 'b']}",
 }
 HIDING = tuple(name for name, one in every().items() if one.sums_only and one.noise is None)
@@ -108,14 +110,18 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "nbafl": NOT_NBAFL,
     "distributed_dp": NOT_NOISED,
     "dp_sgd": NOT_BY_ROW,
+    "rotation": dict.fromkeys(
+        ("fedmd", "feddf", "fedseq", "fedseq_inter"), "the server does not know the rotation of its public rows"
+    ),
     "randomised_response": {},  # a round is as without it
-    "additive_noise": {},
+    "anonymise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
 NOISED = ("central_dp", "dp_ftrl", "local_dp", "distributed_dp")
 HELPS = {
     **{(name, mechanism): {"weights": "uniform"} for name in BY_ROWS for mechanism in NOISED},
     **{("fedseq", mechanism): {"phi": "random"} for mechanism in HIDING},
+    **{(name, "rotation"): {"phi": "random"} for name in ("fedseq", "fedseq_inter")},
 }
 """Of what is refused with its defaults: parameters that help."""
 CELLS = [(name, mechanism) for name in ALGORITHMS for mechanism in MECHANISMS]
@@ -127,7 +133,8 @@ def reason(mechanism: str, algorithm: Algorithm) -> str:
 
 def checked(name: str, mechanism: str, *more: str) -> None:
     """Everything that is refused before data are read."""
-    resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *more]))
+    judged = ["evaluation.on=validation"] if made(mechanism).blind else []  # the server has no rows to judge by
+    resolved = resolve(config.read(None, [f"algorithm.name={name}", LEAST[mechanism], *judged, *more]))
     check(resolved)
 
 

@@ -106,9 +106,38 @@ def test_a_sum_of_one_client_is_not_opened(kind: str) -> None:
     assert all("is its update, and is not opened" in str(error) for _, error in host.refusals)
 
 
+REQUESTS: Mapping[str, Any] = {
+    "no sums": lambda message: {**message, "sums": 7},
+    "no run": lambda message: {name: x for name, x in message.items() if name != "run"},
+    "no layout": lambda message: spoilt(message, layout=None),
+    "another layout": lambda message: spoilt(message, layout=["a", "b", "c", "d"]),
+    "a count below 0": lambda message: spoilt(message, count=-1),
+    "more numbers": lambda message: spoilt(message, count=1 << 40),
+    "numbers that are none": lambda message: spoilt(message, count="7"),
+    "a weight that is none": lambda message: spoilt(message, weight="7"),
+}
+"""Requests to open a sum that no server sends."""
+
+
+def spoilt(message: Any, **changes: Any) -> Any:
+    return {**message, "sums": {group: {**one, **changes} for group, one in message["sums"].items()}}
+
+
+@pytest.mark.parametrize("kind", ENCRYPTIONS)
+@pytest.mark.parametrize("how", REQUESTS)
+def test_a_broken_request_to_open_a_sum_is_refused_in_a_sentence(how: str, kind: str) -> None:
+    fed, host = protected("fedavg", ENCRYPTIONS[kind]())
+    host.tell = lambda r: r._replace(message=REQUESTS[how](r.message)) if r.what == f"{kind} open" else r
+    host.refusals = []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    assert len(host.refusals) == len(ALL)
+
+
 @pytest.mark.parametrize("kind", ["bfv", "ckks"])
 def test_noise_in_place_of_a_ciphertext_closes_the_round(kind: str) -> None:
-    """Random residues cannot be told from a ciphertext. Whoever opens the sum notices, and the model stays what it was."""
+    """Random residues cannot be told from a ciphertext. The client that opens the sum notices, and the model stays what it was."""
     fed, host = protected("fedavg", ENCRYPTIONS[kind]())
     noise = lambda x: torch.randint(0, 128, x.shape, generator=torch.Generator().manual_seed(1)).to(torch.uint8)  # noqa: E731
     host.alter, host.refusals = changed("train", 2, crate("ciphertexts", noise)), []

@@ -33,18 +33,24 @@ EXCLUDED = {
     ("adaptive", "fixed_point"): "its noise moves a model that no client moves",
     ("dp_ftrl", "fixed_point"): "its noise moves a model that no client moves",
     ("central_dp", "codec"): "its bytes would tell how many came: rows hold none",
+    ("distributed_dp", "fixed_point"): "the noise of its clients moves a model that no client moves",
+    ("ckks", "fixed_point"): "the noise of who opens a sum moves a model that no client moves",
+    ("ckks", "bits"): "the noise of who opens a sum comes from the operating system",
 }
 """(mechanism, law): why it cannot hold."""
 
 QUICK = ("fedavg", "scaffold", "hwfedavg")
-NOISY = ("central_dp", "adaptive", "dp_ftrl")
+NOISY = ("central_dp", "adaptive", "dp_ftrl", "distributed_dp")
 NOISED = ("fedavg", "scaffold", "fedadam", "moon")
 PLAN = cohorts(3, m=4)
+WITHIN = (
+    2e-4  # of states after three rounds by CKKS: the noise of a sum, 1e-5 at most, through three rounds of training
+)
 
 
 def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
     """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
-    masked = [(kind, name) for kind in MASKS if kind != "ckks" for name in ADMITTED]
+    masked = [(kind, name) for kind in MASKS for name in ADMITTED]
     whole = [*masked, *((kind, name) for kind in NOISY for name in NOISED)]
     return [
         pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)
@@ -63,13 +69,18 @@ def algorithm_of(kind: str, name: str) -> Any:
     return brief(name)
 
 
+def agree(kind: str, one: Any, other: Any) -> bool:
+    """Whether two states have the same bits, or agree within what three opened sums may be off where noise excludes it."""
+    return gap(one, other) < WITHIN if (kind, "bits") in EXCLUDED else same(one, other)
+
+
 @pytest.mark.parametrize(("kind", "name"), cases())
 def test_order(kind: str, name: str) -> None:
     """The order in which clients are named changes nothing."""
     fed, host = made(kind, name)
     forward, _ = play(fed, [(0, 2, 4), (1, 2, 3)], host=host)
     backward, _ = play(fed, [(4, 0, 2), (3, 2, 1)], host=made(kind, name)[1])
-    assert same(forward, backward)
+    assert agree(kind, forward, backward)
 
 
 class Secretive(Wire):
@@ -105,14 +116,16 @@ def test_codec(kind: str, name: str) -> None:
 
     other.server.answer = watched
     sent, _ = play(fed, PLAN[2:], host=other, server=sent, first=3)
-    assert same(plain, sent)
-    assert same(states(host), states(other))
+    assert agree(kind, plain, sent)
+    assert agree(kind, states(host), states(other))
     if (kind, "codec") not in EXCLUDED:
         assert other.cost.bytes_up == wires[-1].received - before - silent
 
 
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize(("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg"), ("bfv", "fedavg")}))
+@pytest.mark.parametrize(
+    ("kind", "name"), cases({("secagg", "scaffold"), ("paillier", "fedavg"), ("bfv", "fedavg"), ("ckks", "fedavg")})
+)
 def test_workers(kind: str, name: str) -> None:
     """Keys, sessions and noise in two processes: the bits of one."""
     fed, host = made(kind, name)
@@ -121,8 +134,8 @@ def test_workers(kind: str, name: str) -> None:
     _, other = made(kind, name, executor=pool)
     together, _ = play(fed, PLAN, host=other)
     other.executor.close()
-    assert same(alone, together)
-    assert same(states(host), states(other))
+    assert agree(kind, alone, together)
+    assert agree(kind, states(host), states(other))
 
 
 @pytest.mark.parametrize(("kind", "name"), cases())
@@ -136,8 +149,8 @@ def test_resume(kind: str, name: str, tmp_path: Path) -> None:
     for k in first.states.after.clients():
         second.states.after.restore(k, codec.decode(codec.encode(dict(first.states.get(k) or {}))))
     resumed, _ = play(fed, PLAN[1:], server=codec.decode(codec.encode(dict(server))), host=second, first=2)
-    assert same(whole, resumed)
-    assert same(states(host), states(second))
+    assert agree(kind, whole, resumed)
+    assert agree(kind, states(host), states(second))
 
 
 class Leaky(Host, Losing):
@@ -176,7 +189,8 @@ def test_stragglers(kind: str, name: str) -> None:
 
 def test_exclusions_say_why() -> None:
     """Only what the mathematics of noise excludes, pinned."""
-    assert set(EXCLUDED) == {("central_dp", "codec"), *((kind, "fixed_point") for kind in NOISY)}
+    noise = {("central_dp", "codec"), *((kind, "fixed_point") for kind in NOISY)}
+    assert set(EXCLUDED) == noise | {("ckks", "fixed_point"), ("ckks", "bits")}
     assert all(len(why) > 20 for why in EXCLUDED.values())
 
 

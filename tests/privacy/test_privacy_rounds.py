@@ -231,10 +231,11 @@ def test_each_client_opens_in_turn() -> None:
     assert sorted(client for *_, client in host.asked("paillier open")) == [0, 1, 2, 3, 4]
 
 
-def test_only_some_layers_are_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("build", [toy_paillier, bfv, ckks])
+def test_only_some_layers_are_encrypted(monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
     """The last layer as ciphertexts, the others in the clear: the mean is the same."""
     made, needs, plan = admitted("fedavg")
-    chosen = toy_paillier(encrypt=("head.weight", "head.bias"))
+    chosen = build(encrypt=("head.weight", "head.bias"))
     fed, host = protected(made, chosen, **needs)
     seen = Seen(monkeypatch, fed, host)
     play(fed, plan, host=host)

@@ -44,6 +44,13 @@ CENTRAL = {"name": "central_dp", "clip": 0.5, "noise_multiplier": 1.5, "delta": 
 POISSON = {"sampling": "poisson", "fraction": 0.5}
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
 MASKED = tuple({"name": name} for name in ("secagg", "paillier", "threshold_paillier", "bfv", "two_server"))
+SEEDED = {"clip": 0.5, "noise_multiplier": 0.3, "noise": "seed"}
+DISTRIBUTED = {"name": "distributed_dp", **SEEDED}
+STOPPED = {
+    **{one["name"]: (one,) for one in MASKED},
+    "distributed_dp": (DISTRIBUTED,),
+    "central_dp, secagg": ({"name": "central_dp", **SEEDED}, *MASKED[:1]),
+}
 
 
 @pytest.fixture
@@ -88,14 +95,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, round: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("privacy", MASKED, ids=lambda one: one["name"] if isinstance(one, dict) else None)
+@pytest.mark.parametrize("privacy", STOPPED.values(), ids=list(STOPPED))
 def test_a_killed_run_ends_as_one_never_stopped(
-    monkeypatch: pytest.MonkeyPatch, toy_keys: None, tmp_path: Path, privacy: dict[str, Any], every: int
+    monkeypatch: pytest.MonkeyPatch, toy_keys: None, tmp_path: Path, privacy: tuple[dict[str, Any], ...], every: int
 ) -> None:
     """Other keys, the same rows and model; sums since the last checkpoint are read from the journal, however many they are."""
-    dropout = 0.0 if privacy["name"] == "threshold_paillier" else 0.2
+    dropout = 0.0 if privacy[0]["name"] == "threshold_paillier" else 0.2
     what = experiment(
-        privacy, algorithm={"name": "scaffold"}, checkpoint={"every": every}, failures={"dropout": dropout}, rounds=5
+        *privacy, algorithm={"name": "scaffold"}, checkpoint={"every": every}, failures={"dropout": dropout}, rounds=5
     )
     whole = run(what, out=tmp_path / "whole", baselines=False).path
     heal = stop_at(monkeypatch, 3)
@@ -110,6 +117,8 @@ def test_a_killed_run_ends_as_one_never_stopped(
     after = [json.loads(line) for line in (done.path / OPENED).read_text().splitlines()]
     assert (done.path / OPENED).read_bytes().startswith(opened)
     assert len({json.dumps(line) for line in after}) == len(after)  # no party opened a sum twice
+    if (done.path / LEDGER).exists():  # a sum read from the journal is no further release
+        assert [event.round for event in ledger.read(done.path / LEDGER).events] == [1, 2, 3, 4, 5]
     kept = sorted(int(file.name.split("-")[1]) for file in (done.path / JOURNAL).iterdir())
     assert kept == ([5] if every == 1 else [4, 5])  # of rounds that a kept checkpoint would repeat
 
@@ -299,6 +308,8 @@ HIDING: list[tuple[Any, dict[str, Any]]] = [
     ((CENTRAL,), {"algorithm": UNIFORM, "cohort": POISSON}),
     (({"name": "local_dp", "epsilon": 50.0, "clip": 0.5}, {"name": "secagg"}), {"algorithm": UNIFORM}),
     (({"name": "nbafl", "epsilon": 50.0, "clip": 10.0},), {"algorithm": UNIFORM}),
+    (({"name": "distributed_dp", "clip": 0.5},), {"algorithm": UNIFORM, "failures": {"dropout": 0.2}}),
+    ((CENTRAL, {"name": "secagg"}), {"algorithm": UNIFORM}),
 ]
 
 

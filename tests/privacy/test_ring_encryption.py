@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedatlas.errors import PrivacyError, ProtocolError
+from fedatlas.errors import ConfigError, PrivacyError, ProtocolError
 from fedatlas.privacy.bfv import holder as bfv_holder
 from fedatlas.privacy.bfv.parameters import ERROR, RINGS, parameters
 from fedatlas.privacy.ckks import filling
@@ -125,6 +127,11 @@ def test_parameters_reach_128_bits(bits: int, clients: int, unit: int) -> None:
     keys = bfv_holder.holder(form, *bfv_holder.generate(form))
     q = int(np.prod([int(p) for p in keys.server.primes], dtype=object))
     assert 2 * keys.plain * form.total * ERROR < q
+    for row in bfv_holder.encrypt(keys, np.arange(3 * form.degree) - form.degree):
+        words_of = np.ascontiguousarray(residues.unpacked(keys.server, row).transpose(1, 0, 2)).tobytes()
+        one = seal.Ciphertext()
+        one.load_bytes(keys.context, keys.head + words_of)
+        assert keys.decryptor.invariant_noise_budget(one) >= (q // (2 * keys.plain * ERROR)).bit_length() - 1
     assert keys.plain > 2 * form.total * (1 << bits - 1)
     assert keys.plain > clients << form.piece
 
@@ -150,14 +157,23 @@ def test_a_sum_of_another_key_has_no_budget() -> None:
 
 def test_a_ciphertext_is_not_repeated_in_a_forked_process() -> None:
     """Keys made before a fork: two processes encrypt the same numbers to different ciphertexts."""
-    keys = ready(24, 8, 1)
+    whole, real = ready(24, 8, 1), ckks_holder.holder(*ckks_holder.generate())
+    for encrypt in (lambda: bfv_holder.encrypt(whole, np.zeros(4)), lambda: ckks_holder.encrypt(real, np.zeros(4))):
+        first, second = in_two_processes(encrypt)
+        assert (first != second).mean() > 0.9
+
+
+def in_two_processes(encrypt: Callable[[], list[torch.Tensor]]) -> list[np.ndarray[Any, Any]]:
+    """The first ciphertext that each of two forked processes makes."""
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
-    for _, end in pipes:
-        worker = context.Process(target=lambda end=end: end.send(bfv_holder.encrypt(keys, np.zeros(4))[0].numpy()))
+    workers = [context.Process(target=lambda end=end: end.send(encrypt()[0].numpy())) for _, end in pipes]
+    for worker in workers:
         worker.start()
-    first, second = (ours.recv() for ours, _ in pipes)
-    assert (first != second).mean() > 0.9
+    found = [ours.recv() for ours, _ in pipes]
+    for worker in workers:
+        worker.join()
+    return found
 
 
 # ---------------------------------------------------------------------- CKKS
@@ -182,6 +198,17 @@ def test_the_error_of_a_decryption_is_below_its_bound(real_key: ckks_holder.Hold
     assert bound / 100 < error < bound
 
 
+def test_the_noise_hides_the_errors_of_a_whole_model(real_key: ckks_holder.Holder) -> None:
+    """The loss of all openings of a key, for 384,128 values at both ends of the range, whose errors are the largest."""
+    values = np.random.default_rng(1).choice([-0.5, 0.5], (8, 2 * SLOTS))
+    batches = [torch.stack(ckks_holder.encrypt(real_key, row)) for row in values]
+    total = residues.summed(real_key.server, batches, [1] * 8)["ciphertexts"]
+    error = ckks_holder.decrypt(real_key, total) - values.sum(axis=0)
+    form = Parameters(8, 4.0, 100)
+    nats = 384_128 * form.openings * float((error**2).mean()) / (2 * form.deviation**2)
+    assert nats < 2.0**-33
+
+
 def test_ckks_parameters_reach_128_bits() -> None:
     import tenseal.sealapi as api
 
@@ -190,11 +217,14 @@ def test_ckks_parameters_reach_128_bits() -> None:
     assert 2.0 ** PRIMES[0] == SCALE
 
 
-@pytest.mark.parametrize(("span", "most"), [(4.0, 400), (16.0, 50)])
-def test_the_error_stays_below_the_limit_or_the_run_is_refused(span: float, most: int) -> None:
+@pytest.mark.parametrize(("span", "most", "fits"), [(4.0, 400, 1.0), (16.0, 50, 8.0)])
+def test_the_error_stays_below_the_limit_or_the_run_is_refused(span: float, most: int, fits: float) -> None:
     assert ckks_parameters(8, span, most).error < LARGEST_ERROR
-    with pytest.raises(PrivacyError, match="use bfv, which is exact"):
+    with pytest.raises(PrivacyError, match=f"range = {fits:g} would do, or use bfv, which is exact"):
         ckks_parameters(8, span, 3 * most)
+    assert ckks_parameters(8, fits, 3 * most)
+    with pytest.raises(PrivacyError, match="lower rounds, or use bfv"):
+        ckks_parameters(8, span, 1 << 20)
     form = ckks_parameters(8, span, most)
     assert form.deviation >= np.sqrt(24 * most) * 2**20 * form.bound
     assert form.unit / 2 >= 8 * form.deviation  # words of reals come out exactly
@@ -248,3 +278,21 @@ def test_a_sum_outside_of_its_range_is_not_opened() -> None:
         filling.opened({"key": mine}, {**sent, "of": 2}, [False, 2], 5, 2)
     with pytest.raises(ProtocolError, match="outside of its range"):  # a liar who knows the key's name
         filling.opened({"key": mine}, {**sent, "key": mine["name"], "of": 2}, [False, 2], 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("module", "load", "said"),
+    [("seal", bfv_holder.seal, "needs seal-python"), ("tenseal", ckks_holder.tenseal, "needs tenseal")],
+)
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, module: str, load: Any, said: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf'{said} \(Python 3.11 to 3.13\): pip install "fedatlas\[he\]"'):
+        load()
+
+
+def test_a_client_opens_no_more_sums_than_the_key_stands() -> None:
+    system = filling.ckks(filling.Encryption(4.0, "all", 2))
+    session = {"client": 0, "key": {}, "record": {"run": [[1, "train"]], "other": [[1, "train"]]}}
+    message = {"run": "run", "round": 2, "ask": "train", "sums": {}}
+    with pytest.raises(ProtocolError, match="opening 3 sums under a key made for 2 would endanger it"):
+        system.questions[filling.OPEN].answer(None, None, message, {}, session)

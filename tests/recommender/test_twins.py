@@ -198,6 +198,7 @@ def test_what_the_server_sees_is_read_from_the_mechanisms():
         "dp_ftrl": "models",
         "local_dp": "models",
         "nbafl": "models",
+        "distributed_dp": "noisy_sums",
     }
     assert server_sees([made("local_dp"), made("secagg")]) == "noisy_sums"
     assert server_sees([]) == "models"

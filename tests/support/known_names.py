@@ -21,7 +21,7 @@ from fedatlas.data.by_name import SOURCES
 from fedatlas.data.partition.build import PARTITIONS
 from fedatlas.deployment.refusals import undeployable
 from fedatlas.models import LOSSES, MODELS
-from fedatlas.privacy.mechanisms import LATER, MECHANISMS, every
+from fedatlas.privacy.mechanisms import MECHANISMS, every
 from fedatlas.published import EXPERIMENTS
 from fedatlas.registry import Component, field_model, keywords
 from fedatlas.transforms import TRANSFORMS
@@ -92,7 +92,7 @@ def known_names() -> dict[str, Any]:
             "refused": {name: why for name, made in ALGORITHMS.items() if (why := undeployable(made()))},
             "mechanisms": {name: one.limits.deployed for name, one in every().items()},
         },
-        "elsewhere": [VERTICAL, *SCHEMES, *LATER_SCHEMES, *LATER, *LATER_ATTACKS, *rules.LATER],
+        "elsewhere": [VERTICAL, *SCHEMES, *LATER_SCHEMES, *LATER_ATTACKS, *rules.LATER],
     }
 
 

@@ -23,6 +23,7 @@ from fedatlas.privacy.mechanisms import (
     bfv,
     central_dp,
     ckks,
+    distributed_dp,
     dp_ftrl,
     made,
     paillier,
@@ -74,9 +75,11 @@ MECHANISMS: Mapping[str, Callable[[], Mechanism]] = {
     "two_server": two_server,
     "threshold_paillier": toy_threshold,
     "bfv": bfv,
+    "ckks": lambda: ckks(range=16.0),
     "central_dp": lambda: central_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
     "adaptive": lambda: central_dp(clip="adaptive", noise_multiplier=0.1, noise="seed"),
     "dp_ftrl": lambda: dp_ftrl(clip=0.5, noise_multiplier=0.1, restart=3, noise="seed"),
+    "distributed_dp": lambda: distributed_dp(clip=0.5, noise_multiplier=0.1, noise="seed"),
 }
 
 

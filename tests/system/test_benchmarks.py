@@ -237,3 +237,12 @@ def test_sums_in_rings_are_measured(load):
             assert one["error"] < 1e-5
             one["wall"] = dict.fromkeys(ring.PHASES, 2.0)
         assert ring.said(found).count(": 8.00 s (target") == ring.said(found).count("MISSED") == cells
+
+
+def test_noise_is_measured_beside_a_trusted_servers(load: Any) -> None:
+    """The bytes of distributed noise are those of masks, and both cost more than the server's noise."""
+    noise = load("noise_speed")
+    found = {name: noise.round_of(noise.TABLES[name], 4, 1) for name in ("central_dp", "secagg", "distributed_dp")}
+    assert found["distributed_dp"]["bytes"] == pytest.approx(found["secagg"]["bytes"], rel=0.02)
+    assert found["central_dp"]["bytes"] < found["secagg"]["bytes"]
+    assert {*noise.client(4, 100)} == {"clip and round", "table of the noise, once", "noise", "mask"}

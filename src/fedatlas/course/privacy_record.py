@@ -147,7 +147,7 @@ def visit(how: Protection, setup: Setup) -> dict[str, int]:
     silent = sum(one.sealing.silent for one in tasks)  # each is answered with an empty message
     word = how.told({})
     for work in how.works:
-        own = {"model": model}, how, Doing(0, 1, "train", 0, 1, word)
+        own = {"model": model}, how, Doing(0, 1, "train", 0, 1, word=word)
         update = {**update, **({} if work.beside is None else work.beside(*own))}
     return {
         "bytes_up": codec.size(update) + silent * codec.size({}),

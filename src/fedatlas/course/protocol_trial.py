@@ -177,7 +177,7 @@ class _Played:
 
     def _sealed(self, how: Protection, inner: Ask, k: int) -> Update:
         server, rows = self.server, self.server.sizes[k]
-        doing = Doing(k, server.now.start.round, inner.what, 0, rows, inner.words[k])
+        doing = Doing(k, server.now.start.round, inner.what, 0, rows, word=inner.words[k])
         memory: State | None = None if server.transform is None else {}
         message = told(self.ask.messages[k], self.ask.route.anchors.get(k))
         given = (how, server.transform, self.task, message, self.update, memory, torch.Generator())

@@ -50,7 +50,7 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
     if not setup.personal:
         summary["final"] |= evaluator.detail(models["global"]) if last else {"interval": {}}
     if (
-        last and setup.config.evaluation.on == "validation" and evaluator.with_test
+        last and setup.config.evaluation.on == "validation" and evaluator.with_test and not setup.checked.blind
     ):  # these rows were not used for any choice
         one = None if setup.personal else models["global"]
         summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))

@@ -46,7 +46,7 @@ class ColumnRule:
         return (*made, f"{self.name} missing") if self.indicator else made
 
 
-class Change(Protocol):
+class RowChange(Protocol):
     """A change of a table's new rows before they are prepared, as the clients' rows were changed before training."""
 
     @property
@@ -78,7 +78,7 @@ class Preprocess:
     bytes_down: int = 0
     depth: int = 8  # bits of a grey picture's pixels
     reading: Reading = OLDEST  # how cells and pictures were read
-    change: Change | None = field(default=None, compare=False)  # new rows are changed before; in no file
+    change: RowChange | None = field(default=None, compare=False)  # new rows are changed before; in no file
 
     @property
     def columns(self) -> Names:

@@ -105,11 +105,11 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
     for table, known in (("algorithm", ALGORITHMS), ("model", MODELS), ("compression", TRANSFORMS)):
         if (part := getattr(config, table)) is not None and part.name not in known:
             yield f"{table}.name = '{part.name}' is a plug-in, and nodes run only what fedatlas brings: take another."
-    yield from of_rows(config.plain())
     able = [name for name, one in every().items() if one.limits.deployed]
     for one in whole.mechanisms:
         if not one.limits.deployed:
             yield one.limits.undeployed or mechanism_refused(one.name, able)
+    yield from of_rows(config.plain())
     if config.model.init and not by_digest(config.model.init):
         yield "model.init names a file of one machine, and an agreement holds its digest: submit the experiment again."
     if config.data.name == "file" and config.data.options().get("client"):

@@ -412,7 +412,7 @@ def protected(bench: Bench, job: Job, task: Task | Question, update: Update, row
     assert bench.protection is not None
     assert job.word is not None
     started = time.perf_counter()
-    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows, job.word)
+    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows, word=job.word)
     given = (bench.protection, bench.transform, task, job.message, update, job.memory, compression_stream(job))
     done = protect(*given, job.word, job.session, doing)
     bare = codec.size(update if bench.protection.masks else unaided(done.sent, update))

@@ -49,7 +49,7 @@ from fedatlas.privacy.ask_protocol import CHAIN, MEMORY, Asking, Journal, Place,
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.reasons import by_rows
 from fedatlas.rng import torch_stream
-from fedatlas.transforms.change import bases, restore, unseal
+from fedatlas.transforms.change import bases, decoded, restore, unseal
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 
@@ -342,11 +342,16 @@ class ServerHalf:
                 observer.replied(known, reply.update)
             yield reply
 
+    def _noised_alone(self) -> bool:
+        """Return whether protected updates are reduced as they come: clients noise them, and no mechanism forms the sum."""
+        how = None if self.guard is None else self.guard.protection
+        return how is not None and how.protocol is None and all(work.total is None for work in how.works)
+
     def opened(self, request: Request, update: Update) -> Update:
         """Return a client's update, opened if it was sealed."""
         task = self.algorithm.tasks[request.what]
-        if request.word is not None:
-            return update  # its observers see what the protocol opens
+        if request.word is not None:  # its observers see what the protocol opens
+            return decoded(self.transform, update) if self._noised_alone() else update
         if isinstance(task, Task) and sealed(self.transform, task, request):
             try:
                 update = unseal(self.transform, task, told(request.message, request.anchor), update)

@@ -17,7 +17,7 @@ from fedatlas.tree import Tree
 SEND = "send"  # in a client's word: False if its sum was opened before
 CHAIN = "chain"  # in a client's word: True if models were passed from client to client
 WORK = "masked"  # the phase of the work itself, for clients that leave during it
-MEMORY = "privacy"  # in the server's state: memories of the mechanisms, by name
+MEMORY = "$privacy"  # in the server's state: memories of the mechanisms, by name
 SESSION = "session"  # in a client's word: entries that belong to one masked session and are not repeated
 
 ATTEMPTS = 3  # at a round whose masked session fails before any share is given

@@ -140,7 +140,7 @@ class Limits(NamedTuple):
     )  # an objection to what the experiment file asks for; "" if there is none
     columns: tuple[str, ...] = ()  # its keys that apply if parties hold columns; () if it does not support columns
     deployed: bool = False  # runs between real parties
-    undeployed: str = ""  # why not with these keys, if the mechanism does so with others
+    undeployed: str = ""  # why its keys forbid that, if others would allow it, and what to write
     masks: str = ""  # why it needs another mechanism that hides what single clients send
     extras: tuple[Extra, ...] = ()
 
@@ -163,6 +163,7 @@ class Mechanism(NamedTuple):
         "updates"  # "rows": only on a party's rows, before anything is computed from them
     )
     noise: Noising | None = None
+    blind: bool = False  # the server does not know how rows were changed, so that it has none to judge by
     entered: Callable[[], Event] | None = None  # the ledger's line of changed rows, written before round 1
     hides: tuple[
         str, ...
@@ -211,8 +212,8 @@ class Work(NamedTuple):
     rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
     # The same for rows that are judged or predicted, by what the parties told; None: the model reads them as they are.
     new_rows: Callable[[OwnRows, RowsHow], OwnRows] | None = None
-    # (columns, classes, the sum over all parties of what is counted in their rows) -> plain values that all parties agree on before;
-    # told to `rows` and `new_rows` under `SERVER`.
+    # (columns, classes, sums over all parties of what is counted in their rows) -> plain values that all parties agree on before;
+    # `rows` and `new_rows` are told them under `SERVER`.
     agree: Callable[[Columns, Sequence[str], Total], Mapping[str, Any]] | None = None
     # (the training rows of each client that has any, before and after) -> figures of a simulation's summary, under its name.
     row_figures: Callable[[Sequence[tuple[OwnRows, OwnRows]]], Mapping[str, Any]] | None = None

@@ -13,8 +13,10 @@ local_dp            every client adds noise to what it sends                    
 nbafl               noise at the clients and at the server, as the paper has it  P2, Wei et al. 2020
 distributed_dp      noise shared among the clients, under secagg's masks         P16, Agarwal et al. 2021
 dp_sgd              noise in every local step, which hides single records        Abadi et al. 2016
+rotation            rows rotated by a secret of all clients                      P6, Chen and Liu 2008
 additive_noise      noise in the numbers of training rows                        P5, Agrawal and Srikant 2000
 randomised_response random classes in training rows                              P4, Warner 1965
+anonymise           rows that look alike: k-anonymity, l-diversity, t-closeness  P7, P8, P9
 =================== ============================================================ =======================================
 """
 
@@ -24,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from fedatlas.privacy.additive_noise.mechanism import additive_noise
+from fedatlas.privacy.anonymise.mechanism import anonymise
 from fedatlas.privacy.bfv.mechanism import bfv
 from fedatlas.privacy.central_dp.mechanism import central_dp
 from fedatlas.privacy.ckks.mechanism import ckks
@@ -31,10 +34,11 @@ from fedatlas.privacy.distributed_dp.mechanism import distributed_dp
 from fedatlas.privacy.dp_ftrl.mechanism import dp_ftrl
 from fedatlas.privacy.dp_sgd.mechanism import dp_sgd
 from fedatlas.privacy.local_dp.mechanism import local_dp
-from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
 from fedatlas.privacy.nbafl.mechanism import nbafl
 from fedatlas.privacy.paillier.mechanism import paillier
 from fedatlas.privacy.randomised_response.mechanism import randomised_response
+from fedatlas.privacy.rotation.mechanism import rotation
 from fedatlas.privacy.secagg.mechanism import secagg
 from fedatlas.privacy.threshold_paillier.mechanism import threshold_paillier
 from fedatlas.privacy.two_server.mechanism import two_server
@@ -53,16 +57,13 @@ MECHANISMS: Mapping[str, Callable[..., Mechanism]] = {
     "nbafl": nbafl,
     "distributed_dp": distributed_dp,
     "dp_sgd": dp_sgd,
-    "randomised_response": randomised_response,
+    "rotation": rotation,
     "additive_noise": additive_noise,
+    "randomised_response": randomised_response,
+    "anonymise": anonymise,
 }
 
 MASKS = "secagg"  # hides single updates and changes a result only by rounding
-LATER = (
-    "rotation",
-    "anonymise",
-)
-"""Planned mechanisms that this version refuses as not yet available."""
 
 
 def made(name: str, keys: Mapping[str, Any] | None = None) -> Mechanism:
@@ -77,11 +78,12 @@ def of_table(table: Mapping[str, Any]) -> Mechanism:
 
 
 def beside(mechanisms: Iterable[Mechanism]) -> tuple[Mechanism, ...]:
-    """Return mechanisms in the order in which they are applied, two of them as they work beside each other."""
+    """Return mechanisms in the order in which they are applied, the two of rounds as they work beside each other."""
     used = tuple(sorted(mechanisms, key=lambda one: one.place))
-    if len(used) != 2 or used[1].name not in used[0].under:
+    rounds = on_updates(used)
+    if len(rounds) != 2 or rounds[1].name not in rounds[0].under:
         return used
-    return used[0].under[used[1].name](*used), used[1]
+    return *on_rows(used), rounds[0].under[rounds[1].name](*rounds), rounds[1]
 
 
 def of_tables(tables: Iterable[Mapping[str, Any]]) -> tuple[Mechanism, ...]:

@@ -7,7 +7,7 @@ The secret comes from the operating system, or from the seed under noise = "seed
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedatlas import secret
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Columns = tuple[tuple[str, tuple[str, ...]], ...]
 """(name, its categories) of each column of a table, in order; () categories for a column of numbers."""
+
+
+Total = Callable[[Callable[["OwnRows"], "Tensor"]], "Tensor"]
+"""(what a party counts in its rows, int64 (n,)) -> the sum over all parties, of which nobody sees a part."""
 
 
 class OwnRows(NamedTuple):

@@ -21,7 +21,7 @@ from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import view_attacks_of
 
 MODULE = "module.json"  # written for runs with a custom network
-ROWS = "rows.json"  # written for runs with noise: identifies their rows for an account over several runs
+ROWS = "row_sources.json"  # written for runs with noise: identifies their rows for an account over several runs
 CONSTANTS = "constants.json"  # written for runs with data.constants: names the file
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -256,14 +257,16 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     check_protected_rows(config, mechanisms, dataset, partition, algorithm)
     root = root or (fresh_root() if on_rows(mechanisms) else b"")
     columns = schema_of(dataset)
-    dataset, partition, told, pairs = with_own_rows(mechanisms, dataset, partition, root, seed)
+    learner = learner or learner_of(mechanisms)
+    dataset, partition, told, pairs, before = with_own_rows(mechanisms, dataset, partition, root, seed, learner=learner)
     poisonings = with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
     check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
-    learn = (learner or learner_of(mechanisms))(partition.parties(dataset.train))
+    learn = learner(partition.parties(dataset.train))
     prepared, how = prepare(config, dataset, partition, learn)
+    how = replace(how, bytes_up=how.bytes_up + before.sent.up, bytes_down=how.bytes_down + before.sent.down)
     counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
-    hiding = learn.more if isinstance(learn, Hidden) else 0
+    hiding = before.hiding + (learn.more if isinstance(learn, Hidden) else 0)
     whole = whole._replace(poisonings=poisonings)
     return Holdings(whole, dataset, prepared, how, partition, facts, counts, hiding, (), told, pairs, root, columns)
 

@@ -55,6 +55,11 @@ class Checked(NamedTuple):
         """Whether its mechanisms write a ledger."""
         return any(one.noise is not None or one.entered is not None for one in self.mechanisms)
 
+    @property
+    def blind(self) -> bool:
+        """Whether the server has no rows to judge by, as it does not know how the clients' were changed."""
+        return any(one.blind for one in self.mechanisms)
+
     def with_seed(self, seed: int) -> Checked:
         """Return the same experiment with one seed; the checks do not depend on the seed."""
         return self._replace(config=self.config.model_copy(update={"seed": seed, "seeds": None}))

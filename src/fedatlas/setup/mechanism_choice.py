@@ -16,7 +16,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.mechanism import Mechanism, Protection, PublicWork, on_updates
-from fedatlas.privacy.mechanisms import LATER, MECHANISMS, beside
+from fedatlas.privacy.mechanisms import MASKS, MECHANISMS, beside
 from fedatlas.registry import arguments, find, keywords
 from fedatlas.setup.cohort import local_budget, usual_size
 from fedatlas.setup.folds import course_seed
@@ -33,8 +33,6 @@ def mechanisms_of(config: ExperimentConfig) -> tuple[Mechanism, ...]:
     made: dict[str, Mechanism] = {}
     for table in config.privacy:
         name = table.name
-        if name in LATER:
-            raise ConfigError(f"privacy.name = '{name}': not in this version, which has {', '.join(MECHANISMS)}.")
         if name not in MECHANISMS:
             raise unknown_name("mechanism", name, MECHANISMS)
         if name in made:
@@ -85,6 +83,10 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
         names = " and ".join(f"'{name}'" for name in noisy)
         raise ConfigError(f"[[privacy]]: {names} both add noise, and have no account in common; remove one of them.")
     for one in mechanisms:
+        if one.limits.masks and not any(other.sums_only == "wholly" for other in mechanisms):
+            raise ConfigError(
+                f"[[privacy]]: '{one.name}' needs a mechanism that hides what single clients send, such as '{MASKS}': {one.limits.masks}."
+            )
         others = [other.name for other in mechanisms if other is not one and other.acts_on == one.acts_on]
         if one.limits.alone and others:
             other = others[0]

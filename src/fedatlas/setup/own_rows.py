@@ -5,7 +5,7 @@ A simulation calls it for all clients, a node for itself, so that both train on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +21,8 @@ from fedatlas.data.holes import schema_of
 from fedatlas.data.preprocess import ColumnRule, recode
 from fedatlas.privacy.mechanism import Mechanism, Work, on_rows
 from fedatlas.privacy.own_rows import OwnRows, RowsHow, how_of
+from fedatlas.setup.secure_learning import Hidden
+from fedatlas.summaries import Learner, Message, Numbers, StoredRows, Summary, Traffic, in_process
 
 Told = Mapping[str, Mapping[int, Mapping[str, Any]]]
 """mechanism -> party -> what the run's folder keeps of it in the open, for reading new rows."""
@@ -30,6 +32,13 @@ Pairs = Mapping[str, Sequence[tuple[OwnRows, OwnRows]]]
 """mechanism -> the training rows of each client that has any, before and after."""
 
 
+class CostBefore(NamedTuple):
+    """Bytes by which the parties agreed on something before their rows were changed."""
+
+    sent: Traffic = Traffic()
+    hiding: int = 0  # of these, what protection added
+
+
 class ChangedRows(NamedTuple):
     """A data set and its partition after the mechanisms, and what new rows are read by."""
 
@@ -37,20 +46,31 @@ class ChangedRows(NamedTuple):
     partition: Partition
     told: Mapping[str, Mapping[int, Any]] = {}
     pairs: Mapping[str, Sequence[Any]] = {}
+    agreement: CostBefore = CostBefore()  # of all mechanisms
 
 
 def with_own_rows(
-    mechanisms: Sequence[Mechanism], dataset: Dataset, partition: Partition, root: bytes, seed: int, judge: int = SERVER
+    mechanisms: Sequence[Mechanism],
+    dataset: Dataset,
+    partition: Partition,
+    root: bytes,
+    seed: int,
+    judge: int = SERVER,
+    learner: Learner = in_process,
 ) -> ChangedRows:
     """Return the rows after every party's mechanisms changed its own, one mechanism after another.
 
-    ``root``: the run's secret. ``judge``: the party that holds the test rows. Rows that a client keeps out of training, and test
-    rows, are changed as new rows are. DataError or ConfigError for rows that a mechanism cannot act on.
+    ``root``: the run's secret. ``judge``: the party that holds the test rows. ``learner``: asks for the sums that mechanisms agree
+    by. Rows that a client keeps out of training, and test rows, are changed as new rows are. DataError or ConfigError for rows
+    that a mechanism cannot act on.
     """
     done = ChangedRows(dataset, partition)
     for one in on_rows(mechanisms):
         how = partial(how_of, one.name, one.keys, root, seed, parties=len(partition.clients))
-        done = _changed(one.name, one.work(), done, how, judge)
+        agreed, cost = _agreed(one.work(), done, learner)
+        done = _changed(one, done, how, judge, agreed)
+        before = done.agreement
+        done = done._replace(agreement=CostBefore(before.sent.plus(cost.sent), before.hiding + cost.hiding))
     return done
 
 
@@ -73,22 +93,46 @@ class _Piece(NamedTuple):
     rows: OwnRows
 
 
-def _changed(name: str, work: Work, done: ChangedRows, how: Any, judge: int) -> ChangedRows:
-    """Return the rows after one mechanism."""
-    dataset, partition = done.dataset, done.partition
+def _agreed(work: Work, done: ChangedRows, learner: Learner) -> tuple[dict[int, Any], CostBefore]:
+    """Return what all parties agree on before a mechanism changes their rows, under `SERVER`, and its cost; {} if nothing."""
+    if work.agree is None:
+        return {}, CostBefore()
+    dataset, learn, sent = done.dataset, learner(done.partition.parties(done.dataset.train)), list[Traffic]()
+    columns = tuple((column.name, column.categories) for column in schema_of(dataset))
+
+    def total(counted: Callable[[OwnRows], Tensor]) -> Tensor:
+        def of(rows: StoredRows, message: Message) -> Numbers:
+            return {"counts": counted(OwnRows(rows.x, rows.y, torch.arange(len(rows.y)), columns, dataset.class_names))}
+
+        found = learn(Summary("grid counts", of, told=lambda message, summed: summed), {})
+        sent.append(found.traffic)
+        counts: Tensor = found.sum["counts"]
+        return counts.to(torch.int64)
+
+    agreed = work.agree(columns, dataset.class_names, total)
+    traffic = Traffic(sum(one.up for one in sent), sum(one.down for one in sent))
+    return {SERVER: agreed}, CostBefore(traffic, learn.more if isinstance(learn, Hidden) else 0)
+
+
+def _changed(one: Mechanism, done: ChangedRows, how: Any, judge: int, agreed: Mapping[int, Any]) -> ChangedRows:
+    """Return the rows after one mechanism. Of test rows that it cannot change, as the server holds them, only the form is left."""
+    dataset, partition, name, work = done.dataset, done.partition, one.name, one.work()
+    if one.blind and judge == SERVER:
+        unread = dataset.test._replace(x=torch.zeros_like(dataset.test.x))
+        dataset = dataset.with_splits(test=unread)
     assert work.rows is not None
     trained: dict[int, OwnRows] = {}
     for k, at in enumerate(partition.clients):
         if len(at):
-            trained[k] = work.rows(_own(dataset, dataset.train, at), how(party=k))
+            trained[k] = work.rows(_own(dataset, dataset.train, at), how(party=k)._replace(told=agreed))
     pairs = [(_own(dataset, dataset.train, partition.clients[k]), rows) for k, rows in trained.items()]
-    told = {k: rows.told for k, rows in trained.items() if rows.told}
+    told = {**agreed, **{k: rows.told for k, rows in trained.items() if rows.told}}
     train, test = [_Piece(rows.row, rows) for rows in trained.values()], list[_Piece]()
     if work.new_rows is not None:
         for kept in partition.kept.values():
             for k, at in kept.items():
                 train += _read(work, dataset, dataset.train, at, how(party=k)._replace(told=told))
-        every = np.arange(len(dataset.test.y))
+        every = np.arange(0 if one.blind and judge == SERVER else len(dataset.test.y))
         test = _read(work, dataset, dataset.test, every, how(party=judge)._replace(told=told))
     clients = tuple(trained[k].row.numpy() if k in trained else at for k, at in enumerate(partition.clients))
     after = _joined(dataset, [piece.rows for piece in (*train, *test)])
@@ -99,7 +143,9 @@ def _changed(name: str, work: Work, done: ChangedRows, how: Any, judge: int) -> 
     }
     changed = _described(replace(dataset, splits=splits, class_names=after.classes), after.schema)
     every_told = {**done.told, **({name: told} if told else {})}
-    return ChangedRows(changed, partition._replace(clients=clients), every_told, {**done.pairs, name: pairs})
+    return ChangedRows(
+        changed, partition._replace(clients=clients), every_told, {**done.pairs, name: pairs}, done.agreement
+    )
 
 
 def _own(dataset: Dataset, split: Split, at: np.ndarray) -> OwnRows:

@@ -48,6 +48,8 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
     if mechanism.acts_on == "rows":  # a round is as without it
         if mechanism.entered is not None:
             yield from no_stop(config, name)
+        if mechanism.blind:
+            yield from no_rows_at_the_server(config, name)
         return
     if transform is not None and mechanism.sums_only and transform.decode is not None:
         yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
@@ -70,6 +72,17 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
         yield f"model.norm = 'batch': {no_batch_norm(mechanism)}"
     if config.model.bn != "average":
         yield f"model.bn = '{config.model.bn}': {no_batch_norm(mechanism)}"
+
+
+def no_rows_at_the_server(config: ExperimentConfig, name: str) -> Iterator[str]:
+    """Yield why the server's test rows and public rows cannot be used if only clients know how rows were changed."""
+    if config.evaluation.on == "test":
+        yield (
+            f"evaluation.on = 'test': under {name} the server cannot judge by rows of its own, as only the clients know how theirs were "
+            "changed; write evaluation.on = 'validation', so that rows of the clients judge."
+        )
+    if config.public is not None:
+        yield f"[public]: not under {name}, as the server does not know how the clients' rows were changed; remove the table."
 
 
 def no_stop(config: ExperimentConfig, name: str) -> Iterator[str]:

@@ -10,7 +10,8 @@ A class's value is the mean of its bins' middles, weighted by their counts, or i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +24,7 @@ from fedatlas.privacy.anonymise.columns import of_target, place_of, quasi_of, se
 from fedatlas.privacy.anonymise.mechanism import TARGET, Choice
 from fedatlas.privacy.anonymity.mondrian import LOWEST, CutTree, Quasi, cut_at, new_tree
 from fedatlas.privacy.anonymity.rules import Conditions, Sensitive
-from fedatlas.privacy.own_rows import Columns, OwnRows, RowsHow
-
-Total = Callable[[Callable[[OwnRows], Tensor]], Tensor]
-"""(what a client counts in its rows, int64 (n,)) -> the sum over all clients."""
+from fedatlas.privacy.own_rows import Columns, OwnRows, RowsHow, Total
 
 Counts = list[np.ndarray]
 """The rows of a class by quasi-identifier: int64 (bins, sensitive values)."""
@@ -107,22 +105,38 @@ def agree(chosen: Choice, columns: Columns, classes: Sequence[str], total: Total
     grid = [grid_of(chosen, columns, name) for name in chosen.quasi]
     secrets = [secret_of(columns, classes, name) for name in chosen.sensitive] or [Secret()]
     conditions, tree, values = chosen.conditions(), new_tree(), list[list[float | None]]()
-    open_ = [0]
+    open_, due = [0], list[int]()
     whole: Whole | None = None
     while open_:
         asked = Question(chosen, grid, secrets, numbered(tree, open_))
-        counts = total(lambda rows, asked=asked, many=len(open_): asked.counted(rows, many))  # type: ignore[misc]
-        found = asked.parts(counts.numpy(), len(open_))
+        found = asked.parts(total(partial(asked.counted, classes=len(open_))).numpy(), len(open_))
+        check_counts(found, due)
         whole = whole or Whole.of(found[0], secrets, conditions)
-        following = []
+        following, due = [], []
         for node, own in zip(open_, found, strict=True):
             if (cut := whole.cut(own)) is None:
                 tree.left[node] = len(values)
                 values.append([one.value(part.sum(axis=1)) for one, part in zip(grid, own[0], strict=True)])
             else:
-                following += cut_at(tree, node, cut[0], [float(grid[cut[0]].edges[cut[1] - 1])])
+                column, b = cut
+                following += cut_at(tree, node, column, [float(grid[column].edges[b - 1])])
+                due += [int(side.sum()) for side in np.split(own[0][column], [b])]
         open_ = following
     return {"cuts": dict(tree._asdict()), "values": values}
+
+
+def check_counts(found: Sequence[Sequence[Counts]], due: Sequence[int]) -> None:
+    """Raise DataError for counts that no rows have. ``due``: the rows of each class, as its cut counted them; [] at first.
+
+    So cuts end when the rows are used up, also if a client lies.
+    """
+    rows = due or [int(found[0][0][0].sum())]
+    for own, many in zip(found, rows, strict=True):
+        parts = [part for by_column in own for part in by_column]
+        if any((part < 0).any() or int(part.sum()) != many for part in parts):
+            raise DataError(
+                "privacy.anonymise: sums of counts contradict each other: a client counted wrongly. Find out which."
+            )
 
 
 def numbered(tree: CutTree, open_: Sequence[int]) -> CutTree:
@@ -195,11 +209,11 @@ def grid_of(chosen: Choice, columns: Columns, name: str) -> GridColumn:
     if categories:
         codes = np.arange(len(categories))
         return GridColumn(codes + 0.5, np.concatenate(([np.nan], codes)), category=True)
-    if name not in chosen.grid:
+    if name not in chosen.bounds:
         raise DataError(
-            f"privacy.anonymise.grid: '{name}' is a column of numbers and has no public range; write grid = {{{name} = \"LOW..HIGH\"}}."
+            f"privacy.anonymise.bounds: '{name}' is a column of numbers and has no public range; add {name} = [LOWEST, HIGHEST]."
         )
-    low, high = chosen.ranges()[name]
+    low, high = chosen.bounds[name]
     inner = np.linspace(low, high, chosen.bins + 1)
     middles = (inner[:-1] + inner[1:]) / 2
     return GridColumn(np.concatenate(([LOWEST], inner[1:-1])), np.concatenate(([np.nan], middles)), category=False)

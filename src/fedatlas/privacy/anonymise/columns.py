@@ -17,6 +17,8 @@ def quasi_of(chosen: Choice, rows: OwnRows) -> list[Quasi]:
     for name in chosen.quasi:
         at = place_of(rows.columns, name)
         values, categories = rows.x[:, at].double().numpy(), rows.columns[at][1]
+        if np.isinf(values).any():
+            raise DataError(f"privacy.anonymise: column '{name}' holds an infinite number; correct it.")
         if categories:
             out.append(Quasi(name, np.where(np.isnan(values), 0.0, values + 1.0), ("", *categories)))
         else:

@@ -13,21 +13,21 @@ the union of all rows, and not in the rows of a client. New rows are generalised
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from fedatlas.privacy.column_bounds import Range, check_bounds
 from fedatlas.privacy.mechanism import Asked, Learns, Limits, Mechanism, Words, Work
 from fedatlas.registry import Whole
 
 if TYPE_CHECKING:
     from fedatlas.privacy.anonymity.rules import Conditions
 
+NAME = "anonymise"
 TARGET = "label"
 """The name by which ``sensitive`` means the target."""
-RANGE = re.compile(r"\s*([-+.\deE]+)\s*\.\.\s*([-+.\deE]+)\s*")
 Share = Annotated[float, Field(ge=0, le=1)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Bins = Annotated[int, Field(ge=2, le=1000)]
@@ -55,6 +55,7 @@ WARNED = (
     "Anonymity of this kind is about the columns that were named. It does not cover columns that stay, what somebody knows besides, or "
     "what models reveal about all rows together; there is no epsilon."
 )
+ALONE = "other changes of rows would make rows differ that are to look alike"
 MASKS = "counts of single clients would be seen, but boundaries = 'counts' asks for sums"
 
 
@@ -68,7 +69,7 @@ class Choice(NamedTuple):
     t: float
     diversity: Literal["distinct", "entropy"]
     boundaries: Literal["local", "counts"]
-    grid: Mapping[str, str]
+    bounds: Mapping[str, Range]
     bins: int
 
     def conditions(self) -> Conditions:
@@ -77,20 +78,9 @@ class Choice(NamedTuple):
 
         return Conditions(self.k, self.l, self.t, self.diversity)
 
-    def ranges(self) -> dict[str, tuple[float, float]]:
-        """Return the public range of each column of numbers. ValueError for a text that is none."""
-        out = {}
-        for name, text in self.grid.items():
-            found = RANGE.fullmatch(text)
-            low, high = (float(end) for end in found.groups()) if found else (0.0, 0.0)
-            if not low < high:
-                raise ValueError(f"privacy.anonymise.grid: {name} = '{text}' is no range; write \"0..100\".")
-            out[name] = low, high
-        return out
-
     def wrong(self) -> str:
         """Return a sentence about keys that do not go together; "" if they do."""
-        key = "privacy.anonymise"
+        key = f"privacy.{NAME}"
         if not self.quasi:
             return (
                 f"{key}.quasi names no column: name those by which somebody may know a person, such as quasi = ['age']."
@@ -103,14 +93,10 @@ class Choice(NamedTuple):
             )
         if self.diversity == "distinct" and self.l != int(self.l):
             return f"{key}.l = {self.l:g}: a whole number, unless diversity = 'entropy'."
-        if self.boundaries == "local" and self.grid:
-            return f"{key}.grid has no effect with boundaries = 'local'; remove it, or write boundaries = 'counts'."
-        if odd := sorted({*self.grid} - {*self.quasi}):
-            return f"{key}.grid names '{odd[0]}', which is not in quasi; remove it there."
-        try:
-            self.ranges()
-        except ValueError as error:
-            return str(error)
+        if self.boundaries == "local" and self.bounds:
+            return f"{key}.bounds has no effect with boundaries = 'local'; remove it, or write boundaries = 'counts'."
+        if odd := sorted({*self.bounds} - {*self.quasi}):
+            return f"{key}.bounds names '{odd[0]}', which is not in quasi; remove it there."
         return ""
 
 
@@ -123,7 +109,7 @@ def anonymise(
     t: Share = 1.0,
     diversity: Literal["distinct", "entropy"] = "distinct",
     boundaries: Literal["local", "counts"] = "local",
-    grid: Mapping[str, str] | None = None,
+    bounds: dict[str, Range] | None = None,
     bins: Bins = 32,
 ) -> Mechanism:
     """Clients generalise their training rows until each looks like k - 1 others in some columns.
@@ -135,10 +121,11 @@ def anonymise(
     t: distance of a class's sensitive values from those of all rows, at most (earth mover's distance, 0 to 1).
     diversity: count sensitive values one by one, or by their entropy.
     boundaries: each client cuts its own rows, or all share cuts that are agreed by masked counts on a public grid.
-    grid: with boundaries = "counts" the public range of each column of numbers, such as {age = "0..100"}.
+    bounds: with boundaries = "counts" the public range of each column of numbers, {age = [0, 120], ...}; not looked up in the rows.
     bins: parts of equal width of such a range.
     """
-    chosen = Choice(quasi, sensitive, k, l, t, diversity, boundaries, grid or {}, bins)
+    check_bounds(NAME, bounds or {})
+    chosen = Choice(quasi, sensitive, k, l, t, diversity, boundaries, bounds or {}, bins)
     local = boundaries == "local"
 
     def work() -> Work:
@@ -149,22 +136,41 @@ def anonymise(
     def refuses(asked: Asked) -> str:
         return chosen.wrong()
 
-    keys: dict[str, Any] = chosen._asdict() | {"grid": dict(grid) if grid else None}
+    keys: dict[str, Any] = chosen._asdict() | {"bounds": bounds}
     return Mechanism(
-        name="anonymise",
+        name=NAME,
         keys=keys,
         place=0,
         trust="nobody" if local else "clients",
         learns=LOCAL if local else COUNTS,
         work=work,
-        words=Words(OF_CLIENT if local else OF_UNION, (WARNED,)),
+        words=Words(OF_CLIENT if local else OF_UNION, (WARNED,), rows=sentences),
         acts_on="rows",
         limits=Limits(
+            alone=ALONE,
             refuses=refuses,
             deployed=local,
             undeployed=""
             if local
-            else "boundaries = 'counts' is agreed in a simulation in this version; write 'local'",
+            else "privacy.anonymise.boundaries = 'counts': agreed in a simulation in this version; write 'local'.",
             masks="" if local else MASKS,
         ),
     )
+
+
+def sentences(found: Mapping[str, Any]) -> list[str]:
+    """Return the figures of a run in sentences."""
+    if "classes" not in found:
+        return [f"k = {found['k']} holds {found['holds']}."] if found else []
+    loss = ", ".join(f"{name} {one:.1%}" for name, one in found["loss_by_column"].items())
+    before, after = found["risk_before"], found["risk_after"]
+    classes = (
+        f"k = {found['k']} holds {found['holds']}: the smallest of {found['classes']:,} classes has {found['smallest_class']} rows there. "
+        f"Within a client the smallest has {found['smallest_class_of_a_client']}."
+    )
+    risk = (
+        "Risk of re-identification, for somebody who knows these columns of a person in the training rows of all clients: at most "
+        f"{after['highest']:.1%} and {after['mean']:.1%} on average, before it was {before['highest']:.1%} and {before['mean']:.1%}, and "
+        f"{before['unique']:.1%} of rows were unique."
+    )
+    return [classes, f"Information loss: {found['loss']:.1%} ({loss}).", risk]

@@ -67,7 +67,13 @@ def class_values(column: Quasi, of: np.ndarray) -> np.ndarray:
 
 
 def row_figures(chosen: Choice, pairs: Pairs) -> Mapping[str, Any]:
-    """Return where k holds, the smallest class there, the loss, and the risk before and after, of all clients' rows."""
+    """Return where k holds, the smallest class there, the loss, and the risk before and after, of all clients' rows.
+
+    A deployed server has no rows, and is told only where k holds.
+    """
+    said = {"holds": "for every client" if chosen.boundaries == "local" else "in the union", "k": chosen.k}
+    if not pairs:
+        return said
     before = [quasi_of(chosen, rows) for rows, _ in pairs]
     held = [alike(quasi_of(chosen, rows)) for _, rows in pairs]  # the class of each row, by client
     union = [alike(joined([quasi_of(chosen, rows) for rows in side])) for side in zip(*pairs, strict=True)]
@@ -78,8 +84,7 @@ def row_figures(chosen: Choice, pairs: Pairs) -> Mapping[str, Any]:
     whole = [without_gaps(column) for column in joined(before)]
     loss = losses(whole, of)
     return {
-        "holds": "for every client" if chosen.boundaries == "local" else "in the union",
-        "k": chosen.k,
+        **said,
         "classes": len(sizes(of)),
         "smallest_class": int(sizes(of).min()),
         "smallest_class_of_a_client": min(int(sizes(one).min()) for one in held),

@@ -6,7 +6,7 @@ sees only bytes that are built here from residues, and it checks each residue.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ from fedatlas.privacy.encrypted import residues
 from fedatlas.privacy.encrypted.residues import ServerKey
 
 Whole = NDArray[np.int64]
+
+KEPT = 8  # keys made ready in a process
 
 
 def seal() -> Any:
@@ -65,9 +67,9 @@ def generate(form: Parameters) -> tuple[str, bytes]:
     return secret.random_bytes(16).hex(), bytes(seal().KeyGenerator(context(form)).secret_key().to_string())
 
 
-@cache
+@lru_cache(maxsize=KEPT)
 def holder(form: Parameters, name: str, key: bytes) -> Holder:
-    """Return the key made ready, once per process. Workers that are forked later share it."""
+    """Return the key made ready. A process keeps a few; workers that are forked later share them."""
     library, found = seal(), context(form)
     private = found.from_secret_str(key)
     primes = tuple(one.value() for one in found.first_context_data().parms().coeff_modulus())

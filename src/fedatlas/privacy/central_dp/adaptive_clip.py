@@ -56,7 +56,7 @@ class Adaptive(NamedTuple):
                 f"noise of {twice / 2:g} on the count of changes within the bound costs more than noise_multiplier = {z:g} allows; "
                 f"set count_noise above {z / 2:g}, lower noise_multiplier, or let more clients take part"
             )
-        return (z**-2 - twice**-2) ** -0.5
+        return 1 / math.sqrt(1 / z**2 - 1 / twice**2)
 
     def moved(self, clip: float, centred: float, expected: float, noise: Noise, z: float, *key: int | str) -> float:
         """Return the next bound from the sum of b_k - 1/2."""

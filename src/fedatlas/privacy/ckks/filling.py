@@ -13,7 +13,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ckks.holder import Holder, Reals, decrypt, encrypt, generate, holder
 from fedatlas.privacy.ckks.parameters import SLOTS, Parameters, parameters
 from fedatlas.privacy.encrypted import residues, words
-from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Layout, Numbers, session
+from fedatlas.privacy.encrypted.cryptosystem import FEWEST, Cryptosystem, Layout, Numbers, session
 from fedatlas.privacy.encrypted.opening import in_turn, opens
 from fedatlas.privacy.encrypted.residues import ServerKey
 from fedatlas.privacy.mechanism import Keys, Noise
@@ -111,6 +111,10 @@ def opened(session: Any, batch: Any, layout: Layout, count: int, weight: int) ->
     keys, form = _ready(session["key"])
     found = decrypt(keys, residues.received_sum(keys.server, batch, ciphertexts(form, layout, count)))
     many = count * words.pieces(form.piece) if layout[0] else count
+    if not FEWEST <= weight <= layout[1]:
+        raise ProtocolError(
+            f"a sum of {weight} updates is not opened: {FEWEST} or more of those asked have to be in it."
+        )
     if many and not np.abs(found[:many]).max() <= form.range:
         raise ProtocolError(
             "an opened sum is outside of its range: it is of another key, or forged, or range is too small."

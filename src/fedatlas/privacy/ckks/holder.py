@@ -7,7 +7,7 @@ residues. So nothing that another party sends is ever decompressed or parsed.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ SHAPE = (2, len(PRIMES) - 1, DEGREE)
 FRESH = 8 * 2 * (len(PRIMES) - 1) * DEGREE  # bytes of a ciphertext's residues as SEAL writes them
 OUTER, VARIANT = 16, 5  # bytes of SEAL's outer header; where it names the compression
 RAW = 0  # kind of a block of a zstd frame that holds its bytes as they are
+
+KEPT = 8  # keys made ready in a process
 
 
 def tenseal() -> Any:
@@ -69,9 +71,9 @@ def primes() -> tuple[int, ...]:
     return tuple(one.value() for one in api.CoeffModulus.Create(DEGREE, list(PRIMES)))[:-1]
 
 
-@cache
+@lru_cache(maxsize=KEPT)
 def holder(name: str, key: bytes) -> Holder:
-    """Return the key made ready, once per process. Workers that are forked later share it."""
+    """Return the key made ready. A process keeps a few; workers that are forked later share them."""
     library = tenseal()
     context = library.context_from(key, n_threads=1)
     data = library.ckks_vector(context, [0.0] * SLOTS).serialize()

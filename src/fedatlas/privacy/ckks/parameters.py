@@ -72,8 +72,10 @@ def parameters(clients: int, range: float, openings: int) -> Parameters:
     """Return the parameters. PrivacyError if the noise would exceed the largest error."""
     found = Parameters(clients, range, openings)
     if found.error >= LARGEST_ERROR or found.piece < 1:
+        smaller = (range / 2**halved for halved in (1, 2, 3, 4))
+        fits = next((one for one in smaller if Parameters(clients, one, openings).error < LARGEST_ERROR), 0)
         raise PrivacyError(
-            f"{openings} sums may be opened, and noise that protects the key in all of them makes an error of up to {found.error:.1g}, "
-            f"above {LARGEST_ERROR:g}: lower range or rounds, or use bfv, which is exact."
+            f"{openings} sums may be opened, and noise that protects the key in all of them makes an error of up to {found.error:.2g}, "
+            f"above {LARGEST_ERROR:g}: {f'range = {fits:g} would do' if fits else 'lower rounds'}, or use bfv, which is exact."
         )
     return found

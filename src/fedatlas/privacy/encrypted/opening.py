@@ -44,13 +44,20 @@ def opens(opened: Opens, most: int | None = None) -> Question:
     """
 
     def answer(model: Any, data: Any, message: Any, state: State, session: Any) -> tuple[Update, State, Any]:
-        record = once.noted(session["record"], message["run"], message["round"], message["ask"])
-        if most is not None and (many := sum(map(len, record.values()))) > most:
-            raise ProtocolError(f"opening {many} sums under a key made for {most} would endanger it: begin a new run.")
-        out = {}
-        for group, asked in message["sums"].items():
-            found = opened(session, asked["batch"], asked["layout"], asked["count"], asked["weight"])
-            out[group] = torch.from_numpy(np.ascontiguousarray(found))
+        try:
+            record = once.noted(session["record"], message["run"], message["round"], message["ask"])
+            if most is not None and (many := sum(map(len, record.values()))) > most:
+                raise ProtocolError(
+                    f"opening {many} sums under a key made for {most} would endanger it: begin a new run."
+                )
+            out = {}
+            for group, asked in message["sums"].items():
+                found = opened(session, asked["batch"], asked["layout"], asked["count"], asked["weight"])
+                out[group] = torch.from_numpy(np.ascontiguousarray(found))
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            raise ProtocolError(
+                f"a request to open a sum is broken ({type(error).__name__}): nothing was opened."
+            ) from None
         return {"opened": out}, state, {**session, "record": record}
 
     return Question(answer, data="none", shows=("opened",))

@@ -19,7 +19,18 @@ that colludes with the party that adds the ciphertexts reads those of all others
 """
 
 from fedatlas.privacy.paillier.batches import Batch, received
-from fedatlas.privacy.paillier.encryption import Base, Holder, Sealer, base, base_of, decrypt, encrypt, holder, sealer
+from fedatlas.privacy.paillier.encryption import (
+    Base,
+    Holder,
+    Sealer,
+    base,
+    base_of,
+    decrypt,
+    encrypt,
+    full,
+    holder,
+    sealer,
+)
 from fedatlas.privacy.paillier.fixed import (
     Layout,
     dequantise,
@@ -48,6 +59,7 @@ __all__ = [
     "decrypt",
     "dequantise",
     "encrypt",
+    "full",
     "gather",
     "generate",
     "holder",

@@ -1,16 +1,15 @@
 """Proofs that somebody knows the plaintexts of the ciphertexts that it sends.
 
 Anybody can multiply ciphertexts. Where a sum is opened, a client that helps the server could otherwise send the inverse of all others'
-ciphertexts but one's, and the sum would be that one's update. One proof serves a whole batch c_i = (1 + m_i n) r_i^n, i = 1 .. N:
+ciphertexts but one's, and the sum would be that one's update. One proof serves a whole batch c_i = (1 + m_i n) h^(s_i), i = 1 .. N:
 
-    a = (1 + x n) u^n for random x and u,    rho_1 .. rho_N of 128 bits from SHAKE-256 of the statement and a
-    z = x + sum rho_i m_i mod n,             w = u prod r_i^rho_i mod n
-    it holds if (1 + z n) w^n = a prod c_i^rho_i mod n^2
+    a = (1 + x n) h^sigma for random x and sigma,    rho_1 .. rho_N of 128 bits from SHAKE-256 of the statement and a
+    z = x + sum rho_i m_i mod n,                     S = sigma + sum rho_i s_i over the whole numbers
+    it holds if (1 + z n) h^S = a prod c_i^rho_i mod n^2
 
-With short exponents r_i^n is h^(s_i), and the proof has S = sigma + sum rho_i s_i over the whole numbers in place of w, with h^S for
-w^n and h^sigma for u^n; sigma has 128 bits more than the sum. Somebody who can answer for enough lists of rho knows every m_i modulo n,
-since differences of the rho are units; a proof without that knowledge holds with a chance of 2^-128. x, u and sigma hide everything else.
-The statement says who proves it for which sum, so a proof is valid for no other.
+Somebody who can answer for enough lists of rho knows every m_i modulo n, since differences of the rho are units; a proof without that
+knowledge holds with a chance of 2^-128. x hides the m_i, and sigma, of 128 bits more than the sum, hides the s_i. The statement says who
+proves it for which sum, so a proof is valid for no other.
 
 A Schnorr proof for many ciphertexts at once, made without a dialogue after Fiat and Shamir, CRYPTO 1986 (hash functions as random oracles).
 """
@@ -28,7 +27,7 @@ from torch import Tensor
 from fedatlas import secret
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.paillier.batches import Batch, number, raw
-from fedatlas.privacy.paillier.encryption import Base, unit
+from fedatlas.privacy.paillier.encryption import Base
 from fedatlas.privacy.paillier.keys import PublicKey
 from fedatlas.privacy.paillier.primes import gmp
 
@@ -41,52 +40,42 @@ FALSE = "a proof that a client knows the plaintexts of its ciphertexts does not 
 
 @dataclass(frozen=True, repr=False)
 class Witness:
-    """What a proof shows the knowledge of: plaintexts, and the randomness of each, roots or short exponents."""
+    """What a proof shows the knowledge of: plaintexts, and the exponent of each."""
 
     messages: Sequence[int]
-    randomness: Sequence[int]
+    exponents: Sequence[int]
 
 
-def witness(public: PublicKey, messages: Sequence[int], base: Base | None) -> Witness:
-    """Draw the randomness for the encryption of these plaintexts."""
-    n = gmp().mpz(public.n)
-    drawn = [unit(n) if base is None else secret.integer_below(1 << base.short) for _ in messages]
-    return Witness(messages, drawn)
+def witness(messages: Sequence[int], base: Base) -> Witness:
+    """Draw the exponents for the encryption of these plaintexts."""
+    return Witness(messages, [secret.integer_below(1 << base.bits) for _ in messages])
 
 
-def proof(public: PublicKey, known: Witness, statement: bytes, base: Base | None) -> dict[str, Tensor]:
-    """Return a proof for the batch that has been encrypted with this randomness. ``statement`` names the batch, its sender and its use."""
-    g = gmp()
-    n = g.mpz(public.n)
-    square = n * n
-    x = secret.integer_below(public.n)
-    mask = unit(n) if base is None else secret.integer_below(1 << _longest(base))
-    hiding = g.powmod(mask, n, square) if base is None else g.powmod(base.h, mask, square)
-    a = _wide(int((1 + x * n) * hiding % square), public.width)
+def proof(public: PublicKey, known: Witness, statement: bytes, base: Base) -> dict[str, Tensor]:
+    """Return a proof for the batch that was encrypted with these exponents. ``statement`` names the batch, its sender and its use."""
+    square = gmp().mpz(public.n) ** 2
+    x, sigma = secret.integer_below(public.n), secret.integer_below(1 << _longest(base))
+    a = _wide(int((1 + x * public.n) * gmp().powmod(base.h, sigma, square) % square), public.width)
     rho = _challenges(statement, a, len(known.messages))
     each = [int.from_bytes(rho[i : i + CHALLENGE], "big") for i in range(0, len(rho), CHALLENGE)]
     z = (x + sum(r * m for r, m in zip(each, known.messages, strict=True))) % public.n
-    if base is None:
-        answer = int(mask * product_of_powers([g.mpz(r) for r in known.randomness], rho, n) % n)
-    else:
-        answer = mask + sum(r * s for r, s in zip(each, known.randomness, strict=True))
-    return {"a": _tensor(a), "z": _tensor(_wide(z, public.width)), "w": _tensor(_wide(answer, _width(public, base)))}
+    answer = sigma + sum(r * s for r, s in zip(each, known.exponents, strict=True))
+    return {"a": _tensor(a), "z": _tensor(_wide(z, public.width)), "s": _tensor(_wide(answer, _width(base)))}
 
 
-def check(public: PublicKey, batch: Batch, found: Any, statement: bytes, base: Base | None) -> None:
+def check(public: PublicKey, batch: Batch, found: Any, statement: bytes, base: Base) -> None:
     """Raise ProtocolError unless a proof holds for these ciphertexts and this statement. They must pass `received` first."""
     g = gmp()
     n = g.mpz(public.n)
     square, data = n * n, raw(public, batch)
-    text = {name: _bytes(found, name, width) for name, width in
-            (("a", public.width), ("z", public.width), ("w", _width(public, base)))}  # fmt: skip
-    a, z, w = (g.mpz.from_bytes(text[name], "big") for name in ("a", "z", "w"))
-    if not (0 < a < square and z < n and g.gcd(a, n) == 1 and (base is not None or (0 < w < n and g.gcd(w, n) == 1))):
+    widths = {"a": public.width, "z": public.width, "s": _width(base)}
+    text = {name: _bytes(found, name, width) for name, width in widths.items()}
+    a, z, s = (g.mpz.from_bytes(text[name], "big") for name in widths)
+    if not (0 < a < square and z < n and g.gcd(a, n) == 1):
         raise ProtocolError(FALSE)
     rho = _challenges(statement, text["a"], len(batch))
-    bases = [number(data, i, public.width) for i in range(len(batch))]
-    hiding = g.powmod(w, n, square) if base is None else g.powmod(base.h, w, square)
-    if (1 + z * n) * hiding % square != a * product_of_powers(bases, rho, square) % square:
+    product = product_of_powers([number(data, i, public.width) for i in range(len(batch))], rho, square)
+    if (1 + z * n) * g.powmod(base.h, s, square) % square != a * product % square:
         raise ProtocolError(FALSE)
 
 
@@ -120,12 +109,12 @@ def _challenges(statement: bytes, a: bytes, count: int) -> bytes:
 
 def _longest(base: Base) -> int:
     """Return the bits of sigma."""
-    return base.short + 8 * CHALLENGE + MOST + SLACK
+    return base.bits + 8 * CHALLENGE + MOST + SLACK
 
 
-def _width(public: PublicKey, base: Base | None) -> int:
-    """Return the bytes of w, or of S."""
-    return public.width if base is None else _longest(base) // 8 + 1
+def _width(base: Base) -> int:
+    """Return the bytes of S."""
+    return _longest(base) // 8 + 1
 
 
 def _wide(x: int, width: int) -> bytes:

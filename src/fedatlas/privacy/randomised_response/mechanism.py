@@ -44,6 +44,9 @@ LABELS_ONLY = (
 )
 
 
+COUNTED = "randomised_response: epsilon = {:g} for each replaced value, of which a row has {}, once in a run."
+
+
 def randomised_response(
     *, epsilon: Epsilon, classes: Names, columns: dict[str, Names] | None = None, noise: Source = "os"
 ) -> Mechanism:
@@ -54,9 +57,10 @@ def randomised_response(
     columns: further columns of categories that are replaced, with all their categories: {kind = ["a", "b"]}.
     noise: the operating system's randomness, or "seed": repeatable, and protects nobody.
     """
-    lists = {**({"": classes} if isinstance(classes, tuple) else {}), **(columns or {})}
+    lists: dict[str, Any] = {"": classes, **(columns or {})}
     for name, known in lists.items():
-        check_values(name, known)
+        if isinstance(known, tuple):
+            check_values(name, known)
     many = 1 + len(columns or {})
 
     def rows(own: OwnRows, how: RowsHow) -> OwnRows:
@@ -75,7 +79,13 @@ def randomised_response(
         trust="nobody",
         learns=LEARNS,
         work=lambda: Work(rows=rows, row_figures=figures),
-        words=Words(DONE, (LABELS_ONLY,), (LABELS_ONLY,), rows=sentences, covers="the class of a row"),
+        words=Words(
+            DONE,
+            (LABELS_ONLY,),
+            (f"{COUNTED.format(epsilon, many)} {LABELS_ONLY}",),
+            rows=sentences,
+            covers="the class of a row",
+        ),
         acts_on="rows",
         entered=entered,
     )

@@ -18,7 +18,7 @@ from fedatlas.privacy.secagg.fixed import LIMB
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Party, identity, installed
 from fedatlas.privacy.secagg.messages import field, raw, table
 from fedatlas.privacy.threshold_paillier import opening
-from fedatlas.privacy.threshold_paillier.statement import WITNESS, KeyHolders, SignedBatch
+from fedatlas.privacy.threshold_paillier.statement import WITNESS, KeyHolders, SignedBatch, base_in
 from fedatlas.secret import Secret
 
 
@@ -58,12 +58,13 @@ def parties(how: Threshold, clients: int, federation: str, testing: bool) -> Key
     installed()
     shares = threshold.dealt(paillier.generate(how.key_bits, testing=testing), clients)
     public = shares[0].public
-    base = None if how.short_exponent is None else paillier.base(public, how.short_exponent)
+    base = paillier.base(public, how.short_exponent or paillier.full(public))
+    _sealer(public, base)
     pairs = {k: identity() for k in range(clients)}
     known = KeyHolders(federation, public, {k: key for k, (_, key) in pairs.items()})
 
     def session(k: int, record: Mapping[str, Any]) -> dict[str, Any]:
-        key = shares[k].plain() | ({} if base is None else base.plain())
+        key = shares[k].plain() | base.plain()
         own = {"federation": federation, "private": table([pairs[k][0]], KEY)}
         others = {str(v): table([one], KEY) for v, one in known.identities.items()}
         return {**begun(k, key, record), **own, "public": others}
@@ -78,19 +79,18 @@ def party_of(session: Mapping[str, Any]) -> Party:
 
 
 def _encrypted(session: Any, layout: Layout, numbers: Numbers) -> Mapping[str, Any]:
-    public, base = threshold.key_share(session["key"]).public, paillier.base_of(session["key"])
-    known = knowledge.witness(public, paillier.pack(paillier.Layout(*layout), numbers), base)
-    keys = None if base is None else _sealer(public, base)
-    batch = paillier.encrypt(public, known.messages, keys=keys, r=known.randomness)
+    public, base = threshold.key_share(session["key"]).public, base_in(session)
+    known = knowledge.witness(paillier.pack(paillier.Layout(*layout), numbers), base)
+    batch = paillier.encrypt(public, known.messages, keys=_sealer(public, base), r=known.exponents)
     return {**batch.plain(), WITNESS: known}  # which `threshold_sum.sealed` takes out
 
 
 _sealer = cache(paillier.sealer)
-"""The comb of short exponents is made once per process. Workers that are forked later share it."""
+"""The comb is made once per process. Workers that are forked later share it."""
 
 
 def _received(public: KeyHolders, sent: Any, layout: Layout, count: int) -> SignedBatch:
     batch = paillier.received(public.key, sent, paillier.Layout(*layout).plaintexts(count))
     signature = field(sent, "signature", torch.uint8, (SIGNATURE,), "a client")
-    proof = {name: sent["proof"][name].clone() for name in ("a", "z", "w")}
+    proof = {name: sent["proof"][name].clone() for name in ("a", "z", "s")}
     return SignedBatch(paillier.Batch(batch.key, batch.ciphertexts.clone()), signature.clone(), proof)

@@ -24,7 +24,7 @@ from fedatlas.privacy.secagg import once
 from fedatlas.privacy.secagg.head import at
 from fedatlas.privacy.secagg.keys import SIGNATURE, signed_by
 from fedatlas.privacy.secagg.messages import field, only, raw
-from fedatlas.privacy.threshold_paillier.statement import FIELDS, Due, KeyHolders, due_in, due_of
+from fedatlas.privacy.threshold_paillier.statement import FIELDS, Due, KeyHolders, base_in, due_in, due_of
 
 SHARE = "threshold share"
 SEALED = "sealed"  # in a session: group -> what the party signed of it in this round, as text
@@ -113,7 +113,7 @@ def _verified(
         raise ProtocolError(NOT_SIGNED.format(client))
     if client != session["client"]:
         try:
-            knowledge.check(public, batch, sent.get("proof"), said, paillier.base_of(session["key"]))
+            knowledge.check(public, batch, sent.get("proof"), said, base_in(session))
         except ProtocolError:
             raise ProtocolError(NOT_KNOWN.format(client)) from None
     return batch

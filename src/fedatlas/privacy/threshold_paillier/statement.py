@@ -14,7 +14,7 @@ from torch import Tensor
 from fedatlas.algorithm import Ask
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import Place, weights_of
-from fedatlas.privacy.paillier.cryptosystem import Batch, PublicKey
+from fedatlas.privacy.paillier.cryptosystem import Base, Batch, PublicKey, base_of
 from fedatlas.privacy.secagg.head import Head, digest_of, head_of, heavy
 from fedatlas.privacy.secagg.keys import FEWEST
 from fedatlas.privacy.secagg.secure_sum import headed
@@ -42,6 +42,13 @@ class SignedBatch(NamedTuple):
     def plain(self) -> dict[str, Any]:
         """Return the form for a message."""
         return {**self.batch.plain(), "signature": self.signature, "proof": self.proof}
+
+
+def base_in(session: Mapping[str, Any]) -> Base:
+    """Return the base of everybody's comb, which every party was given with its share."""
+    found = base_of(session["key"])
+    assert found is not None
+    return found
 
 
 class Due(NamedTuple):

@@ -20,7 +20,6 @@ from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem
 from fedatlas.privacy.encrypted.encrypted_sum import CIPHER
 from fedatlas.privacy.mechanism import Doing, Protocol, Weighed
 from fedatlas.privacy.paillier import knowledge
-from fedatlas.privacy.paillier.cryptosystem import base_of
 from fedatlas.privacy.paillier.threshold import key_share
 from fedatlas.privacy.secagg.head import Known, digest_of, line_told
 from fedatlas.privacy.secagg.keys import FEWEST, SIGNATURE, sign
@@ -28,7 +27,7 @@ from fedatlas.privacy.secagg.messages import table
 from fedatlas.privacy.secagg.secure_sum import weighty
 from fedatlas.privacy.threshold_paillier.cryptosystem import Threshold, party_of, system
 from fedatlas.privacy.threshold_paillier.opening import SEALED, SHARE
-from fedatlas.privacy.threshold_paillier.statement import WITNESS, Due, due_in, due_of
+from fedatlas.privacy.threshold_paillier.statement import WITNESS, Due, base_in, due_in, due_of
 
 OTHERWISE = "client {} is told something else than the table that all get says of it: refused."
 
@@ -95,7 +94,7 @@ def sealed(
 def signed(due: Due, sent: Update, session: Any) -> tuple[Update, Any]:
     """Return ciphertexts with the party's signatures and proofs, and the session, which remembers what was signed."""
     party, ciphers, said = party_of(session), {}, {}
-    public, base = key_share(session["key"]).public, base_of(session["key"])
+    public, base = key_share(session["key"]).public, base_in(session)
     for group, made in sent[CIPHER].items():
         own = {name: x for name, x in made.items() if name != WITNESS}
         text = due.statement(party.federation, party.client, group, own)
@@ -107,11 +106,11 @@ def signed(due: Due, sent: Update, session: Any) -> tuple[Update, Any]:
 
 def copied(sent: Update, word: Mapping[str, Any], session: Any) -> tuple[Update, Any]:
     """Return as many ciphertexts as another client sent, for a dry run: all 1, which is 0 encrypted without randomness."""
-    ciphers, short = {}, "h" in session["key"]
+    ciphers = {}
     for group, own in sent[CIPHER].items():
         ones = torch.zeros_like(own["ciphertexts"])
         ones[:, -1] = 1
-        known = knowledge.Witness([0] * len(ones), [0 if short else 1] * len(ones))
+        known = knowledge.Witness([0] * len(ones), [0] * len(ones))
         ciphers[group] = {"key": own["key"], "ciphertexts": ones, "count": own["count"], WITNESS: known}
     return signed(due_in(word[SESSION]), {**sent, CIPHER: ciphers}, session)
 
