@@ -20,12 +20,14 @@ from fedatlas.attacks.roles import ViewRole
 from fedatlas.deployment.refusals import deployable
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.secrets import OPENED
+from fedatlas.leakage.view_gradients import read_gradients
 from fedatlas.privacy.ask_protocol import WORK
 from fedatlas.privacy.mechanisms import secagg, two_server
 from fedatlas.privacy.secagg.hidden_weights import Rounding, words_of
 from fedatlas.privacy.sharing.additive import joined
 from fedatlas.privacy.two_server.shared_sum import QUESTIONS, SECOND, SHARE, first_session
 from fedatlas.record.observed import RoleView, ViewFrame
+from fedatlas.record.run_folder import RunFolder
 from federation import federation, gap, play, same, states
 from protected import ADMITTED, ALL, admitted, protected, silent
 from test_privacy_rounds import FOUR, Seen
@@ -242,6 +244,16 @@ def test_neither_view_determines_an_update_and_both_do(twice: list[Path]) -> Non
         assert stats.chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue < 1e-6  # the test can fail
     models = [(path / "model.safetensors").read_bytes() for path in twice]
     assert models[0] == models[1]
+
+
+def test_an_attack_on_a_servers_view_reads_noise(twice: list[Path]) -> None:
+    """What an attack takes for gradients is uniform in [-1, 1); the second server's view holds no model to attack."""
+    whole = RunFolder(twice[0]).config()
+    found = read_gradients(RoleView(twice[0], ViewRole("server")), whole, 0)
+    read = torch.cat([x.flatten() for x in found[1].values()])
+    assert stats.kstest(read.double().numpy(), stats.uniform(-1, 2).cdf).pvalue > 1e-6
+    with pytest.raises(ConfigError, match="'second_server' holds no model of round 1"):
+        read_gradients(RoleView(twice[0], ViewRole("second_server")), whole, 0)
 
 
 def test_any_update_explains_a_servers_view() -> None:

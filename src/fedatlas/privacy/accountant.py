@@ -102,13 +102,13 @@ def spent_together(runs: Sequence[Sequence[Event]], delta: float) -> Spent:
     whole, bound = Counter[Release](), False
     for events in runs:
         bills = _profiles(counted(events))
-        dearest = reduce(or_, bills)
+        dearest = _bound(bills) or reduce(or_, bills)
         bound = bound or dearest not in bills
         whole += dearest
     try:
         price = _price(whole, delta)
     except PrivacyError:
-        each = [spent(events, events[0].delta) for events in runs if events]
+        each = [spent(events, max(event.delta for event in events)) for events in runs if events]
         total = Spent(math.fsum(one.epsilon for one in each), math.fsum(one.delta for one in each), "")
         return total._replace(how=f"Basic composition of {len(each)} accounts.", upper_bound=True)
     return price._replace(upper_bound=price.upper_bound or bound)

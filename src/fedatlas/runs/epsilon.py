@@ -16,7 +16,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.mechanism import number
-from fedatlas.privacy.mechanisms import of_table
+from fedatlas.privacy.mechanisms import of_tables
 from fedatlas.privacy.terms import NEIGHBOURS, UNITS, trust_model
 from fedatlas.record.initial_files import ROWS
 from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder
@@ -29,7 +29,7 @@ WITHOUT = "had no noise: if its model is passed on, nothing is promised about th
 
 
 class Released(NamedTuple):
-    """The releases of one run."""
+    """The releases of one run that protect the same unit, with the same neighbours."""
 
     path: Path
     events: tuple[ledger.Event, ...]  # empty: nothing was released with noise
@@ -38,6 +38,11 @@ class Released(NamedTuple):
     held: Any  # who held which rows
     trust: str
     bare: bool  # whether its folder holds models that were trained without protection
+
+    @property
+    def delta(self) -> float:
+        """The delta at which the run states its epsilon."""
+        return max((event.delta for event in self.events), default=0.0)
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -53,7 +58,7 @@ def account(paths: Iterable[Path], delta: float | None = None) -> dict[str, Any]
     if delta is not None and not 0 < delta < 1:
         raise ConfigError(f"--delta {delta:g}: expected a number between 0 and 1.")
     found = dict.fromkeys(one for path in paths for one in runs_in(path))
-    groups = together([released(path) for path in found])
+    groups = together([one for path in found for one in released(path)])
     return {"accounts": [priced(group, delta) for group in groups], "sums": len(groups), "runs": len(found)}
 
 
@@ -69,16 +74,18 @@ def runs_in(path: Path) -> list[Path]:
     return single
 
 
-def released(path: Path) -> Released:
-    """Return the releases of one run, finished or not."""
+def released(path: Path) -> list[Released]:
+    """Return the releases of one run, finished or not, by what they protect; one entry without events if it had no noise."""
     folder = RunFolder(path)
     config = folder.config()
     events, torn = ledger.read(path / LEDGER)
-    made = [of_table({"name": table.name, **table.parameters()}) for table in config.privacy]
+    made = of_tables({"name": table.name, **table.parameters()} for table in config.privacy)
     rows = rows_of(folder)
     held = folder.read_json("partition.json").get("clients") if (path / "partition.json").exists() else None
     bare = any((path / "baselines").rglob("*.safetensors")) if (path / "baselines").exists() else False
-    return Released(path, ledger.counted(events), torn, rows, held, trust_model(made), bare)
+    kinds = dict.fromkeys((event.unit, event.neighbours) for event in events)
+    each = [ledger.counted([event for event in events if (event.unit, event.neighbours) == kind]) for kind in kinds]
+    return [Released(path, some, torn, rows, held, trust_model(made), bare) for some in each or [()]]
 
 
 def rows_of(folder: RunFolder) -> frozenset[str]:
@@ -111,7 +118,7 @@ def priced(group: Sequence[Released], delta: float | None) -> dict[str, Any]:
     told = {"rows": sorted(set().union(*(one.rows for one in group))), "runs": [_one(one, delta) for one in group]}
     if not first.events:
         return {**told, "unit": None, "neighbours": None, "epsilon": "infinite", "delta": 0.0, "how": f"It {WITHOUT}."}
-    stated = max(one.events[0].delta for one in group) if delta is None else delta
+    stated = max(one.delta for one in group) if delta is None else delta
     spent = accountant.spent_together([one.events for one in group], stated)
     unit, neighbours = first.kind
     return {
@@ -144,7 +151,7 @@ def _one(run: Released, delta: float | None) -> dict[str, Any]:
     """Return the account of one run by itself."""
     if not run.events:
         return {"run": str(run.path), "epsilon": "infinite", "delta": 0.0, "releases": 0, "trust": None}
-    spent = accountant.spent(run.events, run.events[0].delta if delta is None else delta)
+    spent = accountant.spent(run.events, run.delta if delta is None else delta)
     releases = sum(event.times for event in run.events)
     own = {"epsilon": number(spent.epsilon), "delta": spent.delta, "releases": releases}
     return {"run": str(run.path), **own, "torn": run.torn, "trust": run.trust}
