@@ -73,7 +73,7 @@ def summary(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:
         "noise": how.noise.source,
         **priced(counted, how.delta(), "nothing was released"),
         **too_large(setup, how, counted),
-        "releases": len(counted),
+        "releases": sum(event.times for event in counted),
         "torn": torn,
         "curve": [[at, number(epsilon)] for at, epsilon in curve],
     }
@@ -83,7 +83,8 @@ def priced(events: Sequence[ledger.Event], delta: float, nothing: str) -> dict[s
     """Return the joint privacy cost of several releases and how it was found. ``nothing`` is the text for an empty list."""
     spent = accountant.spent(events, delta) if events else accountant.Spent(0.0, delta, nothing)
     found = {"epsilon": number(spent.epsilon), "how": spent.how, "upper_bound": spent.upper_bound}
-    return {"unit": events[0].unit if events else None, "delta": delta, **found}
+    about = {"unit": events[0].unit, "neighbours": events[0].neighbours} if events else {"unit": None}
+    return {**about, "delta": delta, **found}
 
 
 def too_large(setup: Setup, how: Protection, events: Sequence[ledger.Event]) -> dict[str, int]:

@@ -207,7 +207,9 @@ def _promised(found: Mapping[str, Any]) -> str:
         return ""
     if "delta_too_large_for" in found:
         return f"There is no epsilon to state: {beyond_delta(found).removeprefix('none: ')}. Set a far smaller delta. {found['how']}"
-    whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
+    content = found.get("neighbours", "replace") == "replace"
+    row = "about the content of a given row" if content else "that a given row was used"
+    whom = "that a given client took part" if found["unit"] == "client" else row
     chance = f", except with a probability of {number(found['delta'])} (delta)" if found["delta"] else ""
     torn = f" {count(found['torn'], 'line')} of the ledger ended before a release was used." if found["torn"] else ""
     means = "would mean if the noise were secret" if found["noise"] == "seed" else "means"

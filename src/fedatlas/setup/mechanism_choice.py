@@ -58,7 +58,8 @@ def protection_of(
     fraction = config.cohort.fraction if config.cohort.sampling == "poisson" else 1.0
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in mechanisms)
-    return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held), training)
+    how = Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
+    return how._replace(training=training)
 
 
 def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
