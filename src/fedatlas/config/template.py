@@ -60,7 +60,7 @@ lr = 0.05
 # share = 0.01
 
 # [[privacy]]            # one table per mechanism; 'fedatlas list privacy', 'fedatlas show secagg'
-# name = "secagg"        # "paillier"; "central_dp", "local_dp", "nbafl" with clip = 1.0
+# name = "secagg"        # "paillier"; "central_dp", "local_dp", "nbafl", "dp_sgd" with clip = 1.0
 # threshold = 0.7        # share of the clients that have to stay in a round
 
 # [failures]
