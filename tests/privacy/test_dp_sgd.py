@@ -33,7 +33,19 @@ from fedatlas.privacy.mechanism import Doing, Noise
 from fedatlas.privacy.mechanisms import dp_sgd
 from fedatlas.privacy.noise import gaussian32
 from fedatlas.tree import Tree
-from federation import Convolved, Normed, Recurrent, Smooth, brief, cross_entropy, module, play, rows, rows_of
+from federation import (
+    Convolved,
+    Normed,
+    Recurrent,
+    Smooth,
+    brief,
+    cross_entropy,
+    federation,
+    module,
+    play,
+    rows,
+    rows_of,
+)
 from protected import DRAWN, protected
 
 ADMITTED = sorted(name for name in ALGORITHMS if not dp_sgd(clip=1.0).limits.why_not(brief(name)))
@@ -454,6 +466,18 @@ def test_without_noise_and_clipping_it_is_sgd_on_the_same_batches() -> None:
         n = sum(held[k].n for k in cohort)
         model = Tree({name: sum(held[k].n / n * ends[k][name] for k in cohort) for name in model})
     assert length_of(found - model) <= 1e-9 * length_of(model)
+
+
+@pytest.mark.parametrize("name", ADMITTED)
+def test_whole_batches_without_noise_and_clipping_are_the_algorithm(name: str) -> None:
+    """With all rows in every step, a bound that nothing reaches and no noise, a run is the one without protection, state by state."""
+    whole: dict[str, Any] = {"held": rows(), "batch_size": 0}
+    fed, host = protected(name, dp_sgd(clip=1e9, noise_multiplier=0.0, noise="seed"), **whole)
+    found = play(fed, DRAWN, host=host)[0]
+    expected = play(federation(brief(name), **whole), DRAWN)[0]
+    for part, tree in expected.items():
+        if isinstance(tree, Tree):
+            assert length_of(found[part] - tree) <= 1e-9 * max(length_of(tree), 1.0), part
 
 
 # ---------------------------------------------------------------------- a trap in an objective

@@ -122,7 +122,9 @@ def test_a_run_states_what_its_steps_cost(tmp_path: Path) -> None:
     assert n == sum(round(10 / e.rate) for e in events if e.round == 1)
     assert found["delta"] == pytest.approx(n**-1.1)
     assert found["delta"] < 1 / n
-    assert found["unit"] == "record"
+    assert (found["unit"], found["neighbours"]) == ("record", "zero out")
+    assert found["releases"] == sum(e.times for e in events)
+    assert found["how"].endswith(" Poisson batches.")
     each = found["epsilon_of_clients"]
     assert [*each] == ["0", "1", "2", "3"]
     for k in range(4):
@@ -133,7 +135,7 @@ def test_a_run_states_what_its_steps_cost(tmp_path: Path) -> None:
     assert len({e.rate for e in events}) == 4
     text = Page(done / "report.html").text()
     assert "Differential privacy of single records." in text
-    assert "about the content of a given row" in text
+    assert "shift the odds that a given row was used by" in text
     planned = dry_run(asked)["privacy"]
     assert planned["epsilon"] == pytest.approx(found["epsilon"])
 

@@ -135,7 +135,9 @@ def protected(
     fed = federation(brief(algorithm) if isinstance(algorithm, str) else algorithm, **more)
     sizes = {k: r.n for k, r in fed.held.items()}
     training = PublicWork(sizes, fed.bench.local.batch_size, fed.bench.local.budget)
-    how = Protection(tuple(mechanisms), len(sizes), 3, fraction, 5, min(sizes.values()), training, testing=True)
+    how = Protection(
+        tuple(mechanisms), len(sizes), 3, fraction, 5, min(sizes.values()), testing=True, training=training
+    )
     fed = fed._replace(bench=fed.bench._replace(algorithm=under(fed.bench.algorithm, how), protection=how))
     ring = Keyring(how, len(sizes), "tests", folder)
     return fed, Host(fed.bench, executor(fed.bench), PartyState(), sizes, seed, run="run", keyring=ring)

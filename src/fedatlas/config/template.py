@@ -60,7 +60,7 @@ lr = 0.05
 # share = 0.01
 
 # [[privacy]]            # one table per mechanism; 'fedatlas list privacy', 'fedatlas show secagg'
-# name = "secagg"        # "paillier", "bfv", "ckks"; "central_dp", "dp_ftrl", "local_dp", "nbafl" with clip = 1.0
+# name = "secagg"        # "paillier", "bfv", "ckks"; "central_dp", "dp_ftrl", "local_dp", "dp_sgd", "nbafl" with clip = 1.0
 # threshold = 0.7        # share of the clients that have to stay in a round
 
 # [failures]

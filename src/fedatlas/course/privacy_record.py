@@ -92,7 +92,7 @@ def of_rounds(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any
         "noise": how.noise.source,
         **priced(counted, how.delta(), "nothing was released"),
         **too_large(setup, how, counted),
-        "releases": len(counted),
+        "releases": sum(event.times for event in counted),
         "torn": torn,
         "curve": [[at, number(epsilon)] for at, epsilon in curve],
     }

@@ -69,7 +69,9 @@ def spent(events: Sequence[Event], delta: float) -> Spent:
     _check(events)
     if any(event.multiplier == 0 for event in events):
         return Spent(math.inf, delta, "A release had no noise, so nothing is promised.")
-    return _dearest(_profiles(events), delta)
+    found = _dearest(_profiles(events), delta)
+    inside = bool(events) and events[0].unit == "record"  # a draw is a batch
+    return found._replace(how=found.how.replace("Poisson rounds", "Poisson batches")) if inside else found
 
 
 def of_clients(events: Sequence[Event], delta: float, most: int = GROUPS) -> dict[int, float]:

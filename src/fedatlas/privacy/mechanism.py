@@ -328,8 +328,8 @@ class Protection(NamedTuple):
     fraction: float  # share of the clients that take part in a round
     seed: int
     smallest: int = 1  # rows of the smallest client
-    training: PublicWork | None = None  # None: not known yet, as before data are read
     testing: bool = False  # short keys, for tests
+    training: PublicWork | None = None  # None: not known yet, as before data are read
 
     def during(self, task: Task | Question, budgets: Mapping[int, Budget]) -> Protection:
         """Return the same with the work of an ask, from which noise inside local steps is accounted."""

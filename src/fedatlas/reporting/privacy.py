@@ -231,7 +231,9 @@ def _promised(found: Mapping[str, Any], covers: str = "") -> str:
         return ""
     if "delta_too_large_for" in found:
         return f"There is no epsilon to state: {beyond_delta(found).removeprefix('none: ')}. Set a far smaller delta. {found['how']}"
-    whom = "that a given client took part" if found["unit"] == "client" else "about the content of a given row"
+    content = found.get("neighbours", "replace") == "replace"
+    row = "about the content of a given row" if content else "that a given row was used"
+    whom = "that a given client took part" if found["unit"] == "client" else row
     if found["unit"] == "client" and found.get("neighbours") == "zero out":  # who takes part is known
         whom = "about what a given client holds"
     whom = f"about {covers}" if covers else whom

@@ -63,7 +63,8 @@ def protection_of(
     names = [*network.initial()[0]]
     ours = tuple(one if one.named is None else one.named(names) for one in acting)
     ours = tuple(sized(one, len(held), config, algorithm) for one in ours)
-    return Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held), training)
+    how = Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
+    return how._replace(training=training)
 
 
 def sized(mechanism: Mechanism, clients: int, config: ExperimentConfig, algorithm: Algorithm) -> Mechanism:

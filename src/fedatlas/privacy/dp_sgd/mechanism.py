@@ -57,6 +57,7 @@ DONE = (
     "noise {noise_multiplier:g} times as strong was added to their sum. Epsilon says how well that hides any one row; it does not hide a "
     "client, how many rows it has, or what its rows have in common."
 )
+SECONDS = "The seconds that noise takes are inside training, and not in the price below: --price measures them against a run without."
 
 
 def dp_sgd(
@@ -108,7 +109,10 @@ def dp_sgd(
         learns=LEARNS,
         work=work,
         words=Words(
-            DONE, (), () if z else ("'dp_sgd': noise_multiplier = 0 adds no noise, and no privacy.",), preview=said
+            DONE,
+            (SECONDS,),
+            () if z else ("'dp_sgd': noise_multiplier = 0 adds no noise, and no privacy.",),
+            preview=said,
         ),
         noise=Noising(noise, released, stated, unit="record"),
         hides=("train_loss", "steps"),
