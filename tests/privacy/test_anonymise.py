@@ -219,6 +219,8 @@ def test_a_prediction_generalises_new_rows_by_the_stored_cuts(tmp_path: Path) ->
     near = table.assign(age=table["age"] + 0.01)
     assert np.array_equal(model.predict(near)["p_yes"].round(6).to_numpy(), found)
     assert len(model.predict(table.assign(kind="new").head(3))) == 3
+    (done / "rows.secret").unlink()
+    assert np.array_equal(load(done).predict(table)["p_yes"].round(6).to_numpy(), found), "cuts are no secret"
     plain = load(run(experiment(path, {"k": 40}), out=tmp_path / "local", baselines=False).path)
     assert plain.preprocess.change is None, "rows of nobody are in no client's class"
 
