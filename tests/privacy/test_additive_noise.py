@@ -15,7 +15,7 @@ from fedatlas import Experiment, load
 from fedatlas.api import run
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.additive_noise.mechanism import noisy
-from fedatlas.privacy.additive_noise.reconstruction import Reconstruction, privacy_of, reconstruct
+from fedatlas.privacy.additive_noise.reconstruction import ColumnDensity, privacy_of, reconstruct
 from fedatlas.privacy.own_rows import OwnRows, RowsHow, how_of
 from fedatlas.setup.assembly import Setup, set_up
 from fedatlas.setup.refusals import checked
@@ -135,7 +135,7 @@ def with_noise(x: np.ndarray, law: Law, s: float, seed: int = 1) -> np.ndarray:
     return x + (stream.uniform(-s, s, len(x)) if law == "uniform" else stream.normal(0, s, len(x)))
 
 
-def error(found: Reconstruction, law: Law) -> float:
+def error(found: ColumnDensity, law: Law) -> float:
     """L1 distance to the density of 2,000,000 values without noise."""
     true = np.histogram(bimodal(2_000_000, 9), found.edges)[0] / 2_000_000
     return float(np.abs(found.p - true).sum())
@@ -168,7 +168,7 @@ def test_the_error_falls_with_the_number_of_values(law: Law) -> None:
 
 def test_the_privacy_of_the_papers_example() -> None:
     """X and Y uniform in intervals of length 1: h(Z) = 1 / (2 ln 2), so that the loss is 1 - 2^-0.7213 = 0.3935."""
-    flat = Reconstruction(np.linspace(0, 1, 51), np.full(50, 0.02), ())
+    flat = ColumnDensity(np.linspace(0, 1, 51), np.full(50, 0.02), ())
     found = privacy_of(flat, "uniform", 0.5)
     assert found.privacy == pytest.approx(1.0)
     assert found.loss == pytest.approx(1 - 2 ** (-1 / (2 * math.log(2))), abs=1e-4)
@@ -176,7 +176,7 @@ def test_the_privacy_of_the_papers_example() -> None:
 
 
 def test_more_noise_leaves_more_privacy() -> None:
-    flat = Reconstruction(np.linspace(0, 4, 51), np.full(50, 0.02), ())
+    flat = ColumnDensity(np.linspace(0, 4, 51), np.full(50, 0.02), ())
     left = [privacy_of(flat, "gaussian", s).privacy_left for s in (0.1, 1.0, 10.0, 100.0)]
     assert left == sorted(left)
     assert left[-1] == pytest.approx(4, rel=1e-3)

@@ -184,6 +184,7 @@ def test_a_run_enters_one_line_and_states_its_epsilon(tmp_path: Path) -> None:
     assert sum(one["share"] for one in shares.values()) == pytest.approx(1)
     truth = setup(path, None).held.raw.train.y.double().mean()
     assert abs(shares["yes"]["share"] - truth) < 4 * shares["yes"]["error"]
+    assert "epsilon = 1 for each replaced value, of which a row has 1" in " ".join(summary(done)["notices"])
     text = Page(done / "report.html").text()
     assert "shift the odds about the class of a row by" in text
     assert "of the class of a row, at delta = 0" in text

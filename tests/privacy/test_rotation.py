@@ -17,6 +17,7 @@ from agreements import Agreements
 from fedatlas import Experiment, load
 from fedatlas.api import resume, run
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.prediction.onnx_file import export_onnx
 from fedatlas.privacy.own_rows import OwnRows, RowsHow
 from fedatlas.privacy.rotation.attacks import figures_of, independent_components, known_sample, likeness, procrustes
 from fedatlas.privacy.rotation.mechanism import drawn, in_units, rotated
@@ -217,6 +218,8 @@ def test_a_run_is_judged_by_clients_and_predicts_with_their_secret(tmp_path: Pat
     assert "rotation states no epsilon" in text
     assert "undoes the rotation of 3 columns" in text
     assert json.loads((done / "rows.json").read_text())["columns"] == [["age", []], ["dose", []], ["mass", []]]
+    with pytest.raises(ConfigError, match="the secret is in no exported file"):
+        export_onnx(load(done), tmp_path / "model.onnx")
     root = (done / "rows.secret").read_bytes()
     (done / "rows.secret").write_bytes(bytes(32))
     assert (load(done).predict(path)["prediction"] == truth).mean() < max(right) - 0.1

@@ -16,6 +16,7 @@ from fedatlas.privacy.mechanism import on_rows
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.secret import KEY, Secret
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.checked import Checked
 
 ROOT, TOLD = "rows.secret", "rows.json"
 
@@ -52,6 +53,16 @@ def read(path: Path) -> bytes:
     if len(root) != KEY:
         raise ConfigError(f"'{path / ROOT}' is damaged: put the original back, or begin a new run.")
     return Secret(root)
+
+
+def read_again(path: Path, whole: Checked) -> bytes:
+    """Return the secret of a run that continues; b"" if it needs none. ConfigError if it is lost, as other rows would be trained on."""
+    root = read(path)
+    if not root and any(one.keys.get("noise") != "seed" for one in on_rows(whole.mechanisms)):
+        raise ConfigError(
+            f"'{path}' has lost '{ROOT}', by which its clients' rows were changed: put it back, or begin a new run."
+        )
+    return root
 
 
 def reading(path: Path) -> RowsRead | None:

@@ -55,7 +55,8 @@ def run_one(
         held = consortium(whole)
         course = Growing(held, folder(), resume=resume, observers=observers)
     else:
-        setup, away = set_up(whole, root=row_secret.read(path)), elsewhere_for(whole)
+        root = row_secret.read_again(path, whole) if resume else row_secret.read(path)
+        setup, away = set_up(whole, root=root), elsewhere_for(whole)
         course = Simulation(
             setup, folder(), resume=resume, observers=observers, intervals=more.intervals, elsewhere=away
         )

@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 FINE = 4096  # cells on which the entropy of z is integrated
 
 
-class Reconstruction(NamedTuple):
+class ColumnDensity(NamedTuple):
     """A density on the cells of a range."""
 
     edges: Array  # (m + 1,)
@@ -58,7 +58,7 @@ def reconstruct(
     cells: int = 20,
     steps: int = 500,
     gain: float = 0.1,
-) -> Reconstruction:
+) -> ColumnDensity:
     """Return the density of x in [low, high] from ``z`` (n,), numbers with noise of this law and scale ``s`` > 0.
 
     Values that no x of the range explains are left out. Ends once a step raises the log-likelihood of all values by less than
@@ -74,10 +74,10 @@ def reconstruct(
         if likelihoods[1:] and likelihoods[-1] - likelihoods[-2] < gain:
             break
         p = p * (a / mixed[:, None]).mean(0)
-    return Reconstruction(edges, p, tuple(likelihoods))
+    return ColumnDensity(edges, p, tuple(likelihoods))
 
 
-def privacy_of(found: Reconstruction, law: Law, s: float) -> ColumnPrivacy:
+def privacy_of(found: ColumnDensity, law: Law, s: float) -> ColumnPrivacy:
     """Return the privacy of a column with this density, with noise of this law and scale ``s`` > 0."""
     p, width = found.p[found.p > 0], float(found.edges[1] - found.edges[0])
     before = -float((p * np.log2(p / width)).sum())

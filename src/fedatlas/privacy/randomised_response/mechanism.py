@@ -44,6 +44,9 @@ LABELS_ONLY = (
 )
 
 
+COUNTED = "randomised_response: epsilon = {:g} for each replaced value, of which a row has {}, once in a run."
+
+
 def randomised_response(
     *, epsilon: Epsilon, classes: Names, columns: dict[str, Names] | None = None, noise: Source = "os"
 ) -> Mechanism:
@@ -76,7 +79,13 @@ def randomised_response(
         trust="nobody",
         learns=LEARNS,
         work=lambda: Work(rows=rows, row_figures=figures),
-        words=Words(DONE, (LABELS_ONLY,), (LABELS_ONLY,), rows=sentences, covers="the class of a row"),
+        words=Words(
+            DONE,
+            (LABELS_ONLY,),
+            (f"{COUNTED.format(epsilon, many)} {LABELS_ONLY}",),
+            rows=sentences,
+            covers="the class of a row",
+        ),
         acts_on="rows",
         entered=entered,
     )
