@@ -33,7 +33,7 @@ LOCAL = Learns(
     "no more than the server: classes, cuts and rows stay with their client",
 )
 COUNTS = Learns(
-    "as without it, updates; before round 1 how many rows of all clients together lie in each bin of the public grid, class by class",
+    "before round 1 how many rows of all clients together lie in each bin of the public grid, class by class; updates as without it",
     "the cuts, and the same counts",
     "all others together subtract their own counts: what is left are those of one client",
 )
