@@ -247,6 +247,14 @@ def setup_of(tmp_path: Path, path: Path) -> Path:
     return run(experiment(path, None, MASKED), out=tmp_path / "masked", baselines=False).path
 
 
+def test_encryption_hides_counts_as_masks_do(tmp_path: Path) -> None:
+    path = patients(tmp_path / "rows.csv")
+    masked, sealed = (setup(path, {**COUNTS, "k": 12}, {"name": name}) for name in ("secagg", "paillier"))
+    assert masked.held.told == sealed.held.told
+    with pytest.raises(ConfigError, match="needs a mechanism that hides what single clients send"):
+        setup(path, {**COUNTS, "k": 12}, {"name": "paillier", "encrypt": "output"})
+
+
 def test_a_prediction_generalises_new_rows_by_the_stored_cuts(tmp_path: Path) -> None:
     """Rows of one class get one prediction; a category that no row had counts as missing, with its notice."""
     path = patients(tmp_path / "rows.csv")
