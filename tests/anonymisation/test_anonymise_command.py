@@ -107,6 +107,19 @@ def test_the_figures_are_one_json_object(table: Path, tmp_path: Path, command: C
     assert "No column is named as sensitive" in " ".join(found["notices"])
 
 
+def test_a_sheet_of_a_workbook_is_read(tmp_path: Path, command: Callable[..., Done]) -> None:
+    book, out = tmp_path / "people.xlsx", tmp_path / "out.csv"
+    with pd.ExcelWriter(book) as writer:
+        people().to_excel(writer, sheet_name="people", index=False)
+        people().head(3).to_excel(writer, sheet_name="few", index=False)
+    done = command(book, out, "--quasi", "age,zip", "--drop", "name", "--k", 6, "--sheet", "people")
+    assert done.code == 0, done.stderr
+    rows = [(row["age"], row["zip"]) for row in csv.DictReader(out.read_text().splitlines())]
+    assert len(rows) == ROWS
+    assert min(map(len, oracle.classes(rows))) >= 6
+    assert "sheet" in command(book, tmp_path / "b.csv", "--quasi", "age", "--sheet", "none").stderr
+
+
 def test_the_order_of_rows_tells_nothing() -> None:
     frame = people()
     found, turned = (

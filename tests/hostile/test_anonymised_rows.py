@@ -11,7 +11,7 @@ import torch
 from agreements import Agreements, write_rows
 from fedatlas.errors import DataError
 from fedatlas.privacy.anonymise.agreed_cuts import agree
-from fedatlas.privacy.anonymise.mechanism import Choice
+from fedatlas.privacy.anonymise.choice import AnonymityKeys
 from fedatlas.privacy.anonymise.training_rows import by_own
 from fedatlas.privacy.own_rows import OwnRows, RowsHow
 from nodes_in_process import run_here
@@ -20,7 +20,7 @@ HOW = RowsHow(0, 1, bytes(32), bytes(32))
 COLUMNS = (("age", ()), ("town", ("A", "B")))
 
 
-def choice(**keys: Any) -> Choice:
+def choice(**keys: Any) -> AnonymityKeys:
     defaults: dict[str, Any] = {
         "quasi": ("age",),
         "sensitive": (),
@@ -32,7 +32,7 @@ def choice(**keys: Any) -> Choice:
         "bounds": {"age": (0.0, 100.0)},
         "bins": 10,
     }
-    return Choice(**{**defaults, **keys})
+    return AnonymityKeys(**{**defaults, **keys})
 
 
 def rows(*ages: float) -> OwnRows:

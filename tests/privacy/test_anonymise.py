@@ -12,6 +12,8 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agreements import Agreements, write_rows
 from fedatlas import Experiment, load
@@ -20,6 +22,9 @@ from fedatlas.api import resume, run
 from fedatlas.config import parse
 from fedatlas.deployment.refusals import refuse
 from fedatlas.errors import ConfigError, FedatlasError
+from fedatlas.privacy.anonymise.agreed_cuts import agree, by_agreed
+from fedatlas.privacy.anonymise.choice import AnonymityKeys
+from fedatlas.privacy.own_rows import OwnRows, RowsHow
 from fedatlas.setup.assembly import Setup, set_up
 from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.refusals import checked
@@ -184,6 +189,40 @@ def test_the_union_keeps_the_rules_and_the_cuts_are_mondrians_on_the_grid(
     assert len(expected) > 3
 
 
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60),
+    st.integers(1, 6),
+    st.integers(1, 3),
+)
+def test_shared_cuts_of_random_tables_keep_k_and_l(
+    table: list[tuple[int, ...]],
+    k: int,
+    l: int,  # noqa: E741
+) -> None:
+    """Rows of three clients, of which one may have none of a class: the oracle's classes of all rows in one place."""
+    x, y = torch.tensor([row[:2] for row in table]).float() + torch.tensor([0.5, 0.0]), [row[2] for row in table]
+    columns = (("age", ()), ("town", ("A", "B", "C", "D")))
+    whole = OwnRows(x, torch.tensor(y), torch.arange(len(x)), columns, ("u", "v", "w"))
+    parts = [whole._replace(x=x[i::3], y=whole.y[i::3], row=whole.row[i::3]) for i in range(3)]
+    chosen = AnonymityKeys(("age", "town"), ("label",), k, l, 1.0, "distinct", "counts", {"age": (0.0, 10.0)}, 10)
+
+    def fine(part: list[int]) -> bool:
+        return len({y[i] for i in part}) >= l
+
+    def agreed() -> Any:
+        return agree(chosen, columns, whole.classes, lambda counted: sum(counted(part) for part in parts))
+
+    if len(table) < k or not fine([*range(len(table))]):
+        with pytest.raises(FedatlasError, match="choose a smaller"):
+            agreed()
+        return
+    made = by_agreed(chosen, whole, RowsHow(0, 3, b"", b"", {SERVER: json.loads(json.dumps(agreed()))}))
+    found = {frozenset(part) for part in oracle.classes(made.x.tolist())}
+    assert found == {frozenset(part) for part in oracle.mondrian([row[:2] for row in table], k, fine)}
+    assert min(map(len, found)) >= k
+
+
 def test_what_is_stored_are_points_of_the_grid_and_no_values_of_rows(tmp_path: Path) -> None:
     path = patients(tmp_path / "rows.csv")
     done = run(experiment(path, {**COUNTS, "k": 12}, MASKED), out=tmp_path / "run", baselines=False).path
@@ -200,11 +239,20 @@ def test_what_is_stored_are_points_of_the_grid_and_no_values_of_rows(tmp_path: P
     assert found["smallest_class"] >= 12 > found["smallest_class_of_a_client"]
     text = Page(done / "report.html").text()
     assert "k holds in the union, not in the rows of a client" in text
+    assert "quasi age, dose, kind" in text
     assert summary(done)["cost"]["bytes_up"] > summary(setup_of(tmp_path, path))["cost"]["bytes_up"]
 
 
 def setup_of(tmp_path: Path, path: Path) -> Path:
     return run(experiment(path, None, MASKED), out=tmp_path / "masked", baselines=False).path
+
+
+def test_encryption_hides_counts_as_masks_do(tmp_path: Path) -> None:
+    path = patients(tmp_path / "rows.csv")
+    masked, sealed = (setup(path, {**COUNTS, "k": 12}, {"name": name}) for name in ("secagg", "paillier"))
+    assert masked.held.told == sealed.held.told
+    with pytest.raises(ConfigError, match="needs a mechanism that hides what single clients send"):
+        setup(path, {**COUNTS, "k": 12}, {"name": "paillier", "encrypt": "output"})
 
 
 def test_a_prediction_generalises_new_rows_by_the_stored_cuts(tmp_path: Path) -> None:
@@ -219,6 +267,8 @@ def test_a_prediction_generalises_new_rows_by_the_stored_cuts(tmp_path: Path) ->
     near = table.assign(age=table["age"] + 0.01)
     assert np.array_equal(model.predict(near)["p_yes"].round(6).to_numpy(), found)
     assert len(model.predict(table.assign(kind="new").head(3))) == 3
+    (done / "rows.secret").unlink()
+    assert np.array_equal(load(done).predict(table)["p_yes"].round(6).to_numpy(), found), "cuts are no secret"
     plain = load(run(experiment(path, {"k": 40}), out=tmp_path / "local", baselines=False).path)
     assert plain.preprocess.change is None, "rows of nobody are in no client's class"
 

@@ -251,7 +251,9 @@ def run_python(code: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("arguments", ["", "--help", "--version", "run --help", "reproduce --help", "study --help"])
+@pytest.mark.parametrize(
+    "arguments", ["", "--help", "--version", "run --help", "reproduce --help", "study --help", "anonymise --help"]
+)
 def test_to_be_imported_and_to_help_takes_no_torch(arguments: str):
     """It costs seconds and 250 MB."""
     code = "import sys, fedatlas"

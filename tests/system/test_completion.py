@@ -18,6 +18,8 @@ HEAVY = {"torch", "numpy", "pandas"}
     [
         ("fedatlas re", ["recommend", "report", "reproduce"]),
         ("fedatlas deploy tr", ["trial"]),
+        ("fedatlas an", ["anonymise"]),
+        ("fedatlas anonymise --su", ["--suppress"]),
         ("fedatlas run --dr", ["--dry-run"]),
         ("fedatlas list al", ["algorithms"]),
         ("fedatlas list p", ["partitions", "privacy"]),

@@ -13,7 +13,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Column
 from fedatlas.data.preprocess import ColumnRule, Preprocess, recode
 from fedatlas.errors import ConfigError, PrivacyError
-from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.mechanism import Mechanism, on_rows
 from fedatlas.privacy.own_rows import OwnRows
 from fedatlas.record import row_secret
 from fedatlas.setup.mechanism_choice import mechanisms_of
@@ -51,12 +51,16 @@ class AsClients(NamedTuple):
 def as_clients(done: Preprocess, path: Path, config: ExperimentConfig) -> Preprocess:
     """Return a run's preprocessing, which changes new rows first if the run's mechanisms ask for it.
 
-    ConfigError if the folder lacks the clients' secret: whoever has only the model cannot use it.
+    ConfigError if the folder lacks the clients' secret, unless all changes follow what they agreed on in the open: whoever has only
+    the model cannot use it.
     """
     if (how := row_secret.reading(path)) is None:
         return done
-    if not (root := row_secret.read(path)):
+    made = mechanisms_of(config)
+    works = [one.work() for one in on_rows(made)]
+    drawn = any(work.new_rows is not None and work.agree is None for work in works)
+    if not (root := row_secret.read(path)) and drawn:
         raise ConfigError(
             f"'{path}' lacks '{row_secret.ROOT}', by which new rows are changed before the model reads them: its clients hold it."
         )
-    return replace(done, change=AsClients(mechanisms_of(config), how, root, done.rules))
+    return replace(done, change=AsClients(made, how, root, done.rules))

@@ -56,8 +56,8 @@ def export_onnx(run: FinishedRun, file: str | Path, *, client: int | None = None
         raise ConfigError("--onnx: models of texts are not exported in this version; use fedatlas predict.")
     if run.preprocess.change is not None:
         raise ConfigError(
-            "--onnx: new rows are changed by the clients' secret before this model reads them, and the secret is in no exported file; "
-            "use fedatlas predict."
+            "--onnx: new rows are changed before this model reads them, by shared cuts or the clients' secret, and "
+            "the secret is in no exported file; use fedatlas predict."
         )
     used = run.of_client(client) if client is not None else run.named(model)
     done = run.preprocess if client is None else run.preprocess.of_client(client)

@@ -109,7 +109,15 @@ def _priced(subject: Subject, made: Sequence[Mechanism]) -> str:
 def _given(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mechanism's keys that were given, without its name."""
     given = {key: value for key, value in one.items() if key != "name" and value not in (None, [])}
-    return {key: _listed(value) if isinstance(value, Mapping) else value for key, value in given.items()}
+    return {key: _in_text(value) for key, value in given.items()}
+
+
+def _in_text(value: Any) -> Any:
+    """Return ranges by column, and names, as a text."""
+    if isinstance(value, Mapping):
+        return _listed(value)
+    names = isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+    return ", ".join(value) if names else value
 
 
 def _listed(values: Mapping[str, Any]) -> str:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedatlas.algorithm import SERVER
 from fedatlas.errors import DataError, PrivacyError
+from fedatlas.privacy.anonymise.choice import TARGET, AnonymityKeys
 from fedatlas.privacy.anonymise.columns import of_target, place_of, quasi_of, sensitive_values
-from fedatlas.privacy.anonymise.mechanism import TARGET, Choice
 from fedatlas.privacy.anonymity.mondrian import LOWEST, CutTree, Quasi, cut_at, new_tree
 from fedatlas.privacy.anonymity.rules import Conditions, Sensitive
 from fedatlas.privacy.own_rows import Columns, OwnRows, RowsHow, Total
@@ -51,7 +51,7 @@ class GridColumn(NamedTuple):
         return float((counts[1:] * self.middles[1:]).sum() / known) if known else None
 
 
-class Secret(NamedTuple):
+class SecretColumn(NamedTuple):
     """A sensitive column of categories and the number of its values; without a name all rows have the same."""
 
     name: str = ""
@@ -64,12 +64,12 @@ class Secret(NamedTuple):
         return sensitive_values(self.name, rows)[0].astype(np.int64) + 1
 
 
-class Question(NamedTuple):
+class GridQuestion(NamedTuple):
     """The counts that decide the cuts of one depth."""
 
-    chosen: Choice
+    chosen: AnonymityKeys
     grid: Sequence[GridColumn]
-    secrets: Sequence[Secret]
+    secrets: Sequence[SecretColumn]
     tree: CutTree  # so far, in which the classes to cut are numbered from 0
 
     def counted(self, rows: OwnRows, classes: int) -> Tensor:
@@ -97,18 +97,18 @@ class Question(NamedTuple):
         return out
 
 
-def agree(chosen: Choice, columns: Columns, classes: Sequence[str], total: Total) -> Mapping[str, Any]:
+def agree(chosen: AnonymityKeys, columns: Columns, classes: Sequence[str], total: Total) -> Mapping[str, Any]:
     """Return the shared cuts and the values of their classes as plain values.
 
     DataError for columns that have no grid, and if not even all rows of all clients keep the conditions.
     """
     grid = [grid_of(chosen, columns, name) for name in chosen.quasi]
-    secrets = [secret_of(columns, classes, name) for name in chosen.sensitive] or [Secret()]
+    secrets = [secret_of(columns, classes, name) for name in chosen.sensitive] or [SecretColumn()]
     conditions, tree, values = chosen.conditions(), new_tree(), list[list[float | None]]()
     open_, due = [0], list[int]()
     whole: Whole | None = None
     while open_:
-        asked = Question(chosen, grid, secrets, numbered(tree, open_))
+        asked = GridQuestion(chosen, grid, secrets, numbered(tree, open_))
         found = asked.parts(total(partial(asked.counted, classes=len(open_))).numpy(), len(open_))
         check_counts(found, due)
         whole = whole or Whole.of(found[0], secrets, conditions)
@@ -155,7 +155,7 @@ class Whole(NamedTuple):
     conditions: Conditions
 
     @classmethod
-    def of(cls, counts: Sequence[Counts], secrets: Sequence[Secret], conditions: Conditions) -> Whole:
+    def of(cls, counts: Sequence[Counts], secrets: Sequence[SecretColumn], conditions: Conditions) -> Whole:
         """Return all rows, from their counts. DataError if they do not keep the conditions."""
         held = [np.flatnonzero(part[1:].sum(axis=1)) for part in counts[0]]
         spans = [float(bins[-1] - bins[0]) if len(bins) else 0.0 for bins in held]
@@ -203,7 +203,7 @@ def bounds(rows: np.ndarray) -> Iterator[int]:
         yield m
 
 
-def grid_of(chosen: Choice, columns: Columns, name: str) -> GridColumn:
+def grid_of(chosen: AnonymityKeys, columns: Columns, name: str) -> GridColumn:
     """Return a column's grid. DataError for a column of numbers without a public range."""
     categories = columns[place_of(columns, name)][1]
     if categories:
@@ -219,7 +219,7 @@ def grid_of(chosen: Choice, columns: Columns, name: str) -> GridColumn:
     return GridColumn(np.concatenate(([LOWEST], inner[1:-1])), np.concatenate(([np.nan], middles)), category=False)
 
 
-def secret_of(columns: Columns, classes: Sequence[str], name: str) -> Secret:
+def secret_of(columns: Columns, classes: Sequence[str], name: str) -> SecretColumn:
     """Return a sensitive column. DataError for numbers, whose values are no public grid."""
     target = of_target(name, columns)
     categories = classes if target else columns[place_of(columns, name, f"; write '{TARGET}' for the target")][1]
@@ -228,10 +228,10 @@ def secret_of(columns: Columns, classes: Sequence[str], name: str) -> Secret:
         raise DataError(
             f"privacy.anonymise.sensitive: {what} is a number, and boundaries = 'counts' counts categories; write boundaries = 'local'."
         )
-    return Secret(name, len(categories) + 1)
+    return SecretColumn(name, len(categories) + 1)
 
 
-def by_agreed(chosen: Choice, rows: OwnRows, how: RowsHow) -> OwnRows:
+def by_agreed(chosen: AnonymityKeys, rows: OwnRows, how: RowsHow) -> OwnRows:
     """Return rows generalised by the shared cuts, as each client trains on and as new rows are read."""
     agreed = how.told[SERVER]
     columns = quasi_of(chosen, rows)

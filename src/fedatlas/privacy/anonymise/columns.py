@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from fedatlas.errors import DataError, unknown_name
-from fedatlas.privacy.anonymise.mechanism import TARGET, Choice
+from fedatlas.privacy.anonymise.choice import TARGET, AnonymityKeys
 from fedatlas.privacy.anonymity.mondrian import MISSING, Quasi
 from fedatlas.privacy.anonymity.rules import Sensitive
 from fedatlas.privacy.own_rows import Columns, OwnRows
 
 
-def quasi_of(chosen: Choice, rows: OwnRows) -> list[Quasi]:
+def quasi_of(chosen: AnonymityKeys, rows: OwnRows) -> list[Quasi]:
     """Return the quasi-identifiers. A missing category is the first, so that codes are one more than stored."""
     out = []
     for name in chosen.quasi:
@@ -26,7 +26,7 @@ def quasi_of(chosen: Choice, rows: OwnRows) -> list[Quasi]:
     return out
 
 
-def sensitive_of(chosen: Choice, rows: OwnRows) -> list[Sensitive]:
+def sensitive_of(chosen: AnonymityKeys, rows: OwnRows) -> list[Sensitive]:
     """Return the sensitive columns: numbers by rank, categories and classes as equally far apart."""
     out = []
     for name in chosen.sensitive:

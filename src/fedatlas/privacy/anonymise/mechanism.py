@@ -14,20 +14,15 @@ the union of all rows, and not in the rows of a client. New rows are generalised
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fedatlas.privacy.anonymise.choice import NAME, AnonymityKeys
 from fedatlas.privacy.column_bounds import Range, check_bounds
 from fedatlas.privacy.mechanism import Asked, Learns, Limits, Mechanism, Words, Work
 from fedatlas.registry import Whole
 
-if TYPE_CHECKING:
-    from fedatlas.privacy.anonymity.rules import Conditions
-
-NAME = "anonymise"
-TARGET = "label"
-"""The name by which ``sensitive`` means the target."""
 Share = Annotated[float, Field(ge=0, le=1)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Bins = Annotated[int, Field(ge=2, le=1000)]
@@ -38,7 +33,7 @@ LOCAL = Learns(
     "no more than the server: classes, cuts and rows stay with their client",
 )
 COUNTS = Learns(
-    "as without it, updates; before round 1 how many rows of all clients together lie in each bin of the public grid, class by class",
+    "before round 1 how many rows of all clients together lie in each bin of the public grid, class by class; updates as without it",
     "the cuts, and the same counts",
     "all others together subtract their own counts: what is left are those of one client",
 )
@@ -57,47 +52,6 @@ WARNED = (
 )
 ALONE = "other changes of rows would make rows differ that are to look alike"
 MASKS = "counts of single clients would be seen, but boundaries = 'counts' asks for sums"
-
-
-class Choice(NamedTuple):
-    """The keys of the table."""
-
-    quasi: tuple[str, ...]
-    sensitive: tuple[str, ...]
-    k: int
-    l: float  # noqa: E741
-    t: float
-    diversity: Literal["distinct", "entropy"]
-    boundaries: Literal["local", "counts"]
-    bounds: Mapping[str, Range]
-    bins: int
-
-    def conditions(self) -> Conditions:
-        """Return the conditions on a class."""
-        from fedatlas.privacy.anonymity.rules import Conditions
-
-        return Conditions(self.k, self.l, self.t, self.diversity)
-
-    def wrong(self) -> str:
-        """Return a sentence about keys that do not go together; "" if they do."""
-        key = f"privacy.{NAME}"
-        if not self.quasi:
-            return (
-                f"{key}.quasi names no column: name those by which somebody may know a person, such as quasi = ['age']."
-            )
-        if both := sorted({*self.quasi} & {*self.sensitive}):
-            return f"{key}: column '{both[0]}' is in quasi and in sensitive; give it one role."
-        if (self.l > 1 or self.t < 1) and not self.sensitive:
-            return (
-                f"{key}: l and t are about sensitive columns; name them, '{TARGET}' for the target, in {key}.sensitive."
-            )
-        if self.diversity == "distinct" and self.l != int(self.l):
-            return f"{key}.l = {self.l:g}: a whole number, unless diversity = 'entropy'."
-        if self.boundaries == "local" and self.bounds:
-            return f"{key}.bounds has no effect with boundaries = 'local'; remove it, or write boundaries = 'counts'."
-        if odd := sorted({*self.bounds} - {*self.quasi}):
-            return f"{key}.bounds names '{odd[0]}', which is not in quasi; remove it there."
-        return ""
 
 
 def anonymise(
@@ -125,7 +79,7 @@ def anonymise(
     bins: parts of equal width of such a range.
     """
     check_bounds(NAME, bounds or {})
-    chosen = Choice(quasi, sensitive, k, l, t, diversity, boundaries, bounds or {}, bins)
+    chosen = AnonymityKeys(quasi, sensitive, k, l, t, diversity, boundaries, bounds or {}, bins)
     local = boundaries == "local"
 
     def work() -> Work:

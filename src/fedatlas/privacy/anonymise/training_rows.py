@@ -11,8 +11,8 @@ import torch
 
 from fedatlas.errors import DataError, PrivacyError
 from fedatlas.privacy.anonymise.agreed_cuts import agree, by_agreed
+from fedatlas.privacy.anonymise.choice import AnonymityKeys
 from fedatlas.privacy.anonymise.columns import place_of, quasi_of, sensitive_of
-from fedatlas.privacy.anonymise.mechanism import Choice
 from fedatlas.privacy.anonymity.measures import alike, discernibility, losses, risk, sizes
 from fedatlas.privacy.anonymity.mondrian import MISSING, Quasi, mondrian
 from fedatlas.privacy.mechanism import Work
@@ -21,7 +21,7 @@ from fedatlas.privacy.own_rows import OwnRows, RowsHow
 Pairs = Sequence[tuple[OwnRows, OwnRows]]
 
 
-def work_of(chosen: Choice) -> Work:
+def work_of(chosen: AnonymityKeys) -> Work:
     """Return the mechanism at work."""
     figures = partial(row_figures, chosen)
     if chosen.boundaries == "local":
@@ -30,7 +30,7 @@ def work_of(chosen: Choice) -> Work:
     return Work(rows=read, new_rows=read, agree=partial(agree, chosen), row_figures=figures)
 
 
-def by_own(chosen: Choice, rows: OwnRows, how: RowsHow) -> OwnRows:
+def by_own(chosen: AnonymityKeys, rows: OwnRows, how: RowsHow) -> OwnRows:
     """Return rows generalised by their own cuts. DataError if not even all of them as one class keep the conditions."""
     columns, sensitive = quasi_of(chosen, rows), sensitive_of(chosen, rows)
     try:
@@ -66,7 +66,7 @@ def class_values(column: Quasi, of: np.ndarray) -> np.ndarray:
     return np.where(same, first, np.where(many > 0, mean, np.nan))  # a mean of equal numbers may differ in its last bit
 
 
-def row_figures(chosen: Choice, pairs: Pairs) -> Mapping[str, Any]:
+def row_figures(chosen: AnonymityKeys, pairs: Pairs) -> Mapping[str, Any]:
     """Return where k holds, the smallest class there, the loss, and the risk before and after, of all clients' rows.
 
     A deployed server has no rows, and is told only where k holds.
