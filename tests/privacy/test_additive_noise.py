@@ -251,21 +251,21 @@ def test_pictures_are_refused() -> None:
 
 
 def test_nodes_add_the_noise_of_their_number(tmp_path: Path) -> None:
-    """Each from a secret of its own, or under noise = "seed" from the seed, as a simulation's clients do."""
-    for source in ("seed", "os"):
-        made = Agreements(tmp_path / source)
-        files = {name: write_rows(tmp_path / f"{name}.csv", seed=k) for k, name in enumerate(made.names)}
-        trainers = {name: made.trainer(name, file) for name, file in files.items()}
-        config = made.config(privacy=[{"name": "additive_noise", "bounds": [-3, 3], "noise": source}])
-        ran = run_here(made, trainers, made.signed("r", config), test=files["north"])
-        assert ran.state.status == "finished", ran.state.why
-        for k, (name, file) in enumerate(files.items()):
-            plain = np.loadtxt(file, delimiter=",", skiprows=1, usecols=(0, 1))
-            kept = made.paths[name] / "state" / "r" / "rows.secret"
-            assert kept.stat().st_mode & 0o777 == 0o600
-            rows = OwnRows(torch.from_numpy(plain).float(), torch.zeros(40), torch.arange(40), (("a", ()), ("b", ())))
-            how = how_of("additive_noise", {"noise": source}, kept.read_bytes(), config["seed"], k, 3)
-            expected = noisy(rows, how, (-3, 3), "uniform", 0.5).x
-            running = trainers[name].run
-            assert running is not None
-            assert torch.equal(running.setup.held.raw.train.x, expected)  # type: ignore[union-attr]
+    """Each from a secret of its own."""
+    source = "os"
+    made = Agreements(tmp_path / source)
+    files = {name: write_rows(tmp_path / f"{name}.csv", seed=k) for k, name in enumerate(made.names)}
+    trainers = {name: made.trainer(name, file) for name, file in files.items()}
+    config = made.config(privacy=[{"name": "additive_noise", "bounds": [-3, 3], "noise": source}])
+    ran = run_here(made, trainers, made.signed("r", config), test=files["north"])
+    assert ran.state.status == "finished", ran.state.why
+    for k, (name, file) in enumerate(files.items()):
+        plain = np.loadtxt(file, delimiter=",", skiprows=1, usecols=(0, 1))
+        kept = made.paths[name] / "state" / "r" / "rows.secret"
+        assert kept.stat().st_mode & 0o777 == 0o600
+        rows = OwnRows(torch.from_numpy(plain).float(), torch.zeros(40), torch.arange(40), (("a", ()), ("b", ())))
+        how = how_of("additive_noise", {"noise": source}, kept.read_bytes(), config["seed"], k, 3)
+        expected = noisy(rows, how, (-3, 3), "uniform", 0.5).x
+        running = trainers[name].run
+        assert running is not None
+        assert torch.equal(running.setup.held.raw.train.x, expected)  # type: ignore[union-attr]

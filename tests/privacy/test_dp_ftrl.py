@@ -108,8 +108,8 @@ def test_the_noise_of_a_running_sum_has_the_variance_of_its_nodes(noise: Noise) 
 
 def of_node(memory: dict[str, Any], at: int, n: int) -> torch.Tensor:
     """The noise of a node in use, by its place, from its key."""
-    held = Noise(held=bytes(memory["keys"][at].tolist()))
-    return gaussian(n, 1.0, held, "any name: the key decides")
+    own, node = Noise(secret=bytes(memory["keys"][at].tolist())), nodes(len(memory["asked"]))[at]
+    return gaussian(n, 1.0, own, "dp_ftrl", memory["began"], node.after, node.end)
 
 
 def test_a_node_keeps_its_noise_until_it_is_dropped() -> None:

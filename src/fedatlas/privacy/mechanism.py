@@ -49,8 +49,7 @@ class Noise(NamedTuple):
 
     source: Source = "os"
     seed: int = 0  # seed of the run; unused under "os"
-    secret: bytes = b""  # of a party: with it the words follow from it and their key, and the same can be drawn again
-    held: bytes = b""  # under "os": the key of a draw that has to be repeated (`secret.Secret`); b"": a fresh one
+    secret: bytes = b""  # if the same has to be drawn again: the words follow from it and their key
 
 
 class Doing(NamedTuple):

@@ -1,7 +1,7 @@
 """Gaussian and Laplace noise in bulk, and the secret random words behind it.
 
 Under ``os`` every draw takes a fresh key of 256 bits from the operating system, reads the AES stream in counter mode under it, and
-drops the key; only a draw that is repeated names its key (`Noise.held`). No generator is made before a fork and used after it, so
+drops the key; only a draw that is repeated names its key (`Noise.secret`). No generator is made before a fork and used after it, so
 two workers never share a stream. Under ``seed`` the words are a function of (seed, key), and the same draw again is the same
 release. This makes a simulation repeatable. It protects only those who trust everybody who knows the seed.
 
@@ -38,7 +38,7 @@ GRID = 20  # a release is rounded to 2^-GRID of its noise
 def words(noise: Noise, n: int, *key: int | str) -> Words:
     """Return ``n`` uniform words of 64 bits. ``key`` names the draw under "seed" or a secret, so no two draws may share one."""
     if noise.secret:
-        stretched = hashlib.shake_256(repr((noise.secret, key)).encode())
+        stretched = hashlib.shake_256(bytes(noise.secret) + repr(key).encode())  # all secrets have one length
         return np.frombuffer(stretched.digest(8 * n), dtype="<u8")
     if noise.source == "seed":
         return numpy_stream(noise.seed, "noise", *key).bit_generator.random_raw(n)
@@ -46,7 +46,7 @@ def words(noise: Noise, n: int, *key: int | str) -> Words:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError as error:
         raise ConfigError('noise = "os" needs cryptography: pip install "fedatlas[dp]".') from error
-    stream = Cipher(algorithms.AES(noise.held or secret.key()), modes.CTR(bytes(16))).encryptor()
+    stream = Cipher(algorithms.AES(secret.key()), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
 
 

@@ -26,18 +26,18 @@ def seconds_by_phase(key_bits: int, values: int) -> dict[str, float]:
     packed = [paillier.pack(form, each) for each in codes]
     spent: dict[str, list[float]] = {}
 
-    def timed(phase: str, work: Callable[[], Any]) -> Any:
+    def timed(phase: str, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
         began = time.perf_counter()
-        out = work()
+        out = work(*given, **named)
         spent.setdefault(phase, []).append(time.perf_counter() - began)
         return out
 
     for _ in range(REPEATS):
         batches = timed("encrypt", lambda: [paillier.encrypt(public, one, keys=keys) for one in packed])
-        total = timed("aggregate", lambda sent=batches: paillier.weighted_sum(public, sent, [1] * CLIENTS))
-        opened = timed("decrypt", lambda sealed=total: paillier.decrypt(keys, sealed))
+        total = timed("aggregate", paillier.weighted_sum, public, batches, [1] * CLIENTS)
+        opened = timed("decrypt", paillier.decrypt, keys, total)
     found = paillier.dequantise(paillier.unpack(form, opened, values, CLIENTS), bits=BITS, range=RANGE, total=CLIENTS)
-    exact = sum(models).double() / CLIENTS
+    exact = torch.stack(models).double().mean(0)
     if float((torch.from_numpy(found) - exact).abs().max()) > RANGE / (1 << BITS):
         raise AssertionError("the opened mean is further off than half a step")
     return {phase: median(each) for phase, each in spent.items()}

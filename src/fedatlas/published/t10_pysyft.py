@@ -75,7 +75,7 @@ def plain_torch(seed: int, rounds: int) -> float:
     optimiser, loss = torch.optim.SGD(net.parameters(), lr=RATE), nn.MSELoss()
     stream, began = torch_stream(seed, "plain"), time.perf_counter()
     for _ in range(rounds):
-        for index in torch.randperm(len(x), generator=stream, device="cpu").split(BATCH):
+        for index in torch.split(torch.randperm(len(x), generator=stream, device="cpu"), BATCH):
             optimiser.zero_grad()
             loss(net(x[index]), y[index]).backward()
             optimiser.step()

@@ -104,7 +104,7 @@ def seconds(runs: PartRuns, seed: int) -> float:
     """Return the median seconds of a round for encrypting, adding and opening; the first round, which makes combs, is left out."""
     spent = [row["seconds_by_phase"] for row in runs.rows[seed] if "seconds_by_phase" in row]
     each = [sum(one.get(phase, 0.0) for phase in ("encrypt", "aggregate", "decrypt")) for one in spent]
-    return statistics.median(each[2:] if len(each) > 2 else each[-1:])
+    return float(statistics.median(each[2:] if len(each) > 2 else each[-1:]))
 
 
 def megabytes(runs: PartRuns, seed: int) -> float:
@@ -116,7 +116,7 @@ def furthest(runs: Runs, one: str, other: str) -> float:
     """Return the largest distance of two macro-F1 curves over rounds and seeds."""
     a, b = runs[one], runs[other]
     pairs = [pair for seed in a.rows for pair in zip(*(x.curve(seed, "macro_f1") for x in (a, b)), strict=True)]
-    return max(abs(x - y) for x, y in pairs if x is not None and y is not None)
+    return float(max(abs(x - y) for x, y in pairs if x is not None and y is not None))
 
 
 def final(runs: PartRuns, seed: int) -> float:

@@ -77,7 +77,7 @@ def grown(memory: Mapping[str, Any], n: int, std: float, noise: Noise) -> Grown:
     fresh = [*keys[: len(kept)], secret.key()] if secretly else []
 
     def drawn(node: Node, key: bytes) -> Tensor:
-        own = noise._replace(held=secret.Secret(key))
+        own = noise._replace(secret=secret.Secret(key))
         return gaussian(n, std, own, "dp_ftrl", memory["began"], node.after, node.end)
 
     total = drawn(new, fresh[-1] if secretly else b"")
