@@ -69,7 +69,8 @@ class Guard(NamedTuple):
         how = self.protection.during(place.task, ask.budgets)
         if (protocol := how.protocol) is not None:
             made = protocol.around(self.public, self.federation, ask, place, self.workers)
-            return journalled(ask, place, made, partial(self._released, how, place.round))
+            inside = how.noising is not None and how.noising.unit == "record"
+            return journalled(ask, place, made, partial(self._released, how, place.round), inside)
         zero = partial(zero_update, server, ask.what)
         return noised_ask.around(how, server.transform, server.algorithm, zero, ask, place, self.note)
 
