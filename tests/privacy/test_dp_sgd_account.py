@@ -13,7 +13,7 @@ from fedatlas import Experiment
 from fedatlas.api import dry_run, resume, run
 from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
-from fedatlas.federation.server import Guard
+from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.gaussian import epsilon_of
 from fedatlas.privacy.ledger import Event
@@ -295,3 +295,28 @@ def test_codes_of_updates_that_clients_noised_are_opened(code: str, tmp_path: Pa
         asked = experiment(private, algorithm=uniform, compression={"name": code}, rounds=1)
         done = run(asked, out=tmp_path / str(number), baselines=False).path
         assert rows(done)[-1]["loss"] != rows(done)[0]["loss"]
+
+
+@pytest.mark.parametrize("source", ["os", "seed"])
+def test_work_that_is_repeated_under_masks_is_counted_again(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum is read from the journal, but the clients' steps are taken again, and their controls are sent in a later round."""
+    asked = experiment({**DP, "noise": source}, {"name": "secagg"}, algorithm={"name": "scaffold"})
+    with monkeypatch.context() as patched:
+        plain = ServerHalf._guarded
+
+        def dying(self: ServerHalf, ask: Any) -> Any:
+            found = plain(self, ask)
+            if self.now.start.round == 2:
+                raise KeyboardInterrupt
+            return found
+
+        patched.setattr(ServerHalf, "_guarded", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run(asked, out=tmp_path / "run", baselines=False)
+    done = resume(tmp_path / "run", baselines=False).path
+    events = ledger.read(done / LEDGER).events
+    assert [e.round for e in events] == [1] * 4 + [2] * 8 + [3] * 4
+    assert summary(done)["privacy"]["releases"] == sum(e.times for e in ledger.counted(events))
+    assert len(ledger.counted(events)) == (16 if source == "os" else 12)

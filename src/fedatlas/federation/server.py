@@ -73,7 +73,8 @@ class Guard(NamedTuple):
             made = protocol.around(self.public, self.federation, ask, place, self.workers)
             if noised:
                 made = noised_ask.over_sum(how, server.algorithm, zero, ask, place, made)
-            return journalled(ask, place, made, partial(self._released, how, place.round))
+            inside = how.noising is not None and how.noising.unit == "record"
+            return journalled(ask, place, made, partial(self._released, how, place.round), inside)
         return noised_ask.around(
             how, server.transform, server.algorithm, zero, ask, place, self.note, server.now.memories
         )

@@ -67,16 +67,21 @@ class RoundClosed(Exception):  # an event of the protocol: the round changes not
     """A sum that can be neither opened nor requested again. The round closes without a change."""
 
 
-def journalled(ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[int, ...]], None]) -> Asking:
+def journalled(
+    ask: Ask, place: Place, protocol: Asking, note: Callable[[tuple[int, ...]], None], repeats: bool = False
+) -> Asking:
     """Return a protocol that writes the opened sum to the journal before use, after ``note`` has recorded in the ledger who answered.
 
     A repeated round reads the sum from the journal. The clients that answered repeat their work without sending anything. The journal
     also holds what they were told, so that their states follow from the numbers that were opened. RoundClosed if a party has
-    helped to open this ask and the sum was lost, because a sum is never opened twice.
+    helped to open this ask and the sum was lost, because a sum is never opened twice. ``repeats``: repeated work reads the clients' rows
+    anew under noise of its own, which their states may show later, so it is noted as well.
     """
     journal, words = place.journal, dict[str, Any]()
     if journal is not None and (kept := journal.read(place.round, place.number)) is not None:
         clients = tuple(kept["clients"])
+        if repeats:
+            note(clients)
         again = {k: {**kept["words"][str(k)], SEND: False} for k in clients}
         yield ask._replace(to=clients, reduce="sum", weights=None, words=again)
         return Replies(clients, kept["value"], {})
