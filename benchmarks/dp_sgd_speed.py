@@ -32,8 +32,9 @@ from fedatlas.engine.tuned import TunedStep
 from fedatlas.models.dense import mlp1
 from fedatlas.models.losses import make_loss
 from fedatlas.privacy.dp_sgd.poisson import Poisson
-from fedatlas.privacy.mechanism import Doing, Noise
+from fedatlas.privacy.mechanism import Noise
 from fedatlas.privacy.mechanisms import dp_sgd
+from fedatlas.privacy.protocol import Doing
 
 CLIP, NOISE, LR = 1.0, 1.0, 0.1
 ROWS = 60_000

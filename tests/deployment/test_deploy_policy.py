@@ -25,7 +25,7 @@ from fedatlas.federation.link import Request
 from fedatlas.files import OWN_FILES
 from fedatlas.models.dense import mlp
 from fedatlas.privacy.mechanism import Protection
-from fedatlas.privacy.mechanisms import secagg
+from fedatlas.privacy.mechanisms import MECHANISMS, secagg
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.keys import place_of
 from fedatlas.privacy.secagg.session import Session, carried
@@ -174,8 +174,8 @@ def test_what_is_deployed_follows_from_an_algorithms_record():
     assert found.keys() - DEPLOYED == WHY_NOT.keys()
     assert not [name for name, why in WHY_NOT.items() if not found[name].startswith(why)]
     page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
-    listed = page.partition("A deployed run uses one of these algorithms")[2].partition(". Parties")[0]
-    assert {*re.findall(r"`(\w+)`", listed)} - {"secagg"} == DEPLOYED
+    listed = page.partition("A deployed run uses one of these algorithms")[2].partition(". Those")[0]
+    assert {*re.findall(r"`(\w+)`", listed)} - {*MECHANISMS} == DEPLOYED
     said = "counts rows by the hour"
     assert undeployable(Algorithm("own", refuses={"deployment": said})) == said
 

@@ -19,8 +19,9 @@ from fedatlas.federation import expected
 from fedatlas.federation.link import Request
 from fedatlas.federation.secrets import Keyring
 from fedatlas.privacy.ask_protocol import SESSION
-from fedatlas.privacy.mechanism import Insists, Protection
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.mechanisms import secagg
+from fedatlas.privacy.protocol import Insists
 from fedatlas.privacy.secagg import client, head, keys, messages, server
 from fedatlas.privacy.secagg.secure_sum import AGREE, KEYS, QUESTIONS, SHARES, UNMASK
 from federation import play, same
@@ -114,8 +115,7 @@ def parts(n: int, kinds: int) -> Iterator[tuple[int, ...]]:
 def two_lists(m: int, c: int) -> Iterator[tuple[List, List, List, List]]:
     """(list A, list B, honest clients that are told A, told B), up to names; the last c positions are the server's helpers.
 
-    An honest client stands in both lists and is told one of them, or stands in one and is told it; told a list that it is not in, it
-    signs nothing, which is as if it stood in none. A helper stands in both, in one, in none.
+    An honest client stands in both lists and is told one, or in one and is told it; a helper in both, in one, in none.
     """
     for honest in parts(m - c, 5):
         kinds = [kind for kind, many in zip(("aA", "aB", "A", "B", ""), honest, strict=True) for _ in range(many)]

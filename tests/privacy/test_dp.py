@@ -22,11 +22,12 @@ from fedatlas.privacy import accountant, clipping, ledger, mechanisms
 from fedatlas.privacy.central_dp.clipped_sum import coefficient
 from fedatlas.privacy.gaussian import multiplier_of
 from fedatlas.privacy.local_dp import mechanism as local_dp
-from fedatlas.privacy.mechanism import Doing, Noise, Protection
+from fedatlas.privacy.mechanism import Noise, Protection
 from fedatlas.privacy.mechanisms import central_dp
 from fedatlas.privacy.nbafl import formulas as nbafl
 from fedatlas.privacy.nbafl.mechanism import NbAFL
 from fedatlas.privacy.noise import gaussian, laplace, noised, words
+from fedatlas.privacy.protocol import Doing
 from fedatlas.privacy.sampling import secret_cohort
 from fedatlas.transforms.clip import clip as clip_by_part
 from fedatlas.tree import Tree

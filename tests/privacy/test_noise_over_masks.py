@@ -18,7 +18,7 @@ from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.ask_protocol import WORK
 from fedatlas.privacy.central_dp.masked import rounding, shortened
 from fedatlas.privacy.clipping import vector
-from fedatlas.privacy.mechanism import Doing, Mechanism
+from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import (
     beside,
     central_dp,
@@ -29,6 +29,7 @@ from fedatlas.privacy.mechanisms import (
     secagg,
     server_sees,
 )
+from fedatlas.privacy.protocol import Doing
 from fedatlas.privacy.secagg import fixed
 from fedatlas.privacy.secagg.secure_sum import KEYS, UNMASK
 from fedatlas.setup.mechanism_choice import check_pairs

@@ -24,13 +24,13 @@ from fedatlas.privacy.mechanism import (
     Limits,
     Mechanism,
     Noising,
-    Protocol,
     Remembering,
     Trial,
     Words,
     Work,
 )
 from fedatlas.privacy.mechanisms import MECHANISMS, every, made
+from fedatlas.privacy.protocol import Protocol
 from fedatlas.privacy.secagg.mechanism import cap_sentences, smaller_words
 from fedatlas.registry import Positive, keywords
 from fedatlas.runs.privacy_preview import sentences

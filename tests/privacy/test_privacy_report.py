@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from configured import set_up
-from fedatlas import config, load
+from fedatlas import load
 from fedatlas.api import Experiment, dry_run, resume, run
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.federation.client_states import PartyState
@@ -34,19 +33,12 @@ from fedatlas.runs import preview, privacy_preview
 from fedatlas.terminal import columns, end_table
 from fedatlas.wire import codec
 from federation import Federation, brief, federation, play
+from protected import toy_paillier, toy_threshold
 from reports import Page, at, rows, summary
 
 pytestmark = pytest.mark.timing
 
 COHORTS = [(0, 1, 2), (1, 2, 3, 4)]
-
-
-def toy_paillier(**keys: Any) -> Mechanism:
-    return mechanisms.paillier(**{**keys, "key_bits": 256})
-
-
-def toy_threshold(**keys: Any) -> Mechanism:
-    return mechanisms.threshold_paillier(**{**keys, "key_bits": 256})
 
 
 def protected(
@@ -438,21 +430,6 @@ def test_no_sentence_tells_how_many_rows_a_client_has() -> None:
     assert "which is too few here" in said_of
 
 
-def test_preparing_columns_in_secret_is_among_the_bytes_of_protection(tmp_path: Path) -> None:
-    """Those of row 0 without it are those of a run without it."""
-    table = {"name": "file", "path": str(tmp_path / "rows.csv"), "label": "y"}
-    lines = [f"{i % 7},{i * i % 11},{'ab'[i % 2]},{'no yes'.split()[i % 2]}" for i in range(90)]
-    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,y", *lines]))
-    given: dict[str, Any] = {"data": table, "failures": {}, "rounds": 0, "partition": {"name": "iid", "clients": 4}}
-    first = {}
-    for kind in ("secagg", "paillier"):
-        first[kind] = rows(run(asked(kind, **given), out=tmp_path / kind, baselines=False).path)[0]
-    plain = rows(run(asked("secagg", **given, privacy=[]), out=tmp_path / "plain", baselines=False).path)[0]
-    for row in first.values():
-        assert row["bytes_up"] + row["bytes_down"] - row["bytes_privacy"] == plain["bytes_up"] + plain["bytes_down"]
-        assert row["bytes_privacy"] > 0
-
-
 def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, Path]) -> None:
     first = rows(done["secagg"])[0]
     assert 0 < first["seconds_by_phase"]["keys"] < first["seconds"]
@@ -462,13 +439,3 @@ def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, P
         summary(done["secagg"])["cost"]["seconds_by_phase"]["keys"],
         sum(row["seconds_by_phase"]["keys"] for row in rows(done["secagg"])),
     )
-
-
-EXAMPLES = re.findall(r"```toml\n(.*?)```", (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_examples_of_the_page_run(text: str, tmp_path: Path) -> None:
-    (tmp_path / "experiment.toml").write_text(text)
-    found = set_up(config.read(tmp_path / "experiment.toml"), 1)
-    assert found.bench.protection is not None

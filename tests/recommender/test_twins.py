@@ -199,6 +199,8 @@ def test_what_the_server_sees_is_read_from_the_mechanisms():
         "local_dp": "models",
         "nbafl": "models",
         "distributed_dp": "noisy_sums",
+        "two_server": "sums",
+        **dict.fromkeys(("dp_sgd", "rotation", "additive_noise", "randomised_response", "anonymise"), "models"),
     }
     assert server_sees([made("local_dp"), made("secagg")]) == "noisy_sums"
     assert server_sees([]) == "models"

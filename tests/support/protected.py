@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
@@ -154,3 +156,8 @@ def admitted(name: str, dtype: torch.dtype = torch.float64) -> tuple[Algorithm, 
 def silent(what: str, clients: Collection[int], rounds: Collection[int] = (1, 2, 3)) -> Callable[[Request], bool]:
     """Loses the replies of these clients to such asks."""
     return lambda request: request.what == what and request.client in clients and request.round in rounds
+
+
+def length_of(tree: Mapping[str, Tensor]) -> float:
+    """The Euclidean norm of all tensors together."""
+    return math.sqrt(sum(float(x.double().square().sum()) for x in tree.values()))

@@ -12,7 +12,8 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.ask_protocol import CHAIN
-from fedatlas.privacy.mechanism import Doing, Mechanism, Protection, number, on_rows
+from fedatlas.privacy.mechanism import Mechanism, Protection, number, on_rows
+from fedatlas.privacy.protocol import Doing
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
 from fedatlas.rounds import messages

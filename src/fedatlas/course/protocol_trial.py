@@ -30,8 +30,9 @@ from fedatlas.federation.secrets import Keyring
 from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import CHAIN, RoundClosed, SessionFailed
-from fedatlas.privacy.mechanism import Doing, Protection
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.protection import protect, unaided
+from fedatlas.privacy.protocol import Doing
 from fedatlas.rounds import federated
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.tree import Tree

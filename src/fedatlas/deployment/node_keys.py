@@ -15,8 +15,9 @@ from typing import Any
 from fedatlas.deployment.node_agreement import AgreedRun
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.federation.secrets import BEGUN, OPENED, noted, whole_lines
-from fedatlas.privacy.mechanism import Insists, Protection
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.protection import MADE
+from fedatlas.privacy.protocol import Insists
 from fedatlas.wire.agreement import Agreement, valid_nodes
 from fedatlas.wire.bundle import IDENTITY, POLICY, Bundle, Member
 from fedatlas.wire.policy import Policy

@@ -35,8 +35,9 @@ from fedatlas.engine.private_steps import sampling_of
 from fedatlas.engine.step import moved
 from fedatlas.errors import DivergedError, PrivacyError
 from fedatlas.layers import Layer
-from fedatlas.privacy.mechanism import Doing, Protection
+from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.protection import Protected, left_out, protect, unaided
+from fedatlas.privacy.protocol import Doing
 from fedatlas.rng import torch_stream
 from fedatlas.transforms.change import seal, unseal
 from fedatlas.tree import Tensors, Tree

@@ -15,7 +15,8 @@ from fedatlas.algorithm import Batch, Budget, plain_loss
 from fedatlas.data.batches import Sampling
 from fedatlas.engine.gradient import Gradient, Objective, gradient
 from fedatlas.engine.row_gradients import clipped_sum, dense_layers
-from fedatlas.privacy.mechanism import Doing, Protection, Work
+from fedatlas.privacy.mechanism import Protection, Work
+from fedatlas.privacy.protocol import Doing
 from fedatlas.tree import Tree
 
 Word = Mapping[str, Any] | None

@@ -25,7 +25,7 @@ from fedatlas.federation.first_message import FirstMessages
 from fedatlas.federation.link import Request
 from fedatlas.grammar import Form
 from fedatlas.privacy.ask_protocol import ATTEMPTS, CHAIN
-from fedatlas.privacy.mechanism import Weighed
+from fedatlas.privacy.protocol import Weighed
 from fedatlas.privacy.reasons import weighs
 from fedatlas.tree import Tree
 

@@ -236,9 +236,9 @@ def _priced(items: frozenset[tuple[Release, int]], delta: float) -> Spent:
 
 def _by_divergences(bill: Counter[Release], delta: float) -> Spent:
     """Return epsilon of one client's releases by Skellam noise, and by Gaussian noise that was not sampled."""
-    if any(r.noise == "laplace" or r.rate < 1 for r in bill):
+    if any(r.noise in PURE or r.rate < 1 for r in bill):
         raise PrivacyError(
-            "the ledger holds Skellam noise beside Laplace noise or sampled rounds, which have no account together here."
+            "the ledger holds Skellam noise beside pure epsilon or sampled rounds, which have no account together here."
         )
     check_delta(delta)
     epsilon = skellam.epsilon_of(

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from fedatlas.privacy.ledger import Event, Unit
+from fedatlas.privacy.protocol import Doing, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fedatlas.aggregation.reducers import Reducer
-    from fedatlas.algorithm import Algorithm, Ask, Batch, Budget, Local, Message, Question, Task, Transform, Update
-    from fedatlas.privacy.ask_protocol import Asking, Place
+    from fedatlas.algorithm import Algorithm, Batch, Budget, Local, Question, Task, Transform, Update
+    from fedatlas.privacy.ask_protocol import Place
     from fedatlas.privacy.own_rows import Columns, OwnRows, RowsHow, Total
     from fedatlas.tree import Tree
 
@@ -50,18 +51,6 @@ class Noise(NamedTuple):
     source: Source = "os"
     seed: int = 0  # seed of the run; unused under "os"
     secret: bytes = b""  # if the same has to be drawn again: the words follow from it and their key
-
-
-class Doing(NamedTuple):
-    """The client, round and visit of an update."""
-
-    client: int
-    round: int
-    what: str
-    visit: int
-    rows: int
-    word: Mapping[str, Any] = {}  # what the server told the client besides its message
-    seed: int = 0  # of the run, for a `seal` that draws noise
 
 
 class Learns(NamedTuple):
@@ -230,65 +219,6 @@ class Work(NamedTuple):
     memory: Remembering | None = None
     # What a client sends next to its update, for the server's sum only: plain values, found before `update` changes it.
     beside: Callable[[Update, Protection, Doing], Mapping[str, Any]] | None = None
-
-
-class Keys(NamedTuple):
-    """The secrets of all parties of a simulation, and the part that the server half is told."""
-
-    public: Any
-    session: Callable[
-        [int, Mapping[str, Any]], Any
-    ]  # (client, sums it opened so far) -> the session in which its questions begin
-
-
-class Insists(NamedTuple):
-    """A party's requirements for a masked sum, regardless of the experiment."""
-
-    min_cohort: int = 1  # clients of the sum
-    threshold: float = 0.0  # share of those asked that has to stay until the end
-    alike: bool = False  # all must be told the same to work on, instead of one model each
-    counting: Sequence[int] | None = None  # the clients that count for ``min_cohort``; None: all
-    most: float = 1.0  # largest share of a sum that the party's weight may have, as far as weights are told
-
-
-class Weighed(NamedTuple):
-    """The weighting of a sum that the experiment requires, regardless of the server."""
-
-    mean: bool  # whether the sum becomes a mean
-    sums: tuple[str, ...]  # parts of a mean that are summed unweighted
-    way: Callable[[str], str]  # part -> "rows", "equal", or "" if a client cannot tell (`reasons.weighs`)
-
-
-class Protocol(NamedTuple):
-    """A protocol around an ask, after which the server knows a sum of updates but no single update."""
-
-    questions: Mapping[str, Question]  # its phases other than the work
-    phases: Mapping[str, str]  # question -> one of `PHASES`
-    keys: Callable[[int, str, bool], Keys]  # (clients, federation, short keys for tests)
-    # (changes, .., the server's word, session) -> (what is sent, the session, the changes as the server will decode them).
-    seal: Callable[[Update, Doing, Mapping[str, Any], Any], tuple[Update, Any, Update]]
-    around: Callable[[Any, str, Ask, Place, int], Asking]  # (`Keys.public`, federation, .., .., processes)
-    fits: Callable[[int, bool], Any]  # (clients, weights by rows): PrivacyError if a sum would overflow
-    fewest: int  # smallest number of clients in a sum
-    reducer: str  # name of the reducer of sealed updates
-    most: int | None = None
-    beyond: str = ""  # what to write for more
-    leaves: tuple[str, ...] = ("masked",)  # phases in which a client may leave; "masked": the work
-    staged: bool = False  # a phase after the work needs each client's session of the work
-    later: bool = False  # a phase after the work sends something as long as the update
-    second_server: tuple[str, ...] = ()  # questions of a second server: the first one sees neither them nor the answers
-    everybody: bool = False  # every round needs all clients, to its end
-    # (one client's sealed update, another's word, its session) -> as if the other sealed it. One party then answers for all in a dry run.
-    copied: Callable[[Update, Mapping[str, Any], Any], tuple[Update, Any]] | None = None
-    # (a `federation.link.Request`, the party's session, digests of what was compared before): ProtocolError
-    check: Callable[[Any, Any, dict[int, Any]], None] | None = None
-    # (the server's word, ..): whether it weighs a sum as required.
-    weighed: Callable[[Mapping[str, Any], Weighed], bool] = lambda word, due: True
-    # (what, message, session) -> the clients of a sum that a party signs for; None for any other question.
-    cohort: Callable[[str, Message, Any], tuple[int, ...] | None] | None = None
-    # (client, federation, its private key, all public keys, sums it opened, ..) -> the first session of a deployed node.
-    node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any], Insists], Any] | None = None
-    counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
 
 
 class PublicWork(NamedTuple):

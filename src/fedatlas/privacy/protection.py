@@ -19,7 +19,8 @@ from fedatlas.algorithm import Algorithm, Message, Question, State, Task, Transf
 from fedatlas.errors import DivergedError, ProtocolError
 from fedatlas.privacy.ask_protocol import CHAIN, SESSION, way_of
 from fedatlas.privacy.clipping import in_precision
-from fedatlas.privacy.mechanism import Doing, Protection
+from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.protocol import Doing
 from fedatlas.transforms.change import BUFFERS, bases, change, decoded, encoded, restore
 
 MADE = "made"  # in a node's session: digests of the answer under the masks (`deployment.opened_answers`)

@@ -28,7 +28,8 @@ NO_MATTER = ("seed", "rounds", "partition", "local")  # tables and keys that no 
 
 def mask_table(**keys: Any) -> Plain:
     """Return the table of masks with all its keys written, so that an experiment file states its bits and caps."""
-    return {"name": MASKS, **made(MASKS).keys, **WIDE, **keys}
+    written = {key: x for key, x in made(MASKS).keys.items() if x is not None}
+    return {"name": MASKS, **written, **WIDE, **keys}
 
 
 def under_masks(plain: Row, **keys: Any) -> Plain:
@@ -39,6 +40,11 @@ def under_masks(plain: Row, **keys: Any) -> Plain:
 def hidden(plain: Row) -> bool:
     """Return whether a mechanism of a configuration already hides single updates."""
     return any(of_table(table).sums_only for table in plain.get("privacy") or ())
+
+
+def by_server(plain: Row) -> bool:
+    """Return whether the server adds noise to what it sees. Over masks it needs more of clients than was measured."""
+    return any(one.noise is not None and one.trust == "server" for one in map(of_table, plain.get("privacy") or ()))
 
 
 def refused(plain: Row, nodes: int) -> str:
@@ -71,6 +77,8 @@ def admitted_nodes(plains: Mapping[tuple[int, str], Row], settings: int, choices
     found, known = np.zeros((settings, len(places), 2), np.intp), dict[str, tuple[int, int]]()
     for (i, choice), plain in plains.items():
         masked = plain if hidden(plain) else under_masks(plain)
+        if masked is not plain and by_server(plain):
+            continue
         if (key := _key(masked)) not in known:
             known[key] = admitted(masked)
         found[i, places[choice]] = known[key]

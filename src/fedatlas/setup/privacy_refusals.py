@@ -17,7 +17,8 @@ from fedatlas.data.dataset import Dataset, Partition
 from fedatlas.data.holes import schema_of
 from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.models import has_batch_norm
-from fedatlas.privacy.mechanism import Asked, Mechanism, Protocol
+from fedatlas.privacy.mechanism import Asked, Mechanism
+from fedatlas.privacy.protocol import Protocol
 from fedatlas.privacy.reasons import NEARLY, by_rows, share_of
 from fedatlas.setup.cohort import usual_size
 from fedatlas.setup.mechanism_choice import check_algorithm, sized

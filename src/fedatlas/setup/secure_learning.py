@@ -13,7 +13,8 @@ from typing import Any
 from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.ask_protocol import Asking, Place, SessionFailed
-from fedatlas.privacy.mechanism import Doing, Keys, Mechanism
+from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.privacy.protocol import Doing, Keys
 from fedatlas.summaries import Learner, Learnt, StoredRows, Summary, Traffic, in_process, in_the_clear, note
 from fedatlas.wire import codec
 

@@ -16,7 +16,7 @@ from fedatlas.privacy.encrypted import codes, residues, words
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Layout, Numbers, session
 from fedatlas.privacy.encrypted.opening import in_turn, opens
 from fedatlas.privacy.encrypted.residues import ServerKey
-from fedatlas.privacy.mechanism import Keys
+from fedatlas.privacy.protocol import Keys
 from fedatlas.privacy.secagg.messages import raw, table
 
 OPEN = "bfv open"

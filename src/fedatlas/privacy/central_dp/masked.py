@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from fedatlas.errors import PrivacyError
 from fedatlas.privacy.ledger import Event
-from fedatlas.privacy.mechanism import Asked, Doing, Learns, Mechanism, Protection, Words, Work
+from fedatlas.privacy.mechanism import Asked, Learns, Mechanism, Protection, Words, Work
+from fedatlas.privacy.protocol import Doing
 from fedatlas.privacy.steps import step_of
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from fedatlas.privacy.encrypted import residues, words
 from fedatlas.privacy.encrypted.cryptosystem import FEWEST, Cryptosystem, Layout, Numbers, session
 from fedatlas.privacy.encrypted.opening import in_turn, opens
 from fedatlas.privacy.encrypted.residues import ServerKey
-from fedatlas.privacy.mechanism import Keys, Noise
+from fedatlas.privacy.mechanism import Noise
 from fedatlas.privacy.noise import gaussian
 from fedatlas.privacy.numbers import Leaf
+from fedatlas.privacy.protocol import Keys
 from fedatlas.privacy.secagg.messages import raw, table
 from fedatlas.privacy.steps import rounded, step_of
 

@@ -21,8 +21,9 @@ from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, mended, way_of
 from fedatlas.privacy.clipping import changed, clipped, vector
 from fedatlas.privacy.distributed_dp.shares import NoisySum, check_fits, variance
-from fedatlas.privacy.mechanism import Doing, Noise, Protocol
+from fedatlas.privacy.mechanism import Noise
 from fedatlas.privacy.numbers import Spec, leaves, rebuilt
+from fedatlas.privacy.protocol import Doing, Protocol
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.hidden_weights import weights
 from fedatlas.privacy.secagg.keys import FEWEST

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import (
-    Doing,
     Extra,
     Learns,
     Limits,
@@ -39,6 +38,7 @@ from fedatlas.privacy.mechanism import (
     drawn_by,
     number,
 )
+from fedatlas.privacy.protocol import Doing
 from fedatlas.privacy.reasons import RECORD_LEVEL
 from fedatlas.registry import Positive, Rate
 

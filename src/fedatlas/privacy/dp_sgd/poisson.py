@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedatlas.algorithm import Budget
 from fedatlas.privacy.dp_sgd.schedule import schedule
-from fedatlas.privacy.mechanism import Doing, Noise
+from fedatlas.privacy.mechanism import Noise
 from fedatlas.privacy.noise import gaussian, gaussian32, words
+from fedatlas.privacy.protocol import Doing
 from fedatlas.tree import Tree
 
 NOISE, SIZE = "dp_sgd.noise", "dp_sgd.size"

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedatlas.algorithm import Ask, Question, Replies
 from fedatlas.privacy.ask_protocol import Place
-from fedatlas.privacy.mechanism import Keys
 from fedatlas.privacy.numbers import Leaf
+from fedatlas.privacy.protocol import Keys
 
 FEWEST = 2  # clients of a sum: the sum of one is its update. Of two, the opener learns the other's, but it holds the key anyway
 Numbers = NDArray[Any]  # int64 for words of reals; codes of values as the cryptosystem takes them

@@ -23,8 +23,8 @@ from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, enough, mended, weights_of
 from fedatlas.privacy.encrypted.cryptosystem import FEWEST, Cryptosystem, Group, Opened, Sum
-from fedatlas.privacy.mechanism import Doing, Protocol
 from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
+from fedatlas.privacy.protocol import Doing, Protocol
 from fedatlas.privacy.secagg.fixed import reals, reals_total
 from fedatlas.transforms.change import BUFFERS
 from fedatlas.tree import Tree

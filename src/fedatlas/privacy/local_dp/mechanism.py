@@ -23,7 +23,6 @@ from fedatlas.errors import PrivacyError
 from fedatlas.privacy.gaussian import multiplier_of
 from fedatlas.privacy.ledger import Continuous, Event
 from fedatlas.privacy.mechanism import (
-    Doing,
     Learns,
     Limits,
     Mechanism,
@@ -36,6 +35,7 @@ from fedatlas.privacy.mechanism import (
     Work,
     drawn_by,
 )
+from fedatlas.privacy.protocol import Doing
 from fedatlas.privacy.reasons import CLIENT_LEVEL
 from fedatlas.registry import Positive
 

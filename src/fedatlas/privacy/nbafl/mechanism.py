@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import (
-    Doing,
     Learns,
     Limits,
     Mechanism,
@@ -22,6 +21,7 @@ from fedatlas.privacy.mechanism import (
     number,
 )
 from fedatlas.privacy.nbafl.formulas import Setting, accounts, sigma_down, sigma_down_drawn, sigma_up
+from fedatlas.privacy.protocol import Doing
 from fedatlas.privacy.reasons import declared, first, no_sum
 from fedatlas.registry import Positive
 

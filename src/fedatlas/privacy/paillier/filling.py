@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 from fedatlas.privacy.encrypted import codes
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Layout, Numbers, session
 from fedatlas.privacy.encrypted.opening import in_turn, opens
-from fedatlas.privacy.mechanism import Keys
 from fedatlas.privacy.paillier import cryptosystem
+from fedatlas.privacy.protocol import Keys
 from fedatlas.privacy.secagg.fixed import LIMB
 from fedatlas.privacy.secagg.messages import raw, table
 

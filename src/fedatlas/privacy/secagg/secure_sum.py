@@ -30,7 +30,7 @@ from fedatlas.privacy.ask_protocol import (
     SessionFailed,
     enough,
 )
-from fedatlas.privacy.mechanism import Doing, Insists, Keys, Protocol
+from fedatlas.privacy.protocol import Doing, Insists, Keys, Protocol
 from fedatlas.privacy.secagg import client, fixed, once, server
 from fedatlas.privacy.secagg.graph import Degree, chances
 from fedatlas.privacy.secagg.head import Head, Known, Pulls, column, digest_of, head_of, heavy, line_told, told_to

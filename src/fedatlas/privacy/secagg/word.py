@@ -19,7 +19,7 @@ from typing import Any
 
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import CHAIN, SEND, SESSION
-from fedatlas.privacy.mechanism import Weighed
+from fedatlas.privacy.protocol import Weighed
 from fedatlas.privacy.secagg.head import head_of
 from fedatlas.privacy.secagg.keys import SPARSE_MOST
 

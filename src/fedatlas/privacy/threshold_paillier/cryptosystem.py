@@ -11,9 +11,9 @@ import torch
 from fedatlas.privacy.encrypted import codes
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem, Layout, Numbers
 from fedatlas.privacy.encrypted.cryptosystem import session as begun
-from fedatlas.privacy.mechanism import Keys
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.privacy.paillier import knowledge, threshold
+from fedatlas.privacy.protocol import Keys
 from fedatlas.privacy.secagg.fixed import LIMB
 from fedatlas.privacy.secagg.keys import KEY, SIGNATURE, Party, identity, installed
 from fedatlas.privacy.secagg.messages import field, raw, table

@@ -18,9 +18,9 @@ from fedatlas.privacy.ask_protocol import SEND, SESSION, Asking, Place
 from fedatlas.privacy.encrypted import encrypted_sum
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem
 from fedatlas.privacy.encrypted.encrypted_sum import CIPHER
-from fedatlas.privacy.mechanism import Doing, Protocol, Weighed
 from fedatlas.privacy.paillier import knowledge
 from fedatlas.privacy.paillier.threshold import key_share
+from fedatlas.privacy.protocol import Doing, Protocol, Weighed
 from fedatlas.privacy.secagg.head import Known, digest_of, line_told
 from fedatlas.privacy.secagg.keys import FEWEST, SIGNATURE, sign
 from fedatlas.privacy.secagg.messages import table

@@ -21,7 +21,7 @@ from fedatlas.aggregation.reducers import Reduced, Reducer
 from fedatlas.algorithm import Ask, Question, Replies, State, Update
 from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, WORK, Asking, Place, RoundClosed, enough, weights_of
-from fedatlas.privacy.mechanism import Doing, Keys, Protocol
+from fedatlas.privacy.protocol import Doing, Keys, Protocol
 from fedatlas.privacy.secagg import once
 from fedatlas.privacy.secagg.head import heavy
 from fedatlas.privacy.secagg.hidden_weights import Rounding, decoded, remended, weights, words_of
