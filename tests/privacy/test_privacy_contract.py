@@ -114,6 +114,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         ("fedmd", "feddf", "fedseq", "fedseq_inter"), "the server does not know the rotation of its public rows"
     ),
     "randomised_response": {},  # a round is as without it
+    "additive_noise": {},
     "anonymise": {},
 }
 """mechanism -> algorithm with its defaults -> why not."""
