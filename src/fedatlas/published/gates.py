@@ -128,7 +128,7 @@ class Target(NamedTuple):
     record: str = ""  # name of its record in docs/results, if it is not the target's
     curves: tuple[CurvePicture, ...] = ()
     pictures: tuple[FigurePicture, ...] = ()
-    keeps: tuple[str, ...] = ()  # further fields of rows that the record keeps
+    keeps: tuple[str, ...] = ()  # the fields of rows that the record keeps, if not the usual ones
     of_summary: Callable[[Row], Row] = (
         lambda summary: {}
     )  # a run's summary -> figures that the record keeps in the last row

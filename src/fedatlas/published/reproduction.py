@@ -221,7 +221,7 @@ def finished_run(part: Part, seed: int, base: Path, target: Target) -> Plain | N
     opened = RunFolder.open(folder)
     summary = opened.summary()
     done: Sequence[Row] = opened.rows()
-    rows = [{key: shorter(row[key]) for key in (*KEPT, *target.keeps) if key in row} for row in done]
+    rows = [{key: shorter(row[key]) for key in target.keeps or KEPT if key in row} for row in done]
     rows[-1] |= {key: shorter(x) for key, x in target.of_summary(summary).items()}
     facts = {"seconds": summary["cost"]["seconds"], **{key: summary[key] for key in ("plan", "commit", "cpu")}}
     return {"part": part.name, "seed": seed, **facts, "rows": rows}

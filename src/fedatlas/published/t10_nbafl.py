@@ -32,6 +32,7 @@ def nbafl_losses(quick: bool = False, shorter: int | None = None) -> Target:
         tuple(parts),
         gates(),
         NOTES,
+        keeps=("round", "accuracy", "loss"),
         of_summary=lambda summary: summary.get("privacy", {}).get("accounts", {}),
     )
 

@@ -75,7 +75,7 @@ def istat_encryption(quick: bool = False, shorter: int | None = None) -> Target:
         gates(),
         NOTES,
         pictures=(WEIGHTS, KEYS),
-        keeps=("seconds_by_phase", "bytes_up", "bytes_privacy"),
+        keeps=("round", "accuracy", "macro_f1", "seconds_by_phase", "bytes_up", "bytes_privacy"),
     )
 
 
