@@ -7,6 +7,7 @@ the sum stays closed, and the round changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,10 @@ import torch
 
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
+from fedatlas.privacy.mechanisms import threshold_paillier
+from fedatlas.privacy.paillier import cryptosystem as paillier
+from fedatlas.privacy.paillier import threshold
+from fedatlas.privacy.threshold_paillier import cryptosystem, threshold_sum
 from fedatlas.privacy.threshold_paillier.opening import SHARE
 from federation import play, same
 from protected import ALL, protected, toy_threshold
@@ -207,3 +212,47 @@ def test_a_table_that_one_client_alone_was_told_opens_nothing() -> None:
     assert said.keys() == {*ALL}
     assert said[2].endswith("with others in their place: refused.")
     assert all("those of client 2 are not signed by it" in said[k] for k in ALL if k != 2)
+
+
+def at_its_own_place(request: Request) -> Request:
+    """Client 2 alone is told that its numbers stand further apart, so most of them would be the only ones at their place in the sum."""
+    if request.what != "train" or request.client != 2:
+        return request
+    wider = {name: [bits, total, 19, slots] for name, (bits, total, _, slots) in request.word["layouts"].items()}
+    return request._replace(word={**request.word, "layouts": wider})
+
+
+def test_a_client_encrypts_nothing_at_a_place_of_its_own() -> None:
+    fed, host = protected("fedavg", threshold_paillier(key_bits=1024, bits=8))
+    host.tell, host.refusals = at_its_own_place, []
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
+    [(request, error)] = host.refusals
+    assert (request.client, request.what) == (2, "train")
+    assert "client 2 is told something else than the table" in str(error)
+    assert not host.asked(SHARE)
+
+
+def test_without_that_check_the_opened_sum_would_show_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threshold_sum, "digest_of", lambda value: b"")
+    fed, host = protected("fedavg", threshold_paillier(key_bits=1024, bits=8))
+    shares: dict[int, Any] = {}
+    packed: list[Any] = []
+
+    def kept(request: Request, update: Any) -> Any:
+        if request.what == SHARE:
+            shares[request.client] = update["shares"][""]
+        return update
+
+    def noted(form: paillier.Layout, codes: Any) -> Any:
+        packed.extend(codes if form.slot == 19 else [])
+        return paillier.pack(form, codes)
+
+    monkeypatch.setattr(cryptosystem, "paillier", SimpleNamespace(**{**vars(paillier), "pack": noted}))
+    host.tell, host.alter, host.refusals = at_its_own_place, kept, []
+    play(fed, [ALL], host=host)
+    public = host.server.guard.public.key
+    [opened] = threshold.combined(public, [paillier.received(public, one) for one in shares.values()])
+    alone = range(30, 51)  # those of client 2 above all places of the others: 51 numbers of 11 bits
+    assert [(opened >> 19 * i & 0xFF) - 0x80 for i in alone] == packed[30:]

@@ -44,6 +44,7 @@ BROKEN: Mapping[str, Callable[[Any], Any]] = {
     "cut short": crate("ciphertexts", lambda x: x[:, 1:]),
     "less than nothing": crate("count", lambda count: -1),
     "fewer values": crate("count", lambda count: count - 1),
+    "values without end": crate("count", lambda count: float("inf")),
     "no ciphertexts": lambda update: {**update, CIPHER: 7},
     "nothing": lambda update: {},
 }
@@ -111,6 +112,7 @@ REQUESTS: Mapping[str, Any] = {
     "no run": lambda message: {name: x for name, x in message.items() if name != "run"},
     "no layout": lambda message: spoilt(message, layout=None),
     "another layout": lambda message: spoilt(message, layout=["a", "b", "c", "d"]),
+    "a layout without slots": lambda message: spoilt(message, layout=[0, 0, 0, 0]),
     "a count below 0": lambda message: spoilt(message, count=-1),
     "more numbers": lambda message: spoilt(message, count=1 << 40),
     "numbers that are none": lambda message: spoilt(message, count="7"),
@@ -252,6 +254,17 @@ def test_an_opened_sum_that_does_not_fit_closes_the_round() -> None:
         server = fed.begin(host)
         after, _ = play(fed, [ALL], server=server, host=host)
         assert same(server, after)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", ENCRYPTIONS)
+def test_an_opened_sum_that_is_not_finite_closes_the_round(kind: str, value: float) -> None:
+    fed, host = protected("fedavg", ENCRYPTIONS[kind]())
+    numbers = lambda x: torch.full_like(x, value, dtype=torch.float64)  # noqa: E731
+    host.alter = lambda r, u: {"opened": {g: numbers(x) for g, x in u["opened"].items()}} if "opened" in u else u
+    server = fed.begin(host)
+    after, _ = play(fed, [ALL], server=server, host=host)
+    assert same(server, after)
 
 
 def test_an_update_that_is_not_finite_is_left_out_of_a_clipped_sum() -> None:

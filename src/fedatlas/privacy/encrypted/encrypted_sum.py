@@ -106,14 +106,24 @@ def whole_weights(unit: int, given: Mapping[int, float]) -> dict[int, int]:
     return dict(zip(given, map(int, largest_remainder(quotas, total)), strict=True))
 
 
+def integers_of(unit: int, given: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, int]]:
+    """Return the whole weights that the server multiplies by, by part and client: 1 if the clients weigh."""
+    return {part: whole_weights(unit, own) if unit > 1 else dict.fromkeys(own, 1) for part, own in given.items()}
+
+
+def layouts_of(system: Cryptosystem, integers: Mapping[str, Mapping[int, int]]) -> dict[str, list[Any]]:
+    """Return the layout of every group of a sum with these whole weights. All its clients need the same ones."""
+    layouts = {part: [*system.layout(False, sum(own.values()))] for part, own in integers.items()}
+    return {**layouts, REALS: [*system.layout(True, max(map(len, integers.values())))]}
+
+
 def around(system: Cryptosystem, public: Any, federation: str, ask: Ask, place: Place, workers: int = 1) -> Asking:
     """Run an ask of which only the sum is ever decrypted, and return the replies."""
     asked, mean = tuple(sorted(ask.to)), ask.reduce == "mean"  # ties between remainders go by client number
     given = weights_of(ask, place, asked)
     unit = system.unit if mean else 1
-    integers = {part: whole_weights(unit, own) if unit > 1 else dict.fromkeys(asked, 1) for part, own in given.items()}
-    layouts = {part: [*system.layout(False, sum(own.values()))] for part, own in integers.items()}
-    layouts[REALS] = [*system.layout(True, len(asked))]
+    integers = integers_of(unit, given)
+    layouts = layouts_of(system, integers)
     words = {
         k: {
             SEND: True,
@@ -140,7 +150,7 @@ def around(system: Cryptosystem, public: Any, federation: str, ask: Ask, place: 
         raise RoundClosed(f"nobody opened the sum of round {place.round}")
     try:
         value = _decoded(system, most.form, opened, dict.fromkeys(integers, unit))
-    except (ProtocolError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+    except (ProtocolError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise RoundClosed(f"what was opened is no sum of round {place.round}: {error}") from None
     for part, clear in most.clear.items():
         value[part] = Tree({**clear, **value[part]}) if part in value else clear
@@ -186,7 +196,7 @@ class _Taken:
         return Reducer(ENCRYPTED, lambda k, update, _: (k, update), self._add, lambda total, _: Reduced(), single=False)
 
     def _add(self, total: Any, one: tuple[int, Update]) -> Any:
-        with suppress(ProtocolError, AttributeError, KeyError, TypeError, ValueError):
+        with suppress(ProtocolError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             self._take(*one)
         return total
 
@@ -213,4 +223,6 @@ def _decoded(system: Cryptosystem, form: Mapping[str, Any], opened: Opened, unit
     for group, codes in opened.items():
         real = group.startswith(REALS)
         rows[group] = reals_total(codes.numpy()) if real else system.values(codes, units.get(group, 1))
+        if not bool(rows[group].isfinite().all()):
+            raise ProtocolError("it holds numbers that are not finite.")
     return dict(rebuilt(form, rows))

@@ -54,7 +54,7 @@ def opens(opened: Opens, most: int | None = None) -> Question:
             for group, asked in message["sums"].items():
                 found = opened(session, asked["batch"], asked["layout"], asked["count"], asked["weight"])
                 out[group] = torch.from_numpy(np.ascontiguousarray(found))
-        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ProtocolError(
                 f"a request to open a sum is broken ({type(error).__name__}): nothing was opened."
             ) from None

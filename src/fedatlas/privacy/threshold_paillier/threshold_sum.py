@@ -21,7 +21,7 @@ from fedatlas.privacy.encrypted.encrypted_sum import CIPHER
 from fedatlas.privacy.paillier import knowledge
 from fedatlas.privacy.paillier.threshold import key_share
 from fedatlas.privacy.protocol import Doing, Protocol, Weighed
-from fedatlas.privacy.secagg.head import Known, digest_of, line_told
+from fedatlas.privacy.secagg.head import Known, at, digest_of, line_told
 from fedatlas.privacy.secagg.keys import FEWEST, SIGNATURE, sign
 from fedatlas.privacy.secagg.messages import table
 from fedatlas.privacy.secagg.secure_sum import weighty
@@ -84,11 +84,21 @@ def sealed(
     due, me = due_in(word.get(SESSION)), session["client"]
     line = _line(due, me)
     told = {part: [1.0 if made.unit > 1 and due.head.mean else x, x] for part, (_, x, _) in line["weights"].items()}
-    own = {"weights": {part: [part, *x] for part, x in told.items()}, "mean": due.head.mean, "sums": [*due.head.sums]}
+    weights = {part: [part, *x] for part, x in told.items()}
+    own = {"weights": weights, "mean": due.head.mean, "sums": [*due.head.sums], "layouts": layouts(made, due)}
     if due.ask != doing.what or digest_of(own) != digest_of({name: word[name] for name in own}):
         raise ProtocolError(OTHERWISE.format(me))
     sent, session, seen = encrypted_sum.encrypted(made, update, doing, word, session)
     return (*signed(due, sent, session), seen)
+
+
+def layouts(made: Cryptosystem, due: Due) -> dict[str, list[Any]]:
+    """Return where the numbers of a sum stand in its plaintexts, by the table that all clients sign.
+
+    Places of its own would keep a client's numbers apart from the others' in the opened sum.
+    """
+    given = {part: {k: at(x, i) for i, k in enumerate(due.clients)} for part, (_, x) in due.head.weights.items()}
+    return encrypted_sum.layouts_of(made, encrypted_sum.integers_of(made.unit if due.head.mean else 1, given))
 
 
 def signed(due: Due, sent: Update, session: Any) -> tuple[Update, Any]:
