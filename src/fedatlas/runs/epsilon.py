@@ -67,11 +67,17 @@ def runs_in(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ConfigError(f"'{path}' is not a folder of a run.")
     folders = sorted({file.parent.resolve() for file in path.rglob(CONFIG)})
-    runs = [one for one in folders if "baselines" not in one.relative_to(path.resolve()).parts]
+    runs = [one for one in folders if not of_a_run(one, path.resolve())]
     single = [one for one in runs if RunFolder(one).config().seeds is None]
     if not single:
         raise ConfigError(f"'{path}' holds no run: name the folder of one, or of several.")
     return single
+
+
+def of_a_run(folder: Path, top: Path) -> bool:
+    """Return whether a folder at or below ``top`` is one of a run's baselines, not just in a folder that somebody named so."""
+    above = [one for one in folder.parents if one.is_relative_to(top)]
+    return any(one.name == "baselines" and (one.parent / CONFIG).exists() for one in above if one != top)
 
 
 def released(path: Path) -> list[Released]:
