@@ -69,6 +69,12 @@ def test_a_unit_may_have_been_any_client_of_each_run() -> None:
     assert bound.epsilon >= accountant.spent([EVENT] * 2, 1e-5).epsilon
 
 
+def test_one_run_costs_what_it_says_itself() -> None:
+    """Its clients are known: nobody pays the dearest of each kind of release."""
+    lines = [EVENT._replace(clients=(0,)), EVENT._replace(multiplier=3.0, clients=(1,))]
+    assert accountant.spent_together([lines], 1e-5) == accountant.spent(lines, 1e-5)
+
+
 def test_noises_without_an_account_together_are_composed_as_they_stand() -> None:
     skellam = EVENT._replace(noise="skellam", steps=1000.0, neighbours="zero out")
     laplace = EVENT._replace(noise="laplace", neighbours="zero out", delta=0.0)
@@ -144,6 +150,12 @@ def test_a_run_given_twice_counts_once_and_baselines_not_at_all(runs: dict[str, 
     (one,) = account([copy])["accounts"]
     assert one["epsilon"] == once
     assert "also holds models that were trained on these rows without noise" in " ".join(one["notes"])
+
+
+def test_a_folder_that_somebody_named_baselines_is_read(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["seeds"] / "seed-1", tmp_path / "baselines" / "mine")
+    found = account([tmp_path])
+    assert (found["runs"], found["accounts"][0]["runs"][0]["releases"]) == (1, 2)
 
 
 def test_a_run_that_was_killed_counts_what_it_released(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_a_wrong_name_or_key_is_one_sentence(override: str, said: str) -> None:
 PAIRS = [(one, other) for i, one in enumerate(MECHANISMS) for other in list(MECHANISMS)[i + 1 :]]
 SOUND = {(name, noise) for name in HIDING for noise in ("local_dp", "dp_sgd")} | {("secagg", "central_dp")}
 SOUND |= {
-    (one, other) for one, other in PAIRS if other in ON_ROWS and not (one in ON_ROWS and made(other).limits.alone)
+    (a, b) for a, b in PAIRS if b in ON_ROWS and not (a in {*ON_ROWS, "nbafl", "dp_sgd"} and made(b).limits.alone)
 }
 
 
@@ -244,6 +244,8 @@ def test_pairs(one: str, other: str) -> None:
         assert "both hide updates from the server" in refusal(*asked)
     elif {one, other} == {"local_dp", "dp_sgd"}:
         assert "both add noise, and have no account in common" in refusal(*asked)
+    elif one in {"nbafl", "dp_sgd"} and other == "anonymise":
+        assert "one row changes what others of its client become" in refusal(*asked)
     else:
         alone = one if made(one).limits.alone else other
         assert f"'{alone}' cannot be combined" in refusal(*asked)

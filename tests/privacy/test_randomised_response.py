@@ -20,6 +20,7 @@ from fedatlas.privacy import ledger
 from fedatlas.privacy.accountant import spent
 from fedatlas.privacy.mechanism import Noise
 from fedatlas.privacy.randomised_response.response import OTHER, Odds, below, estimate, odds, responses
+from fedatlas.runs.epsilon import account, lines
 from fedatlas.setup.assembly import Setup, set_up
 from fedatlas.setup.refusals import checked
 from reports import Page, summary
@@ -212,6 +213,26 @@ def test_beside_noise_in_rounds_each_has_its_own_account(tmp_path: Path) -> None
     assert found["epsilon"] == pytest.approx(8.0, rel=0.01)
     assert (found["randomised_response"]["unit"], found["randomised_response"]["epsilon"]) == ("record", 1.0)
     assert len(ledger.read(done / "ledger.jsonl").events) == 4
+
+
+def test_responses_from_the_seed_are_said_beside_secret_noise(tmp_path: Path) -> None:
+    path = patients(tmp_path / "rows.csv")
+    noise = {"name": "local_dp", "epsilon": 8.0, "clip": 1.0}
+    data = {"name": "file", "path": str(path), "label": "ill", "test": 0.25, "scale": "none", "drop": ["kind"]}
+    asked = experiment(path, {"noise": "seed"}, noise, algorithm={"weights": "uniform"}, data=data)
+    done = run(asked, out=tmp_path / "run", baselines=False).path
+    text = Page(done / "report.html").text()
+    assert "The noise of randomised_response follows from the seed" in text
+    assert "What epsilon = 8 means" in text  # that of local_dp, whose noise is secret
+
+
+def test_an_account_is_about_the_class_of_a_row(tmp_path: Path) -> None:
+    """Not about the whole row, neither in the report nor in an account of several runs."""
+    path = patients(tmp_path / "rows.csv")
+    done = run(experiment(path, {}), out=tmp_path / "run", baselines=False).path
+    said = "the class of a row; nothing else of one row is covered"
+    assert f"Unit of privacy: {said}." in "\n".join(lines(account([done])))
+    assert said in Page(done / "report.html").text()
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def spent_together(runs: Sequence[Sequence[Event]], delta: float) -> Spent:
     _check([event for events in runs for event in events])
     if any(event.multiplier == 0 for events in runs for event in events):
         return Spent(math.inf, delta, "A release had no noise, so nothing is promised.")
+    if len(runs) == 1:  # as the run itself says
+        return spent(runs[0], delta)
     whole, bound = Counter[Release](), False
     for events in runs:
         bills = _profiles(counted(events))

@@ -85,7 +85,8 @@ class Noising(NamedTuple):
     )
     epsilon: float | None = None  # epsilon of the whole run if the keys state it; else it follows from the events
     secret_cohort: bool = False  # the cohort is drawn in secret and must stay secret
-    unit: Unit = "client"  # what epsilon protects: a client's whole update, or single records inside its local steps
+    unit: Unit = "client"  # what noise is on: a client's whole update, or gradients of records inside its local steps
+    of_rows: bool = False  # its epsilon is that of single rows, wherever its noise is
     # (.., rounds) -> at most what a client pays for a run, as lines of the ledger; None: `released` in every round.
     planned: Callable[[Protection, int], Sequence[Event]] | None = None
 
@@ -151,6 +152,7 @@ class Mechanism(NamedTuple):
         "updates"  # "rows": only on a party's rows, before anything is computed from them
     )
     noise: Noising | None = None
+    joins: Literal["", "party", "all"] = ""  # whose other rows a changed row follows from as well
     blind: bool = False  # the server does not know how rows were changed, so that it has none to judge by
     entered: Callable[[], Event] | None = None  # the ledger's line of changed rows, written before round 1
     hides: tuple[

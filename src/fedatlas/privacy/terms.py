@@ -15,6 +15,12 @@ NEIGHBOURS: Mapping[Neighbours, str] = {
 }
 
 
+def about(unit: Unit, neighbours: Neighbours, covers: str = "") -> list[tuple[str, str]]:
+    """Return the unit and the neighbours of an epsilon in words. ``covers``: the only part of the unit that it is about; "": all of it."""
+    whole = f"{covers}; nothing else of {UNITS[unit]} is covered" if covers else UNITS[unit]
+    return [("unit of privacy", whole), ("neighbouring data sets", NEIGHBOURS[neighbours])]
+
+
 def trust_model(mechanisms: Iterable[Mechanism]) -> str:
     """Return whom the noise of these mechanisms asks to trust."""
     used = tuple(mechanisms)

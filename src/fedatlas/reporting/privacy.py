@@ -12,8 +12,7 @@ from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
 from fedatlas.privacy.mechanisms import of_tables
-from fedatlas.privacy.terms import NEIGHBOURS, trust_model
-from fedatlas.privacy.terms import UNITS as UNIT
+from fedatlas.privacy.terms import about, trust_model
 from fedatlas.reporting.blocks import (
     NARROW,
     Block,
@@ -82,7 +81,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         *(Text(said) for one in made for said in one.words.rows(found.get(one.name, {}))),
         *_learns(found),
         *_before(subject, made),
-        *_terms(found, made),
+        *_terms(found, made, covers),
         *map(Text, said),
         *(
             _accounts(subject, one.words.accounts, found["accounts"])
@@ -147,9 +146,11 @@ def _done(one: Mechanism) -> Markup:
 def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
     """Return warnings, for readers who read nothing else."""
     out = [SIMULATED]
-    if found.get("noise") == "seed":
+    drawing = [one for one in made if one.keys.get("noise")]
+    if seeded := [one.name for one in drawing if one.keys["noise"] == "seed"]:
+        whose = "" if len(seeded) == len(drawing) else f" of {' and '.join(seeded)}"
         out.append(
-            'The noise follows from the seed (noise = "seed"), which the record contains: anyone who has it can remove the noise. '
+            f'The noise{whose} follows from the seed (noise = "seed"), which the record contains: anyone who has it can remove the noise. '
             "This protects no one; it is for tests."
         )
     if (lost := found.get("given_up", {})).get("rounds"):
@@ -278,17 +279,13 @@ def _helped(found: Mapping[str, Any]) -> str:
 MASKS_ONLY = " That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
 
 
-def _terms(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[Block]:
+def _terms(found: Mapping[str, Any], made: Sequence[Mechanism], covers: str) -> list[Block]:
     """List what an epsilon is about, in the terms of NIST SP 800-226; empty without one."""
     if not found.get("unit") or not found.get(
         "neighbours"
     ):  # a run made before this version does not say its neighbours
         return []
-    pairs = [
-        ("unit of privacy", UNIT[found["unit"]]),
-        ("neighbouring data sets", NEIGHBOURS[found["neighbours"]]),
-        ("trust model", trust_model(made)),
-    ]
+    pairs = [*about(found["unit"], found["neighbours"], covers), ("trust model", trust_model(made))]
     return [Text("What its epsilon is about (NIST SP 800-226)", tone="subhead"), TermList(pairs)]
 
 

@@ -16,8 +16,8 @@ from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.mechanism import number
-from fedatlas.privacy.mechanisms import of_tables
-from fedatlas.privacy.terms import NEIGHBOURS, UNITS, trust_model
+from fedatlas.privacy.mechanisms import every, of_tables
+from fedatlas.privacy.terms import about, trust_model
 from fedatlas.record.initial_files import ROWS
 from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder
 from fedatlas.wording import LITTLE, capital, count, odds_text
@@ -67,11 +67,17 @@ def runs_in(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ConfigError(f"'{path}' is not a folder of a run.")
     folders = sorted({file.parent.resolve() for file in path.rglob(CONFIG)})
-    runs = [one for one in folders if "baselines" not in one.relative_to(path.resolve()).parts]
+    runs = [one for one in folders if not of_a_run(one, path.resolve())]
     single = [one for one in runs if RunFolder(one).config().seeds is None]
     if not single:
         raise ConfigError(f"'{path}' holds no run: name the folder of one, or of several.")
     return single
+
+
+def of_a_run(folder: Path, top: Path) -> bool:
+    """Return whether a folder at or below ``top`` is one of a run's baselines, not just in a folder that somebody named so."""
+    above = [one for one in folder.parents if one.is_relative_to(top)]
+    return any(one.name == "baselines" and (one.parent / CONFIG).exists() for one in above if one != top)
 
 
 def released(path: Path) -> list[Released]:
@@ -123,6 +129,7 @@ def priced(group: Sequence[Released], delta: float | None) -> dict[str, Any]:
     unit, neighbours = first.kind
     return {
         **told,
+        "covers": covered(group),
         "unit": unit,
         "neighbours": neighbours,
         "epsilon": number(spent.epsilon),
@@ -131,6 +138,13 @@ def priced(group: Sequence[Released], delta: float | None) -> dict[str, Any]:
         "upper_bound": spent.upper_bound,
         "notes": notes(group),
     }
+
+
+def covered(group: Sequence[Released]) -> str:
+    """Return what an epsilon is about, if all releases of a group protect only that part of its unit; else ""."""
+    known, names = every(), {event.mechanism for one in group for event in one.events}
+    said = {known[name].words.covers if name in known else "" for name in names}
+    return said.pop() if len(said) == 1 else ""
 
 
 def notes(group: Sequence[Released]) -> list[str]:
@@ -185,7 +199,7 @@ def _lines(one: Mapping[str, Any]) -> list[str]:
         f"  {each['run']}: {_text(each['epsilon'])} at {each['delta']:.3g}, {count(each['releases'], 'release')}"
         for each in runs
     ]
-    out += [f"  Unit of privacy: {UNITS[one['unit']]}.", f"  Neighbours: {NEIGHBOURS[one['neighbours']]}."]
+    out += [f"  {capital(name)}: {text}." for name, text in about(one["unit"], one["neighbours"], one["covers"])]
     out += [f"  Trust model: {trust}." for trust in dict.fromkeys(each["trust"] for each in runs)]
     out.append(f"  {one['how']}")
     if not isinstance(one["epsilon"], str):

@@ -83,6 +83,7 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
     if len(noisy) > 1:
         names = " and ".join(f"'{name}'" for name in noisy)
         raise ConfigError(f"[[privacy]]: {names} both add noise, and have no account in common; remove one of them.")
+    check_joined(mechanisms)
     for one in mechanisms:
         if one.limits.masks and not any(other.sums_only == "wholly" for other in mechanisms):
             raise ConfigError(
@@ -94,6 +95,22 @@ def check_pairs(mechanisms: Sequence[Mechanism]) -> None:
             raise ConfigError(
                 f"[[privacy]]: '{one.name}' cannot be combined: {one.limits.alone}; remove '{other}' or '{one.name}'."
             )
+
+
+def check_joined(mechanisms: Sequence[Mechanism]) -> None:
+    """Raise ConfigError for rows changed by way of other rows, under noise whose epsilon does not cover what one unit then moves."""
+    for one in mechanisms:
+        for noisy in (other for other in mechanisms if one.joins and other.noise is not None):
+            if one.joins == "all":
+                raise ConfigError(
+                    f"[[privacy]]: '{one.name}' computes from all clients' rows how to change them, and the noise of '{noisy.name}' does "
+                    f"not cover that; remove one of them, or let each client change its own (privacy.{one.name}.boundaries = 'local')."
+                )
+            if noisy.noise is not None and noisy.noise.of_rows:
+                raise ConfigError(
+                    f"[[privacy]]: under '{one.name}' one row changes what others of its client become, while the epsilon of "
+                    f"'{noisy.name}' is that of a single row; remove one of them."
+                )
 
 
 def check_extras(mechanism: Mechanism, config: ExperimentConfig) -> None:

@@ -100,6 +100,7 @@ def anonymise(
         work=work,
         words=Words(OF_CLIENT if local else OF_UNION, (WARNED,), rows=sentences),
         acts_on="rows",
+        joins="party" if local else "all",
         limits=Limits(
             alone=ALONE,
             refuses=refuses,

@@ -114,7 +114,7 @@ def dp_sgd(
             () if z else ("'dp_sgd': noise_multiplier = 0 adds no noise, and no privacy.",),
             preview=said,
         ),
-        noise=Noising(noise, released, stated, unit="record"),
+        noise=Noising(noise, released, stated, unit="record", of_rows=True),
         hides=("train_loss", "steps"),
         figures=by_client,
         limits=Limits(why_not=RECORD_LEVEL, extras=(Extra("dp_accounting", "dp"), *drawn_by(noise))),

@@ -146,7 +146,7 @@ def nbafl(
         words=Words(DONE, accounts=ACCOUNTS),
         phase="noise",
         whole=True,
-        noise=Noising(noise, own.released, lambda how: delta, for_all_rounds=True),
+        noise=Noising(noise, own.released, lambda how: delta, for_all_rounds=True, of_rows=True),
         hides=("train_loss", "steps", "flops"),
         figures=own.figures,
         limits=Limits(
