@@ -367,7 +367,7 @@ def test_nodes_cut_their_own_rows(tmp_path: Path) -> None:
 def test_shared_cuts_are_refused_between_real_parties(tmp_path: Path) -> None:
     asked = experiment(patients(tmp_path / "rows.csv"), COUNTS, MASKED)
     with pytest.raises(
-        ConfigError, match=r"boundaries = 'counts' is agreed in a simulation in this version; write 'local'\."
+        ConfigError, match=r"boundaries = 'counts': agreed in a simulation in this version; write 'local'\."
     ):
         refuse(checked(asked.config), ["a", "b", "c"])
 
