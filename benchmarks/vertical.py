@@ -1,4 +1,4 @@
-"""Vertical federation, measured: ``python benchmarks/vertical.py [psi equality xgboost credit] [--json FILE]``.
+"""Vertical federation, measured: ``python benchmarks/vertical.py [psi equality xgboost credit sizes linear] [--json FILE]``.
 
 ``psi``: two parties with 100,000 ids each, half of them common, matched both ways over the link, in the prime-order group and on x25519.
 Seconds are wall-clock time of one process with a thread a core; the targets are those of two cores.
@@ -65,12 +65,15 @@ def psi(count: int = IDS) -> list[dict[str, Any]]:
 def parts() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """What can be measured, by name."""
     import vertical_boosting
+    import vertical_sizes
 
     return {
         "psi": psi,
         "equality": vertical_boosting.equality,
         "xgboost": vertical_boosting.xgboost,
         "credit": vertical_boosting.credit,
+        "sizes": vertical_sizes.sizes,
+        "linear": vertical_sizes.linear,
     }
 
 

@@ -51,6 +51,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "california_housing": ("median_house_value", ()),
     "concrete_strength": ("strength_mpa", ()),
     "auto_mpg": ("mpg", ()),
+    "bank_marketing_full": ("y", ()),
 }
 EQUAL = ("breast_cancer_wdbc", "diabetes_pima", "auto_mpg", "concrete_strength")
 
@@ -130,7 +131,7 @@ def encrypted(table: Table, owners: Any, how: Any, train: np.ndarray, holder: pa
 # ------------------------------------------------------------------------------------------------ XGBoost
 
 
-def xgboost(names: Any = tuple(TABLES)) -> list[Row]:
+def xgboost(names: Any = tuple(name for name in TABLES if name != "bank_marketing_full")) -> list[Row]:
     """AUC, or rmse in the standardised target's unit, of the test rows: ours, XGBoost on our bins, XGBoost on its own."""
     python = os.environ.get("FEDATLAS_XGBOOST", "")
     if not python:
