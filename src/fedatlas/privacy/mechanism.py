@@ -372,6 +372,11 @@ def on_updates(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
     return tuple(one for one in mechanisms if one.acts_on == "updates")
 
 
+def entered(mechanisms: Sequence[Mechanism]) -> list[Event]:
+    """Return the ledger's lines of changed rows, which are written before round 1."""
+    return [one.entered() for one in on_rows(mechanisms) if one.entered is not None]
+
+
 def from_memory(how: Protection, round: int, clients: Sequence[int]) -> None:
     """Return no line for the ledger: those of a mechanism with a memory follow from it (`Remembering.enter`)."""
 
