@@ -29,6 +29,7 @@ from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.reproduction import told_before
+from fedatlas.reporting.uncovered import of_class_names
 from fedatlas.wording import (
     DASH,
     NOT_TOLD,
@@ -227,11 +228,12 @@ def _before(subject: Subject, made: Sequence[Mechanism]) -> list[Block]:
         how = f"each {party}'s own, in the clear, computed from its changed rows"
     if hiding is not None:
         how = f"their sums over all {plural(party)}, under {hiding}"
-    server = f"{told}; {how}" if told else "nothing about anybody's rows"
+    told = f"{told}; {how}" if told else ""
+    server = "; ".join(filter(None, (told, of_class_names(subject)))) or "nothing about anybody's rows"
     clients = (
         f"the constants made of all {plural(party)}' sums, with which every {party} prepares its rows"
         if told
-        else "nothing"
+        else of_class_names(subject) or "nothing"
     )
     pairs = [(WHO["server"], server), (WHO["clients"], clients)]
     return [Text("What crosses before round 1", tone="subhead"), TermList(pairs)]
