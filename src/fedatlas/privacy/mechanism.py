@@ -386,6 +386,11 @@ def drawn_by(source: Source) -> tuple[Extra, ...]:
     return () if source == "seed" else (Extra("cryptography", "dp"),)
 
 
+def no_noise(name: str, multiplier: float) -> tuple[str, ...]:
+    """Return the notice before a run whose noise multiplier is 0; () for any other."""
+    return () if multiplier else (f"'{name}': noise_multiplier = 0 adds no noise, and no privacy.",)
+
+
 def number(x: float) -> float | str:
     """Return a number as JSON can hold it: infinity as a word."""
     return x if x < float("inf") else "infinite"
