@@ -178,7 +178,7 @@ class Mechanism(NamedTuple):
 
 
 Memory = Mapping[str, Any]
-"""What a mechanism keeps from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
+"""The state of a mechanism from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
 
 
 class Remembering(NamedTuple):
