@@ -103,7 +103,17 @@ def session(clients: int, length: int, dropped: int, ring: int, threshold: float
     message, transcript, _ = timed(seconds, "server: combine", combined)
     masking = np.sum(seconds["client: mask"], axis=0)
     seconds["server: combine"] = [tuple(np.array(seconds["server: combine"][0]) - masking)]
-    signed = {k: timed(seconds, "client: agree", afresh(client.agree, message, third[k], party[k])) for k in there}
+    sums, last = unmasked(seconds, message, transcript, third, party, public)
+    if not np.array_equal(sums["x"], words * words.dtype.type(len(there))):
+        raise SystemExit("the opened sum is not the plain sum.")
+    return seconds, masks[0] + sum(map(codec.size, (first[0][0], second[0][0], *last)))
+
+
+def unmasked(
+    seconds: Seconds, message: Any, transcript: Any, kept: dict[int, Any], party: dict[int, Any], public: dict[int, Any]
+) -> tuple[Any, list[Any]]:
+    """Return the opened sum, and the first client's last two replies. ``kept``: the state of each client after masking."""
+    signed = {k: timed(seconds, "client: agree", afresh(client.agree, message, kept[k], party[k])) for k in kept}
     replies = [(k, reply) for k, (reply, _) in signed.items()]
     told, _ = timed(seconds, "server: agree", afresh(server.agreed, transcript, replies, public))
     fourth = {
@@ -113,10 +123,9 @@ def session(clients: int, length: int, dropped: int, ring: int, threshold: float
         for k in told
     }
     sums, refused = timed(seconds, "server: unmask", lambda: server.opened(transcript, fourth.items()))
-    if refused or not np.array_equal(sums["x"], words * words.dtype.type(len(there))):
-        raise SystemExit("the opened sum is not the plain sum.")
-    phases = (first[0][0], second[0][0], signed[0][0], fourth[0])
-    return seconds, masks[0] + sum(map(codec.size, phases))
+    if refused:
+        raise SystemExit("the server refused a share.")
+    return sums, [signed[0][0], fourth[0]]
 
 
 def heading(told: Any, clients: int) -> Head:

@@ -228,11 +228,30 @@ def credit(trees: int = TREES) -> list[Row]:
     assert alike(under.outputs, plain.outputs)
     holder = held.party.secrets.kept[0][active.KEY]  # type: ignore[union-attr]
     naive = {name: s * trees for name, s in textbook(holder, under, len(train)).items()}
+    note = ", ".join(f"{name} {s:.0f} s" for name, s in phases.items())
+    counts, width = server["boost"]["total"], holder.public.width
+    return credit_rows(
+        trees, len(train), counts, note, seconds=seconds, work=work, crossed=crossed, naive=naive, width=width
+    )
+
+
+def credit_rows(
+    trees: int,
+    train: int,
+    counts: dict[str, int],
+    note: str,
+    *,
+    seconds: float,
+    work: float,
+    crossed: int,
+    naive: dict[str, float],
+    width: int,
+) -> list[Row]:
+    """Return the table of `credit`: fedatlas, the naive form and their ratios. ``work``: core-seconds; ``width``: bytes of a ciphertext."""
     cores = min(machine.cores(), 2)
     total = sum(s for name, s in naive.items() if name != "ciphertexts")
-    counts = server["boost"]["total"]
     rows = counts["ciphertexts"] - counts["decryptions"]
-    returned = naive["ciphertexts"] - 2 * len(train) * trees
+    returned = naive["ciphertexts"] - 2 * train * trees
     idle = work / cores
     return [
         {
@@ -243,15 +262,15 @@ def credit(trees: int = TREES) -> list[Row]:
             "MB over the coordinator": round(crossed / 1e6, 1),
             "ciphertexts of rows": rows,
             "of sums": counts["decryptions"],
-            "note": ", ".join(f"{name} {s:.0f} s" for name, s in phases.items()),
+            "note": note,
         },
         {
             "form": "V2 naive, from samples",
             "seconds": "",
             "core-seconds": round(total, 1),
             "on idle cores": round(total / cores, 1),
-            "MB over the coordinator": round(2 * naive["ciphertexts"] * holder.public.width / 1e6, 1),
-            "ciphertexts of rows": 2 * len(train) * trees,
+            "MB over the coordinator": round(2 * naive["ciphertexts"] * width / 1e6, 1),
+            "ciphertexts of rows": 2 * train * trees,
             "of sums": round(returned),
             "note": ", ".join(f"{name} {s / trees:.0f} s a tree" for name, s in naive.items() if name != "ciphertexts"),
         },
@@ -260,8 +279,8 @@ def credit(trees: int = TREES) -> list[Row]:
             "seconds": f"<= {LIMIT:g}: {yes(seconds <= LIMIT)}",
             "core-seconds": f"{total / work:.1f} (>= 6: {yes(total / work >= 6)})",
             "on idle cores": f"<= {LIMIT:g}: {yes(idle <= LIMIT)}",
-            "MB over the coordinator": f"{2 * naive['ciphertexts'] * holder.public.width / crossed:.1f}",
-            "ciphertexts of rows": f"{2 * len(train) * trees / rows:.1f}",
+            "MB over the coordinator": f"{2 * naive['ciphertexts'] * width / crossed:.1f}",
+            "ciphertexts of rows": f"{2 * train * trees / rows:.1f}",
             "of sums": f"{returned / counts['decryptions']:.1f}",
             "note": f"load {os.getloadavg()[0]:.1f} on {machine.cores()} cores; limits are those of {TREES} trees",
         },

@@ -190,7 +190,7 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
     alike = [
         e for e in every if _keys(e)[: len(_keys(first))] == _keys(first)
     ]  # one entry per choice of "a text or a table"
-    first = max(alike, key=lambda e: len(_keys(e)))
+    first = max(alike, key=lambda e: len(_path(e)))
     parts = _keys(first)
     where = ".".join([*([table] if table else []), *parts])
     if first["type"] == "extra_forbidden" and model is not None:
@@ -204,10 +204,10 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
         said = first["msg"].removeprefix("Value error, ")
         kind = ValueMistake if parts else ConfigError  # without a key, several keys exclude each other
         return kind(f"{said}." if not where or where.split(".")[0] in said else f"{where}: {said}.")
-    place = [x for x in first["loc"] if isinstance(x, int)]
+    place = [x for x in _path(first) if isinstance(x, int)]
     if first["type"] == "missing" and not place:
         return ValueMistake(f"{where or 'experiment'}: this key is required.")
-    wanted = " or ".join(dict.fromkeys(expected(e) for e in alike if _keys(e) == parts))
+    wanted = " or ".join(dict.fromkeys(expected(e) for e in alike if _path(e) == _path(first)))
     if place:
         entry = f"its value number {place[-1] + 1} is " + (
             "missing" if first["type"] == "missing" else shown(first.get("input"))
@@ -217,12 +217,17 @@ def config_error(error: ValidationError, table: str = "", model: type[BaseModel]
 
 
 def _keys(error: Mapping[str, Any]) -> list[str]:
-    """Return the keys that lead to a problem, without the names that pydantic gives to the choices of a union."""
-    return [
-        x
-        for x in error["loc"]
-        if isinstance(x, str) and "[" not in x and x not in {"str", "int", "float", "bool", "tuple"} and x[:1].islower()
-    ]
+    """Return the keys that lead to a problem."""
+    return [x for x in _path(error) if isinstance(x, str)]
+
+
+def _path(error: Mapping[str, Any]) -> list[str | int]:
+    """Return the keys and places in lists that lead to a problem, without the tags that pydantic gives to the choices of a union.
+
+    A tag is the name of a simple type (`TAG`), one with brackets (``list[int]``), or that of a class.
+    """
+    loc: Sequence[str | int] = error["loc"]
+    return [x for x in loc if isinstance(x, int) or ("[" not in x and not TAG.fullmatch(x) and x[:1].islower())]
 
 
 def shown(value: Any) -> str:
@@ -239,6 +244,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+TAG = re.compile("(constrained-)?(str|int|float)|bool|tuple")
 EXPECTED = {
     "int": "a whole number",
     "float": "a number",

@@ -330,6 +330,12 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         told = f"{bound}{epsilon}, {more}" if more else f"{bound}{epsilon} at delta {found['delta']:.3g}"
         little = " (promises next to nothing)" if worthless(found) else ""
         out.append(("epsilon", more if "delta_too_large_for" in found else f"{told}{stated}{seeded}{little}"))
+    for name in found.get("beside", ()):
+        own = found[name]
+        seeded = ' (noise = "seed": protects nobody)' if own["noise"] == "seed" else ""
+        out.append(
+            (f"epsilon of {own['covers'] or 'one row'}", f"{own['epsilon']:.4g} at delta {own['delta']:.3g}{seeded}")
+        )
     return out
 
 

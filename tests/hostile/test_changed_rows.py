@@ -108,6 +108,21 @@ def test_a_run_does_not_go_on_with_other_rows(done: Path) -> None:
     resume(done, ["rounds=3"], baselines=False)
 
 
+def test_rows_that_nothing_random_changed_need_no_secret(tmp_path: Path) -> None:
+    """Anonymised rows follow from the rows; noise of the seed follows from the file."""
+    table(tmp_path / "rows.csv")
+    for name, keys in [
+        ("anonymise", {"quasi": ["a"], "k": 3}),
+        ("additive_noise", {"bounds": [-3, 3], "noise": "seed"}),
+    ]:
+        asked = of_table(tmp_path / "rows.csv", privacy=[{"name": name, **keys}])
+        path = run(asked, out=tmp_path / name, baselines=False).path
+        before = (path / "preprocess.json").read_bytes()
+        (path / "rows.secret").unlink()
+        resume(path, ["rounds=3"], baselines=False)
+        assert (path / "preprocess.json").read_bytes() == before
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"columns": []}', "{"])
 def test_a_damaged_reading_of_new_rows_ends_in_a_sentence(done: Path, text: str) -> None:
     (done / "rows.json").write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import multiprocessing
@@ -169,6 +170,13 @@ def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch):
     with pytest.raises(ConfigError, match=r'pip install "fedatlas\[dp\]"'):
         gaussian(3, 1.0, OS)
     gaussian(3, 1.0, SEED, "needs nothing")
+    gaussian(3, 1.0, Noise(secret=bytes(32)), "nor does this")
+
+
+def test_repeated_words_are_those_of_a_published_function():
+    """SHAKE-256 of the secret and the draw's name: a run of an older version draws the same again."""
+    drawn = words(Noise(secret=bytes(range(32))), 2, "column", "age")
+    assert drawn.tobytes() == hashlib.shake_256(bytes(range(32)) + b"('column', 'age')").digest(16)
 
 
 # Clipping

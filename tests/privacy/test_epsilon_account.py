@@ -75,6 +75,23 @@ def test_one_run_costs_what_it_says_itself() -> None:
     assert accountant.spent_together([lines], 1e-5) == accountant.spent(lines, 1e-5)
 
 
+def test_a_single_release_is_told_as_one() -> None:
+    laplace, skellam = EVENT._replace(noise="laplace"), EVENT._replace(noise="skellam", steps=1000.0)
+    sampled = EVENT._replace(rate=0.5)
+    for events, one in [
+        ([laplace], "Basic composition of 1 Laplace release."),
+        ([EVENT._replace(noise="response")], "Basic composition of 1 release of pure epsilon."),
+        ([EVENT], "Closed form: 1 Gaussian release is one with noise multiplier 2."),
+        ([skellam, EVENT], "Sum of the Rényi divergences of 1 Skellam release and 1 plain Gaussian one."),
+        (
+            [sampled, EVENT, laplace],
+            "Privacy loss distributions of 1 Poisson round, 1 plain Gaussian release, 1 Laplace release.",
+        ),
+    ]:
+        assert accountant.spent(events, 1e-5).how == one
+        assert "2 " in accountant.spent(events * 2, 1e-5).how
+
+
 def test_noises_without_an_account_together_are_composed_as_they_stand() -> None:
     skellam = EVENT._replace(noise="skellam", steps=1000.0, neighbours="zero out")
     laplace = EVENT._replace(noise="laplace", neighbours="zero out", delta=0.0)
@@ -83,6 +100,13 @@ def test_noises_without_an_account_together_are_composed_as_they_stand() -> None
     assert found.epsilon == pytest.approx(sum(one.epsilon for one in parts))
     assert found.delta == 1e-5
     assert found.upper_bound
+    two = [[skellam], [laplace, EVENT._replace(neighbours="zero out")], [laplace]]
+    for delta in (1e-5, 1e-9):  # whatever the runs stated
+        found = accountant.spent_together(two, delta)
+        half = [accountant.spent(run, delta / 2).epsilon for run in two]
+        assert found.epsilon == pytest.approx(sum(half))
+        assert found.delta == delta
+    assert found.how == "Basic composition of 3 accounts, each at delta = 5e-10 or 0."
     with pytest.raises(PrivacyError, match="protect different units"):
         accountant.spent_together([[skellam], [EVENT._replace(unit="record")]], 1e-5)
     assert accountant.spent_together([[EVENT], [EVENT._replace(multiplier=0.0)]], 1e-5).epsilon == math.inf

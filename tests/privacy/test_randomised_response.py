@@ -21,8 +21,11 @@ from fedatlas.privacy.accountant import spent
 from fedatlas.privacy.mechanism import Noise
 from fedatlas.privacy.randomised_response.response import OTHER, Odds, below, estimate, odds, responses
 from fedatlas.runs.epsilon import account, lines
+from fedatlas.runs.preview import dry_run
+from fedatlas.runs.privacy_preview import sentences
 from fedatlas.setup.assembly import Setup, set_up
 from fedatlas.setup.refusals import checked
+from fedatlas.terminal import protected_texts
 from reports import Page, summary
 
 SECRET = Noise(secret=bytes(range(32)))
@@ -213,6 +216,42 @@ def test_beside_noise_in_rounds_each_has_its_own_account(tmp_path: Path) -> None
     assert found["epsilon"] == pytest.approx(8.0, rel=0.01)
     assert (found["randomised_response"]["unit"], found["randomised_response"]["epsilon"]) == ("record", 1.0)
     assert len(ledger.read(done / "ledger.jsonl").events) == 4
+
+
+def test_every_account_is_stated_before_and_after_a_run(tmp_path: Path) -> None:
+    """The dry run, the terminal, the summary and the page list the same epsilons: that of rounds and that of changed rows."""
+    noise = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
+    data = {"name": "file", "path": str(patients(tmp_path / "rows.csv")), "label": "ill", "test": 0.25, "scale": "none"}
+    asked = experiment(tmp_path / "rows.csv", {"epsilon": 1.5}, noise, data={**data, "drop": ["kind"]})
+    before = dry_run(checked(asked.config))
+    done = run(asked, out=tmp_path / "run", baselines=False).path
+    after = summary(done)["privacy"]
+    stated = before["privacy"]["rows"]["randomised_response"]
+    assert stated["epsilon"] == after["randomised_response"]["epsilon"] == 1.5
+    assert stated.items() <= after["randomised_response"].items()
+    assert before["privacy"]["epsilon"] == pytest.approx(after["epsilon"])
+    assert after["epsilon"] != pytest.approx(1.5)
+    assert after["beside"] == ["randomised_response"]
+    said = " ".join(sentences(before["privacy"], 3))
+    assert (
+        "Under randomised_response the changed rows will cost epsilon = 1.5 at delta = 0, once, for the class of a row."
+        in said
+    )
+    assert f"3 rounds will cost epsilon = {after['epsilon']:.4g}" in said
+    assert [name for name, _ in protected_texts(summary(done))][-2:] == ["epsilon", "epsilon of the class of a row"]
+    page = Page(done / "report.html").text()
+    assert (
+        "What epsilon = 1.5 means: anyone who sees everything that was released, whatever else they know, can shift the odds"
+        in page
+    )
+    assert "of the class of a row, at delta = 0" in page
+
+
+def test_the_dry_run_of_changed_rows_only_states_their_epsilon(tmp_path: Path) -> None:
+    found = dry_run(checked(experiment(patients(tmp_path / "rows.csv"), {}).config))["privacy"]
+    assert "epsilon" not in found
+    assert len(sentences(found, 3)) == 1
+    assert "will cost epsilon = 1 at delta = 0, once, for the class of a row." in sentences(found, 3)[0]
 
 
 def test_responses_from_the_seed_are_said_beside_secret_noise(tmp_path: Path) -> None:

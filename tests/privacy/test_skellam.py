@@ -189,7 +189,7 @@ def test_releases_add_up_and_mix_with_plain_gaussian_ones() -> None:
     gauss = Event("more", 1, "gaussian", 1.0, 0.5, "client", "zero out", 1e-5)
     mixed = accountant.spent([release(1.0, times=6), gauss], 1e-5)
     assert mixed.epsilon == pytest.approx(once.epsilon, rel=1e-6)
-    assert "6 Skellam releases and 1 plain Gaussian ones" in mixed.how
+    assert "6 Skellam releases and 1 plain Gaussian one" in mixed.how
     assert accountant.spent([release(0.0)], 1e-5).epsilon == math.inf
 
 

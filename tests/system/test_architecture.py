@@ -328,7 +328,8 @@ def test_constraints_pin_one_allowed_version_of_each(extra: str | None):
 
 def test_files_and_functions_fit_in_the_head():
     long = []
-    for path in (*sources(), *sorted((ROOT / "tests").rglob("*.py"))):
+    others = (path for folder in ("tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py")))
+    for path in (*sources(), *others):
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > 450:
             long.append(f"{where(path, 1)}: {lines} lines")
@@ -338,6 +339,17 @@ def test_files_and_functions_fit_in_the_head():
                 if size > 60:
                     long.append(f"{where(path, node.lineno)}: {node.name} has {size} lines")
     assert not long, "\n".join(long)
+
+
+def test_docstrings_name_the_thing():
+    """Their first lines are imperatives or noun phrases (CONTRIBUTING.md); "What ..." is neither."""
+    asking = [
+        where(path, number)
+        for path in sources()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.match(r'\s*"""What\b', line)
+    ]
+    assert not asking, "\n".join(asking)
 
 
 def test_no_class_inherits_from_one_that_inherits():

@@ -25,7 +25,7 @@ from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.prediction.parties import predict
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.runs import preview
+from fedatlas.runs import columns_preview, preview
 from fedatlas.runs.loop import run_one
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
@@ -34,6 +34,7 @@ from fedatlas.vertical import align, boosting, split
 from fedatlas.vertical.judging import probabilities
 from fedatlas.vertical.parties import PartyLeft, order
 from fedatlas.wire import codec
+from fedatlas.wording import seconds_text
 
 TREES = 4
 
@@ -397,6 +398,13 @@ def test_a_dry_run_says_what_matching_and_trees_would_cost_and_leaves_nothing(do
     assert "bank: 360 ids, which holds the label." in said
     assert "One tree, in the clear, would send about" in said
     assert sorted(p.name for p in folder.iterdir()) == before
+    assert found["privacy"] == {"mechanisms": []}
+    lock = columns_preview.protection(
+        consortium(checked(experiment(folder, privacy=[{"name": "paillier"}]).config)), 360
+    )
+    preview.show({**found, "privacy": lock})
+    said = capsys.readouterr().out
+    assert f"A key of {lock['key']['bits']} bits takes {seconds_text(lock['key']['seconds'])} on average" in said
 
 
 def test_python_predicts_and_aligns_as_the_command_line_does(done):

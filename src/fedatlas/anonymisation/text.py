@@ -52,7 +52,7 @@ NOT_COVERED = (
         ),
     ),
 )
-"""What the guarantees do not cover: a name, and a sentence or two."""
+"""Limits of the guarantees: a name, and a sentence or two."""
 
 
 def lines(found: Anonymised) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a cluster would bring a run: its round there beside a round here, from the measured costs of calls and bytes."""
+"""The gain of a run from a cluster: its round there beside a round here, from the measured costs of calls and bytes."""
 
 from __future__ import annotations
 

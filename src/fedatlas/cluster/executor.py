@@ -66,7 +66,7 @@ class Proof:
 
 
 class Carried(NamedTuple):
-    """What a run finds on its machine, for nodes that are other ones."""
+    """The surroundings of a run on its own machine, for nodes on other machines."""
 
     hello: Mapping[str, Any]  # its surroundings, as plain values
     data: Any  # its data files with their digests

@@ -12,7 +12,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.ask_protocol import CHAIN
-from fedatlas.privacy.mechanism import Mechanism, Protection, number, on_rows
+from fedatlas.privacy.mechanism import Mechanism, Protection, entered, number, on_rows
 from fedatlas.privacy.protocol import Doing
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
@@ -63,12 +63,37 @@ def summary(setup: Setup, folder: RunFolder) -> dict[str, Any]:
             found["noise"] = "seed"
         if (figures := one.work().row_figures) is not None:
             found[one.name] = dict(figures(setup.held.pairs.get(one.name, ())))
-        if one.entered is not None:
-            events = tuple(event for event in ledger.read(folder.path / LEDGER).events if event.mechanism == one.name)
-            account = {**priced(events, 0.0, "nothing was released"), "releases": len(events), "torn": 0, "curve": []}
-            found[one.name] = {**found.get(one.name, {}), **account}
-            found |= {"noise": events[0].source if events else "os", **account}  # that of the rounds replaces it
-    return found if how is None else {**found, **of_rounds(how, setup, folder)}
+    rounds, accounts = of_rounds(how, setup, folder) if how is not None else {}, of_rows(changing, folder)
+    for name, account in accounts.items():
+        found[name] = {**found.get(name, {}), **account}
+        found |= {key: x for key, x in account.items() if key != "covers"}  # that of the rounds replaces it
+    beside = {"beside": [*accounts]} if accounts and "epsilon" in rounds else {}
+    return {**found, **rounds, **beside}
+
+
+def of_rows(changing: Sequence[Mechanism], folder: RunFolder) -> dict[str, dict[str, Any]]:
+    """Return the accounts of changed rows by mechanism, from the ledger's lines (`rows_priced`)."""
+    due = entered(changing)
+    return rows_priced(changing, ledger.read(folder.path / LEDGER).events if due else ())
+
+
+def rows_priced(changing: Sequence[Mechanism], events: Sequence[ledger.Event]) -> dict[str, dict[str, Any]]:
+    """Return the account of each mechanism whose changed rows are a release, from its lines among ``events``.
+
+    ``covers``: what the epsilon is about, if not the whole unit.
+    """
+    found = {}
+    for one in (one for one in changing if one.entered is not None):
+        own = [event for event in events if event.mechanism == one.name]
+        found[one.name] = {
+            "noise": own[0].source if own else "os",
+            **priced(own, 0.0, "nothing was released"),
+            "releases": len(own),
+            "torn": 0,
+            "curve": [],
+            "covers": one.words.covers,
+        }
+    return found
 
 
 def of_rounds(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fedatlas.privacy.protocol import Doing
 from fedatlas.tree import Tree
 
 Word = Mapping[str, Any] | None
-"""What seals the update of a job; None if it is not protected."""
+"""The facts by which the update of a job is sealed; None if it is not protected."""
 
 
 def acts_on_steps(how: Protection | None, word: Word) -> Work | None:

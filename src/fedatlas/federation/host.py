@@ -18,7 +18,7 @@ Rounds = RoundGenerator | Callable[[], RoundGenerator]
 
 
 class View:
-    """What only a simulation sees of a round: the work of every client. It is recorded; no algorithm reads it."""
+    """The work of every client in a round, which only a simulation sees. It is recorded; no algorithm reads it."""
 
     def __init__(self) -> None:
         self.work: dict[int, Work] = {}  # by client: all its work

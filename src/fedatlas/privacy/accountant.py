@@ -33,6 +33,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.privacy import skellam
 from fedatlas.privacy.gaussian import check_delta, epsilon_of
 from fedatlas.privacy.ledger import Event, Kind, counted
+from fedatlas.wording import count
 
 PURE = ("laplace", "response")  # kinds with delta = 0
 POINTS = 32  # most rounds in a curve
@@ -95,8 +96,8 @@ def spent_together(runs: Sequence[Sequence[Event]], delta: float) -> Spent:
     """Return epsilon at ``delta`` of several runs on the same rows, whichever client a unit was in each of them.
 
     Of a run in which clients paid differently the dearest of each kind of release counts, which no unit exceeds. Equal lines of two
-    runs are two releases, also under noise = "seed". Noises that have no account together are composed as they stand: epsilons and
-    deltas add up. PrivacyError if the runs protect different units.
+    runs are two releases, also under noise = "seed". Noises that have no account together are composed as they stand: epsilons
+    add up, each at an equal share of ``delta`` if its run has noise that needs one. PrivacyError if the runs protect different units.
     """
     _check([event for events in runs for event in events])
     if any(event.multiplier == 0 for events in runs for event in events):
@@ -112,9 +113,10 @@ def spent_together(runs: Sequence[Sequence[Event]], delta: float) -> Spent:
     try:
         price = _price(whole, delta)
     except PrivacyError:
-        each = [spent(events, max(event.delta for event in events)) for events in runs if events]
-        total = Spent(math.fsum(one.epsilon for one in each), math.fsum(one.delta for one in each), "")
-        return total._replace(how=f"Basic composition of {len(each)} accounts.", upper_bound=True)
+        own = [events for events in runs if events]
+        share = delta / sum(any(event.noise not in PURE for event in events) for events in own)
+        how = f"Basic composition of {count(len(own), 'account')}, each at delta = {share:.3g} or 0."
+        return Spent(math.fsum(spent(events, share).epsilon for events in own), delta, how, upper_bound=True)
     return price._replace(upper_bound=price.upper_bound or bound)
 
 
@@ -207,18 +209,20 @@ def _priced(items: frozenset[tuple[Release, int]], delta: float) -> Spent:
         return Spent(0.0, delta, "Nothing was released.")
     if any(r.noise == "skellam" for r in bill):
         return _by_divergences(bill, delta)
-    laplace = {r: n for r, n in bill.items() if r.noise in PURE}
+    laplace = Counter({r: n for r, n in bill.items() if r.noise in PURE})
     pure = math.fsum(n / r.multiplier for r, n in laplace.items())
     if len(laplace) == len(bill):
-        many = sum(laplace.values())
-        kind = "Laplace releases" if {r.noise for r in laplace} == {"laplace"} else "releases of pure epsilon"
-        return Spent(pure, 0.0, f"Basic composition of {many:,} {kind}.")
+        only = {r.noise for r in laplace} == {"laplace"}
+        kind = ("Laplace release", "") if only else ("release of pure epsilon", "releases of pure epsilon")
+        many = count(laplace.total(), *kind)
+        return Spent(pure, 0.0, f"Basic composition of {many}.")
     check_delta(delta)
-    sampled = {r: n for r, n in bill.items() if r.rate < 1}
-    plain = sum(bill.values()) - sum(sampled.values()) - sum(laplace.values())
+    sampled = Counter({r: n for r, n in bill.items() if r.rate < 1})
+    plain = bill.total() - sampled.total() - laplace.total()
     mu = math.hypot(*(math.sqrt(n) / r.multiplier for r, n in bill.items() if r.noise == "gaussian" and r.rate == 1))
     if not sampled and not laplace:
-        how = f"Closed form: {plain:,} Gaussian releases are one with noise multiplier {1 / mu:.4g}."
+        are = "is one" if plain == 1 else "are one"
+        how = f"Closed form: {count(plain, 'Gaussian release')} {are} with noise multiplier {1 / mu:.4g}."
         return Spent(epsilon_of(mu, delta), delta, how)
     whole = math.hypot(mu, *(math.sqrt(n) / r.multiplier for r, n in sampled.items()))
     bound = epsilon_of(whole, delta) + pure
@@ -226,12 +230,8 @@ def _priced(items: frozenset[tuple[Release, int]], delta: float) -> Spent:
     if composed is None:
         how = "An upper bound: the noise, or delta, is too small for a grid of privacy losses, so sampling was left out of the account."
         return Spent(bound, delta, how, upper_bound=True)
-    counts = {
-        "Poisson rounds": sampled.values(),
-        "plain Gaussian releases": (plain,),
-        "Laplace releases": laplace.values(),
-    }
-    how = ", ".join(f"{sum(n):,} {kind}" for kind, n in counts.items() if sum(n))
+    counts = {"Poisson round": sampled.total(), "plain Gaussian release": plain, "Laplace release": laplace.total()}
+    how = ", ".join(count(n, kind) for kind, n in counts.items() if n)
     how = f"Privacy loss distributions of {how}."
     return Spent(min(composed, bound), delta, how)
 
@@ -247,8 +247,9 @@ def _by_divergences(bill: Counter[Release], delta: float) -> Spent:
         lambda order: math.fsum(n * skellam.divergence(order, r.multiplier, r.steps) for r, n in bill.items()), delta
     )
     whole = sum(n for r, n in bill.items() if r.noise == "skellam")
-    others = f" and {bill.total() - whole:,} plain Gaussian ones" if bill.total() > whole else ""
-    how = f"Sum of the Rényi divergences of {whole:,} Skellam releases{others}."
+    more = bill.total() - whole
+    others = f" and {count(more, 'plain Gaussian one')}" if more else ""
+    how = f"Sum of the Rényi divergences of {count(whole, 'Skellam release')}{others}."
     return Spent(epsilon, delta, how, upper_bound=True)
 
 

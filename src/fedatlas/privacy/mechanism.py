@@ -178,7 +178,7 @@ class Mechanism(NamedTuple):
 
 
 Memory = Mapping[str, Any]
-"""What a mechanism keeps from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
+"""The state of a mechanism from round to round: tensors and plain values, in the server's state under `ask_protocol.MEMORY`."""
 
 
 class Remembering(NamedTuple):
@@ -372,6 +372,11 @@ def on_updates(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
     return tuple(one for one in mechanisms if one.acts_on == "updates")
 
 
+def entered(mechanisms: Sequence[Mechanism]) -> list[Event]:
+    """Return the ledger's lines of changed rows, which are written before round 1."""
+    return [one.entered() for one in on_rows(mechanisms) if one.entered is not None]
+
+
 def from_memory(how: Protection, round: int, clients: Sequence[int]) -> None:
     """Return no line for the ledger: those of a mechanism with a memory follow from it (`Remembering.enter`)."""
 
@@ -379,6 +384,11 @@ def from_memory(how: Protection, round: int, clients: Sequence[int]) -> None:
 def drawn_by(source: Source) -> tuple[Extra, ...]:
     """Return the extras needed to draw noise from this source."""
     return () if source == "seed" else (Extra("cryptography", "dp"),)
+
+
+def no_noise(name: str, multiplier: float) -> tuple[str, ...]:
+    """Return the notice before a run whose noise multiplier is 0; () for any other."""
+    return () if multiplier else (f"'{name}': noise_multiplier = 0 adds no noise, and no privacy.",)
 
 
 def number(x: float) -> float | str:

@@ -1,7 +1,9 @@
 """Gaussian and Laplace noise in bulk, and the secret random words behind it.
 
 Under ``os`` every draw takes a fresh key of 256 bits from the operating system, reads the AES stream in counter mode under it, and
-drops the key; only a draw that is repeated names its key (`Noise.secret`). No generator is made before a fork and used after it, so
+drops the key. Only draws that are repeated, those that change a party's rows once in a run, follow from a secret (`Noise.secret`) and
+their key by SHAKE-256: it takes a key of any length and only the standard library, and a resumed run needs the same bits. AES takes
+less than half of its time, which counts where every step draws noise. No generator is made before a fork and used after it, so
 two workers never share a stream. Under ``seed`` the words are a function of (seed, key), and the same draw again is the same
 release. This makes a simulation repeatable. It protects only those who trust everybody who knows the seed.
 

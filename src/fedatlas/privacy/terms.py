@@ -14,6 +14,9 @@ NEIGHBOURS: Mapping[Neighbours, str] = {
     "replace": "the unit has these values, or any others",
 }
 
+BEFORE_AND_AFTER = "These figures are computed from the training rows before and after: no epsilon covers them."
+"""Sentence beside a simulation's figures of changed rows."""
+
 
 def about(unit: Unit, neighbours: Neighbours, covers: str = "") -> list[tuple[str, str]]:
     """Return the unit and the neighbours of an epsilon in words. ``covers``: the only part of the unit that it is about; "": all of it."""

@@ -83,7 +83,7 @@ class LookTaken(NamedTuple):
 
 
 class RaceFigures(NamedTuple):
-    """What judged rows tell about the arms that are left at the end."""
+    """Figures of the judged rows about the arms that are left at the end."""
 
     rows: ArmRows
     found: RaceEstimates

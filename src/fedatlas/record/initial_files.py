@@ -12,7 +12,7 @@ from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import ledger
-from fedatlas.privacy.mechanism import on_rows
+from fedatlas.privacy.mechanism import entered
 from fedatlas.record import row_secret
 from fedatlas.record.fingerprint import sources
 from fedatlas.record.run_folder import ATTACKED, RunFolder, file_of
@@ -45,7 +45,7 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
 
 def enter_rows(setup: Setup, folder: RunFolder) -> None:
     """Enter changed rows in the ledger, once: a run that begins again changes them by the same secret."""
-    path, due = folder.path / LEDGER, [one.entered() for one in on_rows(setup.checked.mechanisms) if one.entered]
+    path, due = folder.path / LEDGER, entered(setup.checked.mechanisms)
     there = ledger.read(path).events
     if lines := [event for event in due if event not in there]:
         ledger.append(path, lines)

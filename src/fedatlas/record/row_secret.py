@@ -58,7 +58,7 @@ def read(path: Path) -> bytes:
 def read_again(path: Path, whole: Checked) -> bytes:
     """Return the secret of a run that continues; b"" if it needs none. ConfigError if it is lost, as other rows would be trained on."""
     root = read(path)
-    if not root and any(one.keys.get("noise") != "seed" for one in on_rows(whole.mechanisms)):
+    if not root and any(one.keys.get("noise") == "os" for one in on_rows(whole.mechanisms)):
         raise ConfigError(
             f"'{path}' has lost '{ROOT}', by which its clients' rows were changed: put it back, or begin a new run."
         )

@@ -9,6 +9,7 @@ from functools import partial
 from fedatlas.reporting.blocks import Block, Figure, TableBlock, TableCell, Text
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, Shaded, bars, dots, heat, shaded
 from fedatlas.reporting.entries import Subject
+from fedatlas.reporting.uncovered import of_held_rows
 from fedatlas.wording import count, csv_text, held_text, number, share
 
 DRAWN = 240  # most clients drawn with one column each
@@ -22,7 +23,7 @@ NAMED = 60  # most clients named in a sentence
 def held_blocks(subject: Subject) -> list[Block]:
     """Return the section of one run."""
     facts = subject.summary["partition_facts"]
-    out: list[Block] = [Text(_sentence(subject))]
+    out: list[Block] = [Text(_sentence(subject)), *map(Text, of_held_rows(subject))]
     if "histogram" in facts:
         out.append(_classes(subject))
     if "target_mean" in facts:

@@ -13,6 +13,7 @@ from fedatlas.metrics.metric import skewed
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import Block, Cells, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.entries import Entry, Plain, Subject, whole
+from fedatlas.reporting.uncovered import of_kept_rows
 from fedatlas.wording import (
     DASH,
     NAMES,
@@ -103,10 +104,12 @@ def opening(entries: Sequence[Entry]) -> list[Block]:
         return [*said, *ended, *_incomparable(entries), *noted, *_differences(entries), _runs(entries)]
     (entry,) = entries
     out = [lead(sentence(entry)), KeyFigures(_keys(entry)), *ended, *_own_rows(entry), *noted]
+    unnoised = [Text(said) for said in of_kept_rows(entry.subjects[0])]
     if len(entry.subjects) == 1:
-        return [*out, _figures(entry.subjects[0]), *_weighted(entry)]
+        return [*out, _figures(entry.subjects[0]), *unnoised, *_weighted(entry)]
     parts: list[Literal["final", "test"]] = ["final", "test"]
-    return [*out, *(_seeds(entry, part) for part in parts if part in entry.summary["over_seeds"]), *_weighted(entry)]
+    tables = [_seeds(entry, part) for part in parts if part in entry.summary["over_seeds"]]
+    return [*out, *tables, *unnoised, *_weighted(entry)]
 
 
 def _diverged(entries: Sequence[Entry]) -> list[Block]:

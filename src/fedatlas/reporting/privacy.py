@@ -29,6 +29,7 @@ from fedatlas.reporting.costs import DIRECTIONS, PROTECTING, phase_name
 from fedatlas.reporting.drawing.charts import Axis, Bars, Point, Series, bars, lines
 from fedatlas.reporting.entries import Subject
 from fedatlas.reporting.reproduction import told_before
+from fedatlas.reporting.uncovered import of_class_names
 from fedatlas.wording import (
     DASH,
     NOT_TOLD,
@@ -73,7 +74,9 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         return []
     made = of_tables(found["mechanisms"])
     covers = "" if any(one.noise for one in made) else next((one.words.covers for one in made if one.entered), "")
-    said = [text for text in (_promised(found, covers), _helped(found)) if text]
+    beside = [found[name] for name in found.get("beside", ())]
+    promised = [_promised(found, covers), *(_promised(one, one["covers"]) for one in beside)]
+    said = [text for text in (*promised, _helped(found)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
@@ -82,6 +85,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         *_learns(found),
         *_before(subject, made),
         *_terms(found, made, covers),
+        *(block for one in beside for block in _terms(one, made, one["covers"])),
         *map(Text, said),
         *(
             _accounts(subject, one.words.accounts, found["accounts"])
@@ -164,16 +168,9 @@ def _keys(subject: Subject, found: Mapping[str, Any], covers: str) -> list[Key]:
     """Return the figures that stand first. ``covers``: what epsilon is about, if not its whole unit."""
     cost, out = subject.summary["cost"], []
     if "epsilon" in found:
-        bound = "an upper bound, " if found["upper_bound"] else ""
-        unless = "if the noise were secret: " if found["noise"] == "seed" else ""
-        text = found["epsilon"] if isinstance(found["epsilon"], str) else None
-        whole = text or printed(found["epsilon"], subject.at("privacy.epsilon"), _plainly)
-        more = beyond_delta(found)
-        if "delta_too_large_for" in found:
-            out.append(Key("epsilon", DASH, more))
-        else:
-            at = f"of {covers or UNITS[found['unit']]}, {more or 'at delta = ' + number(found['delta'])}"
-            out.append(Key("epsilon", whole, f"{unless}{bound}{at}"))
+        out.append(_epsilon(subject, found, covers, "privacy.epsilon"))
+    beside = found.get("beside", ())
+    out += [_epsilon(subject, found[name], found[name]["covers"], f"privacy.{name}.epsilon") for name in beside]
     if found.get("withstood"):
         most = found["withstood"]
         body = printed(most["colluding"], subject.at("privacy.withstood.colluding"), count)
@@ -193,6 +190,19 @@ def _keys(subject: Subject, found: Mapping[str, Any], covers: str) -> list[Key]:
     spent = _protecting(cost["seconds_by_phase"])
     out.append(Key("time for protection", seconds_text(spent), f"{share(spent / cost['seconds'])} of the run's time"))
     return out
+
+
+def _epsilon(subject: Subject, account: Mapping[str, Any], covers: str, at: str) -> Key:
+    """Return the figure of an account; ``at``: its place in the summary."""
+    more = beyond_delta(account)
+    if "delta_too_large_for" in account:
+        return Key("epsilon", DASH, more)
+    bound = "an upper bound, " if account["upper_bound"] else ""
+    unless = "if the noise were secret: " if account["noise"] == "seed" else ""
+    text = account["epsilon"] if isinstance(account["epsilon"], str) else None
+    whole = text or printed(account["epsilon"], subject.at(at), _plainly)
+    of = f"of {covers or UNITS[account['unit']]}, {more or 'at delta = ' + number(account['delta'])}"
+    return Key("epsilon", whole, f"{unless}{bound}{of}")
 
 
 def _protecting(phases: Mapping[str, float]) -> float:
@@ -218,11 +228,12 @@ def _before(subject: Subject, made: Sequence[Mechanism]) -> list[Block]:
         how = f"each {party}'s own, in the clear, computed from its changed rows"
     if hiding is not None:
         how = f"their sums over all {plural(party)}, under {hiding}"
-    server = f"{told}; {how}" if told else "nothing about anybody's rows"
+    told = f"{told}; {how}" if told else ""
+    server = "; ".join(filter(None, (told, of_class_names(subject)))) or "nothing about anybody's rows"
     clients = (
         f"the constants made of all {plural(party)}' sums, with which every {party} prepares its rows"
         if told
-        else "nothing"
+        else of_class_names(subject) or "nothing"
     )
     pairs = [(WHO["server"], server), (WHO["clients"], clients)]
     return [Text("What crosses before round 1", tone="subhead"), TermList(pairs)]

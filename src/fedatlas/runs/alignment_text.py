@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedatlas.privacy.mechanisms import made
 from fedatlas.wording import bytes_text, seconds_text
 
 
@@ -47,7 +48,8 @@ def expectations(found: dict[str, Any]) -> list[str]:
         f"One {found['round']}, {kind}, would send about {cost}, if all {found['rows_at_most']:,} rows of the smallest table were common; "
         f"{found['trees']} of them with the matching {bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
     )
-    return [*head, one, *notices, "Nothing was matched or trained."]
+    protected = [line for name in found["privacy"]["mechanisms"] for line in made(name).words.preview(found["privacy"])]
+    return [*head, one, *protected, *notices, "Nothing was matched or trained."]
 
 
 LEARNT = {

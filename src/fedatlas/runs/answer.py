@@ -31,7 +31,7 @@ DRAWS = 400  # of test rows: the standard error of a difference is then known to
 
 
 class Models(NamedTuple):
-    """What the models of a run said of its test rows, by row."""
+    """The outputs of the models of a run on its test rows, by row."""
 
     together: Arrays
     alone: Arrays  # empty without a baseline

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedatlas import machine
 from fedatlas.algorithm import State
+from fedatlas.privacy.mechanism import Trial
 from fedatlas.runs import alignment
 from fedatlas.runs.columns_baselines import Side, trial
 from fedatlas.setup.checked import Checked
@@ -37,6 +38,7 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
     found = expected([one_round(held, min(size, most)) for size in scheme.trial(whole.how).rows], most)
     return {
         **matching,
+        "privacy": protection(held, most),
         "bytes_alignment": matching["bytes"],
         "seconds_alignment": matching["seconds"],
         "trees": rounds,
@@ -48,6 +50,14 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
         "bytes": matching["bytes"] + rounds * found.bytes,
         "seconds": matching["seconds"] + rounds * found.seconds,
     }
+
+
+def protection(held: Consortium, rows: int) -> dict[str, Any]:
+    """Return the mechanisms of the run, and what their previews find, such as the time of a key."""
+    found: dict[str, Any] = {"mechanisms": [one.name for one in held.checked.mechanisms]}
+    for one in held.checked.mechanisms:
+        found |= {} if one.preview is None else one.preview(Trial(len(held.parties), rows, 0))
+    return found
 
 
 def expected(made: list[Tried], rows: int) -> Tried:

@@ -23,7 +23,7 @@ from fedatlas.reporting.drawing.partition import draw, draw_text
 from fedatlas.runs import columns_preview
 from fedatlas.runs.alignment_text import expectations
 from fedatlas.runs.baselines import examples_alone, wants_baselines
-from fedatlas.runs.privacy_preview import sentences, spent_protected
+from fedatlas.runs.privacy_preview import of_rows, sentences, spent_protected
 from fedatlas.setup.assembly import Setup, judged_rows, set_up, share_out
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import Drawn, draw_round
@@ -71,6 +71,7 @@ def dry_run(whole: Checked, baselines: bool | None = None) -> dict[str, Any]:
     returning = sum(d.round.m for d in drawn) / len(drawn)
     parties = [party for d in drawn for party in parties_of(d.round)]
     spent, own, private = looked_at(setup, plan, drawn, parties)
+    private |= of_rows(setup)
     share = 1 / len(drawn) if parties else 0.0
     known = returning / len(setup.sizes)  # share of them that also took part in the previous round
     sent = {key: share * sent_by(spent, known, key) for key in ("bytes_up", "bytes_down", "bytes_peer", "messages")}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedatlas.course.privacy_record import coming, expected, priced
+from fedatlas.course.privacy_record import coming, expected, priced, rows_priced
 from fedatlas.course.protocol_trial import Rehearsed, rehearse
 from fedatlas.engine.executors import Plan
 from fedatlas.federation.cost import KEYS, Cost
-from fedatlas.privacy.mechanism import PHASES, Protection, Trial
+from fedatlas.privacy.mechanism import PHASES, Protection, Trial, entered, on_rows
 from fedatlas.privacy.mechanisms import made
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
@@ -101,8 +101,36 @@ def planned(how: Protection, rounds: int) -> dict[str, Any]:
     return {**found, "upper_bound": found["upper_bound"] or bound}
 
 
+def of_rows(setup: Setup) -> dict[str, Any]:
+    """Return ``rows``: the account of each mechanism that changes rows before round 1, by name; {} if none states an epsilon."""
+    changing = on_rows(setup.checked.mechanisms)
+    accounts = rows_priced(changing, entered(changing))
+    return {"rows": accounts} if accounts else {}
+
+
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
     """Return these facts as sentences."""
+    out = of_traffic(found) if "mechanisms" in found else []
+    for name, account in found.get("rows", {}).items():
+        out.append(
+            f"Under {name} the changed rows will cost {epsilon_text(account)}, once, for {account['covers'] or 'one row'}. "
+            f"{account['how']}"
+        )
+    if "epsilon" in found:
+        out.append(f"{count(rounds, 'round')} will cost {epsilon_text(found)}. {found['how']}")
+        out += [capital(warned)] if (warned := worthless(found)) else []
+    return out
+
+
+def epsilon_text(account: Mapping[str, Any]) -> str:
+    """Return the epsilon and the delta of an account."""
+    epsilon = account["epsilon"] if isinstance(account["epsilon"], str) else f"{account['epsilon']:.4g}"
+    bound = "at most " if account["upper_bound"] else ""
+    return f"{bound}epsilon = {epsilon} at delta = {account['delta']:.3g}"
+
+
+def of_traffic(found: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the bytes and keys of mechanisms that act in rounds."""
     out = [f"The run would end in its first rounds: {found['refused']}"] if found.get("refused") else []
     names, more, whole = " and ".join(found["mechanisms"]), found["bytes_more_per_round"], found["bytes_per_round"]
     if more > NOTICED * whole:
@@ -119,12 +147,4 @@ def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
         out.append(
             "How many clients take part stays secret: bytes are expected values, and the run does not record its own."
         )
-    out += [line for name in found["mechanisms"] for line in made(name).words.preview(found)]
-    if "epsilon" in found:
-        epsilon = found["epsilon"] if isinstance(found["epsilon"], str) else f"{found['epsilon']:.4g}"
-        bound = "at most " if found["upper_bound"] else ""
-        out.append(
-            f"{count(rounds, 'round')} will cost {bound}epsilon = {epsilon} at delta = {found['delta']:.3g}. {found['how']}"
-        )
-        out += [capital(warned)] if (warned := worthless(found)) else []
-    return out
+    return out + [line for name in found["mechanisms"] for line in made(name).words.preview(found)]

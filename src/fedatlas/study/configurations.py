@@ -9,11 +9,11 @@ from fedatlas.runs.run_key import Described, described, written
 from fedatlas.study.plain import Row
 
 DEFAULT = {"algorithm": ExperimentConfig().algorithm.model_dump()}
-"""What a configuration without ``[algorithm]`` means: that of a setting, before its baseline is named."""
+"""The placeholder in a configuration without ``[algorithm]``: that of a setting, before its baseline is named."""
 
 
 class Configurations:
-    """What each configuration of a study means: it is resolved and checked when it is first asked for, and not again."""
+    """The resolved configurations of a study: each is resolved and checked when it is first asked for, and not again."""
 
     def __init__(self) -> None:
         self.found: dict[str, Described] = {}

@@ -40,6 +40,7 @@ DONE = (
     "<b>Noise in the rows.</b> Every client added {kind} noise of {scale:g} times a column's range to the numbers of its training rows, "
     "once and before anything was computed from them. Models predict on rows as they are."
 )
+UNCOVERED = "These figures of columns follow from the training rows with this noise: no epsilon covers them."
 NO_EPSILON = (
     "additive_noise states no epsilon: it limits how well a number of one row can be guessed, and protects neither categories nor the "
     "target. For a guarantee add a mechanism of differential privacy."
@@ -107,4 +108,4 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         for name, one in found.get("columns", {}).items()
     ]
     more = found.get("columns_in_all", 0) - len(said)
-    return [*said, *([f"{more} more columns are not listed."] if said and more else [])]
+    return [*said, *([f"{more} more columns are not listed."] if said and more else []), *([UNCOVERED] if said else [])]

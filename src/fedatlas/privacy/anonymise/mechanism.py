@@ -21,6 +21,7 @@ from pydantic import Field
 from fedatlas.privacy.anonymise.choice import NAME, AnonymityKeys
 from fedatlas.privacy.column_bounds import Range, check_bounds
 from fedatlas.privacy.mechanism import Asked, Learns, Limits, Mechanism, Words, Work
+from fedatlas.privacy.terms import BEFORE_AND_AFTER
 from fedatlas.registry import Whole
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -128,4 +129,4 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         f"{after['highest']:.1%} and {after['mean']:.1%} on average, before it was {before['highest']:.1%} and {before['mean']:.1%}, and "
         f"{before['unique']:.1%} of rows were unique."
     )
-    return [classes, f"Information loss: {found['loss']:.1%} ({loss}).", risk]
+    return [classes, f"Information loss: {found['loss']:.1%} ({loss}).", risk, BEFORE_AND_AFTER]

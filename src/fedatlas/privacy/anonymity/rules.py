@@ -1,4 +1,4 @@
-"""What every class must keep: k rows, l well-represented sensitive values, a distance of at most t from the table (P7, P8, P9).
+"""The rules that every class must keep: k rows, l well-represented sensitive values, a distance of at most t from the table (P7, P8, P9).
 
 Sources: Samarati and Sweeney 1998 (k); Machanavajjhala, Kifer, Gehrke, Venkitasubramaniam, TKDD 2007 (l); Li, Li,
 Venkatasubramanian, ICDE 2007 (t).

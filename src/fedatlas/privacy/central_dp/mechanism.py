@@ -44,6 +44,7 @@ from fedatlas.privacy.mechanism import (
     Work,
     drawn_by,
     from_memory,
+    no_noise,
 )
 from fedatlas.privacy.reasons import CLIENT_LEVEL
 from fedatlas.registry import Positive, Rate
@@ -70,6 +71,7 @@ DONE_ADAPTIVE = (
     "Epsilon says how well that hides who took part."
 )
 TRUSTED = "The server saw every update in the clear and has to be trusted; protected are clients from whoever sees the models."
+ALONE = "its server clips what each client sent, and no further noise is in its account"
 
 
 class CentralDP(NamedTuple):
@@ -214,13 +216,13 @@ def central_dp(
         words=Words(
             DONE if own.adaptive is None else DONE_ADAPTIVE,
             (TRUSTED,),
-            () if noise_multiplier else ("'central_dp': noise_multiplier = 0 adds no noise, and no privacy.",),
+            no_noise("central_dp", noise_multiplier),
         ),
         noise=own.noising(),
         hides=("train_loss", "weights", "steps", *WHO_CAME),
         figures=None if own.adaptive is None else bounds,
         limits=Limits(
-            alone="its server clips what each client sent, and no further noise is in its account",
+            alone=ALONE,
             why_not=CLIENT_LEVEL,
             refuses=refuses,
             extras=(Extra("dp_accounting", "dp", sampled=True), *drawn_by(noise)),

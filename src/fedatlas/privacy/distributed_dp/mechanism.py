@@ -41,6 +41,7 @@ from fedatlas.privacy.mechanism import (
     Words,
     Work,
     drawn_by,
+    no_noise,
 )
 from fedatlas.privacy.reasons import CLIENT_LEVEL
 from fedatlas.privacy.secagg.mechanism import Share, withstood
@@ -57,7 +58,6 @@ DONE = (
     "share of the noise and covered all with random masks that cancel in the sum of a round. Whoever left, that sum held noise of at "
     "least {noise_multiplier:g} times that length, for a server that up to {colluding} of its clients help, too."
 )
-SILENT = "'distributed_dp': noise_multiplier = 0 adds no noise, and no privacy."
 
 
 def distributed_dp(
@@ -99,7 +99,7 @@ def distributed_dp(
         trust="nobody",
         learns=LEARNS,
         work=work,
-        words=Words(DONE, (), () if noise_multiplier else (SILENT,)),
+        words=Words(DONE, (), no_noise("distributed_dp", noise_multiplier)),
         phase="mask",
         sums_only="wholly",
         noise=Noising(noise, partial(released, keys), partial(stated, keys)),

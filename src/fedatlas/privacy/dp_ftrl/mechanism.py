@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedatlas.errors import PrivacyError
-from fedatlas.privacy.central_dp.mechanism import TRUSTED, usual_delta
+from fedatlas.privacy.central_dp.mechanism import ALONE, TRUSTED, usual_delta
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import (
     Asked,
@@ -48,6 +48,7 @@ from fedatlas.privacy.mechanism import (
     Work,
     drawn_by,
     from_memory,
+    no_noise,
 )
 from fedatlas.privacy.reasons import CLIENT_LEVEL
 from fedatlas.registry import Positive, Rate, Whole
@@ -176,12 +177,12 @@ def dp_ftrl(
         words=Words(
             DONE,
             (TRUSTED,),
-            () if noise_multiplier else ("'dp_ftrl': noise_multiplier = 0 adds no noise, and no privacy.",),
+            no_noise("dp_ftrl", noise_multiplier),
         ),
         noise=Noising(noise, from_memory, own.stated, planned=own.planned),
         hides=("train_loss", "weights", "steps", "flops"),
         limits=Limits(
-            alone="its server clips what each client sent, and no further noise is in its account",
+            alone=ALONE,
             why_not=CLIENT_LEVEL,
             refuses=unbounded_cohort,
             extras=drawn_by(noise),

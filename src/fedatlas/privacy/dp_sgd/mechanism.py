@@ -36,6 +36,7 @@ from fedatlas.privacy.mechanism import (
     Words,
     Work,
     drawn_by,
+    no_noise,
     number,
 )
 from fedatlas.privacy.protocol import Doing
@@ -111,7 +112,7 @@ def dp_sgd(
         words=Words(
             DONE,
             (SECONDS,),
-            () if z else ("'dp_sgd': noise_multiplier = 0 adds no noise, and no privacy.",),
+            no_noise("dp_sgd", z),
             preview=said,
         ),
         noise=Noising(noise, released, stated, unit="record", of_rows=True),

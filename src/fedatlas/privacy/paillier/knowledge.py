@@ -40,7 +40,7 @@ FALSE = "a proof that a client knows the plaintexts of its ciphertexts does not 
 
 @dataclass(frozen=True, repr=False)
 class Witness:
-    """What a proof shows the knowledge of: plaintexts, and the exponent of each."""
+    """The secrets whose knowledge a proof shows: plaintexts, and the exponent of each."""
 
     messages: Sequence[int]
     exponents: Sequence[int]

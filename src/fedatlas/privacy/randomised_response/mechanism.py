@@ -38,6 +38,7 @@ DONE = (
     "<b>Randomised response.</b> Every client replaced the classes of its training rows by random ones, once and before anything was "
     "computed from them, so that each class has an epsilon of {epsilon:g}."
 )
+COVERED = "Shares follow from the responses only, so the epsilon of randomised_response covers them, and no other epsilon does."
 LABELS_ONLY = (
     "randomised_response protects the class of a row (and categories that it names), not the other columns: a model may still tell what "
     "they hold."
@@ -179,4 +180,4 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
                 f"Of {what}: a value stayed with a chance of {one['kept']:.1%}. Shares of the values before, estimated from the "
                 f"responses without bias: {', '.join(each)}."
             )
-    return out
+    return [*out, COVERED] if out else []

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.column_bounds import Bounds, bounds_of, check_bounds, numeric
 from fedatlas.privacy.mechanism import Learns, Limits, Mechanism, Noise, Source, Words, Work
+from fedatlas.privacy.terms import BEFORE_AND_AFTER
 from fedatlas.registry import Rate
 
 if TYPE_CHECKING:
@@ -163,4 +164,4 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
             f"Who knows none and looks for independent components finds values that correlate with the columns by {found['ica']:.2f} on "
             f"average, where the rotated columns do by {found['as_seen']:.2f}."
         )
-    return said
+    return [*said, BEFORE_AND_AFTER]

@@ -1,4 +1,4 @@
-"""What a client signs of its ciphertexts: the sum that they are for, and what all clients of it were told.
+"""The statement that a client signs with its ciphertexts: the sum that they are for, and what all clients of it were told.
 
 A signature for one run, round, attempt, task, cohort, table of weights or client is valid for no other.
 """
@@ -25,7 +25,7 @@ FIELDS = ("run", "round", "attempt", "ask", "clients", "head")
 
 
 class KeyHolders(NamedTuple):
-    """What the server is told: the public key, and the identities of all that hold a share of the private one."""
+    """The server's knowledge of a key: the public part, and the identities of all that hold a share of the private one."""
 
     federation: str
     key: PublicKey
