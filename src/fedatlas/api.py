@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -313,16 +313,18 @@ def load(path: str | Path, module: nn.Module | None = None) -> LoadedRun:
     return LoadedRun(*finished_run.load(path, module))
 
 
-def align(experiment: Experiment | ExperimentConfig, *, dry_run: bool = False) -> dict[str, Any]:
+def align(
+    experiment: Experiment | ExperimentConfig, *, dry_run: bool = False, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
     """Match the rows of an experiment's parties privately, and return how many they have in common.
 
-    ``dry_run``: only estimate the effort.
+    ``dry_run``: only estimate the effort. ``say``: is told of the progress of a long matching, at most every two seconds.
     """
     from fedatlas.runs import alignment
 
     whole = _checked(experiment)
     whole.of_columns()
-    return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole)
+    return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole, say=say)
 
 
 def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def align(
     from fedatlas import api, config
     from fedatlas.runs.alignment_text import sentences
 
-    found = api.align(config.read(path, overrides), dry_run=dry_run)
+    found = api.align(config.read(path, overrides), dry_run=dry_run, say=lambda line: typer.echo(line, err=True))
     emit(found) if as_json else typer.echo("\n".join(sentences(found)))
 
 

@@ -35,8 +35,8 @@ DUE, NONE = "does not ask this party for", "and one was due"
 
 def own_points(relay: Relay, request: Request) -> Any:
     """Masked ids of a list that the relay brings along."""
-    points = psi.hashed([f"id-{i:03d}" for i in range(COMMON)], "ed25519")
-    return {"points": psi.raised(points, psi.exponent("ed25519"), "ed25519")}
+    points = psi.hashed([f"id-{i:03d}" for i in range(COMMON)], "ristretto255")
+    return {"points": psi.raised(points, psi.exponent("ristretto255"), "ristretto255")}
 
 
 def own_set(sender: str) -> Any:
@@ -150,7 +150,7 @@ TWO: Mapping[str, Lie] = {
     "letters that are none": Lie("bank", align.REMASK, no_letter, "no list"),
     "the weaker group": Lie("bank", align.MASK, in_words(group="x25519"), WORDS),
     "the other's ids as a party's own": Lie("bank", align.REMASK, in_anothers_name(IDS.topic, "bank"), ALTERED),
-    "ids masked once more": Lie("bank", align.REMASK, asking(align.MASK, group="ed25519"), "masked already"),
+    "ids masked once more": Lie("bank", align.REMASK, asking(align.MASK, group="ristretto255"), "masked already"),
     "another order": Lie("bank", align.REMASK, asking(align.ORDER), "drawn already"),
     "a digest of all ids": Lie("bank", align.MATCH, asking(align.SAME), DUE),
     "how ids look where most were found": Lie("bank", "split rows", asking(align.LOOK), "says nothing of its ids"),

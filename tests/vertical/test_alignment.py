@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from column_parties import ColumnParties, all_questions
 from fedatlas.algorithm import Algorithm
-from fedatlas.errors import DataError, ProtocolError
+from fedatlas.errors import DataError
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
+from fedatlas.runs.alignment import MatchingProgress
 from fedatlas.vertical import align, psi, split
 from fedatlas.vertical.ids import Look, difference, look_of, ordered, seed_key
 from fedatlas.vertical.parties import Columns, PartyLeft, order, places
@@ -50,39 +50,7 @@ def aligned(*tables, how=PSI, observers=()):
     return state["align"], [[p.ids[i] for i in order(fed.states.get(p.party))] for p in parties], fed
 
 
-def test_two_exponents_commute_and_one_point_is_one_id():
-    for group in ("ed25519", "x25519"):
-        a, b = psi.exponent(group), psi.exponent(group)
-        points = psi.hashed(["7", "007", "x"], group)
-        assert torch.equal(
-            psi.raised(psi.raised(points, a, group), b, group), psi.raised(psi.raised(points, b, group), a, group)
-        )
-        assert len(set(psi.keys_of(points))) == 3
-        assert torch.equal(points, psi.hashed(["7", "007", "x"], group))
-
-
-def test_points_lie_in_the_subgroup_of_prime_order():
-    import nacl.bindings as sodium
-
-    for point in psi.keys_of(psi.hashed([str(i) for i in range(20)], "ed25519")):
-        assert sodium.crypto_core_ed25519_is_valid_point(point)
-
-
-def test_what_is_no_point_is_refused():
-    small = torch.zeros(1, 32, dtype=torch.uint8)
-    small[0, 0] = 1  # the neutral element
-    for bad in (small, torch.full((1, 32), 255, dtype=torch.uint8), torch.zeros(1, 31, dtype=torch.uint8), "points"):
-        with pytest.raises(ProtocolError):
-            psi.raised(bad, psi.exponent("ed25519"), "ed25519")
-
-
-def test_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr(psi, "STRETCH", 3)
-    ids = [str(i) for i in range(10)]
-    assert torch.equal(psi.hashed(ids, "x25519", 2), psi.hashed(ids, "x25519", 1))
-
-
-@pytest.mark.parametrize("group", ["ed25519", "x25519"])
+@pytest.mark.parametrize("group", ["ristretto255", "x25519"])
 def test_two_parties_find_their_common_rows_in_one_order(group):
     found, ids, _ = aligned(["c", "", "a", "b", "007"], ["x", "7", "b", "c"], how=align.Align("psi", group))
     assert found["rows"] == 2
@@ -164,7 +132,7 @@ def test_no_id_crosses_and_two_runs_cross_different_bytes():
     aligned(ids, ids, observers=[other])
     assert b"customer" not in one.bytes
     assert one.bytes != other.bytes
-    points = psi.keys_of(psi.hashed(ids, "ed25519"))
+    points = psi.points_of(psi.hashed(ids, "ristretto255")).tolist()
     assert not any(point in one.bytes for point in points), "a bare hash could be guessed from a list of names"
 
 
@@ -183,6 +151,36 @@ def test_a_party_that_leaves_ends_the_matching_with_its_name():
     fed, _, server = federation(["1", "2"], ["1", "2"])
     with pytest.raises(PartyLeft, match="party 'b' left when it was asked for 'mask again'"):
         fed.drive(lambda: align.align(PSI, server), RoundStart(0, 1.0, leaving={1: align.REMASK}))
+
+
+def test_a_set_with_a_point_twice_is_lost_in_the_name_of_its_sender():
+    """A party sends each id once; a point twice is forged, or two rows of one id."""
+    _, _, server = federation(["1", "2"], ["1", "2"])
+    names, tables = ("a", "b"), (["1", "2"], ["1", "1"])
+    parties = [held(ids, k, names) for k, ids in enumerate(tables)]
+    fed = columns_federation(parties, align.QUESTIONS)
+    with pytest.raises(PartyLeft, match=r"party 'b' is lost: .* a masked id occurs twice"):
+        fed.drive(lambda: align.align(PSI, server), RoundStart(0, 1.0))
+
+
+def test_a_long_matching_tells_how_far_it_is_at_most_every_two_seconds():
+    heard, seconds = [], iter([0.0, 1.5, 2.5, 3.5, 4.5])
+    progress = MatchingProgress(4000, heard.append, lambda: next(seconds))
+    for _ in range(4):
+        progress.tick(1000)
+    assert heard == [
+        "Matching: 2,000 of 4,000 masked ids, 50%.",
+        "Matching: 4,000 of 4,000 masked ids, 100%.",
+    ]
+
+
+def test_every_point_of_a_matching_is_counted():
+    made = []
+    names, tables = ("a", "b", "c"), (["1", "2"], ["1", "3", "4"], ["1"])
+    parties = [held(ids, k, names)._replace(tick=made.append) for k, ids in enumerate(tables)]
+    fed = columns_federation(parties, align.QUESTIONS)
+    fed.drive(lambda: align.align(PSI, {"names": list(names), "active": 0}), RoundStart(0, 1.0))
+    assert sum(made) == 3 * 6
 
 
 def test_places_are_drawn_by_the_active_party_and_told_to_all():

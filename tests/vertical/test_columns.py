@@ -226,6 +226,11 @@ def test_a_label_at_a_passive_party_is_found(tmp_path):
         consortium(checked(parse(given)))
 
 
+def test_the_group_that_was_replaced_is_refused_with_its_successor(tmp_path):
+    with pytest.raises(ConfigError, match="'ed25519': 'ristretto255' replaced it; write that, or leave the key out"):
+        parse(two(tmp_path, align={"group": "ed25519"}))
+
+
 def test_alignment_without_parties_is_refused():
     with pytest.raises(ConfigError, match="\\[align\\] matches rows"):
         parse({"align": {"name": "psi"}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedatlas.data.cells import Dates, Decimal, Thousands
 from fedatlas.errors import ConfigError
@@ -60,8 +60,15 @@ class AlignConfig(ConfigTable):
     """``[align]``: how rows are matched."""
 
     name: Literal["psi", "none"] = "psi"
-    group: Literal["ed25519", "x25519"] = "ed25519"
+    group: Literal["ristretto255", "x25519"] = "ristretto255"
     reveal: str = "all"
+
+    @field_validator("group", mode="before")
+    @classmethod
+    def _renamed(cls, value: Any) -> Any:
+        if value == "ed25519":
+            raise ValueError("group = 'ed25519': 'ristretto255' replaced it; write that, or leave the key out")
+        return value
 
 
 class Dealt(ConfigTable):

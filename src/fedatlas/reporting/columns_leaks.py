@@ -54,9 +54,4 @@ def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
     several = "which of its rows all others have; how many ids each party has"
     helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
     holder = mine if two else f"{several}, and the sizes of all overlaps"
-    found = [("alignment", mine if two else several, holder, f"{helper}; no id")]
-    if s["align"].get("group") == "x25519":
-        found.append(
-            ("alignment on x25519", "a bit of each masked id: on which of two curves it lies", "the same", "the same")
-        )
-    return found
+    return [("alignment", mine if two else several, holder, f"{helper}; no id")]

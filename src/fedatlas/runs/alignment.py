@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fedatlas.federation.columns_federation import columns_federation
@@ -15,15 +15,35 @@ from fedatlas.vertical import align, psi
 from fedatlas.vertical.ids import look_of
 
 TRIED = 200  # ids that a dry run masks to time one
+EVERY = 2.0  # seconds between two lines of progress
 
 
-def aligned(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]:
-    """Match the rows of an experiment's parties.
+class MatchingProgress:
+    """Tell, at most every two seconds, which share of all points is made."""
+
+    def __init__(self, points: int, say: Callable[[str], None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self.points, self.say, self.clock = points, say, clock
+        self.made, self.told = 0, clock()
+
+    def tick(self, count: int) -> None:
+        """Hear that so many more points were made."""
+        self.made += count
+        if (now := self.clock()) - self.told >= EVERY:
+            self.told = now
+            self.say(f"Matching: {self.made:,} of {self.points:,} masked ids, {self.made / self.points:.0%}.")
+
+
+def aligned(
+    whole: Checked, observers: Iterable[Observer] = (), say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Match the rows of an experiment's parties. ``say`` is told of the progress, at most every two seconds.
 
     Returns the number of ids of each party, of rows that all have and that each pair has, bytes and seconds.
     """
     held, began = consortium(whole), time.perf_counter()
-    federation = columns_federation(held.parties, align.QUESTIONS, observers=observers, name="align", run="align")
+    progress = MatchingProgress(len(held.parties) * sum(about(held)["ids"].values()), say)
+    parties = [one._replace(tick=progress.tick) for one in held.parties]
+    federation = columns_federation(parties, align.QUESTIONS, observers=observers, name="align", run="align")
     state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
     assert state is not None
     cost = federation.cost

@@ -62,7 +62,7 @@ class Align(NamedTuple):
     """The method of matching rows."""
 
     name: Literal["psi", "none"] = "psi"
-    group: psi.Group = "ed25519"
+    group: psi.Group = "ristretto255"
 
 
 Answered = tuple[Update, State, Any]
@@ -106,11 +106,10 @@ def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -
         raise ProtocolError("the ids are masked already.")
     rows, key = with_ids(data), psi.exponent(message["group"])
     rows = rows[psi.shuffle(len(rows))]
-    points = psi.hashed([data.ids[i] for i in rows], message["group"], data.workers)
+    ids = [data.ids[i] for i in rows]
+    points = psi.masked(ids, key, message["group"], data.workers, data.tick)
     held = {"group": message["group"], "key": key, "rows": rows, "orders": [], "back": 0}
-    told = letter(
-        data, [_next(data)], IDS.topic, {"points": psi.raised(points, key, message["group"], data.workers)}, 1
-    )
+    told = letter(data, [_next(data)], IDS.topic, {"points": points}, 1)
     return {"ids": len(rows), LETTERS: [told]}, state, {**(session or {}), "psi": held}
 
 
@@ -131,14 +130,14 @@ def _remask(model: Any, data: Columns, message: Any, state: State, session: Any)
     held, other = _held(session), _next(data)
     points = _raised(data, message, other, 1, held)
     told = letter(data, [other], IDS.topic, {"points": points}, 2)
-    return {LETTERS: [told]}, state, {**session, "psi": {**held, "theirs": frozenset(psi.keys_of(points))}}
+    return {LETTERS: [told]}, state, {**session, "psi": {**held, "theirs": psi.points_of(points)}}
 
 
 def _raised(data: Columns, message: Any, sender: int, step: int, held: Mapping[str, Any]) -> Any:
     """Raise the masked ids of a letter to one more exponent."""
     came = taken(data, message, sender, IDS, step)["points"]
     with blamed(data, sender, IDS):
-        return psi.raised(came, held["key"], held["group"], data.workers)
+        return psi.raised(came, held["key"], held["group"], data.workers, data.tick)
 
 
 def asked_about(data: Columns, what: str, message: Any, session: Any) -> int:
@@ -173,11 +172,9 @@ def _compare(model: Any, data: Columns, message: Any, state: State, session: Any
     P, names = len(data.parties), data.parties
     last = [(k - 1) % P for k in range(P)]  # who has a party's set at its last stop
     keys = [psi.points_of(taken(data, message, last[k], IDS, P)["points"]) for k in range(P)]
-    members = [frozenset(one) for one in keys]
-    of_all = frozenset.intersection(*members)
-    flags = [tensor(np.array([one in of_all for one in found], dtype=bool)) for found in keys]
-    told = [letter(data, [last[k]], FLAGS.topic, {"in_all": flags[k]}, P - 1) for k in range(P)]
-    common = {pair: len(members[a] & members[b]) for pair, (a, b) in pairs(names).items()}
+    of_all = [np.all([psi.among(mine, each) for each in keys], axis=0) for mine in keys]
+    told = [letter(data, [last[k]], FLAGS.topic, {"in_all": tensor(of_all[k])}, P - 1) for k in range(P)]
+    common = {pair: int(psi.among(keys[a], keys[b]).sum()) for pair, (a, b) in pairs(names).items()}
     return {"common": common, LETTERS: told}, state, session
 
 
@@ -213,7 +210,7 @@ def _match(model: Any, data: Columns, message: Any, state: State, session: Any) 
         mine = psi.points_of(taken(data, message, _next(data), IDS, 2, ids=len(rows))["points"])
         if theirs is None:
             raise ProtocolError("the other party's ids did not come here.")
-        found = np.array([one in theirs for one in mine], dtype=bool)
+        found = psi.among(mine, theirs)
     else:
         found = _flags(data, message, 0, len(rows))
     return {"matched": int(found.sum())}, placed(data, state, rows[found], _key(data, message, session)), session

@@ -7,7 +7,7 @@ their data. After the alignment all parties refer to a row by its place 0, ..., 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +19,10 @@ from fedatlas.errors import ProtocolError
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+
+
+def unheard(count: int) -> None:
+    """Ignore how far the work is."""
 
 
 class Columns(NamedTuple):
@@ -37,6 +41,7 @@ class Columns(NamedTuple):
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
     row_order: Literal["seed", "secret"] = "seed"  # source of the key of the rows' order
+    tick: Callable[[int], None] = unheard  # hears how many points were made since the last call
     rules: int = 2  # rules for reading tables; by the first, a value that training never lacked goes left
 
 
