@@ -1,4 +1,4 @@
-"""Vertical federation, measured: ``python benchmarks/vertical.py [psi million equality xgboost credit sizes linear] [--ids N] [--json FILE]``.
+"""Vertical federation, measured: ``python benchmarks/vertical.py [PART ...] [--ids N] [--json FILE]``; without a part, all.
 
 ``psi``: two parties with 100,000 ids each (``--ids``), half of them common, matched both ways over the link, in both groups.
 ``million``: the same with 1,000,000. Seconds are wall-clock time of one process that plays both parties with a thread a core; core
