@@ -200,6 +200,7 @@ def test_a_plug_in_is_not_deployed(monkeypatch: pytest.MonkeyPatch):
         ({"evaluation": {"drift": True}}, "evaluation.drift"),
         ({"evaluation": {"clients": 0.2}}, "evaluation.clients"),
         ({"privacy": [{"name": "paillier"}]}, "of the mechanisms it has 'secagg'"),
+        ({"privacy": [{"name": "paillier", "reveal": "clients"}]}, "of the mechanisms it has 'secagg'"),
         ({"privacy": [{"name": "threshold_paillier"}]}, "threshold_paillier"),
         ({"privacy": [{"name": "bfv"}]}, "of the mechanisms it has 'secagg'"),
         ({"privacy": [{"name": "ckks"}]}, "of the mechanisms it has 'secagg'"),

@@ -30,6 +30,7 @@ WRITTEN = {
         "encrypt": ["0.weight", "0.bias"],
         "weights_by": "client",
         "short_exponent": 640,
+        "reveal": "server",
     },
     "bfv": {"bits": 20, "range": 4.0, "encrypt": "output", "weights_by": "server"},
     "ckks": {"range": 2.0, "encrypt": ["0.weight", "0.bias"]},

@@ -12,7 +12,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.ask_protocol import CHAIN
-from fedatlas.privacy.mechanism import Mechanism, Protection, entered, number, on_rows
+from fedatlas.privacy.mechanism import OWN_FIGURES, Mechanism, Protection, entered, number, on_rows
 from fedatlas.privacy.protocol import Doing
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import numpy_stream
@@ -108,6 +108,8 @@ def of_rounds(how: Protection, setup: Setup, folder: RunFolder) -> dict[str, Any
             found |= one.figures(how, rows, setup.sizes, counted)
     if how.masks:
         found["given_up"] = given_up(rows)
+    if how.closed:
+        found["simulation_only"] = OWN_FIGURES
     if how.secret_cohort:
         found["expected"] = expected(how, setup, len(rows) - 1)
     if how.noising is None:

@@ -22,7 +22,7 @@ from fedatlas.engine.executors import Plan, make_executor
 from fedatlas.errors import PrivacyError
 from fedatlas.federation.asks import hidden
 from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.cost import AGGREGATE, Cost
+from fedatlas.federation.cost import AGGREGATE, DECRYPT, Cost
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Link, Observer, Request
 from fedatlas.federation.sealing import told
@@ -74,6 +74,7 @@ class Rehearsal(ServerHalf):
         self.updates: dict[str, Update] = {}  # by task
         self.played: _Played | None = None  # the ask whose protocol is under way
         self.wide, self.refused = 0, ""
+        self.model: Any = None  # what stands in a model's place after the first sum, if only clients open it
 
     def begin(self, start: RoundStart) -> None:
         super().begin(start)
@@ -90,7 +91,8 @@ class Rehearsal(ServerHalf):
             self.played = _Played(self, ask, task, update)
             try:
                 with suppress(SessionFailed, RoundClosed):  # copies of a masked update do not sum
-                    self._guarded(ask)
+                    value = self._guarded(ask).value
+                    self.model = value["model"] if value and self.keyring.how.closed is not None else None
             except PrivacyError as error:
                 self.refused = self.refused or str(error)
             self.wide, self.played = self.wide + self.played.counted, None
@@ -152,7 +154,8 @@ class _Played:
         began = time.perf_counter()
         value = _reduced(inner, copies, self.update)
         seconds[AGGREGATE] = time.perf_counter() - began
-        words = sum(codec.size(self._word(inner, k)) + self._anchor(k) for k in inner.to)
+        words = sum(codec.size(self._word(inner, k)) + self._anchor(k) + self._longer(k) for k in inner.to)
+        seconds |= self._opening(inner)
         bare = codec.size(self.update if how.masks else unaided(sent, self.update))
         up = many * (codec.size(dict(sent)) - bare)
         return Replies(inner.to, value, {}), Cost(up, words, 0, up + words, seconds)
@@ -175,6 +178,24 @@ class _Played:
         if k not in route.anchors or route.sender.get(k) == k:
             return 0
         return codec.size(told(message, route.anchors[k])) - codec.size(dict(message))
+
+    def _longer(self, k: int) -> int:
+        """Return by how many bytes a model that the server keeps as a ciphertext is longer than the plain one."""
+        message = dict(self.ask.messages[k])
+        return (
+            0
+            if self.server.model is None
+            else codec.size({**message, "model": self.server.model}) - codec.size(message)
+        )
+
+    def _opening(self, inner: Ask) -> dict[str, float]:
+        """Return the seconds in which every client opens such a model."""
+        first, closed = inner.to[0], self.how.closed
+        if closed is None or self.server.model is None:
+            return {}
+        began = time.perf_counter()
+        closed.opened(self.server.model, self.ask.messages[first]["model"], 1, self.sessions[first])
+        return {DECRYPT: len(inner.to) * (time.perf_counter() - began)}
 
     def _sealed(self, how: Protection, inner: Ask, k: int) -> Update:
         server, rows = self.server, self.server.sizes[k]
@@ -226,4 +247,6 @@ def rehearse(setup: Setup, plan: Plan, drawn: Round) -> Rehearsed:
             costs.append(asking.cost)
     finally:
         both.close()
+    if how.closed is not None:  # all rounds but the first send a ciphertext, whoever takes part
+        costs = costs[1:] * 2
     return Rehearsed(costs, seconds_keys, asking.wide // len(costs), asking.refused)

@@ -25,7 +25,7 @@ from fedatlas.engine.executors import Plan, make_executor, restore
 from fedatlas.engine.job import Bench, Job, Result
 from fedatlas.errors import DivergedError
 from fedatlas.federation.client_states import ClientStates, PartyState
-from fedatlas.federation.cost import KEYS, Cost
+from fedatlas.federation.cost import DECRYPT, KEYS, Cost
 from fedatlas.federation.host import Host, View
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
@@ -107,8 +107,11 @@ class Simulation:
         self.recorder = recorder_of(setup, folder.path)
         watching = [*observers, *(own for own in (self.drift, self.recorder) if own)]
         began, run = time.perf_counter(), folder.path.name
-        self.keyring = None if how is None or parties else Keyring(how, len(setup.sizes), run, folder.path)
+        self.keyring = (
+            None if how is None or parties else Keyring(how, len(setup.sizes), run, folder.path, resume=resume)
+        )
         self.key_seconds = time.perf_counter() - began if how is not None and how.masks else 0.0  # until a row has them
+        self.opening = 0.0  # seconds for models that only clients open, until a row has them
         self.elsewhere = elsewhere(self.plan, setup, folder.path) if elsewhere else None
         self.federation: Host = (
             parties.host
@@ -150,7 +153,14 @@ class Simulation:
     @property
     def snapshot(self) -> Snapshot:
         """The run as it stands now, ready to be judged."""
-        return Snapshot(self.setup, self.federation, self.evaluator, self.networks, self.number, self.server)
+        return Snapshot(self.setup, self.federation, self.evaluator, self.networks, self.number, self._opened())
+
+    def _opened(self) -> State:
+        """Return the server's state as a client knows it: with its model opened, if only clients can."""
+        began = time.perf_counter()
+        server = self.federation.opened(self.server, self.number + 1)  # the last round may not have landed
+        self.opening += time.perf_counter() - began
+        return server
 
     @property
     def notices(self) -> Sequence[str]:
@@ -183,6 +193,7 @@ class Simulation:
         """Resume from a checkpoint, and rewrite the files derived from the data that were lost or altered."""
         self.state = self.keeper.take_up(restored)
         self.federation.states.landed = self.state.round
+        self._opened()  # refused now, if its clients cannot open it in this run
         self.federation.restore(restored.extra)
         if self.recorder:
             self.recorder.recording.resume(restored.run.round)
@@ -229,6 +240,7 @@ class Simulation:
             memories=self.server.get(MEMORY, {}),
         )
         self.began = self.state
+        self._opened()  # once for all clients of the round, if only they can
         try:
             if self.recorder:
                 self.recorder.begin(number)
@@ -281,7 +293,8 @@ class Simulation:
         """Return the row of a driven round; fields that ``[[privacy]]`` hides go to a separate file."""
         config, card = self.config, self.setup.algorithm.card
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
-        before, now = time.perf_counter(), self.snapshot
+        now = self.snapshot
+        before = time.perf_counter()
         quality = self._quality(now) if evaluated else self.evaluator.blank()
         quality |= attack_record.figures(now, evaluated)
         figures = None if card.figures is None else {"figures": dict(card.figures(self.server))}
@@ -290,15 +303,18 @@ class Simulation:
             self.recorder.end(number, now.models())
         made, self.key_seconds = self.key_seconds, 0.0
         keys = {KEYS: made + cost.seconds.get(KEYS, 0.0)} if made else {}
+        closed = self.protection is not None and self.protection.closed is not None
+        opening, self.opening = {DECRYPT: self.opening} if closed else {}, 0.0
         row = {
             "round": number,
             **quality,
             **self._facts(drawn, cost, lr),
             **attack_record.outcome(self.setup, self.federation, drawn),
             "seconds": made + time.perf_counter() - started,
-            "seconds_by_phase": {**cost.seconds, **keys, "evaluate": time.perf_counter() - before},
+            "seconds_by_phase": {**cost.seconds, **keys, **opening, "evaluate": time.perf_counter() - before},
             **{key: getattr(cost, key) for key in ("bytes_up", "bytes_down", "bytes_peer")},
         }
+        row |= {"simulation_only": sorted(quality)} if closed else {}
         row |= self._private(row, cost)
         row |= {
             "flops": self._flops(self.federation.view),

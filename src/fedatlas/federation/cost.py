@@ -7,7 +7,7 @@ mask       clients turn their updates into whole numbers and mask them
 encrypt    clients turn their updates into whole numbers and encrypt them
 agree      clients sign who is in the sum, and the server hands the signatures on
 aggregate  the server's arithmetic on arrivals: adding up, taking masks off, decoding, clipping and adding noise
-decrypt    a client opens the sum of ciphertexts
+decrypt    a client opens the sum of ciphertexts; a simulation opens a model that all clients would open once for all
 unmask     clients hand over the shares by which the server takes masks off
 =========  ==========================================================================================================
 
@@ -23,7 +23,7 @@ from typing import NamedTuple
 from fedatlas.algorithm import Ask
 from fedatlas.privacy.mechanism import Protection
 
-KEYS, AGREE, AGGREGATE = "keys", "agree", "aggregate"
+KEYS, AGREE, AGGREGATE, DECRYPT = "keys", "agree", "aggregate", "decrypt"
 
 
 class Cost(NamedTuple):

@@ -21,6 +21,7 @@ from fedatlas.engine.job import Bench
 from fedatlas.errors import DivergedError, ProtocolError
 from fedatlas.federation.asks import Tally, from_whom, of_party
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.closed_models import is_closed
 from fedatlas.federation.first_message import FirstMessages
 from fedatlas.federation.link import Request
 from fedatlas.grammar import Form
@@ -84,6 +85,7 @@ class Expected:
         self.bench, self.run, self.K, self.n, self.rules = bench, run, K, n, rules
         how = bench.protection
         self.reducers = frozenset[str]() if how is None else how.reducers(bench.transform)
+        self.closed = how is not None and how.closed is not None
         self.forms: dict[str, Mapping[str, Any]] = {}  # by architecture: tensor -> its shape and type
         self.first = FirstMessages(bench.algorithm, None if rules is None else rules.begin)
         self.seen: WeakValueDictionary[int, Tree] = WeakValueDictionary()  # trees of this round that were looked at
@@ -251,7 +253,8 @@ class Expected:
             and not isinstance(request.message.get("model"), Mapping)
         ):
             raise ProtocolError(CONTENT)
-        self._look("", request.message, like, request)
+        closed = self.closed and is_closed(request.message.get("model"))  # whoever opens it looks at it
+        self._look("", {k: x for k, x in request.message.items() if not (closed and k == "model")}, like, request)
         if request.anchor is not None:
             self._look("model", request.anchor, like, request)
         if not self.first.allow(request, self._form(request)):

@@ -51,7 +51,9 @@ class InProcess(Host):
             transform=bench.transform,
             raw_bytes=bench.raw_bytes,
             observers=observers,
-            guard=None if keyring is None else keyring.guard(run, getattr(executor, "count", 1)),
+            guard=None
+            if keyring is None
+            else keyring.guard(run, getattr(executor, "count", 1), self.party.opener.first()),
             defence=defence,
         )
 
@@ -72,6 +74,11 @@ class InProcess(Host):
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
         """Commit the round for the parties."""
         self.party.commit(round, counted)
+
+    def opened(self, server: State, number: int) -> State:
+        """Return the server's state after a round with its model opened by a client, if the server keeps it closed."""
+        opener, secrets = self.party.opener, self.party.secrets
+        return server if opener.closed is None or secrets is None else opener.server(server, number, secrets.session(0))
 
     def facts(self, client: int, number: int, lr: float) -> Facts:
         """Return the facts that a party knows before its work."""

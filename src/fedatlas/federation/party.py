@@ -15,6 +15,7 @@ from fedatlas.engine.attackers import Order
 from fedatlas.engine.job import Bench, Executor, Job, Result
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.closed_models import Opener
 from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.sealing import MEMORY, sealed, told
@@ -54,6 +55,7 @@ class PartyHalf:
         self.bench, self.executor, self.state, self.sizes, self.seed = bench, executor, state, sizes, seed
         self.sessions: dict[int, Any] = {}  # of questions that continue within a round; only in memory
         self.secrets, self.expected = secrets, expected
+        self.opener = Opener(bench, compares=expected is not None)
         self.orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
@@ -74,6 +76,7 @@ class PartyHalf:
             self._begin(request)
         if self.bench.protection is not None:
             self.bench.protection.check(requests, self._session)
+        requests = [self.opener.request(request, self._session(request.client)) for request in requests]
         jobs = (self.job(request) for request in requests)
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
             if not result.lost:

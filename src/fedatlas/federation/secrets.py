@@ -1,4 +1,7 @@
-"""Secrets of a simulation's parties: identities, the federation's key, and the sums that they have opened so far."""
+"""Secrets of a simulation's parties: identities, the federation's key, and the sums that they have opened so far.
+
+Keys stay in memory, except one with which the clients alone can open the model: a run that goes on needs it again.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,52 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedatlas.errors import CheckpointError
+from fedatlas.errors import CheckpointError, TransportError
 from fedatlas.federation.server import Guard
-from fedatlas.files import write_bytes
+from fedatlas.files import write_bytes, write_secret
 from fedatlas.privacy import ledger
 from fedatlas.privacy.mechanism import Protection
+from fedatlas.privacy.protocol import Keys
 from fedatlas.wire import codec
 
-OPENED, JOURNAL, LEDGER = "opened.jsonl", "journal", "ledger.jsonl"
+OPENED, JOURNAL, LEDGER, SHARED = "opened.jsonl", "journal", "ledger.jsonl", "clients.secret"
 RECORD, BEGUN = "record", "begun"  # in a session: asks whose sum a party helped to open; asks for which it began one
 
 
 class Keyring:
-    """The secrets of all parties of one run, only in memory; it writes no key. ``folder`` is the run's, where opened sums are noted."""
+    """The secrets of all parties of one run. ``folder`` is the run's, where opened sums are noted.
 
-    def __init__(self, how: Protection, clients: int, federation: str, folder: Path | None = None) -> None:
+    resume: the run goes on. CheckpointError if it needs a key that its folder has lost.
+    """
+
+    def __init__(
+        self, how: Protection, clients: int, federation: str, folder: Path | None = None, *, resume: bool = False
+    ) -> None:
         self.how, self.federation, self.folder = how, federation, folder
         self.records: dict[int, dict[str, Any]] = {}
         self.begun: dict[int, dict[str, Any]] = {}  # sessions of the last round, by client and run
-        self.keys = None if how.protocol is None else how.protocol.keys(clients, federation, how.testing)
+        self.keys = self._made(clients, resume)
         if folder is not None and (folder / OPENED).exists():
             for line in whole_lines(folder / OPENED):
                 client, run, asked = json.loads(line)
                 self.records.setdefault(client, {}).setdefault(run, []).append(asked)
+
+    def _made(self, clients: int, resume: bool) -> Keys | None:
+        """Return the keys of all parties: new ones, or those that the run's clients kept."""
+        protocol, path = self.how.protocol, None if self.folder is None else self.folder / SHARED
+        if protocol is None:
+            return None
+        if protocol.closed is not None and path is not None and path.exists():
+            return protocol.closed.again(read_shared(path))
+        if protocol.closed is not None and resume:
+            raise CheckpointError(
+                f"'{self.folder}' has lost '{SHARED}', the clients' key, without which nobody opens its model: put it back, or begin a "
+                "new run."
+            )
+        keys = protocol.keys(clients, self.federation, self.how.testing)
+        if protocol.closed is not None and path is not None:
+            write_secret(path, bytes(codec.encode(dict(protocol.closed.secret(keys)))))
+        return keys
 
     def session(self, client: int) -> Any:
         """Return the session with which a party's questions begin in a round."""
@@ -49,8 +75,8 @@ class Keyring:
         if self.folder is not None:
             FolderJournal(self.folder, "", self).forget(done)
 
-    def guard(self, run: str, workers: int = 1) -> Guard:
-        """Return what the server half is given: public keys, the journal and the ledger, but no secrets."""
+    def guard(self, run: str, workers: int = 1, model: Mapping[str, Any] | None = None) -> Guard:
+        """Return what the server half is given: public keys, the journal, the ledger and the first ``model``, but no secrets."""
         folder = self.folder
         return Guard(
             self.how,
@@ -59,7 +85,17 @@ class Keyring:
             FolderJournal(folder, run, self) if folder is not None and self.how.masks else None,
             (lambda events: ledger.append(folder / LEDGER, events)) if folder is not None else (lambda events: None),
             workers,
+            model or {},
         )
+
+
+def read_shared(path: Path) -> dict[str, Any]:
+    """Return the key that a run's clients kept. CheckpointError if the file is damaged."""
+    try:
+        found: dict[str, Any] = codec.decode(path.read_bytes(), own=True)
+    except (OSError, TransportError):
+        raise CheckpointError(f"'{path}' cannot be read: put the original back, or begin a new run.") from None
+    return found
 
 
 class FolderJournal:

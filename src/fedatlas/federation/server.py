@@ -39,6 +39,7 @@ from fedatlas.federation.asks import (
     reducer_of,
     summed,
 )
+from fedatlas.federation.closed_models import is_closed
 from fedatlas.federation.cost import Cost, phases_of, server_phase
 from fedatlas.federation.defence import Defence, Seen, Sorting
 from fedatlas.federation.link import Link, Observer, Reply, Request
@@ -63,6 +64,7 @@ class Guard(NamedTuple):
     journal: Journal | None = None
     note: noised_ask.Note = lambda events: None
     workers: int = 1
+    model: Mapping[str, Any] = {}  # as it would be sent without protection, if it is sent as a ciphertext
 
     def around(self, server: ServerHalf, ask: Ask, place: Place) -> Asking:
         """Return the protocol of an ask."""
@@ -215,7 +217,7 @@ class ServerHalf:
         now.asked |= now.lost
         if ask.reduce == "mean":
             self._weigh(ask, found.clients)
-        if found.value is None or guard.protection.whole:
+        if found.value is None or guard.protection.whole or guard.protection.closed:
             return found
         k = next((k for k in found.clients if k in (messages or {})), None)
         told_ = now.start.told() if k is None else told(ask.messages[k], ask.route.anchors.get(k))
@@ -396,6 +398,8 @@ class ServerHalf:
                 known[key] = codec.size(dict(request.message))
             by = ask.route.sender.get(k)
             words += codec.size(dict(request.word)) if request.word else 0
+            if self.guard is not None and is_closed(request.message.get("model")):
+                more += known[key] - codec.size({**request.message, "model": self.guard.model})
             down["server" if by is None else "nobody" if by == k else "peer"] += known[key]
             changes = sealed(self.transform, task, request)
             if by != k and request.anchor is not None and (changes or request.word is not None):

@@ -43,6 +43,8 @@ def _told(view: RoleView, number: int) -> Tree:
     for frame in view.frames(number):
         body = frame.body.get("message", frame.body)
         if frame.direction in {"down", "published"} and isinstance(body, Mapping) and "model" in body:
+            if not isinstance(body["model"], Tree):
+                raise ConfigError(f"the view of '{view.role}' holds encrypted models: only plain ones can be attacked.")
             return Tree(body["model"])
     raise ConfigError(
         f"the view of '{view.role}' holds no model of round {number}: a client must be asked in rounds {ROUND} and {ROUND + 1}; "

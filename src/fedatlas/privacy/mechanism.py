@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from fedatlas.privacy.ledger import Event, Unit
-from fedatlas.privacy.protocol import Doing, Protocol
+from fedatlas.privacy.protocol import Closed, Doing, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +30,12 @@ Bits = Annotated[int, Field(ge=2, le=40)]
 
 WHO_CAME = ("clients", "selected", "bytes_up", "bytes_down", "bytes_peer", "bytes_privacy", "flops")
 """Fields of a row that reveal which clients took part, or how many."""
+
+OWN_FIGURES = (
+    "Figures of the model are the simulation's own: it opened each model with the clients' key. A real server holds a ciphertext and "
+    "could not see them."
+)
+"""Of a run whose server keeps the model as a ciphertext (`Mechanism.closed`)."""
 
 PHASES: Mapping[str, str] = {
     "keys": "making and exchanging keys",
@@ -167,6 +173,7 @@ class Mechanism(NamedTuple):
     # (clients, sums that are opened at most) -> the same for such a run. ConfigError if that is more than its keys stand.
     sized: Callable[[int, int], Mechanism] | None = None
     draws: bool = False  # its protocol draws noise from the operating system
+    closed: bool = False  # the server keeps the model as a ciphertext that only clients open
     limits: Limits = Limits()
     # name of a mechanism that hides single updates -> (this one, that one) -> this one beside it, in spite of `Limits.alone`
     under: Mapping[str, Callable[[Mechanism, Mechanism], Mechanism]] = {}
@@ -278,6 +285,11 @@ class Protection(NamedTuple):
     def protocol(self) -> Protocol | None:
         """The protocol around an ask, if the server sees only sums."""
         return next((work.protocol for work in self.works if work.protocol is not None), None)
+
+    @property
+    def closed(self) -> Closed | None:
+        """The parties' part if the server keeps the model as a ciphertext."""
+        return None if self.protocol is None else self.protocol.closed
 
     @property
     def masks(self) -> bool:

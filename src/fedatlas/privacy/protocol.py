@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from fedatlas.algorithm import Ask, Message, Question, Update
     from fedatlas.privacy.ask_protocol import Asking, Place
+    from fedatlas.tree import Tree
+
+CLOSED = "closed"  # in what stands in a model's place: its ciphertexts, which only clients open
 
 
 class Doing(NamedTuple):
@@ -29,6 +32,15 @@ class Keys(NamedTuple):
     session: Callable[
         [int, Mapping[str, Any]], Any
     ]  # (client, sums it opened so far) -> the session in which its questions begin
+
+
+class Closed(NamedTuple):
+    """The parties' part in a run whose server keeps the model as a ciphertext."""
+
+    # (ciphertext, the initial model, sums that can be in it, session) -> the model. ProtocolError for what is no sum of this run.
+    opened: Callable[[Mapping[str, Any], Tree, int, Any], Tree]
+    secret: Callable[[Keys], Mapping[str, Any]]  # what the parties keep for a run that goes on
+    again: Callable[[Mapping[str, Any]], Keys]  # the inverse
 
 
 class Insists(NamedTuple):
@@ -79,3 +91,5 @@ class Protocol(NamedTuple):
     # (client, federation, its private key, all public keys, sums it opened, ..) -> the first session of a deployed node.
     node: Callable[[int, str, bytes, Mapping[int, bytes], Mapping[str, Any], Insists], Any] | None = None
     counted: Callable[[Update], int] = lambda sent: 0  # of one client's sealed update, for `Mechanism.preview`
+    closed: Closed | None = None  # if the server keeps the model as a ciphertext: the value of its sums is the next one
+    before: Protocol | None = None  # in its place before round 1, for sums that all may know

@@ -123,6 +123,38 @@ def keeps_unnoised(algorithm: Algorithm) -> str:
 HIDING = first(no_sum, shows_models, declared("masks"))
 """Why an algorithm has no sum that could be masked or encrypted."""
 
+ELSE = "with reveal = 'clients' the server holds a ciphertext"
+
+
+def computes_at_server(algorithm: Algorithm) -> str:
+    """Object to a server that computes with the mean or the model, which it cannot with a ciphertext."""
+    from fedatlas.algorithm import global_model, take_mean
+    from fedatlas.tree import Tree
+
+    plain = algorithm.server_update is take_mean and algorithm.models is global_model and algorithm.card.figures is None
+    try:
+        state = algorithm.server_init({"global": Tree()}, {})
+        plain = plain and algorithm.broadcast(state, 0)["model"] is state["model"]
+    except Exception:  # noqa: BLE001  (a server that needs more than the model)
+        plain = False
+    return "" if plain else f"{ELSE}, and its server computes with the models"
+
+
+def more_than_a_mean(algorithm: Algorithm) -> str:
+    """Object to rounds that are more than one training for one mean of models, with weights that are known before it."""
+    from fedatlas.algorithm import Sealing, Task
+
+    own = (algorithm.rounds, algorithm.prepare, algorithm.groups, algorithm.clusters, algorithm.personal)
+    task = algorithm.tasks.get("train") if len(algorithm.tasks) == 1 else None
+    alone = isinstance(task, Task) and not (task.shows or task.sums or task.reshapes) and task.sealing == Sealing()
+    if not alone or not weighs(algorithm) or any(one is not None for one in own):
+        return f"{ELSE}, and its rounds need more than one plain mean of models"
+    return ""
+
+
+CLOSED_MODEL = first(HIDING, more_than_a_mean, computes_at_server)
+"""Why an algorithm's server cannot do with a ciphertext in the model's place."""
+
 CHANGES = first(no_sum, declared("compression.clip"), adds_beside, asks_questions)
 """Why not all updates are changes of a model, which a mechanism without noise could take as one vector (`privacy/clipping.py`)."""
 

@@ -89,6 +89,7 @@ class RoundRow(Quality, Effort, total=False):
     hostile: Annotated[Clients, "those of them whose update was unusable: not finite, or of another shape"]
     unchanged: Annotated[str, "why the rule changed nothing"]
     given_up: Annotated[str | None, "why the sum was never opened; the round then changed nothing"]
+    simulation_only: Annotated[list[str], "figures of a model that no real server could open: the simulation's own"]
     figures: Annotated[Open, "figures of the algorithm, or the scheme, about its state"]
 
 

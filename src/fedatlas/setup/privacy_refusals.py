@@ -56,6 +56,8 @@ def refused(config: ExperimentConfig, transform: Transform | None, mechanism: Me
         yield f"compression.name = '{transform.name}': not under {name}, as its codes cannot be added up; remove the table."
     if transform is not None and mechanism.whole:
         yield f"[compression]: not under {name}, which adds noise to whole models, while a transform acts on changes; remove the table."
+    if mechanism.closed:
+        yield from no_model_at_the_server(config, mechanism)
     if config.evaluation.drift:
         yield f"evaluation.drift = true: not under {name}, as it looks at each client's model; remove the key."
     if mechanism.noise is None:
@@ -84,6 +86,34 @@ def no_rows_at_the_server(config: ExperimentConfig, name: str) -> Iterator[str]:
         )
     if config.public is not None:
         yield f"[public]: not under {name}, as the server does not know how the clients' rows were changed; remove the table."
+
+
+def no_model_at_the_server(config: ExperimentConfig, mechanism: Mechanism) -> Iterator[str]:
+    """Yield a sentence for each setting by which a server would need the model that it keeps as a ciphertext."""
+    name, failures = f"'{mechanism.name}' with reveal = 'clients'", config.failures
+    if config.evaluation.on == "test":
+        yield (
+            f"evaluation.on = 'test': under {name} the server has no model that it could judge by rows of its own; write "
+            "evaluation.on = 'validation', so that rows of the clients judge."
+        )
+    if config.stop is not None:
+        yield f"[stop]: not under {name}, as the server sees no figure of a model by which it could stop; remove the table."
+    if any(one.norm == "batch" for one in config.models or (config.model,)):
+        yield f"model.norm = 'batch': {no_statistics(mechanism)}"
+    leaves = failures.dropout or (failures.stragglers and failures.straggler_policy == "drop")
+    if mechanism.keys["weights_by"] == "client" and leaves:
+        yield (
+            f"[failures]: under {name} and weights_by = 'client' nobody can make up for the weight of a client that leaves; write "
+            "weights_by = 'server'."
+        )
+
+
+def no_statistics(mechanism: Mechanism) -> str:
+    """Return why batch norm cannot be used if the server keeps the model as a ciphertext."""
+    return (
+        f"not under '{mechanism.name}' with reveal = 'clients', whose ciphertext holds what is trained and no statistics of batch norm; "
+        "use norm = 'group' or 'none'."
+    )
 
 
 def no_stop(config: ExperimentConfig, name: str) -> Iterator[str]:
@@ -139,10 +169,12 @@ def no_batch_norm(mechanism: Mechanism) -> str:
 
 
 def check_norms(module: nn.Module, mechanisms: Sequence[Mechanism]) -> None:
-    """Raise ConfigError for a network with batch norm under a mechanism that adds noise."""
+    """Raise ConfigError for a network with batch norm under a mechanism that adds noise, or whose server keeps the model closed."""
     for one in mechanisms:
         if one.noise is not None and has_batch_norm(module):
             raise ConfigError(f"batch norm in the model: {no_batch_norm(one)}")
+        if one.closed and has_batch_norm(module):
+            raise ConfigError(f"batch norm in the model: {no_statistics(one)}")
 
 
 # ---------------------------------------------------------------------- who takes part

@@ -35,6 +35,7 @@ class Hidden:
     def __init__(self, how: Mechanism, parties: Sequence[StoredRows]) -> None:
         protocol = how.work().protocol
         assert protocol is not None
+        protocol = protocol.before or protocol
         self.name, self.protocol, self.parties, self.asked, self.more = how.name, protocol, parties, 0, 0
 
     @cached_property

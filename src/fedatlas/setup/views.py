@@ -19,6 +19,8 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.registry import arguments
 from fedatlas.setup.mechanism_choice import mechanisms_of
 
+NO_MODELS = "with reveal = 'clients' no message holds a model that could be read, and this attack needs one"
+
 
 def keys_of(table: Any) -> dict[str, Any]:
     """Return the keys of an ``[[attack]]`` table on a view, its role included. ConfigError for several roles."""
@@ -73,6 +75,8 @@ def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
         check_role(made.role, where, config, algorithm)
         if why := made.refuses(config):
             raise ConfigError(why)
+        if made.rounds is not None and any(one.closed for one in mechanisms_of(config)):
+            raise ConfigError(f"{where}: {NO_MODELS}; remove the table, or write reveal = 'server'.")
     if views is None:
         return
     for text in views.roles:

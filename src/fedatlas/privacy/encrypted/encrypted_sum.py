@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -124,26 +124,10 @@ def around(system: Cryptosystem, public: Any, federation: str, ask: Ask, place: 
     unit = system.unit if mean else 1
     integers = integers_of(unit, given)
     layouts = layouts_of(system, integers)
-    words = {
-        k: {
-            SEND: True,
-            "mean": mean,
-            "sums": list(place.sums),
-            "layouts": layouts,
-            "weights": {part: [part, 1.0 if unit > 1 else own[k], own[k]] for part, own in given.items()},
-        }
-        for k in asked
-    }
-    taken = _Taken(partial(system.received, public), layouts, given)
-    replies = yield ask._replace(reduce=taken.reducer(), weights=None, words=words)
-    most = taken.most()
-    clients = tuple(k for k in replies.clients if k in most.batches)
-    if not clients:
+    arrived = yield from collected(system, public, ask, place, given, layouts, weighed=unit > 1)
+    if arrived is None:
         return Replies((), None, {})
-    if len(clients) == 1:
-        raise RoundClosed(f"the sum of client {clients[0]} alone is its update: {FEWEST} have to take part")
-    for own in given.values():
-        enough(clients, own, FEWEST)
+    clients, most = arrived
     total = Sum(clients, most.groups(clients, integers, layouts), ask, place)
     opened = yield from system.opening(public, total, workers)
     if opened is None:
@@ -157,7 +141,44 @@ def around(system: Cryptosystem, public: Any, federation: str, ask: Ask, place: 
     return Replies(clients, mended(value, place.mend(clients)) if mean else value, {})
 
 
-class _Alike(NamedTuple):
+def collected(
+    system: Cryptosystem,
+    public: Any,
+    ask: Ask,
+    place: Place,
+    given: Mapping[str, Mapping[int, float]],
+    layouts: Mapping[str, Any],
+    *,
+    weighed: bool,
+) -> Generator[Ask, Replies, tuple[tuple[int, ...], Alike] | None]:
+    """Ask for the encrypted updates. Return whose are in the sum, and what they sent; None if nobody sent any.
+
+    given: coefficients of all who are asked, by part. weighed: whether the server multiplies by them.
+    """
+    words = {
+        k: {
+            SEND: True,
+            "mean": ask.reduce == "mean",
+            "sums": list(place.sums),
+            "layouts": layouts,
+            "weights": {part: [part, 1.0 if weighed else own[k], own[k]] for part, own in given.items()},
+        }
+        for k in sorted(ask.to)
+    }
+    taken = _Taken(partial(system.received, public), layouts, given)
+    replies = yield ask._replace(reduce=taken.reducer(), weights=None, words=words)
+    most = taken.most()
+    clients = tuple(k for k in replies.clients if k in most.batches)
+    if not clients:
+        return None
+    if len(clients) == 1:
+        raise RoundClosed(f"the sum of client {clients[0]} alone is its update: {FEWEST} have to take part")
+    for own in given.values():
+        enough(clients, own, FEWEST)
+    return clients, most
+
+
+class Alike(NamedTuple):
     """Encrypted updates of one form."""
 
     form: Mapping[str, Any]
@@ -185,11 +206,11 @@ class _Taken:
         self, received: Callable[[Any, Any, int], Any], layouts: Mapping[str, Any], given: Mapping[str, Any]
     ) -> None:
         self.received, self.layouts, self.given = received, layouts, given
-        self.kinds: dict[Any, _Alike] = {}
+        self.kinds: dict[Any, Alike] = {}
 
-    def most(self) -> _Alike:
+    def most(self) -> Alike:
         """Return the form that most clients share; in a tie, the one that came first. Clients with another form are left out."""
-        return max(self.kinds.values(), key=lambda kind: len(kind.batches), default=_Alike({}, {}, {}, {}))
+        return max(self.kinds.values(), key=lambda kind: len(kind.batches), default=Alike({}, {}, {}, {}))
 
     def reducer(self) -> Reducer:
         """Return the reducer for the server half."""
@@ -212,7 +233,7 @@ class _Taken:
         if not all(bool(x.isfinite().all()) for _, x in changes.leaves(clear)):
             raise ProtocolError(f"what client {k} sent in the clear is not finite.")
         key = json.dumps([counts, form]), changes.shape_of(clear)
-        kind = self.kinds.get(key) or _Alike(dict(form), counts, {}, {})
+        kind = self.kinds.get(key) or Alike(dict(form), counts, {}, {})
         of = {part: self.given[part if part in self.given else next(iter(self.given))][k] for part in clear}
         summed = dict(added(kind.clear or None, clear, of)) if clear else {}
         self.kinds[key] = kind._replace(clear=summed, batches={**kind.batches, k: found})

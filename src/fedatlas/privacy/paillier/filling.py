@@ -62,7 +62,12 @@ def parties(how: Encryption, clients: int, federation: str, testing: bool) -> Ke
     short = how.short_exponent
     plain = private.plain() | ({} if short is None else cryptosystem.base(private.public, short).plain())
     ready(plain)
-    return Keys(private.public, lambda k, record: session(k, plain, record))
+    return shared(private.public, plain)
+
+
+def shared(public: cryptosystem.PublicKey, plain: Mapping[str, Any]) -> Keys:
+    """Return the parties' keys, which all hold the same."""
+    return Keys(public, lambda k, record: session(k, plain, record))
 
 
 def layout(how: Encryption, real: bool, total: int) -> cryptosystem.Layout:

@@ -1,10 +1,11 @@
-"""Sentences on Paillier's keys: short exponents where they are chosen, before a run and in its report; the time of a key."""
+"""Sentences on Paillier's keys: short exponents, the time of a key, and a model that only clients open."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from fedatlas.privacy.mechanism import Learns
 from fedatlas.wording import seconds_text
 
 Exponent = Annotated[int, Field(ge=512, le=1024)]
@@ -16,6 +17,24 @@ SHORT = (
 )
 SHORT_NOTICE = (
     "'{name}': short_exponent rests on one more assumption than Paillier's own; without it encryption takes longer."
+)
+
+CLOSED_DONE = (
+    "<b>Encryption.</b> Every client encrypted {what} with a Paillier key of {key_bits} bits. The server added up what it "
+    "could not read, round upon round, and sent the sum to the next clients as the model, which they opened. It saw neither a sum nor a "
+    "model."
+)
+CLOSED_LEARNS = Learns(
+    "who takes part, and how many rows each client has where these are its weight; no update, no sum and no model",
+    "the models of the rounds that they take part in; all hold the key, and could read an update that they got hold of",
+    "the server with any one client reads every update and every model: this is for parties that do not collude",
+)
+OWN_NOTICE = (
+    "'paillier': the server never sees a model. The figures of each round are this simulation's own, which opens the model with the "
+    "clients' key."
+)
+ALONE = (
+    "with reveal = 'clients' the server holds a ciphertext in the model's place, and no other mechanism works on that"
 )
 
 
