@@ -33,7 +33,7 @@ from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
 from fedatlas.vertical.judging import Judged
-from fedatlas.vertical.parties import Columns, Whole, aligned, order, places, tensor
+from fedatlas.vertical.parties import Columns, Whole, aligned, of_classes, order, places, tensor
 from fedatlas.vertical.scheme import How, Scheme
 
 FIGURES: Mapping[str, tuple[str, ...]] = {"classes": ("auc", "accuracy", "loss"), "numbers": ("rmse", "loss")}
@@ -67,7 +67,9 @@ def opened(side: Side, scheme: Scheme, how: How, name: str) -> Opened:
     for k, one in enumerate(side.states):
         states.after.put(k, one)
     federation = columns_federation(side.parties, scheme.questions(how), states, name=name)
-    server: State = {"names": [one.name for one in side.parties], "active": side.parties[0].active}
+    active = side.parties[0].active
+    server: State = {"names": [one.name for one in side.parties], "active": active}
+    server |= of_classes(side.parties[active].classes)
     return Opened(federation, drive(federation, lambda: scheme.begin(how, server), 0))
 
 
@@ -144,7 +146,8 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> ColumnsGain
     What a party's columns bring is the difference to the baseline without them, with its interval.
     """
     scheme, parties, states = whole.of_columns(), consortium(whole).parties, PartyState()
-    said(f"Baselines for comparison, in the clear: the same {scheme.words.round}s without each party ...")
+    word = scheme.words.product(parties[parties[0].active].classes)
+    said(f"Baselines for comparison, in the clear: the same {word}s without each party ...")
     rounds = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run.round
     active, found = parties[parties[0].active], [states.get(k) or {} for k in range(len(parties))]
     sides = sides_of(Side(parties, tuple({key: one[key] for key in ("align", "split")} for one in found)))

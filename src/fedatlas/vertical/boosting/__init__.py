@@ -1,4 +1,4 @@
-"""SecureBoost: gradient-boosted trees over parties that hold different columns of the same rows (V2, V3 (1) to (3)).
+"""SecureBoost: gradient-boosted trees over parties that hold different columns of the same rows (V2, V3 (1) to (3), (6)).
 
 settings.py    the keys of the experiment file
 gains.py       gradients in fixed point, gains of splits, the best split

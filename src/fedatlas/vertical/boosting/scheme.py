@@ -15,6 +15,7 @@ from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import WORDS
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Scheme, Trial
+from fedatlas.wording import count
 
 FEW = 200  # rows of a trial on ciphertexts
 
@@ -29,14 +30,26 @@ def clear(how: SecureBoost) -> SecureBoost:
     return how._replace(key_bits=0)
 
 
-def said(how: SecureBoost) -> str:
+def said(how: SecureBoost, classes: int) -> str:
     """Return a line with the number of trees, their depth and the protection of gradients."""
     seen = (
         f"g and h under Paillier, {how.key_bits} bits"
         if how.encrypted
         else "in the clear: a simulation that protects nobody"
     )
-    return f"{how.trees} tree{'s' if how.trees != 1 else ''} of depth {how.depth}, {seen}"
+    grown = count(how.trees, "tree")
+    if classes > 2:
+        grown = f"{count(how.trees, 'round')} of {'one tree' if how.multi_output else f'{classes} trees'}"
+    return f"{grown} of depth {how.depth}, {seen}"
+
+
+def unfit(how: SecureBoost, task: str, classes: int) -> str:
+    """Return which key does not fit a label, or ""."""
+    several = task == "classes" and classes > 2
+    if (how.multi_output or how.softmax_hess) and not several:
+        key = "multi_output" if how.multi_output else "softmax_hess"
+        return f"{key} is for a label of three or more classes"
+    return "square_scale is for a label that is a number" if how.square_scale and task == "classes" else ""
 
 
 def refusal(how: SecureBoost) -> str:
@@ -84,12 +97,13 @@ SECUREBOOST = Scheme(
     words=WORDS,
     build=secureboost,
     rounds="trees",
-    later=("goss", "mode", "multi_output", "softmax_hess", "square_scale"),
+    later=("goss", "mode"),
     mechanisms={name: one.limits.columns for name, one in for_columns().items()},
     under=under,
     clear=clear,
     protected=lambda how: bool(how.encrypted),
     said=said,
+    unfit=unfit,
     refusal=refusal,
     questions=questions,
     due=due,

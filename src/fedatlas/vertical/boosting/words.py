@@ -14,7 +14,10 @@ def learns(protected: bool) -> Sequence[LearnsRow]:
         if protected
         else "g and h of every training row, and with them the labels"
     )
-    sums = "the sums of g, h and rows at every node by bin of the others' columns, and from them the order of the bins in a column"
+    sums = (
+        "the sums of g, h and rows at every node by bin of the others' columns (with three or more classes encrypted together: g and h "
+        "of all classes at a node of any class's tree), and from them the order of the bins in a column"
+    )
     return (
         LearnsRow("histograms", shown, sums, "how many candidates there are"),
         LearnsRow(
@@ -40,6 +43,7 @@ def learns(protected: bool) -> Sequence[LearnsRow]:
 
 WORDS = Words(
     round="tree",
+    several="round",
     model="trees",
     keeps="its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
     leaves="g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
