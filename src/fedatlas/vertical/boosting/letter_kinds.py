@@ -40,6 +40,7 @@ WANTED = LetterKind(
     {
         "nodes": ListOf(WholeNumber("lowest", "highest"), "wanted", once=True),
         "ties": ListOf(Numbers(torch.int64, (None,), 0), "wanted"),
+        "passed": ListOf(WholeNumber("lowest", "highest"), once=True),
     },
 )
 SPLIT = LetterKind("split", {"told": TOLD})
@@ -59,7 +60,7 @@ ANSWERED = LetterKind("ways", {"left": ListOf(BYTES, "asked")})
 
 def gradients_letter(how: SecureBoost) -> LetterKind:
     """Return the letter with each row's gradients: encrypted, or in the clear. Its ``rows`` are named if they are drawn."""
-    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.subsample < 1 else Exactly(None)
+    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.drawn else Exactly(None)
     about: dict[str, Form] = {"tree": WholeNumber(1, "trees"), "rows": drawn}
     if how.encrypted:
         batches = ListOf(BATCH, 1 if how.pack else 2)
