@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedatlas.registry import arguments
 from fedatlas.reporting.blocks import Block, TableBlock, Text, notice
 from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.vertical import SCHEMES
@@ -11,7 +12,7 @@ from fedatlas.wording import csv_text
 def columns_leak_blocks(subject: Subject) -> list[Block]:
     """List what each party learns, step by step."""
     s = subject.summary
-    rows = leaks(s)
+    rows = leaks(subject)
     head = [
         "step",
         *(f"{who} learns" for who in ("a party without the label", "the party with the label", "the coordinator")),
@@ -29,12 +30,15 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
     return [*out, Text(words.caution)] if words.caution else out
 
 
-def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
+def leaks(subject: Subject) -> list[tuple[str, str, str, str]]:
     """Return (step, what a passive party learns, what the active party learns, what the coordinator learns)."""
+    s = subject.summary
+    scheme = SCHEMES[s["algorithm"]]
+    how = scheme.build(**arguments("algorithm", scheme.build, subject.config.algorithm.parameters()))
     return [
         *aligning(s),
         ("split", "which common rows train, stop and test", "it draws them", "how many there are"),
-        *SCHEMES[s["algorithm"]].words.learns(s["protected"]),
+        *scheme.words.learns(how, s["protected"]),
     ]
 
 

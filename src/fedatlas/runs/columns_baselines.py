@@ -82,12 +82,15 @@ def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
     return Judged(side.parties[active], found, scheme.outputs(found), "test")
 
 
-def trial(side: Side, scheme: Scheme, how: How) -> Cost:
-    """Return the cost of one round, which is discarded; it is encrypted if ``how`` says so."""
+def trial(side: Side, scheme: Scheme, how: How, rounds: int) -> list[Cost]:
+    """Return the cost of each round that is tried, and discarded; they are encrypted if ``how`` says so."""
     federation, server = opened(side, scheme, how, "trial")
-    number = scheme.trial(how).number
-    drive(federation, lambda: scheme.step(how, server, number), number)
-    return federation.cost
+    asked, found = scheme.trial(how), []
+    last = min(asked.number + len(side.parties) - 1, rounds) if asked.turns else asked.number
+    for number in range(asked.number, last + 1):
+        drive(federation, partial(scheme.step, how, server, number), number)
+        found.append(federation.cost)
+    return found
 
 
 def drive(federation: Any, make: Callable[[], RoundGenerator], number: int) -> State:

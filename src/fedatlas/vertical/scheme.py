@@ -36,11 +36,12 @@ class Words(NamedTuple):
     leaves: str  # what leaves the parties
     clear: str  # unprotected messages and what they show: after "This run was in the clear:"
     learns: Callable[
-        [bool], Sequence[LearnsRow]
-    ]  # whether labels are hidden -> who learns what, after alignment and split
+        [How, bool], Sequence[LearnsRow]
+    ]  # settings, and whether labels are hidden -> who learns what, after alignment and split
     gain: str  # what `Scheme.brought` counts: "How much ...", without a full stop
     hidden: str = ""  # the sentence of a run that hides the labels
     caution: str = ""  # a further caution to the reader of that table
+    cases: Mapping[str, How] = {}  # name -> settings under which parties learn other things than under the others
     phases: Mapping[str, str] = {}  # question -> its action, where its name does not tell it
 
 
@@ -49,6 +50,7 @@ class Trial(NamedTuple):
 
     rows: tuple[int, ...] = (20_000,)  # of one round each; the cost of two is the straight line through both
     number: int = 1  # of the round that is tried: the first that costs as much as most
+    turns: bool = False  # whether as many rounds as there are parties are tried from there, and their mean is taken
 
 
 def in_the_clear(how: How) -> str:
@@ -91,6 +93,7 @@ class Scheme(NamedTuple):
     clear: Callable[[How], How] = lambda how: how  # the settings without a mechanism
     protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
+    warnings: Callable[[How], Sequence[str]] = lambda how: ()  # sentences about the settings, said before a run
     trial: Callable[[How], Trial] = lambda how: Trial()
     due: Callable[[str, int], Due] = lambda part, number: {}  # questions to real parties: "begin", "step" number, "end"
 

@@ -36,7 +36,8 @@ def said(how: SecureBoost) -> str:
         if how.encrypted
         else "in the clear: a simulation that protects nobody"
     )
-    return f"{how.trees} tree{'s' if how.trees != 1 else ''} of depth {how.depth}, {seen}"
+    kind = {"mix": "mixed ", "layered": "layered "}.get(how.mode, "")
+    return f"{how.trees} {kind}tree{'s' if how.trees != 1 else ''} of depth {how.depth}, {seen}"
 
 
 def refusal(how: SecureBoost) -> str:
@@ -46,6 +47,16 @@ def refusal(how: SecureBoost) -> str:
         ""
         if how.encrypted
         else f"gradients in the clear reveal every label, which is allowed only in a simulation: add [[privacy]] with name = {locks}."
+    )
+
+
+def warnings(how: SecureBoost) -> Sequence[str]:
+    """Return what is said before a run: with GOSS the rows of a tree tell labels."""
+    if how.goss is None:
+        return ()
+    return (
+        "algorithm.goss: parties without the label are told which rows a tree is grown on, and these tell them labels; in a trial they "
+        "ranked the rows by their label with an AUC of 0.97 after ten trees. A simulation measures this in its report.",
     )
 
 
@@ -74,8 +85,8 @@ def own(data: Columns, state: State) -> Sequence[float]:
 
 
 def trial(how: SecureBoost) -> Trial:
-    """Return the trial: the first tree with all parties. The cost of ciphertexts is a straight line in the rows."""
-    found = Trial(number=how.complete_secure + 1)
+    """Return the trial: the first tree with all parties, or in mixed trees one of each party. The cost of ciphertexts is a straight line in the rows."""
+    found = Trial(number=min(how.complete_secure + 1, how.trees), turns=how.mode == "mix")
     return found._replace(rows=(FEW, 2 * FEW)) if how.encrypted else found
 
 
@@ -84,13 +95,14 @@ SECUREBOOST = Scheme(
     words=WORDS,
     build=secureboost,
     rounds="trees",
-    later=("goss", "mode", "multi_output", "softmax_hess", "square_scale"),
+    later=("multi_output", "softmax_hess", "square_scale"),
     mechanisms={name: one.limits.columns for name, one in for_columns().items()},
     under=under,
     clear=clear,
     protected=lambda how: bool(how.encrypted),
     said=said,
     refusal=refusal,
+    warnings=warnings,
     questions=questions,
     due=due,
     begin=begin,

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedatlas.vertical.boosting.settings import MODES, SecureBoost, secureboost
 from fedatlas.vertical.scheme import LearnsRow, Words
 
 
-def learns(protected: bool) -> Sequence[LearnsRow]:
-    """List who learns what while trees grow and predict."""
-    shown = (
-        "nothing of g and h, which are encrypted"
-        if protected
-        else "g and h of every training row, and with them the labels"
-    )
-    sums = "the sums of g, h and rows at every node by bin of the others' columns, and from them the order of the bins in a column"
-    return (
-        LearnsRow("histograms", shown, sums, "how many candidates there are"),
+def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
+    """List who learns what while trees grow and predict, in a mode."""
+    mix, nodes = how.mode == "mix", _nodes(how)
+    grown = "its own trees are" if mix else "a tree is"
+    shown = "nothing of g and h, which are encrypted" if protected else f"g and h of the rows that {grown} grown on, and with them labels"
+    none = f"; nothing of the first {how.complete_secure} {'tree' if how.complete_secure == 1 else 'trees'}"
+    secure = none if how.complete_secure else ""
+    rest = {"mix": "; nothing of the trees of others", "layered": "; nothing of the levels below"}.get(how.mode, "")
+    found = [
+        LearnsRow(
+            "histograms",
+            shown + ("; in the trees of others nothing at all" if mix else "") + secure,
+            f"the sums of g, h and rows at {nodes} by bin of the others' columns, and from them the order of the bins in a column",
+            "how many candidates there are",
+        ),
         LearnsRow(
             "splits",
-            "which rows are at every node; of its own splits column and threshold",
+            f"which rows are at {nodes} that can be split, and whose split led there; which way its own splits send rows, and their "
+            f"column and threshold{rest}{secure}",
             "which rows are at every node, and whose split it is",
-            "who owns how many nodes",
+            "who owns how many nodes; from the letters that it carries, which places are at these nodes",
         ),
+    ]
+    if how.drawn:
+        hint = ", most of which have large gradients: this tells labels" if how.goss else ""
+        found.append(
+            LearnsRow("drawn rows", f"which rows {grown} grown on{hint}{secure}", "it draws them", "the same, from the letters")
+        )
+    return (
+        *found,
         LearnsRow(
             "prediction",
             "which of the asked rows reach its nodes, and whether it has them",
@@ -38,6 +53,13 @@ def learns(protected: bool) -> Sequence[LearnsRow]:
     )
 
 
+def _nodes(how: SecureBoost) -> str:
+    """Return the nodes whose sums the parties without the label add up, from the point of view of one of them."""
+    first = "the first level" if how.passive_depth == 1 else f"the first {how.passive_depth} levels"
+    named = {"mix": "every node of its own trees", "layered": f"every node of {first}"}
+    return named.get(how.mode, "every node")
+
+
 WORDS = Words(
     round="tree",
     model="trees",
@@ -46,10 +68,11 @@ WORDS = Words(
     clear="gradients crossed as they are, and betray the label of every training row. [[privacy]] paillier encrypts them.",
     hidden="Gradients crossed encrypted, under a Paillier key of the party that holds the label.",
     learns=learns,
+    cases={mode: secureboost(mode=mode) for mode in MODES},
     gain="How much of the loss's fall the splits on a column brought, over all trees",
     caution=(
         "The purer the leaves of the first trees, the more the rows at a node say of the labels: complete_secure = 1 grows the first "
-        "tree from the label holder's own columns."
+        "tree from the label holder's own columns, and the later trees hint as before."
     ),
     phases={
         "bins": "cutting columns into bins",
