@@ -69,10 +69,10 @@ def test_toy_gains_and_leaves() -> None:
     """y = (0, 0, 1, 1), p = 1/2: g = (1, 1, -1, -1)/2, h = 1/4; at the middle 1/2 (1/1.5 + 1/1.5) = 2/3, beside it 6/35."""
     how = secureboost(learning_rate=1.0)
     y = np.array([0.0, 0, 1, 1])
-    fixed = gains.fixed(*gains.gradients(y, np.zeros(4), None, gains.MarginUnit("classes")), how.precision)
+    fixed = gains.fixed(*gains.gradients(y, np.zeros(4), None, gains.MarginUnit("classes"), how), how.precision)
     rows = np.stack([fixed.g, fixed.h, np.ones(4, np.int64)], axis=1)
     left = np.cumsum(rows, axis=0)[:3]
-    found = gains.gains(left, rows.sum(axis=0), fixed, how)
+    found = gains.gains(left, rows.sum(axis=0), [fixed], how)
     assert found == pytest.approx([6 / 35, 2 / 3, 6 / 35], abs=1e-15)
     assert gains.leaf(left[1], fixed, how) == pytest.approx(-2 / 3, abs=1e-15)
     assert gains.leaf(rows.sum(axis=0) - left[1], fixed, how) == pytest.approx(2 / 3, abs=1e-15)
@@ -83,15 +83,15 @@ def test_l1_pulls_every_sum_once() -> None:
     how = secureboost(l1=0.5)
     fixed = gains.Fixed(np.array([1, 1, -1, -1]) << 23, np.ones(4, np.int64) << 22, 0, 0)
     left, whole = np.array([[2 << 23, 2 << 22, 2]]), np.array([0, 4 << 22, 4])
-    assert gains.gains(left, whole, fixed, how).tolist() == [pytest.approx(1 / 6, abs=1e-15)]
-    assert gains.gains(left, whole, fixed, how._replace(min_gain=0.1))[0] == pytest.approx(1 / 6 - 0.1, abs=1e-15)
-    assert gains.gains(left, whole, fixed, how._replace(min_leaf=3))[0] == -np.inf
+    assert gains.gains(left, whole, [fixed], how).tolist() == [pytest.approx(1 / 6, abs=1e-15)]
+    assert gains.gains(left, whole, [fixed], how._replace(min_gain=0.1))[0] == pytest.approx(1 / 6 - 0.1, abs=1e-15)
+    assert gains.gains(left, whole, [fixed], how._replace(min_leaf=3))[0] == -np.inf
 
 
 def test_nothing_to_divide_by_gains_nothing() -> None:
     fixed = gains.Fixed(np.zeros(2, np.int64), np.zeros(2, np.int64), 0, 0)
     zero = np.array([[0, 0, 1]])
-    assert gains.gains(zero, np.array([0, 0, 2]), fixed, secureboost(l2=0.0)).tolist() == [0.0]
+    assert gains.gains(zero, np.array([0, 0, 2]), [fixed], secureboost(l2=0.0)).tolist() == [0.0]
     assert gains.leaf(zero[0], fixed, secureboost(l2=0.0)) == 0.0
 
 
@@ -163,7 +163,7 @@ def test_a_parents_histogram_is_that_of_both_children() -> None:
     )
     grid, form = bins.grid([0], [np.array([0.0, 1, 2])], np.array([False])), sealed.fields(20, how)
     clear = histogram.Clear(g, h)
-    cipher = sealed.Cipher(keys.public, sealed.sealed(gains.Fixed(g, h, 0, 0), form, keys, 1), form)
+    cipher = sealed.Cipher(keys.public, sealed.sealed([gains.Fixed(g, h, 0, 0)], form, keys, 1), form)
     opened = []
     for sums in (clear, cipher):
         left, right, both = (
@@ -315,7 +315,7 @@ def test_sums_at_the_ends_of_their_fields_open_exactly() -> None:
     top, form = 1 << 24, sealed.fields(16, how)
     for g in (top, -top):
         fixed = gains.Fixed(np.full(16, g), np.full(16, top), 0, 0)
-        cipher = sealed.Cipher(keys.public, sealed.sealed(fixed, form, keys, 1), form)
+        cipher = sealed.Cipher(keys.public, sealed.sealed([fixed], form, keys, 1), form)
         grid = bins.grid([0], [np.array([0.5])], np.array([False]))
         spots = np.array([[0]] * 15 + [[1]])
         plain = cipher.returned(cipher.histogram(np.arange(16), spots, grid.width), grid, np.arange(1))

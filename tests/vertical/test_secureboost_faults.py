@@ -93,7 +93,7 @@ def test_an_encrypted_run_tells_no_gradient_and_no_sum() -> None:
     for name, how in (("clear", HOW), ("sealed", SEALED)):
         wire = Wire()
         trained(table(), OWNERS, how, observers=[wire])
-        g, h = gains.gradients(table().y, np.zeros(60), None, gains.MarginUnit("classes"))
+        g, h = gains.gradients(table().y, np.zeros(60), None, gains.MarginUnit("classes"), how)
         fixed = gains.fixed(g, h, how.precision)
         found[name] = wire.has(fixed.g.tobytes()), wire.has(fixed.h.tobytes())
     assert found == {"clear": (["gradients", "histogram"], ["gradients", "histogram"]), "sealed": ([], [])}
@@ -131,7 +131,7 @@ def test_who_sorts_the_sums_by_their_rows_has_the_order_of_the_bins() -> None:
     done = trained(Table(x, whole.y, "classes"), [[0, 1, 3], [2]], HOW._replace(trees=1), observers=[wire])
     reply = next(codec.decode(data) for what, data in wire.frames if what == "histogram" and b'"sums"' in data)
     sums = sums_in(reply)["left"][0].numpy()
-    fixed = gains.fixed(*gains.gradients(whole.y, np.zeros(60), None, gains.MarginUnit("classes")), HOW.precision)
+    fixed = gains.fixed(*gains.gradients(whole.y, np.zeros(60), None, gains.MarginUnit("classes"), HOW), HOW.precision)
     (cuts,) = records.column_cuts(done.state(1)["boost"])
     below = x[:, 2] <= cuts[:, None]  # by cut, in its order
     assert np.array_equal(
@@ -248,7 +248,7 @@ def test_garbage_under_the_right_key_is_no_sum() -> None:
 
     def answer(how: Any, data: Any, message: Any, state: Any, session: Any) -> Any:
         reply, state, session = honest(how, data, message, state, session)
-        found.append(session["boost"]["sums"].public)
+        found.append(session["boost"]["sums"][0].public)
         return with_sums(reply, forged(dict(sums_in(reply)))), state, session
 
     asked["histogram"] = Question(answer, stateful=True, shows=("counts", "letters"))
@@ -261,7 +261,7 @@ def test_garbage_under_the_right_key_is_no_sum() -> None:
 
 def test_a_split_of_other_rows_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a split of 20 rows arrived in 1 bytes"):
-        nodes.moved(np.ones(20, np.int64), [{"nodes": [1], "left": [nodes.bits(np.ones(8, bool))]}])
+        nodes.moved(nodes.begun(1, 20), [{"nodes": [1], "left": [nodes.bits(np.ones(8, bool))]}])
 
 
 def test_a_split_that_was_never_offered_is_refused() -> None:

@@ -47,7 +47,7 @@ def sums_of_bins(keys: dict[str, Any]) -> tuple[Any, Any, Any]:
     how = secureboost(**keys)._replace(key_bits=256)
     holder = paillier.holder(paillier.generate(256, testing=True))
     form = sealed.fields(4, how)
-    rows = sealed.sealed(gains.Fixed(np.array([3, -5]), np.array([1, 2]), 0, 0), form, holder, 1)
+    rows = sealed.sealed([gains.Fixed(np.array([3, -5]), np.array([1, 2]), 0, 0)], form, holder, 1)
     cipher = sealed.Cipher(holder.public, rows, form)
     grid = bins.grid([0], [np.array([0.5])], np.array([False]))
     held = cipher.histogram(np.arange(2), np.array([[0], [1]]), grid.width)

@@ -57,6 +57,11 @@ def taken(data: Columns, message: Mapping[str, Any], sender: int, kind: LetterKi
     raise PartyLeft(f"party '{data.name}' got no letter '{topic}', number {step}, from '{name}', and one was due.")
 
 
+def there(message: Mapping[str, Any], topic: str) -> bool:
+    """Return whether a letter on this topic has come."""
+    return any(one["topic"] == topic for one in message.get(LETTERS, ()))
+
+
 def unusable(name: str, topic: str, why: str) -> PartyLeft:
     """Return the error for a letter that cannot be used: its sender is lost."""
     return PartyLeft(f"party '{name}' is lost: its letter '{topic}' cannot be used: {why.rstrip('.')}.")

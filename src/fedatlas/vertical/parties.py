@@ -37,6 +37,7 @@ class Columns(NamedTuple):
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
     row_order: Literal["seed", "secret"] = "seed"  # source of the key of the rows' order
+    classes: int = 2  # of the label at the active party, if it has classes
     rules: int = 2  # rules for reading tables; by the first, a value that training never lacked goes left
 
 

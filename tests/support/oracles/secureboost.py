@@ -1,7 +1,8 @@
 """A histogram booster on the joined table, row by row and slow: what SecureBoost has to grow between parties (V2).
 
-Columns belong to parties only for the order of ties: the party listed first, then column, bin, missing left before right. Sums are Python's
-whole numbers; floats appear where a gain or a leaf is formed.
+Columns belong to parties only for the order of ties: the party listed first, then column, bin, missing left before right. Sums are
+Python's whole numbers; floats appear where a gain or a leaf is formed. With three or more classes a round is a tree for each class, or
+one whose gain is summed over them and whose leaf is a list.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ class Settings(NamedTuple):
     min_gain: float = 0.0
     min_leaf: int = 1
     complete_secure: int = 0
+    softmax_hess: str | None = None
+    square_scale: int | None = None
+    multi_output: bool | None = None
     mode: str = "default"
     passive_depth: int = 0
     goss: tuple[float, float] | None = None
@@ -83,38 +87,68 @@ class Booster:
             self.start = float(np.average(t, weights=None if weight is None else w))
             self.scale = math.sqrt(float(np.average((t - self.start) ** 2, weights=None if weight is None else w)))
         self.y = y.tolist()
-        self.margin = [0.0] * len(y)
-        self.trees = [self.grown(tree) for tree in range(1, how.trees + 1)]
-        self.outputs = [m if task == "classes" else self.start + self.scale * m for m in self.margin]
+        self.classes = int(max(self.y)) + 1 if task == "classes" and max(self.y) > 1 else 1
+        self.margin = [[0.0] * len(y) for _ in range(self.classes)]
+        self.trees = [one for tree in range(1, how.trees + 1) for one in self.grown(tree)]
+        self.outputs = self.said()
 
-    def grown(self, tree: int) -> Any:
-        """One tree, margins of all rows moved on."""
-        rows = list(self.drawn(tree))
-        m = np.array([self.margin[i] for i in rows])
-        y, w = (np.array([each[i] for i in rows]) for each in (self.y, self.weight))
+    def said(self) -> Any:
+        """Log-odds, numbers, or of several classes log-probabilities by row."""
+        if self.classes > 1:
+            below = [[m - max(row) for m in row] for row in zip(*self.margin, strict=True)]
+            totals = [np.log(sum(row)) for row in np.exp(np.array(below)).tolist()]
+            return [[m - total for m in row] for row, total in zip(below, totals, strict=True)]
+        return [m if self.task == "classes" else self.start + self.scale * m for m in self.margin[0]]
+
+    def gradients(self, rows: list[int]) -> list[tuple[Any, Any]]:
+        """By class g and h of some rows, without weights."""
+        y = np.array([self.y[i] for i in rows])
+        if self.classes > 1:
+            m = [[one[i] for one in self.margin] for i in rows]
+            exponentials = np.exp(np.array([[v - max(row) for v in row] for row in m])).tolist()
+            p = [[e / sum(row) for e in row] for row in exponentials]
+            twice = 2 if self.how.softmax_hess == "xgboost" else 1
+            return [
+                (
+                    np.array([row[c] - (1 if label == c else 0) for row, label in zip(p, y, strict=True)]),
+                    np.array([row[c] * (1 - row[c]) * twice for row in p]),
+                )
+                for c in range(self.classes)
+            ]
+        m = np.array([self.margin[0][i] for i in rows])
         if self.task == "classes":
             p = 1 / (1 + np.exp(-m))
-            g, h = (p - y) * w, p * (1 - p) * w
-        else:
-            g, h = (m - (y - self.start) / self.scale) * w, w
-        if self.how.goss:
-            rows, g, h = self.one_sided(tree, rows, g, h)
-        found = [whole(each.tolist(), self.how.precision) for each in (g, h)]
-        self.g, self.h = (dict(zip(rows, each, strict=True)) for each, _ in found)
-        self.powers = [power for _, power in found]
-        self.tree = tree
-        return self.node(rows, list(range(len(self.y))), self.how.depth)
+            return [(p - y, p * (1 - p))]
+        scale = self.how.square_scale or 1
+        return [(scale * (m - (y - self.start) / self.scale), scale * np.ones(len(rows)))]
 
-    def one_sided(self, tree: int, rows: list[int], g: Any, h: Any) -> Any:
+    def grown(self, tree: int) -> list[Any]:
+        """The trees of a round, whose gradients are all those of its beginning; margins of all rows moved on."""
+        rows, self.tree = list(self.drawn(tree)), tree
+        w = np.array([self.weight[i] for i in rows])
+        pairs = [[each * w for each in pair] for pair in self.gradients(rows)]
+        if self.how.goss:
+            rows, pairs = self.one_sided(tree, rows, pairs)
+        found = [[whole(each.tolist(), self.how.precision) for each in pair] for pair in pairs]
+        g_h = [tuple(dict(zip(rows, each, strict=True)) for each, _ in pair) for pair in found]
+        powers = [tuple(power for _, power in pair) for pair in found]
+        together = [range(self.classes)] if self.how.multi_output else [[c] for c in range(self.classes)]
+        trees = []
+        for self.of in together:
+            self.g_h, self.powers = [g_h[c] for c in self.of], [powers[c] for c in self.of]
+            trees.append(self.node(rows, list(range(len(self.y))), self.how.depth))
+        return trees
+
+    def one_sided(self, tree: int, rows: list[int], pairs: Any) -> Any:
         """GOSS: the rows of largest |g|, the first of equal ones, and drawn ones of the rest, which stand for all of it."""
         a, b = self.how.goss or (1.0, 0.0)
-        by_size = sorted(range(len(rows)), key=lambda i: (-abs(g[i]), i))
+        size = [sum(abs(float(g[i])) for g, _ in pairs) for i in range(len(rows))]
+        by_size = sorted(range(len(rows)), key=lambda i: (-size[i], i))
         large, rest = by_size[: round(a * len(rows))], sorted(by_size[round(a * len(rows)) :])
         some = self.sampled(tree, rest, round(b * len(rows))) if self.sampled and rest else []
         weight = {i: 1.0 for i in large} | {i: (1 - a) / b for i in some}
         kept = sorted(weight)
-        pairs = [np.array([one[i] * weight[i] for i in kept]) for one in (g, h)]
-        return [rows[i] for i in kept], *pairs
+        return [rows[i] for i in kept], [[np.array([one[i] * weight[i] for i in kept]) for one in pair] for pair in pairs]
 
     def plays(self, party: int, depth: int) -> bool:
         """Whether a party's columns count where so many levels are left."""
@@ -131,11 +165,13 @@ class Booster:
         total = self.sums(rows)
         best = self.best(rows, total, depth) if depth else None
         if best is None:
-            G, H = self.real(total)
-            value = 0.0 - self.pulled(G) / (H + self.how.l2) * self.how.learning_rate if H + self.how.l2 > 0 else 0.0
-            for i in walking:
-                self.margin[i] += value
-            return {"leaf": value, "rows": len(rows)}
+            values = []
+            for c, (G, H) in zip(self.of, self.real(total), strict=True):
+                over = H + self.how.l2
+                values.append(0.0 - self.pulled(G) / over * self.how.learning_rate if over > 0 else 0.0)
+                for i in walking:
+                    self.margin[c][i] += values[-1]
+            return {"leaf": values[0] if len(values) == 1 else values, "rows": len(rows)}
         gain, party, column, cut, missing = best
         if not any(math.isnan(self.x[i][column]) for i in rows):  # nothing is known of holes here: with most rows
             missing = "left" if 2 * sum(self.x[i][column] <= cut for i in rows) >= len(rows) else "right"
@@ -148,7 +184,7 @@ class Booster:
         sides = [([i for i in some if left(i)], [i for i in some if not left(i)]) for some in (rows, walking)]
         return {**split, "children": [self.node(sides[0][k], sides[1][k], depth - 1) for k in (0, 1)]}
 
-    def best(self, rows: list[int], total: tuple[int, int, int], depth: int) -> Any:
+    def best(self, rows: list[int], total: tuple[int, ...], depth: int) -> Any:
         """The first of the splits that gain most, if it gains anything."""
         best: Any = None
         for party in range(len(self.owners)):
@@ -168,13 +204,14 @@ class Booster:
         return best
 
     def sums(self, rows: Sequence[int]) -> Any:
-        """Of g, of h, and how many."""
-        return sum(self.g[i] for i in rows), sum(self.h[i] for i in rows), len(rows)
+        """Of g and of h of each class of the tree, and how many."""
+        return (*(sum(each[i] for i in rows) for pair in self.g_h for each in pair), len(rows))
 
-    def real(self, sums: Any) -> tuple[float, float]:
-        """G and H."""
-        precision = self.how.precision
-        return math.ldexp(sums[0], self.powers[0] - precision), math.ldexp(sums[1], self.powers[1] - precision)
+    def real(self, sums: Any) -> list[tuple[float, float]]:
+        """G and H of each class of the tree."""
+        powers = [power - self.how.precision for pair in self.powers for power in pair]
+        values = [math.ldexp(one, power) for one, power in zip(sums[:-1], powers, strict=True)]
+        return [*zip(values[::2], values[1::2], strict=True)]
 
     def pulled(self, G: float) -> float:
         """T(G)."""
@@ -183,11 +220,10 @@ class Booster:
     def gain(self, left: Any, total: Any) -> float:
         """V2's gain; below every limit where a side is too small."""
         right = tuple(a - b for a, b in zip(total, left, strict=True))
-        if min(left[2], right[2]) < self.how.min_leaf:
+        if min(left[-1], right[-1]) < self.how.min_leaf:
             return -math.inf
         worth = []
         for sums in (left, right, total):
-            G, H = self.real(sums)
-            pull, over = self.pulled(G), H + self.how.l2
-            worth.append(pull * pull / over if over > 0 else 0.0)
-        return 0.5 * (worth[0] + worth[1] - worth[2]) - self.how.min_gain
+            pairs = [(self.pulled(G), H + self.how.l2) for G, H in self.real(sums)]
+            worth.append([pull * pull / over if over > 0 else 0.0 for pull, over in pairs])
+        return 0.5 * sum(a + b - both for a, b, both in zip(*worth, strict=True)) - self.how.min_gain

@@ -7,7 +7,7 @@ send left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,17 @@ from fedatlas.vertical.boosting import gains, goss, modes, records, sealed
 from fedatlas.vertical.boosting.histogram import left_sums, summed
 from fedatlas.vertical.boosting.letter_kinds import (
     BINS,
+    BY_CLASS,
     GRADIENTS,
     LEVEL,
     RECORDED,
     WANTED,
+    classes_summed,
+    nodes_summed,
     of_level,
     sums_letter,
 )
-from fedatlas.vertical.boosting.nodes import moved, some_of
+from fedatlas.vertical.boosting.nodes import begun, level_of, moved, own_tree, roots, some_of, tree_of
 from fedatlas.vertical.boosting.passive import (
     Answered,
     cut,
@@ -50,10 +53,16 @@ def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
     own, train = aligned(data, state), places(state, "train")
     assert own.y is not None
     weight = None if own.weight is None else own.weight[train]
-    unit = gains.unit_of(own.y[train], weight, data.task)
+    unit = gains.unit_of(own.y[train], weight, data.task, data.classes)
+    if how.encrypted:
+        sealed.fields(
+            drawn(how, len(train)), how, unit.outputs
+        )  # a key that is too short is refused before the first tree
+    several = unit.outputs > 1
     boost = {
         **state["boost"],
-        "margin": tensor(np.zeros(len(own.y))),
+        "margin": tensor(np.zeros((len(own.y), unit.outputs) if several else len(own.y))),
+        **({"classes": unit.outputs} if several else {}),
         "task": unit.task,
         "unit": tensor(np.array([unit.start, unit.scale])),
         "announced": {str(k): taken(data, message, k, BINS)["candidates"] for k in others(data)},
@@ -67,7 +76,13 @@ def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
 
 def unit(boost: records.Boost) -> gains.MarginUnit:
     """Return the unit of margins."""
-    return gains.MarginUnit(boost["task"], *boost["unit"].tolist())
+    start, scale = boost["unit"].tolist()
+    return gains.MarginUnit(boost["task"], start, scale, boost.get("classes", 1))
+
+
+def drawn(how: SecureBoost, rows: int) -> int:
+    """Return on how many of so many training rows a tree is grown."""
+    return max(1, round(how.subsample * rows)) if how.subsample < 1 else rows
 
 
 def keys(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -86,29 +101,36 @@ def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
         raise ProtocolError("a tree is under way already.")
     rows = places(state, "train")
     if how.subsample < 1:
-        some = max(1, round(how.subsample * len(rows)))
-        rows = np.sort(numpy_stream(data.seed, "boosting", tree).choice(rows, some, replace=False))
+        some = numpy_stream(data.seed, "boosting", tree).choice(rows, drawn(how, len(rows)), replace=False)
+        rows = np.sort(some)
     weight = None if own.weight is None else own.weight[rows]
-    g, h = gains.gradients(own.y[rows], boost["margin"].numpy()[rows], weight, unit(boost))
+    g, h = gains.gradients(own.y[rows], boost["margin"].numpy()[rows], weight, unit(boost), how)
     if how.goss is not None:
-        kept = goss.kept(np.abs(g), how.goss, numpy_stream(boost["draws"], "boosting", "goss", tree))
-        rows, g, h = rows[kept.rows], g[kept.rows] * kept.weight, h[kept.rows] * kept.weight
-    fixed = gains.fixed(g, h, how.precision)
+        kept = goss.kept(goss.sizes(g), how.goss, numpy_stream(boost["draws"], "boosting", "goss", tree))
+        rows, g, h = rows[kept.rows], kept.weighted(g), kept.weighted(h)
+    fixed, several = gains.by_class(g, h, how.precision), unit(boost).outputs > 1
     found, spots = offered(how, data, state, tree)
+    trees = how.forest(len(fixed))
     now = {"tree": tree, "grid": found, "spots": spots, "rows": rows, "fixed": fixed}
-    now |= {"at": np.ones(len(own.y), np.int64), "open": [1], "asked": {}, "tree_nodes": {}, "level": 0}
-    told: dict[str, Any] = {"tree": tree, "rows": tensor(rows) if how.drawn else None}
+    now |= {"at": begun(trees, len(own.y)), "open": roots(trees), "asked": {}, "tree_nodes": {}, "level": 0}
+    told: dict[str, Any] = {"tree": tree, "rows": tensor(rows) if how.sampled else None}
+    told |= {"classes": len(fixed)} if several else {}
     counts, to = {}, modes.summing(how, modes.crew_of(data), tree, 1)
     if to and how.encrypted:
-        holder, form = session["run"][KEY], sealed.fields(len(rows), how)
+        holder, form = session["run"][KEY], sealed.fields(len(rows), how, len(fixed))
         batches = sealed.sealed(fixed, form, holder, data.workers)
         told |= {"public": holder.public.plain(), "ciphertexts": [one.plain() for one in batches]}
         made = len(rows) * len(batches)
         counts = {"ciphertexts": made * len(to), "encryptions": made, "exponentiations": made}
     elif to:
-        told |= {"g": tensor(fixed.g), "h": tensor(fixed.h)}
-    sent = [letter(data, to, GRADIENTS, told)] if to else []
+        told |= {name: tensor(one if several else one[:, 0]) for name, one in zip("gh", stacked(fixed), strict=True)}
+    sent = [letter(data, to, BY_CLASS if several else GRADIENTS, told)] if to else []
     return {LETTERS: sent, "counts": counts}, state, {**session_of(session), "boost": now}
+
+
+def stacked(found: Sequence[gains.Fixed], rows: Any = slice(None)) -> tuple[Whole, Whole]:
+    """Return g and h of some rows, (rows, classes)."""
+    return np.stack([one.g[rows] for one in found], axis=1), np.stack([one.h[rows] for one in found], axis=1)
 
 
 def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -123,19 +145,17 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
     sums_of, opened = _opened(how, data, state, now, message, session)
     choices = {}
     for v in now["open"]:
-        members = now["rows"][now["at"][now["rows"]] == v]
-        spot = np.searchsorted(now["rows"], members)
-        whole = _total(now, spot)
+        spot, fixed = np.flatnonzero(own_tree(now["at"], v)[now["rows"]] == v), _classes(now, v)
+        whole, spots = _total(fixed, spot), now["spots"][now["rows"][spot]]
         sums = {k: _possible(one[v], whole, data.parties[k], how) for k, one in sums_of.items()}
         if data.party in modes.growing(how, modes.crew_of(data), now["tree"], now["level"]):
-            histogram = summed(now["spots"][members], now["fixed"].g[spot], now["fixed"].h[spot], now["grid"].width)
-            sums[data.party] = left_sums(histogram, now["grid"])
-        best = gains.chosen({k: gains.gains(left, whole, now["fixed"], how) for k, left in sums.items()})
+            sums[data.party] = left_sums(summed(spots, *stacked(fixed, spot), now["grid"].width), now["grid"])
+        best = gains.chosen({k: gains.gains(left, whole, fixed, how) for k, left in sums.items()})
         if best is not None:
-            counts = sums[best.party][best.ties, 2]  # candidates with equal gain may divide the rows differently
-            choices[v] = (best, counts.max(), whole[2] - counts.min())
+            counts = sums[best.party][best.ties, -1]  # candidates with equal gain may divide the rows differently
+            choices[v] = (best, counts.max(), whole[-1] - counts.min())
     now, told, after = _own_splits(data, state, now, choices)
-    now = {**now, "open": _next(how, choices)}
+    now = {**now, "open": _next(how, choices, len(now["at"]))}
     sent = _news(how, data, now, told, choices)
     reply = {LETTERS: sent, "owners": sorted(now["asked"]), "open": len(now["open"]), "counts": opened}
     return reply, after, {**session, "boost": now}
@@ -165,10 +185,11 @@ def _settled(how: SecureBoost, data: Columns, state: State, now: Mapping[str, An
     """Return the session with the results of the owners of the last level's splits."""
     nodes, at = dict(now["tree_nodes"]), now["at"]
     for k, asked in now["asked"].items():
+        sizes = of_level(how, now["level"], len(at))
         first = int((state["boost"]["nodes"]["party"] == k).sum())
         first += sum(party == k and record >= 0 for party, record, _ in nodes.values())
         numbers = {"told": len(asked), "first": first, "beyond": first + len(asked)}
-        said = taken(data, message, k, RECORDED, now["level"], **numbers, **of_level(how, now["level"]))
+        said = taken(data, message, k, RECORDED, now["level"], **numbers, **sizes)
         if said["told"]["nodes"] != asked:
             raise unusable(data.parties[k], RECORDED.topic, "it divides other nodes than it was asked to")
         with blamed(data, k, RECORDED):
@@ -178,19 +199,32 @@ def _settled(how: SecureBoost, data: Columns, state: State, now: Mapping[str, An
     return {**now, "at": at, "tree_nodes": nodes, "asked": {}}
 
 
-def _total(now: Mapping[str, Any], spot: Whole) -> Whole:
-    """Return (3,), the sums of a node: g, h and rows."""
-    return np.array([now["fixed"].g[spot].sum(), now["fixed"].h[spot].sum(), len(spot)], np.int64)
+def _classes(now: Mapping[str, Any], v: int) -> tuple[gains.Fixed, ...]:
+    """Return the gradients of the classes of a node's tree: of one, or of all if the round is one tree."""
+    trees, t = len(now["at"]), tree_of(v, len(now["at"]))
+    found: tuple[gains.Fixed, ...] = now["fixed"] if trees == 1 else now["fixed"][t : t + 1]
+    return found
+
+
+def _total(found: Sequence[gains.Fixed], spot: Whole) -> Whole:
+    """Return (2 classes + 1,), the sums of a node: g and h of each class, and rows."""
+    pairs = [(one.g[spot].sum(), one.h[spot].sum()) for one in found]
+    return np.array([*(each for pair in pairs for each in pair), len(spot)], np.int64)
 
 
 def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], message: Any, session: Any) -> Any:
-    """Return ({party: {node: (k, 3) left sums}}, counts). PartyLeft, naming the party, for values that are not such sums."""
+    """Return ({party: {node: left sums of its tree's classes}}, counts).
+
+    PartyLeft, naming the party, for values that are not such sums.
+    """
     found: dict[int, dict[int, Whole]] = {}
-    decryptions = 0
+    decryptions, outputs, trees = 0, len(now["fixed"]), len(now["at"])
     asked = modes.summing(how, modes.crew_of(data), now["tree"], now["level"])
-    form = sealed.fields(len(now["rows"]), how) if how.encrypted and asked else None
-    kind, most = sums_letter(how), len(now["rows"]) << how.precision  # no sum of a node is larger
-    sizes = {"open": len(now["open"]), "least": -most, "above": most + 1}
+    form = sealed.fields(len(now["rows"]), how, outputs) if how.encrypted and asked else None
+    kind = sums_letter(how, classes_summed(how, outputs))
+    most = len(now["rows"]) << how.precision  # no sum of a node is larger
+    summed_ = nodes_summed(how, now["level"], now["open"])
+    sizes = {"open": len(summed_), "least": -most, "above": most + 1}
     for k in asked:
         said, name = taken(data, message, k, kind, now["level"], **sizes), data.parties[k]
         announced, candidates = state["boost"]["announced"][str(k)], said["candidates"]
@@ -200,19 +234,22 @@ def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any
             found[k] = {v: one.numpy() for v, one in zip(now["open"], said["left"], strict=True)}
             continue
         with blamed(data, k, kind):
-            found[k] = {
+            opened = {
                 v: sealed.opened(session["run"][KEY], one, form, candidates, data.workers)
-                for v, one in zip(now["open"], said["left"], strict=True)
+                for v, one in zip(summed_, said["left"], strict=True)
             }
+        each = {v: opened.get(v, opened[summed_[0]]) for v in now["open"]}
+        found[k] = {v: one if trees == 1 else gains.of_class(one, tree_of(v, trees)) for v, one in each.items()}
         decryptions += sum(form.batches(candidates)) * len(said["left"])
     return found, {"decryptions": decryptions, "exponentiations": decryptions} if decryptions else {}
 
 
 def _possible(left: Whole, whole: Whole, name: str, how: SecureBoost) -> Whole:
     """Return the same sums; PartyLeft if no rows of the node can have them."""
-    g, h, count = left.T
+    g, h, count = left[:, :-1:2], left[:, 1:-1:2], left[:, -1:]
     top = 1 << how.precision
-    wrong = (count < 0) | (count > whole[2]) | (h < 0) | (h > whole[1]) | (np.abs(g) > count * top)
+    odd = (count < 0) | (count > whole[-1]) | (h < 0) | (h > whole[1:-1:2]) | (np.abs(g) > count * top)
+    wrong = odd.any(axis=1)
     if wrong.any():
         raise PartyLeft(
             f"party '{name}' answered with {int(wrong.sum())} sums that no rows of a node can have: they are broken or forged."
@@ -238,42 +275,56 @@ def _own_splits(data: Columns, state: State, now: Mapping[str, Any], choices: Ma
     return {**now, "tree_nodes": nodes, "asked": asked, "at": moved(now["at"], [told])}, told, after
 
 
-def _next(how: SecureBoost, choices: Mapping[int, Any]) -> list[int]:
+def _next(how: SecureBoost, choices: Mapping[int, Any], trees: int) -> list[int]:
     """Return the nodes that may be split further: not too deep, and with enough rows for two leaves."""
     found = []
     for v, (_, left, right) in choices.items():
         for child, rows in ((2 * v, left), (2 * v + 1, right)):
-            if child.bit_length() <= how.depth and rows >= 2 * how.min_leaf:
+            if level_of(child, trees) <= how.depth and rows >= 2 * how.min_leaf:
                 found.append(child)
     return sorted(found)
 
 
 def leaves(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return the number of nodes of each party; set the leaves, the margins of all rows, and one more tree."""
+    """Return the number of nodes of each party; set the leaves, the margins of all rows, and add the round's trees."""
     before, boost = under_way(session), state["boost"]
     if before["open"] or not before["level"]:
         raise ProtocolError("the tree is not grown to its end.")
     now = _settled(how, data, state, before, message)
-    split, tree = now["tree_nodes"], now["tree"] - 1
-    order = sorted({1, *(c for v in split for c in (2 * v, 2 * v + 1))})
-    place = {v: i for i, v in enumerate(order)}
-    margin, lines = boost["margin"].numpy().copy(), []
-    at = now["at"][now["rows"]]
-    count = {v: int(np.count_nonzero(at == v)) for v in order}
-    for v in reversed(order[1:]):
-        count[v // 2] += count[v]
-    bare = {"tree": tree, "party": -1, "record": -1, "left": -1, "right": -1, "gain": 0.0, "value": 0.0}
-    for v in order:
-        line: dict[str, Any] = {**bare, "rows": count[v]}
-        if v in split:
-            party, record, gain = split[v]
-            line |= {"party": party, "record": record, "left": place[2 * v], "right": place[2 * v + 1], "gain": gain}
-        else:
-            line["value"] = gains.leaf(_total(now, np.flatnonzero(at == v)), now["fixed"], how)
-            margin[now["at"] == v] += line["value"]
-        lines.append(line)
+    split, trees, lines = now["tree_nodes"], len(now["at"]), list[dict[str, Any]]()
+    margin = boost["margin"].numpy().copy()
+    for t, own in enumerate(margin.T if trees > 1 else [margin]):
+        for v, line in _nodes(how, now, t).items():
+            lines.append(line)
+            if v not in split:
+                own[now["at"][t] == v] += line["value"]
     nodes = records.appended(boost["nodes"], lines, records.SKELETON)
     owners = {name: sum(party == k for party, *_ in split.values()) for k, name in enumerate(data.parties)}
     after = {**state, "boost": {**boost, "margin": tensor(margin), "nodes": nodes}}
     done = {name: one for name, one in session.items() if name != "boost"}
-    return {"nodes": {**owners, "leaves": len(order) - len(split)}}, after, done
+    return {"nodes": {**owners, "leaves": len(lines) - len(split)}}, after, done
+
+
+def _nodes(how: SecureBoost, now: Mapping[str, Any], t: int) -> dict[int, dict[str, Any]]:
+    """Return the lines of the skeleton of tree t of the round, by node."""
+    trees, fixed = len(now["at"]), _classes(now, roots(len(now["at"]))[t])
+    split = {v: one for v, one in now["tree_nodes"].items() if tree_of(v, trees) == t}
+    order = sorted({roots(trees)[t], *(c for v in split for c in (2 * v, 2 * v + 1))})
+    place, at = {v: i for i, v in enumerate(order)}, now["at"][t][now["rows"]]
+    count = {v: int(np.count_nonzero(at == v)) for v in order}
+    for v in reversed(order[1:]):
+        count[v // 2] += count[v]
+    nothing = 0.0 if len(fixed) == 1 else [0.0] * len(fixed)
+    bare = {"tree": (now["tree"] - 1) * trees + t, "party": -1, "record": -1, "left": -1, "right": -1, "gain": 0.0}
+    found = {}
+    for v in order:
+        line: dict[str, Any] = {**bare, "value": nothing, "rows": count[v]}
+        if v in split:
+            party, record, gain = split[v]
+            line |= {"party": party, "record": record, "left": place[2 * v], "right": place[2 * v + 1], "gain": gain}
+        else:
+            whole = _total(fixed, np.flatnonzero(at == v))
+            each = [gains.leaf(gains.of_class(whole, c), one, how) for c, one in enumerate(fixed)]
+            line["value"] = each[0] if len(each) == 1 else each
+        found[v] = line
+    return found

@@ -11,14 +11,20 @@ import numpy as np
 from fedatlas.algorithm import State
 from fedatlas.errors import DataError
 from fedatlas.vertical.boosting import records
+from fedatlas.vertical.boosting.gains import log_softmax
 from fedatlas.vertical.parties import Columns, Floats, tensor
 
 
 def outputs(state: State) -> Floats:
-    """Return (N,), outputs in the active party's state: log-odds of the second class, or numbers in the label unit."""
+    """Return outputs in the active party's state: (N,) log-odds of the second class, or numbers in the label unit.
+
+    For three or more classes: (N, classes), log-probabilities.
+    """
     boost = state["boost"]
     start, scale = boost["unit"].tolist()
     margin: Floats = boost["margin"].numpy()
+    if margin.ndim > 1:
+        return log_softmax(margin)
     return margin if boost["task"] == "classes" else start + scale * margin
 
 
@@ -56,7 +62,16 @@ def _skeleton(data: Columns, boost: records.Boost) -> dict[str, Any]:
             one |= {name: nodes[name][i] for name in ("record", "left", "right", "gain")}
         trees[tree].append(one)
     start, scale = boost["unit"].tolist()
-    return {"task": boost["task"], "start": start, "unit": scale, "trees": [{"nodes": one} for one in trees]}
+    model: dict[str, Any] = {"task": boost["task"], "start": start, "unit": scale}
+    if "classes" not in boost:
+        return {**model, "trees": [{"nodes": one} for one in trees]}
+    classes, whole = boost["classes"], boost["nodes"]["value"].ndim > 1
+    of = [{} if whole else {"class": tree % classes} for tree in range(len(trees))]
+    return {
+        **model,
+        "classes": classes,
+        "trees": [{**one, "nodes": nodes} for one, nodes in zip(of, trees, strict=True)],
+    }
 
 
 def reads(table: Mapping[str, Any]) -> frozenset[str]:
@@ -83,6 +98,7 @@ def loaded(data: Columns, exported: Mapping[str, Any]) -> State:
     if (model := exported.get("model")) is not None:
         boost |= {
             "task": model["task"],
+            **({"classes": model["classes"]} if "classes" in model else {}),
             "unit": tensor(np.array([model["start"], model["unit"]], np.float64)),
             "nodes": records.appended(records.empty(records.SKELETON), _lines(data, model["trees"]), records.SKELETON),
         }
@@ -91,11 +107,13 @@ def loaded(data: Columns, exported: Mapping[str, Any]) -> State:
 
 def _lines(data: Columns, trees: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     lines = []
+    vector = next((one["leaf"] for tree in trees for one in tree["nodes"] if isinstance(one.get("leaf"), list)), None)
+    nothing = 0.0 if vector is None else [0.0] * len(vector)
     for tree, one in enumerate(trees):
         for node in one["nodes"]:
             if "party" in node and node["party"] not in data.parties:
                 raise DataError(f"the model has splits of '{node['party']}': give this party's file, too.")
-            leaf = {"party": -1, "record": -1, "left": -1, "right": -1, "gain": 0.0, "value": node.get("leaf", 0.0)}
+            leaf = {"party": -1, "record": -1, "left": -1, "right": -1, "gain": 0.0, "value": node.get("leaf", nothing)}
             split = {name: node[name] for name in ("record", "left", "right", "gain") if name in node}
             owner = {"party": data.parties.index(node["party"])} if "party" in node else {}
             lines.append({"tree": tree, "rows": node.get("rows", 0), **leaf, **split, **owner})

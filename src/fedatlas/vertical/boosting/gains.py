@@ -2,19 +2,25 @@
 
     squared    g = yhat - y, h = 1        on the standardised target
     logistic   g = p - y, h = p (1 - p)   p = 1 / (1 + exp(-margin))
+    softmax    g_c = p_c - [y = c], h_c = p_c (1 - p_c)   p_c = exp(margin_c) / sum of exp(margin) over the classes
 
-Once per tree, g and h, times the weights of the rows, are divided by the power of two above their largest size and
-rounded to 2^-precision. From then on all numbers are integers, whose sums are the same in any order and under
-encryption. A sum has three parts: g, h, and the number of rows.
+``square_scale = 2`` doubles g and h of the first, ``softmax_hess = "xgboost"`` h of the last.
+
+Once per round, g and h of each class, times the weights of the rows, are divided by the power of two above their largest size
+and rounded to 2^-precision. From then on all numbers are integers, whose sums are the same in any order and under
+encryption. A sum has three parts, g, h and the number of rows; a sum of several classes has g and h of each, then the number.
 
     gain = 1/2 [T(G_L)^2/(H_L + l2) + T(G_R)^2/(H_R + l2) - T(G)^2/(H + l2)] - min_gain
     T(G) = sign(G) max(|G| - l1, 0),  leaf = -T(G)/(H + l2)
+
+A tree of several classes (``multi_output``) adds up the bracket over them, and its leaf has a value for each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +32,7 @@ from fedatlas.vertical.parties import Floats, Whole
 
 
 class Fixed(NamedTuple):
-    """Gradients of some rows as integers: g represents g 2^(g_power - precision), and h likewise."""
+    """Gradients of some rows, of one class, as integers: g represents g 2^(g_power - precision), and h likewise."""
 
     g: Whole  # (rows,), at most 2^precision in size
     h: Whole  # (rows,), from 0 to 2^precision
@@ -35,31 +41,65 @@ class Fixed(NamedTuple):
 
 
 class MarginUnit(NamedTuple):
-    """The unit of margins: log-odds for classes; for a number, start + scale margin."""
+    """The unit of margins: log-odds for two classes, softmax for more; for a number, start + scale margin."""
 
     task: str  # "classes" or "numbers"
     start: float = 0.0
     scale: float = 1.0
+    outputs: int = 1  # margins a row: one for each of three or more classes
 
 
-def unit_of(y: Floats, weight: Floats | None, task: str) -> MarginUnit:
+def unit_of(y: Floats, weight: Floats | None, task: str, classes: int = 2) -> MarginUnit:
     """Return the unit: for numbers the target's weighted mean and standard deviation over the training rows."""
     if task == "classes":
-        return MarginUnit(task)
+        return MarginUnit(task, outputs=classes if classes > 2 else 1)
     mean = float(np.average(y, weights=weight))
     deviation = math.sqrt(float(np.average((y - mean) ** 2, weights=weight)))
     return MarginUnit(task, mean, deviation or 1.0)
 
 
-def gradients(y: Floats, margin: Floats, weight: Floats | None, unit: MarginUnit) -> tuple[Floats, Floats]:
-    """Return g and h of each row at these margins, times its weight."""
+def softmax(margin: Floats) -> Floats:
+    """Return (rows, classes), the probabilities of margins of this shape."""
+    parts = np.exp(margin - margin.max(axis=1, keepdims=True))
+    found: Floats = parts / _over_classes(parts)
+    return found
+
+
+def log_softmax(margin: Floats) -> Floats:
+    """Return (rows, classes), the logarithms of the probabilities of margins of this shape."""
+    below = margin - margin.max(axis=1, keepdims=True)
+    found: Floats = below - np.log(_over_classes(np.exp(below)))
+    return found
+
+
+def _over_classes(parts: Floats) -> Floats:
+    """Return (rows, 1), the sums over classes (rows, classes), added one after the other."""
+    total: Floats = reduce(np.add, parts.T)
+    return total[:, None]
+
+
+def gradients(
+    y: Floats, margin: Floats, weight: Floats | None, unit: MarginUnit, how: SecureBoost
+) -> tuple[Floats, Floats]:
+    """Return g and h of each row at these margins, times its weight: (rows,), or (rows, classes) of three or more."""
+    if unit.outputs > 1:
+        p = softmax(margin)
+        g, h = p - (y[:, None] == np.arange(unit.outputs)), p * (1 - p) * (2 if how.softmax_hess == "xgboost" else 1)
+        return (g, h) if weight is None else (g * weight[:, None], h * weight[:, None])
     if unit.task == "classes":
         with np.errstate(over="ignore"):  # exp of a large number is infinity, and p is 0
             p = 1 / (1 + np.exp(-margin))
         g, h = p - y, p * (1 - p)
     else:
         g, h = margin - (y - unit.start) / unit.scale, np.ones(len(y))
+        g, h = g * (how.square_scale or 1), h * (how.square_scale or 1)
     return (g, h) if weight is None else (g * weight, h * weight)
+
+
+def by_class(g: Floats, h: Floats, precision: int) -> tuple[Fixed, ...]:
+    """Round g and h to fixed point, those of each class (rows, classes) by themselves. DataError as of `fixed`."""
+    pairs = zip(np.atleast_2d(g.T), np.atleast_2d(h.T), strict=True)
+    return tuple(fixed(*pair, precision) for pair in pairs)
 
 
 def fixed(g: Floats, h: Floats, precision: int) -> Fixed:
@@ -94,20 +134,27 @@ def worth(G: Floats, H: Floats, how: SecureBoost) -> Floats:
     return found
 
 
-def gains(left: Whole, whole: Whole, found: Fixed, how: SecureBoost) -> Floats:
-    """Return (k,), the gain of each candidate with left sums (k, 3) in a node with sums (3,).
+def of_class(sums: Whole, c: int) -> Whole:
+    """Return (..., 3), the sums of class c of several (..., 2 classes + 1)."""
+    found: Whole = sums[..., [2 * c, 2 * c + 1, -1]]
+    return found
 
-    -inf for a candidate with fewer than ``min_leaf`` rows on a side.
+
+def gains(left: Whole, whole: Whole, found: Sequence[Fixed], how: SecureBoost) -> Floats:
+    """Return (k,), the gain of each candidate with left sums (k, 2 classes + 1) in a node with sums (2 classes + 1,).
+
+    ``found``: the gradients of these classes. -inf for a candidate with fewer than ``min_leaf`` rows on a side.
     """
-    right = whole - left
-    both = worth(*real(left, found, how.precision), how) + worth(*real(right, found, how.precision), how)
-    gained = 0.5 * (both - worth(*real(whole, found, how.precision), how)) - how.min_gain
-    allowed = (left[:, 2] >= how.min_leaf) & (right[:, 2] >= how.min_leaf)
-    return np.where(allowed, gained, -np.inf)
+    right, total = whole - left, np.zeros(len(left))
+    for c, one in enumerate(found):
+        a, b, both = (worth(*real(of_class(sums, c), one, how.precision), how) for sums in (left, right, whole))
+        total += a + b - both
+    allowed = (left[:, -1] >= how.min_leaf) & (right[:, -1] >= how.min_leaf)
+    return np.where(allowed, 0.5 * total - how.min_gain, -np.inf)
 
 
 def leaf(whole: Whole, found: Fixed, how: SecureBoost) -> float:
-    """Return what a leaf with these sums adds to a margin, learning rate included."""
+    """Return what a leaf with these sums (3,) adds to a margin, learning rate included."""
     G, H = real(whole, found, how.precision)
     over = float(H) + how.l2
     return 0.0 - float(pulled(G, how.l1)) / over * how.learning_rate if over > 0 else 0.0

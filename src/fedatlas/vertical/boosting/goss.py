@@ -20,6 +20,17 @@ class Kept(NamedTuple):
     rows: Whole  # (m,) their positions, ascending
     weight: Floats  # (m,) factors of their g and h
 
+    def weighted(self, each: Floats) -> Floats:
+        """Return g or h (n,) or (n, classes) of the kept rows, times their factors."""
+        found: Floats = (each[self.rows].T * self.weight).T
+        return found
+
+
+def sizes(g: Floats) -> Floats:
+    """Return (n,), the size of each row's gradients (n,) or (n, classes): |g|, summed over classes."""
+    found: Floats = sum((np.abs(one) for one in g.reshape(len(g), -1).T), np.zeros(len(g)))
+    return found
+
 
 def kept(size: Floats, goss: tuple[float, float], stream: np.random.Generator) -> Kept:
     """Return which of n rows are kept; ``size`` (n,): |g| of each row, times its own weight."""

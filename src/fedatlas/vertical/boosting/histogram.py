@@ -12,21 +12,29 @@ from fedatlas.vertical.parties import Whole, tensor
 EXACT = 1 << 53  # float64 adds integers exactly below this
 
 
+def fields(g: Whole, h: Whole) -> Whole:
+    """Return (rows, 2 classes): g and h of each class. They are (rows,), or (rows, classes)."""
+    return np.stack([g, h], axis=-1).reshape(len(g), -1)
+
+
 def summed(spots: Whole, g: Whole, h: Whole, width: int) -> Whole:
-    """Return (width, 3), the sums of g, h and 1 at each position; ``spots`` (rows, columns): positions of the rows."""
-    flat, columns = spots.ravel(), spots.shape[1]
-    out = np.zeros((width, 3), np.int64)
-    for i, each in enumerate((g, h)):
+    """Return (width, 2 classes + 1), the sums of g and h of each class, and of 1, at each position.
+
+    ``spots`` (rows, columns): positions of the rows.
+    """
+    flat, columns, values = spots.ravel(), spots.shape[1], fields(g, h).T
+    out = np.zeros((width, len(values) + 1), np.int64)
+    for i, each in enumerate(values):
         if int(np.abs(each).max(initial=0)) * max(len(each), 1) < EXACT:
             out[:, i] = np.bincount(flat, np.repeat(each, columns), width)  # exact: whole numbers below 2^53
         else:
             np.add.at(out[:, i], flat, np.repeat(each, columns))
-    out[:, 2] = np.bincount(flat, minlength=width)
+    out[:, -1] = np.bincount(flat, minlength=width)
     return out
 
 
 def left_sums(histogram: Whole, found: Grid) -> Whole:
-    """Return (k, 3), the sums of the rows that each candidate sends left."""
+    """Return (k, fields), the sums of the rows that each candidate sends left."""
     running = np.cumsum(histogram, axis=0)
     before = running[found.first] - histogram[found.first]  # for each column, the sum of all bins before it
     of = np.searchsorted(found.columns, found.column)

@@ -47,9 +47,7 @@ def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State
         sent.append(letter(data, [party], ASKED.topic, {"records": numbers, "rows": places}, step + 1))
     session = {**session_of(session), "walk": {"at": at, "asked": asked, "step": step + 1}}
     if not asked:
-        margin = np.zeros(at.shape[1])
-        for each in at:  # tree after tree, as they were grown
-            margin += skeleton["value"][each]
+        margin = records.margins(skeleton, at, boost.get("classes", 1))
         state = {**state, "boost": {**boost, "margin": tensor(margin)}}
     return {"owners": sorted(asked), LETTERS: sent}, state, session
 

@@ -3,7 +3,7 @@
 Sizes that receivers know: ``parties``, ``places`` (rows in common), ``rows`` (those that the tree is grown on),
 ``trees``, ``announced`` (candidates of a party), ``open`` (nodes), ``lines`` (of the receiver's table), ``first`` and
 ``beyond`` (numbers of a party's new records). Nodes of the current level are from ``lowest`` to below ``highest``, and
-their children below ``deepest``.
+their children from ``youngest`` to below ``deepest``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from fedatlas.algorithm import State
+from fedatlas.vertical.boosting.nodes import roots
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.forms import Exactly, Form, ListOf, Numbers, ShortText, SomeOf, WholeNumber
 from fedatlas.vertical.letters import LetterKind
 from fedatlas.vertical.parties import order
 
 MOST = 1 << 31  # candidates of a party
-GRADIENTS, SUMS = "gradients", "sums"  # topics whose form depends on the settings
+GRADIENTS, BY_CLASS, SUMS = "gradients", "gradients by class", "sums"  # topics whose form depends on the settings
+MANY = 1 << 16  # more classes than any label has
 
 BYTES = Numbers(torch.uint8, (None,))
 BATCH: Form = {"key": ShortText(16), "ciphertexts": Numbers(torch.uint8, (None, None))}
@@ -31,7 +33,7 @@ LEVEL = LetterKind(
     "level",
     {
         "told": TOLD,
-        "open": ListOf(WholeNumber("highest", "deepest"), once=True),
+        "open": ListOf(WholeNumber("youngest", "deepest"), once=True),
         "owners": ListOf(WholeNumber(0, "parties"), once=True),
     },
 )
@@ -58,24 +60,46 @@ ASKED = LetterKind(
 ANSWERED = LetterKind("ways", {"left": ListOf(BYTES, "asked")})
 
 
-def gradients_letter(how: SecureBoost) -> LetterKind:
-    """Return the letter with each row's gradients: encrypted, or in the clear. Its ``rows`` are named if they are drawn."""
-    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.drawn else Exactly(None)
+def gradients_letter(how: SecureBoost, *, several: bool = False) -> LetterKind:
+    """Return the letter with each row's gradients: encrypted, or in the clear. Its ``rows`` are named if they are drawn.
+
+    ``several``: of three or more classes, whose number it says.
+    """
+    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.sampled else Exactly(None)
     about: dict[str, Form] = {"tree": WholeNumber(1, "trees"), "rows": drawn}
+    about |= {"classes": WholeNumber(3, MANY, "classes")} if several else {}
+    topic = BY_CLASS if several else GRADIENTS
     if how.encrypted:
-        batches = ListOf(BATCH, 1 if how.pack else 2)
-        return LetterKind(GRADIENTS, {**about, "public": {"n": BYTES}, "ciphertexts": batches})
-    top = 1 << how.precision
-    g, h = Numbers(torch.int64, ("rows",), -top, top + 1), Numbers(torch.int64, ("rows",), 0, top + 1)
-    return LetterKind(GRADIENTS, {**about, "g": g, "h": h})
+        return LetterKind(topic, {**about, "public": {"n": BYTES}, "ciphertexts": batches(how, several=several)})
+    top, shape = 1 << how.precision, ("rows", "classes") if several else ("rows",)
+    g, h = Numbers(torch.int64, shape, -top, top + 1), Numbers(torch.int64, shape, 0, top + 1)
+    return LetterKind(topic, {**about, "g": g, "h": h})
 
 
-def sums_letter(how: SecureBoost) -> LetterKind:
-    """Return the letter with the left sums of each open node, of all candidates: encrypted, or in the clear."""
-    one: Form = ListOf(BATCH, 1 if how.pack else 2)
+def batches(how: SecureBoost, *, several: bool) -> Form:
+    """Return the form of ciphertexts: one batch if fields are packed, else two for each class."""
+    return ListOf(BATCH, 1 if how.pack else None if several else 2)
+
+
+def sums_letter(how: SecureBoost, classes: int) -> LetterKind:
+    """Return the letter with the left sums of each open node, of all candidates: encrypted, or in the clear.
+
+    ``classes``: that have sums in it.
+    """
+    one: Form = ListOf(BATCH, 1 if how.pack else 2 * classes)
     if not how.encrypted:
-        one = Numbers(torch.int64, ("candidates", 3), "least", "above")
+        one = Numbers(torch.int64, ("candidates", 2 * classes + 1), "least", "above")
     return LetterKind(SUMS, {"candidates": WholeNumber(0, MOST, "candidates"), "left": ListOf(one, "open")})
+
+
+def classes_summed(how: SecureBoost, outputs: int) -> int:
+    """Return of how many classes a sum is sent: a ciphertext holds all, and in the clear a tree needs its own."""
+    return outputs if how.encrypted or how.forest(outputs) == 1 else 1
+
+
+def nodes_summed(how: SecureBoost, level: int, asked: Sequence[int]) -> Sequence[int]:
+    """Return the nodes whose sums are sent. All trees begin with the same rows, so the sums of one root serve them all."""
+    return asked[:1] if how.encrypted and level == 1 else asked
 
 
 OWNERS: Mapping[str, Form] = {"owners": ListOf(WholeNumber(0, "parties"), once=True)}
@@ -87,20 +111,22 @@ def counts(how: SecureBoost) -> Mapping[str, Form]:
     return {"counts": SomeOf(dict.fromkeys(WORKED, WholeNumber()) if how.encrypted else {})}
 
 
-def opened(how: SecureBoost, level: int) -> Form:
+def opened(how: SecureBoost, level: int, trees: int = 1) -> Form:
     """Return the form of the answer after the sums of a level are opened. The deepest level opens no nodes."""
-    sizes = of_level(how, level)
-    return {**OWNERS, **counts(how), "open": WholeNumber(0, sizes["deepest"] - sizes["highest"] + 1)}
+    sizes = of_level(how, level, trees)
+    return {**OWNERS, **counts(how), "open": WholeNumber(0, sizes["deepest"] - sizes["youngest"] + 1)}
 
 
-def grown(how: SecureBoost, names: Sequence[str]) -> Form:
-    """Return the form of the answer about a tree: the number of nodes of each party, and of leaves."""
-    return {"nodes": dict.fromkeys((*names, "leaves"), WholeNumber(0, (1 << how.depth) + 1))}
+def grown(how: SecureBoost, names: Sequence[str], trees: int = 1) -> Form:
+    """Return the form of the answer about a round's trees: the number of nodes of each party, and of leaves."""
+    return {"nodes": dict.fromkeys((*names, "leaves"), WholeNumber(0, trees * (1 << how.depth) + 1))}
 
 
-def of_level(how: SecureBoost, level: int) -> dict[str, int]:
+def of_level(how: SecureBoost, level: int, trees: int = 1) -> dict[str, int]:
     """Return the sizes that name the nodes of a level, from 1, and their children; the deepest level has no children."""
-    return {"lowest": 1 << (level - 1), "highest": 1 << level, "deepest": min(1 << (level + 1), 1 << how.depth)}
+    first, last = roots(trees)[0], roots(trees)[-1] + 1
+    young, deep = first << level, (last << level) if level < how.depth else first << level
+    return {"lowest": first << (level - 1), "highest": last << (level - 1), "youngest": young, "deepest": deep}
 
 
 def common(state: State) -> int:

@@ -1,4 +1,8 @@
-"""The node of each row in the tree that is grown: the root is 1, the children of v are 2 v and 2 v + 1.
+"""The node of each row in the trees that are grown: a single root is 1, the children of v are 2 v and 2 v + 1.
+
+Of T trees that grow together, tree t begins at R + t, where R is the first power of two from T on. So the nodes of a level
+are consecutive numbers, those of one tree after those of another, and all of them the numbers of one large tree. Where each row
+is stands in an array (trees, rows).
 
 All rows move through the tree, validation and test rows included. Of a node that was split, parties that sum up one of
 its children are told which of its rows go left: one bit per row, in ascending order of their places.
@@ -33,13 +37,44 @@ def unpacked(packed: Any, count: int) -> NDArray[np.bool_]:
     return np.unpackbits(packed.numpy(), count=count).astype(bool)
 
 
+def first_root(trees: int) -> int:
+    """Return the number of the first of so many trees' roots."""
+    return 1 << (trees - 1).bit_length()
+
+
+def roots(trees: int) -> list[int]:
+    """Return the roots of so many trees."""
+    return [first_root(trees) + t for t in range(trees)]
+
+
+def tree_of(v: int, trees: int) -> int:
+    """Return the place, from 0, of a node's tree among so many."""
+    return (v >> (level_of(v, trees) - 1)) - first_root(trees)
+
+
+def level_of(v: int, trees: int) -> int:
+    """Return the level of a node of so many trees; a root is on level 1."""
+    return v.bit_length() - first_root(trees).bit_length() + 1
+
+
+def begun(trees: int, rows: int) -> Whole:
+    """Return (trees, rows), all rows at the roots."""
+    return np.repeat(np.array(roots(trees), np.int64)[:, None], rows, axis=1)
+
+
+def own_tree(at: Whole, v: int) -> Whole:
+    """Return (rows,), the node of each row in the tree of a node."""
+    found: Whole = at[tree_of(v, len(at))]
+    return found
+
+
 def moved(at: Whole, told: Iterable[Told]) -> Whole:
-    """Return the node of each row after these splits."""
+    """Return the nodes (trees, rows) after these splits."""
     after = at.copy()
     for one in told:
         for v, packed in zip(one["nodes"], one["left"], strict=True):
-            rows = np.flatnonzero(at == v)
-            after[rows] = 2 * v + ~unpacked(packed, len(rows))
+            rows = np.flatnonzero(own_tree(at, v) == v)
+            own_tree(after, v)[rows] = 2 * v + ~unpacked(packed, len(rows))
     return after
 
 
@@ -50,7 +85,7 @@ def some_of(told: Told, nodes: Collection[int]) -> dict[str, Any]:
 
 
 def smaller(at: Whole, parent: int) -> int:
-    """Return the child of a node that has fewer of these rows; the left one if they have the same number."""
+    """Return the child of a node that has fewer of these rows (rows,) of its tree; the left one if they have the same number."""
     left, right = (int(np.count_nonzero(at == child)) for child in (2 * parent, 2 * parent + 1))
     return 2 * parent if left <= right else 2 * parent + 1
 

@@ -15,10 +15,21 @@ from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import modes, records, sealed
 from fedatlas.vertical.boosting.bins import Grid, cuts_of, grid, numbered, spots
 from fedatlas.vertical.boosting.histogram import Clear
-from fedatlas.vertical.boosting.letter_kinds import BINS, LEVEL, SPLIT, SUMS, WANTED, common, gradients_letter, of_level
-from fedatlas.vertical.boosting.nodes import bits, moved, parents, smaller, some_of
+from fedatlas.vertical.boosting.letter_kinds import (
+    BINS,
+    BY_CLASS,
+    LEVEL,
+    SPLIT,
+    SUMS,
+    WANTED,
+    common,
+    gradients_letter,
+    nodes_summed,
+    of_level,
+)
+from fedatlas.vertical.boosting.nodes import begun, bits, moved, own_tree, parents, roots, smaller, some_of, tree_of
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, unusable
+from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, there, unusable
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
 
@@ -59,11 +70,13 @@ def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
     if "boost" in session_of(session):
         now, asked = _onwards(how, data, message, session["boost"])
     else:
-        now, asked = _begun(how, data, message, state), [1]
-    sums, found = now["sums"], now["grid"]
+        now = _begun(how, data, message, state)
+        asked = roots(len(now["at"]))
+    sent, found = nodes_summed(how, now["level"], asked), now["grid"]
     held = _level(how, now, asked)
-    orders = {v: shuffle(len(found.at)) for v in asked}
-    left = [sums.returned(held[v], found, orders[v]) for v in asked]
+    orders = {v: shuffle(len(found.at)) for v in sent}
+    left = [_sums(now, v).returned(held[v], found, orders[v]) for v in sent]
+    orders = {v: orders.get(v, orders[sent[0]]) for v in asked}
     told = letter(data, [data.active], SUMS, {"candidates": len(found.at), "left": left}, now["level"])
     now = {**now, "held": held, "orders": orders}
     return {LETTERS: [told], "counts": _counted(how, now, left)}, state, {**session_of(session), "boost": now}
@@ -74,7 +87,7 @@ def _onwards(how: SecureBoost, data: Columns, message: Any, now: Mapping[str, An
     level, at = now["level"], now["at"]
     if data.party not in modes.summing(how, modes.crew_of(data), now["tree"], level + 1):
         raise ProtocolError(f"level {level + 1} of tree {now['tree']} is not grown on the columns of '{data.name}'.")
-    sizes = of_level(how, level)
+    sizes = of_level(how, level, len(at))
     said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
     if data.party in said["owners"] and not now["divided"]:
         why = f"it says that '{data.name}' divides nodes, which '{data.name}' was not asked to"
@@ -95,33 +108,46 @@ def session_of(session: Any) -> dict[str, Any]:
 
 
 def under_way(session: Any) -> dict[str, Any]:
-    """Return the tree that is being grown. ProtocolError if there is none."""
+    """Return the tree, or the round's trees, that are being grown. ProtocolError if there is none."""
     if "boost" not in session_of(session):
         raise ProtocolError("no tree is under way.")
     return dict(session["boost"])
 
 
 def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[str, Any]:
-    kind, train = gradients_letter(how), places(state, "train")
-    sizes = {"places": common(state), "trees": how.trees + 1} | ({} if how.drawn else {"rows": len(train)})
+    several, train = there(message, BY_CLASS), places(state, "train")
+    kind = gradients_letter(how, several=several)
+    sizes = {"places": common(state), "trees": how.trees + 1} | ({} if how.sampled else {"rows": len(train)})
     told = taken(data, message, data.active, kind, **sizes)
     tree = told["tree"]
     if data.party not in modes.summing(how, modes.crew_of(data), tree, 1):
-        why = f"tree {tree} is not grown on the columns of '{data.name}'"
-        raise unusable(data.parties[data.active], kind.topic, why)
-    found, at_bins = offered(how, data, state, tree)
+        raise unusable(data.parties[data.active], kind.topic, f"tree {tree} is not grown on the columns of '{data.name}'")
+    outputs = told["classes"] if several else 1
+    trees, (found, at_bins) = how.forest(outputs), offered(how, data, state, tree)
     rows = told["rows"].numpy() if told["rows"] is not None else train
     sums: Any
     if how.encrypted:
         with blamed(data, data.active, kind):
-            public = paillier.public_key(told["public"], testing=how.testing)
-            batches = tuple(paillier.received(public, one, len(rows)) for one in told["ciphertexts"])
-        sums = sealed.Cipher(public, batches, sealed.fields(len(rows), how), data.workers)
+            sums = [_cipher(how, data, told, len(rows), outputs)] * trees
     else:
-        sums = Clear(told["g"].numpy(), told["h"].numpy())
-    at = np.ones(len(at_bins), np.int64)
+        g, h = told["g"].numpy(), told["h"].numpy()
+        sums = [Clear(g, h)] if trees == 1 else [Clear(*pair) for pair in zip(g.T, h.T, strict=True)]
     now = {"tree": tree, "level": 1, "divided": False, "grid": found, "spots": at_bins}
-    return {**now, "rows": rows, "sums": sums, "at": at, "held": {}}
+    return {**now, "rows": rows, "sums": sums, "at": begun(trees, len(at_bins)), "held": {}}
+
+
+def _cipher(how: SecureBoost, data: Columns, told: Mapping[str, Any], rows: int, outputs: int) -> sealed.Cipher:
+    """Return the sums of a round: one ciphertext a row serves all its trees. ProtocolError for other ciphertexts."""
+    public, form = paillier.public_key(told["public"], testing=how.testing), sealed.fields(rows, how, outputs)
+    if len(told["ciphertexts"]) != len(form.widths):
+        raise ProtocolError("it holds other ciphertexts than those of its classes")
+    batches = tuple(paillier.received(public, one, rows) for one in told["ciphertexts"])
+    return sealed.Cipher(public, batches, form, data.workers)
+
+
+def _sums(now: Mapping[str, Any], v: int) -> Any:
+    """Return the gradients of a node's tree."""
+    return now["sums"][tree_of(v, len(now["at"]))]
 
 
 def _level(how: SecureBoost, now: Mapping[str, Any], asked: Sequence[int]) -> dict[int, Any]:
@@ -129,23 +155,24 @@ def _level(how: SecureBoost, now: Mapping[str, Any], asked: Sequence[int]) -> di
 
     Of two siblings the smaller is summed, and the other is the parent minus it.
     """
-    sums, rows, before = now["sums"], now["rows"], now["held"]
-    at, width = now["at"][rows], now["grid"].width
+    rows, before, width = now["rows"], now["held"], now["grid"].width
 
     def direct(v: int) -> Any:
-        members = np.flatnonzero(at == v)
-        return sums.histogram(members, now["spots"][rows[members]], width)
+        members = np.flatnonzero(own_tree(now["at"], v)[rows] == v)
+        return _sums(now, v).histogram(members, now["spots"][rows[members]], width)
 
+    if len(nodes_summed(how, now["level"], asked)) < len(asked):
+        return dict.fromkeys(asked, direct(asked[0]))
     found: dict[int, Any] = {}
     for parent in parents(asked):
         children = [v for v in (2 * parent, 2 * parent + 1) if v in asked]
         if parent not in before or not how.subtract:
-            found |= {v: direct(v) for v in children or [1]}
+            found |= {v: direct(v) for v in children}
             continue
-        small = smaller(at, parent)
+        small = smaller(own_tree(now["at"], children[0])[rows], parent)
         pair = {small: direct(small)}
         if small ^ 1 in children:
-            pair[small ^ 1] = sums.sister(before[parent], pair[small])
+            pair[small ^ 1] = _sums(now, small).sister(before[parent], pair[small])
         found |= {v: pair[v] for v in children}
     return found
 
@@ -155,14 +182,14 @@ def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> d
     if not how.encrypted:
         return {}
     sent = sum(len(batch["ciphertexts"]) for one in left for batch in one)
-    sums = len(left) * len(now["grid"].at) * len(now["sums"].form.widths)
+    sums = len(left) * len(now["grid"].at) * len(now["sums"][0].form.widths)
     return {"ciphertexts": sent, "encryptions": sent, "exponentiations": max(sent, sums)}
 
 
 def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Add records to the party's table, and return which rows of each node they send left."""
     now = under_way(session)
-    said = taken(data, message, data.active, WANTED, now["level"], **of_level(how, now["level"]))
+    said = taken(data, message, data.active, WANTED, now["level"], **of_level(how, now["level"], len(now["at"])))
     if now["divided"]:
         raise ProtocolError("the nodes of this level are divided already.")
     with blamed(data, data.active, WANTED):
@@ -200,9 +227,11 @@ def divided(
     x = aligned(data, state).x
     found = now["grid"]
     left = found.left[list(wanted)].tolist() if data.rules < 2 else _ways_of_holes(now, x, nodes, wanted)
-    after, numbers = records.with_splits(state, found, wanted, left, now["tree"] - 1)
-    table = after["boost"]["table"]
-    left = [bits(records.ways(table, r, x[now["at"] == v])) for v, r in zip(nodes, numbers, strict=True)]
+    trees = len(now["at"])
+    places_ = [(now["tree"] - 1) * trees + tree_of(v, trees) for v in nodes]
+    after, numbers = records.with_splits(state, found, wanted, left, places_)
+    table, at = after["boost"]["table"], now["at"]
+    left = [bits(records.ways(table, r, x[own_tree(at, v) == v])) for v, r in zip(nodes, numbers, strict=True)]
     return {"nodes": list(nodes), "left": left}, numbers, after
 
 
@@ -214,7 +243,7 @@ def _ways_of_holes(now: Mapping[str, Any], x: Floats, nodes: Sequence[int], want
     found, rows = now["grid"], now["rows"]
     out = []
     for v, i in zip(nodes, wanted, strict=True):
-        values = x[rows[now["at"][rows] == v], found.column[i]]
+        values = x[rows[own_tree(now["at"], v)[rows] == v], found.column[i]]
         most = 2 * np.count_nonzero(values <= found.cut[i]) >= len(values)
         out.append(bool(found.left[i] if np.isnan(values).any() else most))
     return out

@@ -1,6 +1,9 @@
 """SecureBoost as rounds: generators that ask the parties and hold no label, clear gradient, key, threshold or row.
 
-A tree:   gradients (active) -> per level [ histogram (passive) -> open (active) -> split (passive owners) ] -> leaves (active)
+A round:  gradients (active) -> per level [ histogram (passive) -> open (active) -> split (passive owners) ] -> leaves (active)
+
+A round is a tree, or with three or more classes a tree for each class (or one for all): they grow level by level together, so that a
+round has as many messages as a tree.
 
 Messages between parties are letters. The generator reads only their receivers, who owns the nodes that split, how many
 nodes are open, and counts of ciphertexts. All these have declared forms (``says``).
@@ -58,7 +61,7 @@ def questions(how: SecureBoost) -> Mapping[str, Question]:
 
 
 def due(part: str, number: int) -> Due:
-    """Return what parties of a run are asked: at its "begin", in a "step", which is tree ``number``, and at its "end"."""
+    """Return what parties of a run are asked: at its "begin", in a "step", which is tree or round ``number``, and at its "end"."""
     nothing: Sequence[Mapping[str, Any]] = ({},)
     if part == "begin":
         return {BINS: ("passive", nothing), START: ("active", nothing)}
@@ -78,24 +81,28 @@ def begin(how: SecureBoost, server: State) -> RoundGenerator:
 
 
 def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
-    """Grow tree ``number`` (from 1). Return the server's state with its counts and each party's number of nodes."""
+    """Grow the tree or trees of round ``number`` (from 1).
+
+    Return the server's state with its counts and each party's number of nodes.
+    """
     mail, active = Mail(server["names"]), server["active"]
     summing = partial(modes.summing, how, modes.Crew(active, len(server["names"])), number)
     counts, level = dict.fromkeys(letter_kinds.WORKED, 0) if how.encrypted else {}, 0
-    worked = letter_kinds.counts(how)
+    worked, trees = letter_kinds.counts(how), how.forest(server.get("classes", 1))
+    sent = (letter_kinds.GRADIENTS, letter_kinds.BY_CLASS, LEVEL, SPLITS)
     if how.encrypted and summing(1):
         yield from mail.ask((active,), KEYS, says={"bits": Exactly(how.key_bits)})
     _add(counts, (yield from mail.ask((active,), GRADIENTS, says=worked, tree=number)))
     goes_on = True
     while goes_on:
         level += 1
-        _add(counts, (yield from mail.ask(summing(level), HISTOGRAM, letter_kinds.GRADIENTS, LEVEL, SPLITS, says=worked)))
-        opened = letter_kinds.opened(how, level)
+        _add(counts, (yield from mail.ask(summing(level), HISTOGRAM, *sent, says=worked)))
+        opened = letter_kinds.opened(how, level, trees)
         said = yield from mail.ask((active,), OPEN, letter_kinds.SUMS, SPLITS, says=opened)
         _add(counts, said)
         goes_on = bool(said[active]["open"])
         yield from mail.ask(said[active]["owners"], SPLIT, letter_kinds.WANTED.topic)
-    grown = letter_kinds.grown(how, mail.names)
+    grown = letter_kinds.grown(how, mail.names, trees)
     done = (yield from mail.ask((active,), LEAVES, SPLITS, says=grown))[active]
     boost = server["boost"]
     total = {name: boost["total"].get(name, 0) + n for name, n in counts.items()}

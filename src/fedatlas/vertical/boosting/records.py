@@ -29,7 +29,7 @@ SKELETON = {
     "left": np.int64,  # index of the child within its tree
     "right": np.int64,
     "gain": np.float64,
-    "value": np.float64,  # of a leaf
+    "value": np.float64,  # of a leaf; a vector, if a tree is of several classes
     "rows": np.int64,  # rows of the node, among those that the tree was grown on
 }
 """Fields of each node of all trees."""
@@ -43,9 +43,11 @@ def empty(form: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def appended(
     lines: Mapping[str, torch.Tensor], more: Sequence[Mapping[str, Any]], form: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Return a table with further lines appended."""
-    new = {name: np.array([one[name] for one in more], kind) for name, kind in form.items()}
-    return {name: torch.cat([lines[name], tensor(new[name])]) for name in form}
+    """Return a table with further lines appended. Of a table without lines, a field may become a vector for each line."""
+    if not more:
+        return {name: lines[name] for name in form}
+    new = {name: tensor(np.array([one[name] for one in more], kind)) for name, kind in form.items()}
+    return {name: torch.cat([lines[name], new[name]]) if len(lines[name]) else new[name] for name in form}
 
 
 def column_cuts(boost: Boost) -> list[Floats]:
@@ -64,17 +66,16 @@ def ways(table: Mapping[str, torch.Tensor], record: int, x: Floats) -> NDArray[n
 
 
 def with_splits(
-    state: State, found: Grid, candidates: Sequence[int], left: Sequence[bool], tree: int
+    state: State, found: Grid, candidates: Sequence[int], left: Sequence[bool], trees: Sequence[int]
 ) -> tuple[State, list[int]]:
     """Return the party's state with these candidates as new records, and the records' numbers.
 
-    ``left``: whether missing values go left, by candidate.
+    ``left``: whether missing values go left, by candidate; ``trees``: its tree.
     """
     table = state["boost"]["table"]
-    line = {"tree": tree, "gain": np.nan}
     more = [
-        {**line, "column": found.column[i], "cut": found.cut[i], "left": way}
-        for i, way in zip(candidates, left, strict=True)
+        {"tree": tree, "gain": np.nan, "column": found.column[i], "cut": found.cut[i], "left": way}
+        for i, way, tree in zip(candidates, left, trees, strict=True)
     ]
     first = len(table["tree"])
     boost = {**state["boost"], "table": appended(table, more, TABLE)}
@@ -85,6 +86,17 @@ def by_column(table: Mapping[str, torch.Tensor], columns: int) -> Floats:
     """Return (columns,), the total gain of a party's splits on each of its columns."""
     found: Floats = np.bincount(table["column"].numpy(), np.nan_to_num(table["gain"].numpy()), columns).astype(float)
     return found
+
+
+def margins(skeleton: Mapping[str, Any], at: Whole, outputs: int) -> Floats:
+    """Return (rows,), or (rows, outputs) of several: the sums of leaves. ``at`` (trees, rows): each row's leaf."""
+    value, found = skeleton["value"], np.zeros((at.shape[1], outputs))
+    for tree, each in enumerate(at):  # tree after tree, as they were grown
+        if value.ndim > 1:
+            found += value[each]
+        else:
+            found[:, tree % outputs] += value[each]
+    return found if outputs > 1 else found[:, 0]
 
 
 def first_of(ties: Sequence[int] | Whole) -> int:

@@ -95,7 +95,6 @@ SECUREBOOST = Scheme(
     words=WORDS,
     build=secureboost,
     rounds="trees",
-    later=("multi_output", "softmax_hess", "square_scale"),
     mechanisms={name: one.limits.columns for name, one in for_columns().items()},
     under=under,
     clear=clear,

@@ -5,6 +5,8 @@ ciphertext). g is made positive by adding 2^precision, the largest size that it 
 
     h | g + 2^precision | 1        bits of n 2^precision + 1 | bits of 2 n 2^precision + 1 | bits of n + 1
 
+With three or more classes h and g of each class stand one after the other, and then one count: a ciphertext a row and round.
+
 Sums of several candidates are gathered in one plaintext before they are returned (``compress``), and blinded by fresh
 encryptions of 0, so that the carrier cannot recognise equal sums. Adding them needs only the public key.
 """
@@ -20,6 +22,7 @@ from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.vertical.boosting.bins import Grid
 from fedatlas.vertical.boosting.gains import Fixed
+from fedatlas.vertical.boosting.histogram import fields as fields_of
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Whole
 
@@ -28,7 +31,7 @@ Sealed = tuple[paillier.Batch, ...]
 
 
 class Fields(NamedTuple):
-    """The layout of sums in plaintexts."""
+    """The layout of sums in plaintexts: of each class g and h, then the number of rows."""
 
     widths: tuple[tuple[int, ...], ...]  # for each batch, bits of its fields, the lowest first
     each: tuple[int, ...]  # for each batch, how many candidates share a plaintext
@@ -39,26 +42,35 @@ class Fields(NamedTuple):
         return [-(-candidates // each) for each in self.each]
 
 
-def fields(rows: int, how: SecureBoost) -> Fields:
-    """Return the layout of sums over at most ``rows`` rows. PrivacyError if the key is too short for one sum."""
+def fields(rows: int, how: SecureBoost, classes: int = 1) -> Fields:
+    """Return the layout of sums over at most ``rows`` rows, of one class or several.
+
+    PrivacyError if the key is too short for one sum.
+    """
     offset = 1 << how.precision
     g, h, count = ((most - 1).bit_length() + 1 for most in (2 * rows * offset, rows * offset, rows + 1))
-    widths = ((h, g, count),) if how.pack else ((g,), (h, count))
-    slots = [sum(some) for some in widths]
-    if max(slots) > how.key_bits - 2:
+    widths = ((h, g) * classes + (count,),) if how.pack else ((g,), (h, count)) * classes
+    slots, room = [sum(some) for some in widths], how.key_bits - 2
+    if max(slots) > room:
+        fits = (room - count) // (g + h) if how.pack else 0
+        of, cure = (
+            (f" and {classes} classes", f"use at most {fits} classes, lower algorithm.precision or use a longer key")
+            if classes > 1
+            else ("", "lower algorithm.precision or use a longer key")
+        )
         raise PrivacyError(
-            f"sums of {rows:,} rows need {max(slots)} bits, but a key of {how.key_bits} has room for {how.key_bits - 2}: "
-            "lower algorithm.precision or use a longer key."
+            f"sums of {rows:,} rows{of} need {max(slots)} bits, but a key of {how.key_bits} has room for {room}: {cure}."
         )
     return Fields(widths, tuple((how.key_bits - 2) // slot if how.compress else 1 for slot in slots), offset)
 
 
-def sealed(found: Fixed, form: Fields, keys: paillier.Holder, workers: int) -> Sealed:
-    """Return each row's gradient, curvature and count, encrypted by the key holder."""
-    g, h = (found.g + form.offset).tolist(), found.h.tolist()
-    rows: list[list[tuple[int, ...]]] = [[(b, a, 1) for a, b in zip(g, h, strict=True)]]
-    if len(form.widths) == 2:
-        rows = [[(a,) for a in g], [(b, 1) for b in h]]
+def sealed(found: Sequence[Fixed], form: Fields, keys: paillier.Holder, workers: int) -> Sealed:
+    """Return each row's gradients and curvatures of all classes and its count, encrypted by the key holder."""
+    pairs = [(one.h.tolist(), (one.g + form.offset).tolist()) for one in found]
+    count = [1] * len(found[0].g)
+    rows: list[list[tuple[int, ...]]] = [[*zip(*(each for pair in pairs for each in pair), count, strict=True)]]
+    if len(form.widths) > 1:
+        rows = [some for h, g in pairs for some in ([(a,) for a in g], [(b, 1) for b in h])]
     plain = [[paillier.join(row, widths) for row in some] for some, widths in zip(rows, form.widths, strict=True)]
     return tuple(paillier.encrypt(keys.public, some, keys=keys, workers=workers) for some in plain)
 
@@ -108,13 +120,13 @@ class Cipher(NamedTuple):
 
 
 def opened(keys: paillier.Holder, plain: Any, form: Fields, candidates: int, workers: int) -> Whole:
-    """Return (candidates, 3), the opened sums of g, h and rows.
+    """Return (candidates, 2 classes + 1), the opened sums of g and h of each class, and of rows.
 
     ProtocolError if there are more or fewer, if they belong to another key, or if they cannot be such sums.
     """
     if not isinstance(plain, list) or len(plain) != len(form.widths):
         raise ProtocolError("the message holds no ciphertexts of sums")
-    columns: list[list[int]] = []
+    columns: list[list[int]] = []  # h, g of each class and a count; or of each class g, h and a count
     for one, widths, each, count in zip(plain, form.widths, form.each, form.batches(candidates), strict=True):
         batch = paillier.received(keys.public, one, count)
         slots: list[int] = []
@@ -122,8 +134,8 @@ def opened(keys: paillier.Holder, plain: Any, form: Fields, candidates: int, wor
             slots += paillier.separate(m, [sum(widths)] * min(each, candidates - len(slots)))
         rows = [paillier.separate(slot, widths) for slot in slots]
         columns += [list(field) for field in zip(*rows, strict=True)] or [[] for _ in widths]
-    h, g, count_of = columns if len(form.widths) == 1 else (columns[1], columns[0], columns[2])
     if max((x for field in columns for x in field), default=0) >= 1 << 63:
         raise ProtocolError("an opened sum is larger than its summands can be: it has another layout, or is forged.")
-    counts = np.array(count_of, np.int64)
-    return np.stack([np.array(g, np.int64) - counts * form.offset, np.array(h, np.int64), counts], axis=1)
+    sums = np.array(columns, np.int64)
+    g, h = (sums[1::2], sums[:-1:2]) if len(form.widths) == 1 else (sums[::3], sums[1::3])
+    return np.concatenate([fields_of((g - sums[-1] * form.offset).T, h.T), sums[-1:].T], axis=1)

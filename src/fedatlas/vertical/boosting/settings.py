@@ -38,6 +38,9 @@ class SecureBoost(NamedTuple):
     pack: bool
     subtract: bool
     compress: bool
+    softmax_hess: Literal["xgboost"] | None = None
+    square_scale: Literal[2] | None = None
+    multi_output: bool | None = None
     mode: Mode = "default"
     passive_depth: int = 0  # levels of the parties without the label; only in layered trees
     goss: tuple[float, float] | None = None
@@ -48,8 +51,12 @@ class SecureBoost(NamedTuple):
         """Whether the gradients leave the active party encrypted."""
         return self.key_bits > 0
 
+    def forest(self, outputs: int) -> int:
+        """Return how many trees a round grows for a model of so many outputs: one, or one for each of three or more classes."""
+        return 1 if self.multi_output else outputs
+
     @property
-    def drawn(self) -> bool:
+    def sampled(self) -> bool:
         """Whether a tree is grown on some of the training rows, which are drawn."""
         return self.subsample < 1 or self.goss is not None
 
@@ -76,13 +83,17 @@ def secureboost(
     pack: bool = True,
     subtract: bool = True,
     compress: bool = True,
+    softmax_hess: Literal["xgboost"] | None = None,
+    square_scale: Literal[2] | None = None,
+    multi_output: bool | None = None,
     mode: Mode | None = None,
     passive_depth: Whole | None = None,
     goss: tuple[Part, Part] | None = None,
 ) -> SecureBoost:
     """Gradient-boosted trees over columns of several parties, one of which has the label (SecureBoost, SecureBoost+).
 
-    trees: number of trees, one per row of metrics.jsonl.
+    trees: number of trees, one per row of metrics.jsonl; for a label of three or more classes the number of rounds. A round is a
+        tree for each class; the gradients of all are taken at its beginning.
     depth: largest number of splits on a path.
     bins: largest number of bins of a column, cut at quantiles of its training rows.
     precision: bits after the point of gradients and curvatures, also in the clear.
@@ -91,12 +102,16 @@ def secureboost(
     l2: lambda, added to a leaf's sum of curvatures.
     min_gain: gamma, the least gain of a split.
     min_leaf: least number of training rows on each side of a split.
-    subsample: share of the training rows that a tree is grown on, drawn for each tree.
-    columns: share of its columns that each party offers a tree, drawn for each tree.
-    complete_secure: number of first trees that use only the active party's columns, as their leaves reveal most of the labels.
+    subsample: share of the training rows that a tree is grown on, drawn for each tree or round.
+    columns: share of its columns that each party offers a tree, drawn for each tree or round.
+    complete_secure: number of first trees or rounds that use only the active party's columns, as their leaves reveal most of the labels.
     pack: put gradient, curvature and count of a row in one ciphertext; off: in two.
     subtract: sum the smaller of two sibling nodes, and compute the other by subtraction from their parent.
     compress: gather several sums in one ciphertext before they are returned.
+    softmax_hess: "xgboost" takes 2 p (1 - p) as the curvature of three or more classes, as XGBoost does; left out: p (1 - p).
+    square_scale: 2 takes (y - yhat)^2 as the loss of a number, as FATE does, so g and h twice as large; left out: half of it.
+    multi_output: grow one tree a round for three or more classes, whose leaves have a number for each and whose gains are sums
+        over classes; left out: a tree for each class.
     mode: "default", all columns at every level; "mix", each tree on the columns of one party, in turn by the order of
         [[parties]]; "layered", passive_depth levels on the columns of the parties without the label, and the others on
         those of the party with it; None: "default".

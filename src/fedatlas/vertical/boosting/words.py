@@ -31,7 +31,7 @@ def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
             "who owns how many nodes; from the letters that it carries, which places are at these nodes",
         ),
     ]
-    if how.drawn:
+    if how.sampled:
         hint = ", most of which have large gradients: this tells labels" if how.goss else ""
         found.append(
             LearnsRow("drawn rows", f"which rows {grown} grown on{hint}{secure}", "it draws them", "the same, from the letters")
