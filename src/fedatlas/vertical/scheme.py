@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.vertical import align, judging, split
-from fedatlas.vertical.letters import Due
-from fedatlas.vertical.parties import Columns, Floats
+from fedatlas.vertical.letters import Due, Letter
+from fedatlas.vertical.parties import Columns, Floats, Whole
 
 How = Any
 """The settings of a scheme, as its `Scheme.build` returns them."""
@@ -51,6 +51,25 @@ class Trial(NamedTuple):
     rows: tuple[int, ...] = (20_000,)  # of one round each; the cost of two is the straight line through both
     number: int = 1  # of the round that is tried: the first that costs as much as most
     turns: bool = False  # whether as many rounds as there are parties are tried from there, and their mean is taken
+
+
+class KnownRows(NamedTuple):
+    """The rows of a simulation with their labels, to measure what others are told of them."""
+
+    common: int  # rows that all parties have
+    train: Whole  # places of the training rows
+    y: Floats  # (training rows,) class numbers, or numbers
+    task: str  # "classes" or "numbers"
+    seed: int
+
+
+class LabelAttack(NamedTuple):
+    """What a curious party without the label makes of its letters; measured in simulations, where labels are known."""
+
+    cases: Callable[[How], Mapping[str, How]]  # the settings to compare, by name; this run's are the first
+    measure: Callable[[How, int, Sequence[Letter], KnownRows], Mapping[str, float]]  # party, its letters -> AUC by rule
+    rounds: int  # that are trained at most
+    rules: Mapping[str, str]  # name -> how it ranks rows
 
 
 def in_the_clear(how: How) -> str:
@@ -94,6 +113,7 @@ class Scheme(NamedTuple):
     protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
     warnings: Callable[[How], Sequence[str]] = lambda how: ()  # sentences about the settings, said before a run
+    attack: LabelAttack | None = None
     trial: Callable[[How], Trial] = lambda how: Trial()
     due: Callable[[str, int], Due] = lambda part, number: {}  # questions to real parties: "begin", "step" number, "end"
 

@@ -9,6 +9,7 @@ from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import for_columns
 from fedatlas.vertical.boosting.files import export, loaded, outputs, reads
+from fedatlas.vertical.boosting.guesses import ATTACK
 from fedatlas.vertical.boosting.protocol import begin, due, grow, importance, infer, questions
 from fedatlas.vertical.boosting.records import by_column
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
@@ -102,6 +103,7 @@ SECUREBOOST = Scheme(
     said=said,
     refusal=refusal,
     warnings=warnings,
+    attack=ATTACK,
     questions=questions,
     due=due,
     begin=begin,
