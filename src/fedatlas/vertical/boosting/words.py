@@ -10,22 +10,22 @@ from fedatlas.vertical.scheme import LearnsRow, Words
 
 def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
     """List who learns what while trees grow and predict, in a mode."""
-    mix, nodes = how.mode == "mix", _nodes(how)
+    mix, (own, others) = how.mode == "mix", _nodes(how)
     grown = "its own trees are" if mix else "a tree is"
     shown = "nothing of g and h, which are encrypted" if protected else f"g and h of the rows that {grown} grown on, and with them labels"
-    none = f"; nothing of the first {how.complete_secure} {'tree' if how.complete_secure == 1 else 'trees'}"
-    secure = none if how.complete_secure else ""
+    first = "tree" if how.complete_secure == 1 else f"{how.complete_secure} trees"
+    secure = f"; nothing of the first {first}" if how.complete_secure else ""
     rest = {"mix": "; nothing of the trees of others", "layered": "; nothing of the levels below"}.get(how.mode, "")
     found = [
         LearnsRow(
             "histograms",
-            shown + ("; in the trees of others nothing at all" if mix else "") + secure,
-            f"the sums of g, h and rows at {nodes} by bin of the others' columns, and from them the order of the bins in a column",
+            shown + secure,
+            f"the sums of g, h and rows at {others} by bin of the others' columns, and from them the order of the bins in a column",
             "how many candidates there are",
         ),
         LearnsRow(
             "splits",
-            f"which rows are at {nodes} that can be split, and whose split led there; which way its own splits send rows, and their "
+            f"which rows are at {own} that can be split, and whose split led there; which way its own splits send rows, and their "
             f"column and threshold{rest}{secure}",
             "which rows are at every node, and whose split it is",
             "who owns how many nodes; from the letters that it carries, which places are at these nodes",
@@ -53,11 +53,13 @@ def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
     )
 
 
-def _nodes(how: SecureBoost) -> str:
-    """Return the nodes whose sums the parties without the label add up, from the point of view of one of them."""
-    first = "the first level" if how.passive_depth == 1 else f"the first {how.passive_depth} levels"
-    named = {"mix": "every node of its own trees", "layered": f"every node of {first}"}
-    return named.get(how.mode, "every node")
+def _nodes(how: SecureBoost) -> tuple[str, str]:
+    """Return the nodes at which parties without the label add up sums, in the words of such a party, and of the other."""
+    if how.mode == "mix":
+        return "every node of its own trees", "every node of the others' trees"
+    level = "level" if how.passive_depth == 1 else f"{how.passive_depth} levels"
+    every = f"every node of the first {level}" if how.mode == "layered" else "every node"
+    return every, every
 
 
 WORDS = Words(
