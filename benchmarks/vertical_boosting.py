@@ -1,7 +1,7 @@
 """SecureBoost, measured; a part of vertical.py.
 
-``equality``: on four tables, with holes, for two and four parties: the trees under Paillier of 2,048 bits, those in the clear, and
-those of the slow booster on the joined table (tests/support/oracles/secureboost.py). ``xgboost``: XGBoost trained on our bin numbers, in an
+``equality``: on six tables, two of them with three or more classes, with holes, for two, four and eight parties: the trees under Paillier
+of 2,048 bits, those in the clear, and those of the slow booster on the joined table (tests/support/oracles/secureboost.py). ``xgboost``: XGBoost trained on our bin numbers, in an
 environment of its own (``FEDATLAS_XGBOOST=PYTHON``, see peers/xgb.txt), and with bins of its own. ``credit``: credit_default_taiwan,
 encrypted, beside V2's naive form (textbook encryption of g and h apart, no subtraction, every sum opened), whose parts are timed on
 samples in the same run.
@@ -34,7 +34,7 @@ from fedatlas.federation.start import RoundStart  # noqa: E402
 from fedatlas.metrics.quality import auc  # noqa: E402
 from fedatlas.privacy.paillier import cryptosystem as paillier  # noqa: E402
 from fedatlas.vertical import boosting  # noqa: E402
-from fedatlas.vertical.boosting import active, bins, records  # noqa: E402
+from fedatlas.vertical.boosting import active, bins, gains, records  # noqa: E402
 from fedatlas.vertical.parties import aligned  # noqa: E402
 from oracles.secureboost import Booster, Settings  # noqa: E402
 
@@ -51,8 +51,11 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "california_housing": ("median_house_value", ()),
     "concrete_strength": ("strength_mpa", ()),
     "auto_mpg": ("mpg", ()),
+    "wine_cultivars": ("class", ()),
+    "wine_quality": ("quality", ()),
 }
-EQUAL = ("breast_cancer_wdbc", "diabetes_pima", "auto_mpg", "concrete_strength")
+SEVERAL = ("wine_cultivars", "wine_quality")  # three and seven classes
+EQUAL = ("breast_cancer_wdbc", "diabetes_pima", "auto_mpg", "concrete_strength", *SEVERAL)
 
 
 def read(name: str) -> Table:
@@ -66,6 +69,8 @@ def read(name: str) -> Table:
         if frame[column].dtype.kind not in "if":
             frame[column] = frame[column].astype("category").cat.codes
     y = frame.pop(label).to_numpy(np.float64)
+    if name in SEVERAL:
+        return Table(frame.to_numpy(np.float64), np.unique(y, return_inverse=True)[1].astype(np.float64), "classes")
     return Table(frame.to_numpy(np.float64), y, "classes" if len(np.unique(y)) == 2 else "numbers")
 
 
@@ -84,7 +89,7 @@ def equality(rows: int = 300, trees: int = 3) -> list[Row]:
         x = np.where(stream.random((len(some), whole.x.shape[1])) < 0.05, np.nan, whole.x[some])
         table = Table(x, whole.y[some], whole.task)
         train = training_rows(len(table.y))
-        for count in (2, 4):
+        for count in (2, 4, 8):
             owners = [list(range(k, x.shape[1], count)) for k in range(count)]
             how = boosting.secureboost(trees=trees)
             plain = trained(table, owners, how, train=train)
@@ -97,9 +102,9 @@ def equality(rows: int = 300, trees: int = 3) -> list[Row]:
                     "rows": len(train),
                     "columns": x.shape[1],
                     "parties": count,
-                    "loss": "logistic" if table.task == "classes" else "squared",
+                    "loss": "squared" if table.task == "numbers" else "softmax" if name in SEVERAL else "logistic",
                     "encrypted = plain": yes(under.trees == plain.trees and alike(under.outputs, plain.outputs)),
-                    "plain = joined": yes(plain.outputs.tolist() == slow.outputs and len(slow.trees) == trees),
+                    "plain = joined": yes(plain.outputs.tolist() == slow.outputs and len(slow.trees) == len(plain.trees)),
                 }
             )
     return found
@@ -131,7 +136,10 @@ def encrypted(table: Table, owners: Any, how: Any, train: np.ndarray, holder: pa
 
 
 def xgboost(names: Any = tuple(TABLES)) -> list[Row]:
-    """AUC, or rmse in the standardised target's unit, of the test rows: ours, XGBoost on our bins, XGBoost on its own."""
+    """AUC, rmse in the standardised target's unit, or log-loss of several classes, of the test rows.
+
+    Ours, XGBoost's on our bins, XGBoost's on its own. With several classes ours takes XGBoost's curvature.
+    """
     python = os.environ.get("FEDATLAS_XGBOOST", "")
     if not python:
         return [{"xgboost": "not measured: set FEDATLAS_XGBOOST to the Python of an environment with peers/xgb.txt"}]
@@ -142,21 +150,24 @@ def xgboost(names: Any = tuple(TABLES)) -> list[Row]:
         test = np.setdiff1d(np.arange(len(table.y)), train)
         half = (table.x.shape[1] + 1) // 2
         owners = [list(range(half)), list(range(half, table.x.shape[1]))]
-        ours = trained(table, owners, boosting.secureboost(trees=TREES, depth=DEPTH, bins=BINS), train=train)
+        several = len(np.unique(table.y)) if name in SEVERAL else 0
+        how = boosting.secureboost(trees=TREES, depth=DEPTH, bins=BINS, softmax_hess="xgboost" if several else None)
+        ours = trained(table, owners, how, train=train)
         y = table.y
         outputs = ours.outputs
         if table.task == "numbers":
             start, scale = ours.state(0)["boost"]["unit"].tolist()
             y, outputs = (y - start) / scale, (outputs - start) / scale
         numbers = joined_bins(ours)
-        theirs = [peer(python, table.task, x, y, train, test) for x in (numbers, table.x)]
+        theirs = [peer(python, table.task, x, y, train, test, several) for x in (numbers, table.x)]
         scores = [quality(table.task, one, y[test]) for one in (outputs[test], *theirs)]
-        distance = abs(scores[1] - scores[0]) / (1 if table.task == "classes" else scores[1])
+        of_two = table.task == "classes" and not several
+        distance = abs(scores[1] - scores[0]) / (1 if of_two else scores[1])
         found.append(
             {
                 "table": name,
                 "training rows": len(train),
-                "measure": "AUC" if table.task == "classes" else "rmse",
+                "measure": "log-loss" if several else "AUC" if of_two else "rmse",
                 "ours": f"{scores[0]:.6f}",
                 "XGBoost, our bins": f"{scores[1]:.6f}",
                 "distance": f"{distance:.1e}",
@@ -179,7 +190,9 @@ def joined_bins(ours: Trained) -> np.ndarray:
 
 
 def quality(task: str, outputs: np.ndarray, y: np.ndarray) -> float:
-    """AUC of classes, rmse of numbers."""
+    """AUC of two classes, log-loss of more from their log-probabilities, rmse of numbers."""
+    if outputs.ndim > 1:
+        return float(-np.mean(outputs[np.arange(len(y)), y.astype(int)]))
     if task == "classes":
         found = auc(outputs, y)
         assert found is not None
@@ -187,16 +200,18 @@ def quality(task: str, outputs: np.ndarray, y: np.ndarray) -> float:
     return math.sqrt(float(np.mean((outputs - y) ** 2)))
 
 
-def peer(python: str, task: str, x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """XGBoost's outputs on the test rows, from a process of its own."""
+def peer(
+    python: str, task: str, x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, classes: int = 0
+) -> np.ndarray:
+    """XGBoost's outputs on the test rows, from a process of its own; of several classes log-probabilities."""
     with tempfile.TemporaryDirectory() as folder:
         given, taken = Path(folder) / "given.npz", Path(folder) / "taken.npy"
         np.savez(given, x=x[train], y=y[train], test=x[test])
-        keys = {"task": task, "trees": TREES, "depth": DEPTH, "rate": 0.3, "l2": 1.0}
+        keys = {"task": task, "trees": TREES, "depth": DEPTH, "rate": 0.3, "l2": 1.0, "classes": classes}
         command = [python, HERE / "peers" / "xgb.py", str(given), str(taken), json.dumps(keys)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": ""})
         found: np.ndarray = np.load(taken)
-    return found
+    return gains.log_softmax(found) if classes else found
 
 
 # ------------------------------------------------------------------------------------------------ credit, encrypted

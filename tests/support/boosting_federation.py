@@ -14,7 +14,7 @@ from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import boosting
-from fedatlas.vertical.parties import Columns
+from fedatlas.vertical.parties import Columns, of_classes
 
 
 class Table(NamedTuple):
@@ -64,7 +64,7 @@ def parties_of(table: Table, owners: Sequence[Sequence[int]], active: int = 0, s
     """One party for each list of columns, whose names say where they stand in the table."""
     names = tuple(f"p{k}" for k in range(len(owners)))
     ids = tuple(map(str, range(len(table.y))))
-    classes = int(np.max(table.y)) + 1 if table.task == "classes" else 2
+    classes = int(np.max(table.y)) + 1 if table.task == "classes" else 0
     return [
         Columns(
             k,
@@ -79,7 +79,7 @@ def parties_of(table: Table, owners: Sequence[Sequence[int]], active: int = 0, s
             table.task if k == active else "",
             seed,
             1,
-            classes=classes if k == active else 2,
+            classes=classes if k == active else 0,
         )
         for k, columns in enumerate(owners)
     ]
@@ -104,13 +104,8 @@ def federation_of(
 ) -> tuple[InProcess, Any]:
     """A federation whose rows are aligned, with its server's state."""
     held = columns_federation(parties, boosting.questions(how), states_of(parties, train), observers=observers)
-    return held, {"names": [one.name for one in parties], "active": parties[0].active, **told_of(parties)}
-
-
-def told_of(parties: Sequence[Columns]) -> dict[str, int]:
-    """What the coordinator knows of the classes, where there are three or more."""
-    classes = parties[parties[0].active].classes
-    return {"classes": classes} if classes > 2 else {}
+    active = parties[0].active
+    return held, {"names": [one.name for one in parties], "active": active, **of_classes(parties[active].classes)}
 
 
 def trained(

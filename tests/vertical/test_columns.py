@@ -58,7 +58,6 @@ def test_ids_of_parquet_are_integers_in_decimal(tmp_path):
             {},
             "the label 'y' is missing in line 3: data.missing = 'drop' leaves out such rows",
         ),
-        ("id,x,y\n1,2,0\n2,3,1\n3,4,2\n", {}, "3 classes, but this version supports only two classes or a number"),
         ("id,x,y\n1,2,0\n2,3,1\n", {"id": "key"}, "id = 'key': 'p.csv' has no such column; its columns are id, x, y"),
         ("id,x,y\n1,2,0\n", {"label": "id"}, "'id' is named for two roles"),
     ],

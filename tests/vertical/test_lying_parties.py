@@ -23,7 +23,7 @@ from fedatlas.vertical import align, boosting, judging, split
 from fedatlas.vertical.boosting.letter_kinds import WORKED
 from fedatlas.vertical.boosting.settings import secureboost
 from fedatlas.vertical.letters import LETTERS
-from fedatlas.vertical.parties import Columns, PartyLeft
+from fedatlas.vertical.parties import Columns, PartyLeft, of_classes
 from fedatlas.vertical.scheme import questions
 from lying_relay import experiment, write_tables
 from nodes_in_process import run_here
@@ -61,6 +61,7 @@ class Case(NamedTuple):
     topics: frozenset[str]  # of the letters that lie, and with a ">" in front of the questions whose answers do
     align: align.Align = align.Align()
     common: int = N  # rows that all parties have
+    classes: int = 2
 
 
 SEALED = HOW._replace(key_bits=256)
@@ -68,6 +69,7 @@ FIRST = {"row order", "ids", "told rows", "bins"}
 TREE = {"gradients", "sums", "level", "wanted", "split", "gains", "rows at nodes", "ways"}
 TOLD = {f"> {what}" for what in ("order rows", "mask ids", "match", "split rows", "start", "gradients", "histogram")}
 TOLD |= {f"> {what}" for what in ("open", "leaves", "judge", "importance", "walk")}
+SEVERAL = frozenset({"gradients by class", "sums", "> open"})
 WORK = {"> keys", "> gradients", "> histogram", "> open"}
 CASES = {
     "two": Case(2, HOW, frozenset(FIRST | TREE | TOLD)),
@@ -79,6 +81,10 @@ CASES = {
     "drawn rows": Case(2, HOW._replace(subsample=0.8), frozenset({"gradients"})),
     "encrypted": Case(2, SEALED, frozenset({"gradients", "sums", *WORK})),
     "unpacked": Case(2, SEALED._replace(pack=False, subsample=0.8), frozenset({"gradients", "sums"})),
+    "classes": Case(2, HOW, SEVERAL | {"level", "wanted", "split", "ways", "> leaves", "> judge"}, classes=3),
+    "one tree": Case(2, HOW._replace(multi_output=True), SEVERAL, classes=3),
+    "classes encrypted": Case(2, SEALED._replace(key_bits=512), SEVERAL, classes=3),
+    "classes unpacked": Case(2, SEALED._replace(pack=False), SEVERAL - {"> open"}, classes=3),
     "unmatched": Case(2, HOW, frozenset({"digest of ids", "> compare ids"}), align.Align("none")),
     "few in common": Case(2, HOW, frozenset({"> look of ids"}), common=12),
 }
@@ -97,10 +103,12 @@ def columns(case: Case) -> list[Columns]:
     stream, names = np.random.default_rng(1), NAMES[: case.parties]
     x = stream.normal(size=(N, case.parties))
     y = (x.sum(axis=1) + x[:, 1] > 0).astype(float)
+    y += (x[:, 0] > 0.5) * (case.classes - 2)
     rows = [f"id-{i}" for i in range(N)]
     ids = [(*rows[: case.common], *(f"{name}-{one}" for one in rows[case.common :])) for name in names]
+    label = {"y": y, "task": "classes", "classes": case.classes}
     return [
-        Columns(k, name, 0, names, ids[k], x[:, [k]], ("c",), None if k else y, task="" if k else "classes")
+        Columns(k, name, 0, names, ids[k], x[:, [k]], ("c",), **({} if k else label))  # type: ignore[arg-type]
         for k, name in enumerate(names)
     ]
 
@@ -129,7 +137,7 @@ def played(case: Case, lie: Lie | None = None) -> dict[tuple[str, int], Any]:
 
     asked = {name: telling(name, one) for name, one in questions(boosting.SECUREBOOST, case.how).items()}
     held = columns_federation(columns(case), asked)
-    known = {"columns": [1] * case.parties, "task": "classes"}
+    known = {"columns": [1] * case.parties, "task": "classes", **of_classes(case.classes)}
     server: Any = {"names": list(NAMES[: case.parties]), "active": 0, **known}
 
     def begun() -> Any:

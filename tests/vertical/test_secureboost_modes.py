@@ -14,6 +14,7 @@ from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import gains, goss, modes
 from fedatlas.vertical.boosting.settings import secureboost
 from test_secureboost import BITS, HALVES, assert_same, made, oracle
+from test_softmax import made as made_classes
 
 THREE = [[0, 4], [1, 5], [2, 3]]
 CASES: list[dict[str, Any]] = [
@@ -72,6 +73,31 @@ def test_trees_of_each_mode_are_those_of_the_booster_by_its_rule(keys: dict[str,
     assert_same(found, oracle(table, owners, how, active=1, train=train))
     joined = oracle(table, owners, how._replace(mode="default"), active=1, train=train)
     assert found.outputs.tolist() != joined.outputs, "the rule decides something"
+
+
+SEVERAL: list[dict[str, Any]] = [
+    {"mode": "mix"},
+    {"mode": "layered", "multi_output": True},
+    {"mode": "layered", "passive_depth": 1},
+    {"goss": (0.2, 0.1)},
+    {"mode": "mix", "goss": (0.3, 0.2), "multi_output": True},
+]
+
+
+@pytest.mark.parametrize("keys", SEVERAL, ids=str)
+def test_rounds_of_several_classes_in_each_mode_are_those_of_the_booster(keys: dict[str, Any]) -> None:
+    table, how, train = made_classes(weights=True), secureboost(trees=4, bins=6, **keys), np.arange(0, 120, 2)
+    found = trained(table, THREE, how, active=2, train=train)
+    assert_same(found, oracle(table, THREE, how, active=2, train=train, sampled=sampled))
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("keys", SEVERAL[1:4], ids=str)
+def test_encrypted_rounds_of_several_classes_are_the_plain_ones(keys: dict[str, Any]) -> None:
+    table, how = made_classes(48), secureboost(trees=2, bins=4, **keys)
+    plain, under = (trained(table, HALVES, one) for one in (how, how._replace(key_bits=BITS)))
+    assert under.trees == plain.trees
+    assert under.outputs.tolist() == plain.outputs.tolist()
 
 
 @pytest.mark.timing

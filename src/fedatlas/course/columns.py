@@ -65,7 +65,7 @@ class Growing:
     @property
     def word(self) -> str:
         """Word for the result of a round, such as "tree"."""
-        return self.scheme.words.round
+        return self.scheme.words.product(len(self.held.holder.class_names))
 
     @property
     def number(self) -> int:
@@ -94,7 +94,7 @@ class Growing:
             f"{one.name} ({len(one.schema)} columns, {len(one.ids):,} rows{', the label' if k == self.held.active else ''})"
             for k, one in enumerate(self.held.tables)
         )
-        return [f"{who}; {self.scheme.said(self.how)}, seed {self.config.seed}"]
+        return [f"{who}; {self.scheme.said(self.how, len(self.held.holder.class_names))}, seed {self.config.seed}"]
 
     def noticed(self) -> list[str]:
         """Return the notices since the last call."""

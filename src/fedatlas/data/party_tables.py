@@ -199,19 +199,12 @@ def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
 
 
 def target(table: pd.DataFrame, file: PartyFile, what: str, bits: int) -> tuple[Floats | None, str, Names]:
-    """Return (the label as 0/1 or as numbers, the task, the classes' names)."""
+    """Return (the label as class numbers or as numbers, the task, the classes' names)."""
     if not file.label:
         return None, "", ()
     what_ = f"{what}: the label '{file.label}'"
     y, task, names = encode_target(table[file.label], file.task, what_, keys=OWN_KEY, bits=bits)
-    return check_classes(y.double().numpy(), task, names, what_)
-
-
-def check_classes(y: Floats, task: str, names: Names, what: str) -> tuple[Floats, str, Names]:
-    """Return the arguments except the last. ConfigError for three or more classes."""
-    if task == "classes" and len(names) > 2:
-        raise ConfigError(f"{what} has {len(names)} classes, but this version supports only two classes or a number.")
-    return y, task, names
+    return y.double().numpy(), task, names
 
 
 def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:
@@ -327,9 +320,9 @@ def deal(
         table = PartyTable(name, tuple(str(i) for i in mine), tuple(schema[j] for j in at), x, names)
         table = table._replace(reading=reading or now(), bits=64 if raw.dtype == np.float64 else 32)
         if k == holder:
-            checked, task, classes = check_classes(y[mine].astype(np.float64), *target_, "the target")
-            own_weight = None if weight is None else weight[mine].astype(np.float64)
-            table = table._replace(y=checked, weight=own_weight, task=task, class_names=classes)
+            task, classes = target_
+            own_y, own_weight = (None if one is None else one[mine].astype(np.float64) for one in (y, weight))
+            table = table._replace(y=own_y, weight=own_weight, task=task, class_names=classes)
         out.append(table)
     return out
 

@@ -160,5 +160,9 @@ def as_table(ids: Iterable[str], outputs: np.ndarray[Any, Any], saved: Mapping[s
     if saved["task"] == "numbers":
         return pandas.DataFrame({saved["id"]: list(ids), "prediction": outputs})
     p, names = probabilities(outputs), saved["class_names"]
+    if len(names) > 2:
+        said = [names[c] for c in p.argmax(axis=1)]
+        each = {f"p_{name}": p[:, c] for c, name in enumerate(names)}
+        return pandas.DataFrame({saved["id"]: list(ids), "prediction": said, **each})
     said = [names[int(one > 0)] for one in outputs]
     return pandas.DataFrame({saved["id"]: list(ids), "prediction": said, f"p_{names[0]}": 1 - p, f"p_{names[1]}": p})

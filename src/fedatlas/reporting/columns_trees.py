@@ -28,7 +28,7 @@ def tree_blocks(subject: Subject) -> list[Block]:
         return [
             Text("The trees are kept by the party that holds the label, and each party's thresholds by that party.")
         ]
-    trees = folder.read_json("model.json", "trees")["trees"]
+    trees, classes = folder.read_json("model.json", "trees")["trees"], subject.summary["class_names"]
     records = {(one["tree"], one["record"]): one for one in folder.read_json(f"party-{own}.json", "nodes")["nodes"]}
     others = (
         "for other nodes only the owner is known"
@@ -37,12 +37,12 @@ def tree_blocks(subject: Subject) -> list[Block]:
     )
     options = []
     for t, one in enumerate(trees[:PICTURES]):
-        nodes = {n["id"]: node_of(n, t, own, names, records) for n in one["nodes"]}
-        title = f"Tree {t + 1}"
+        nodes = {n["id"]: node_of(n, t, own, names, records, classes) for n in one["nodes"]}
+        title, called = title_of(one, t, classes)
         how = f"A row goes left if the answer is yes. Nodes of '{own}' show its question; {others}."
         csv = csv_text(("node", "text"), [(k, n.text) for k, n in nodes.items()])
         draw = partial(tree, nodes=nodes, owners=[(name, i) for i, name in enumerate(names)], label=title)
-        options.append(Option(str(t + 1), str(t + 1), [Figure(f"tree-{t + 1}", title, how, draw, csv)]))
+        options.append(Option(str(t + 1), called, [Figure(f"tree-{t + 1}", title, how, draw, csv)]))
     more = len(trees) - PICTURES
     said = f" Shown are the first {PICTURES} trees; {more} more are not drawn." if more > 0 else ""
     intro = Text(
@@ -52,13 +52,35 @@ def tree_blocks(subject: Subject) -> list[Block]:
     return [intro, Choice("tree", "Tree", options)] if options else [Text("There are no trees yet.")]
 
 
-def node_of(one: Plain, t: int, own: str, names: Sequence[str], records: Mapping[tuple[int, int], Plain]) -> Node:
+def title_of(tree: Plain, t: int, classes: Sequence[str]) -> tuple[str, str]:
+    """Return the title of tree ``t``, from 0, and its name in the list: with several classes its round and its class."""
+    if "class" not in tree:
+        return f"Tree {t + 1}", str(t + 1)
+    number, name = t // len(classes) + 1, classes[tree["class"]]
+    return f"Round {number}, class {name}", f"{number}: {name}"
+
+
+def leaf_of(value: float | Sequence[float], classes: Sequence[str]) -> Node:
+    """Return a leaf as the party with the label sees it; of several classes the one that it raises most."""
+    if isinstance(value, float):
+        return Node(f"{value:+.3f}", f"leaf: {value:+.6f}", None)
+    most = max(range(len(value)), key=value.__getitem__)
+    every = ", ".join(f"{name} {one:+.6f}" for name, one in zip(classes, value, strict=True))
+    return Node(f"{classes[most]} {value[most]:+.3f}", f"leaf: {every}", None)
+
+
+def node_of(
+    one: Plain,
+    t: int,
+    own: str,
+    names: Sequence[str],
+    records: Mapping[tuple[int, int], Plain],
+    classes: Sequence[str] = (),
+) -> Node:
     """Return a node of the skeleton as party ``own`` may see it."""
     passive = ELSEWHERE in names
     if "leaf" in one:
-        return (
-            Node("leaf", "a leaf", None) if passive else Node(f"{one['leaf']:+.3f}", f"leaf: {one['leaf']:+.6f}", None)
-        )
+        return Node("leaf", "a leaf", None) if passive else leaf_of(one["leaf"], classes)
     gain, children = f", gain {number(one['gain'])}", (one["left"], one["right"])
     if one["party"] != own and passive:
         return Node(ELSEWHERE, f"asked of {ELSEWHERE}", names.index(ELSEWHERE), *children)

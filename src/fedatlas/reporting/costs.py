@@ -219,7 +219,8 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
     s, first = subject.summary, subject.rows[0]
     words = SCHEMES[s["algorithm"]].words
     phases = {**COLUMN_PHASES, **words.phases}
-    unit = CostUnit(words.round, f"of each {words.round}", SENT, lambda phase: phases.get(phase, phase), 5)
+    one = words.product(len(s["class_names"]))
+    unit = CostUnit(one, f"of each {one}", SENT, lambda phase: phases.get(phase, phase), 5)
     spent = s["cost"]["seconds_by_phase"]
     lines = [
         *([name, subject.printed(f"cost.{key}", bytes_text)] for key, name in SENT.items()),

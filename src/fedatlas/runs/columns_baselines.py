@@ -34,7 +34,7 @@ from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
 from fedatlas.vertical.judging import Judged
-from fedatlas.vertical.parties import Columns, Whole, aligned, order, places, tensor
+from fedatlas.vertical.parties import Columns, Whole, aligned, of_classes, order, places, tensor
 from fedatlas.vertical.scheme import How, Scheme
 
 FIGURES: Mapping[str, tuple[str, ...]] = {"classes": ("auc", "accuracy", "loss"), "numbers": ("rmse", "loss")}
@@ -90,7 +90,9 @@ def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[
     for k, one in enumerate(side.states):
         states.after.put(k, one)
     federation = columns_federation(side.parties, scheme.questions(how), states, name=name, observers=observers)
-    server: State = {"names": [one.name for one in side.parties], "active": side.parties[0].active}
+    active = side.parties[0].active
+    server: State = {"names": [one.name for one in side.parties], "active": active}
+    server |= of_classes(side.parties[active].classes)
     return Opened(federation, drive(federation, lambda: scheme.begin(how, server), 0))
 
 
@@ -171,7 +173,8 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> ColumnsGain
     """
     scheme, done = whole.of_columns(), finished(path, whole)
     parties, rounds, active = done.side.parties, done.rounds, done.active
-    said(f"Baselines for comparison, in the clear: the same {scheme.words.round}s without each party ...")
+    word = scheme.words.product(active.classes)
+    said(f"Baselines for comparison, in the clear: the same {word}s without each party ...")
     sides = sides_of(done.side)
     judged = {"together": Judged(active, done.state, scheme.outputs(done.state), "test")}
     judged |= {name: grown(side, scheme, whole.how, rounds) for name, side in sides.items()}

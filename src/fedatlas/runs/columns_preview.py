@@ -40,7 +40,7 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
         "bytes_alignment": matching["bytes"],
         "seconds_alignment": matching["seconds"],
         "trees": rounds,
-        "round": scheme.words.round,
+        "round": scheme.words.product(len(held.holder.class_names)),
         "protected": scheme.protected(whole.how),
         "rows_at_most": most,
         "bytes_per_tree": found.bytes,

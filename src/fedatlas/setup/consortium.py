@@ -21,7 +21,7 @@ from fedatlas.metrics.metric import fitting
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.checked import Checked
 from fedatlas.vertical.align import Align
-from fedatlas.vertical.parties import Columns
+from fedatlas.vertical.parties import Columns, of_classes
 from fedatlas.vertical.scheme import Rows
 
 FOLLOWED = {"classes": ("accuracy", "macro_f1", "auc"), "numbers": ("rmse", "mae", "r2")}
@@ -65,7 +65,7 @@ class Consortium(NamedTuple):
     def beginning(self) -> dict[str, Any]:
         """The coordinator's state before the first question: its facts about the parties."""
         known = {"columns": [len(one.names) for one in self.tables], "task": self.holder.task}
-        return {"names": list(self.names), "active": self.active, **known}
+        return {"names": list(self.names), "active": self.active, **known, **of_classes(len(self.holder.class_names))}
 
     @property
     def test(self) -> float:
@@ -94,6 +94,8 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
             f"algorithm.name = '{scheme.name}' learns a label of {' or '.join(scheme.tasks)}, and the label of "
             f"'{tables[active].name}' is of {task}: choose another scheme or another label."
         )
+    if why := scheme.unfit(whole.how, task, len(tables[active].class_names)):
+        raise ConfigError(f"algorithm.name = '{scheme.name}': {why}; change the algorithm's keys or the label.")
     check_metric(whole.config, task, tables[active].name)
     names, seed = tuple(one.name for one in tables), whole.config.seed
     parties = tuple(columns_of(k, one, active, names, seed, workers) for k, one in enumerate(tables))
@@ -133,7 +135,7 @@ def rows_asked(config: ExperimentConfig) -> Rows:
 def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], seed: int, workers: int = 1) -> Columns:
     """Return a party's table in the form that the protocols use."""
     found = Columns(k, table.name, active, names, table.ids, table.x, table.names, table.y, table.weight, table.task)
-    return found._replace(seed=seed, workers=workers, rules=table.reading.rules)
+    return found._replace(seed=seed, workers=workers, classes=len(table.class_names), rules=table.reading.rules)
 
 
 def party_tables(config: ExperimentConfig) -> list[PartyTable]:

@@ -22,25 +22,23 @@ from fedatlas.vertical.parties import Columns, aligned, each, places
 JUDGE = "judge"
 JUDGED_ON = ("test", "held")
 FIGURE = OneOf((Exactly(None), Number()))
-BY_CLASS = {"per_class_f1": ListOf(FIGURE, 2)}
 INTERVAL = InOrder((FIGURE, FIGURE, FIGURE, Number(0, 1)))
 NAMES = {
     "classes": ("accuracy", "macro_f1", "weighted_f1", "auc", "loss"),
     "numbers": ("rmse", "mae", "r2", "loss"),
 }
-"""Figures of each task. Those of `BY_CLASS` are added for classes."""
-OF_TWO = (
-    "balanced_accuracy",
-    "pr_auc",
-    "log_loss",
-    "calibration_error",
-)  # figures of classes that only the intervals have
+"""Figures of each task. F1 of each class is added for classes."""
+ENDS = ("balanced_accuracy", "pr_auc", "log_loss")  # figures of classes that only the intervals have
+OF_TWO = ("calibration_error",)  # the same, of two classes only
 Outputs = Callable[[State], Floats]
-"""Function from the active party's state to (N,) log-odds of class 1, or numbers in the label's unit."""
+"""Function from the active party's state to (N,) log-odds of class 1, or numbers in the label's unit; for three or more classes
+(N, classes) log-probabilities."""
 
 
 def probabilities(margins: Floats) -> Floats:
-    """Return the probabilities of class 1 from log-odds."""
+    """Return the probabilities of class 1 from log-odds, or of all classes from log-probabilities (n, classes)."""
+    if margins.ndim > 1:
+        return np.exp(margins)
     out: Floats = np.where(margins >= 0, 1, np.exp(np.minimum(margins, 0))) / (1 + np.exp(-np.abs(margins)))
     return out
 
@@ -59,8 +57,15 @@ class Judged:
         self.unit = float(train.std()) or 1.0
 
     @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return self.out.shape[1] if self.out.ndim > 1 else 2
+
+    @property
     def losses(self) -> Floats:
         """(n,) log loss, or the squared error in units of the training labels' variance."""
+        if self.classes > 2:
+            return np.asarray(-self.out[np.arange(len(self.y)), self.y.astype(np.int64)])
         if self.task == "classes":
             found: Floats = np.logaddexp(0.0, self.out) - self.y * self.out
             return found
@@ -74,19 +79,25 @@ class Judged:
 
     @property
     def predicted(self) -> Floats:
-        """(n,) class 0 or 1, or the number."""
+        """(n,) the class, or the number."""
+        if self.classes > 2:
+            return self.out.argmax(axis=1).astype(np.float64)
         return (self.out > 0).astype(np.float64) if self.task == "classes" else self.out
 
     def figures(self) -> dict[str, Any]:
-        """Return the quality fields of a row of metrics.jsonl; for classes also the area under the ROC curve."""
+        """Return the quality fields of a row of metrics.jsonl; for classes also the area under the ROC curve.
+
+        Of three or more classes it is the mean over classes, each against the rest.
+        """
         if self.task == "numbers":
             return dict(quality.number_figures(quality.number_sums(self.out, self.y, self.losses, self.weight)))
         y = self.y.astype(np.int64)
         found = quality.class_figures(
-            quality.class_sums(self.predicted.astype(np.int64), y, self.losses, 2, self.weight)
+            quality.class_sums(self.predicted.astype(np.int64), y, self.losses, self.classes, self.weight)
         )
         found.pop("per_class_accuracy")
-        return {**found, "auc": quality.auc(self.out, y, self.weight)}
+        area = quality.auc(self.out, y, self.weight) if self.classes == 2 else METRICS["auc"].value(self.said())
+        return {**found, "auc": area}
 
     def weighted(self) -> Weighted:
         """Return the function that computes the figures with intervals on bootstrap samples."""
@@ -94,12 +105,16 @@ class Judged:
         if self.task == "numbers":
             root = resampling.of_mean("rmse", self.scores, self.weight, root=True)
             return resampling.together(root, resampling.of_numbers(self.out, self.y, self.weight), loss)
-        y, predicted = self.y.astype(np.int64), self.predicted.astype(np.int64)
+        y, predicted, said = self.y.astype(np.int64), self.predicted.astype(np.int64), self.said()
+        scores = [METRICS[name].weighted(said) for name in ("balanced_accuracy", "pr_auc")]
+        if self.classes > 2:
+            scores += [METRICS[name].weighted(said) for name in ("auc", "log_loss")]
+        else:
+            scores.append(resampling.of_two_classes(self.out, probabilities(self.out), y, self.weight))
         return resampling.together(
             resampling.of_mean("accuracy", self.scores, self.weight),
-            resampling.of_classes(predicted, y, 2, self.weight),
-            *(METRICS[name].weighted(self.said()) for name in ("balanced_accuracy", "pr_auc")),
-            resampling.of_two_classes(self.out, probabilities(self.out), y, self.weight),
+            resampling.of_classes(predicted, y, self.classes, self.weight),
+            *scores,
             loss,
         )
 
@@ -117,20 +132,22 @@ class Judged:
             return said._replace(score=(self.y - predicted) ** 2, predicted=predicted)
         right = (self.y == predicted).astype(np.float64)
         return said._replace(
-            score=right, predicted=predicted.astype(np.int64), outputs=np.full(len(self.y), one.outputs)
+            score=right, predicted=predicted.astype(np.int64), outputs=np.full(self.out.shape, one.outputs)
         )
 
     def constant(self) -> Constant:
         """Return the constant model of the training rows."""
         if self.task == "numbers":
             return constant_number(self.train, self.train_weight)
-        counts = np.bincount(self.train.astype(np.int64), self.train_weight, 2)
+        counts = np.bincount(self.train.astype(np.int64), self.train_weight, self.classes)
         return constant_class(counts.astype(np.float64))
 
     def metric(self, asked: str | None) -> Metric:
         """Return the metric of the experiment, or else the one that suits the training labels."""
-        counts = np.bincount(self.train.astype(np.int64), minlength=2).tolist() if self.task == "classes" else None
-        return METRICS[asked or chosen("numbers" if self.task == "numbers" else "classes", counts)]
+        if self.task == "numbers":
+            return METRICS[asked or chosen("numbers", None)]
+        counts = np.bincount(self.train.astype(np.int64), minlength=self.classes).tolist()
+        return METRICS[asked or chosen("classes", counts)]
 
 
 def question(outputs: Outputs) -> Mapping[str, Question]:
@@ -155,11 +172,13 @@ def due(on: str, *, last: bool) -> Due:
     return {JUDGE: ("active", told)}
 
 
-def figures_of(task: str, intervals: bool) -> Form:
+def figures_of(task: str, intervals: bool, classes: int = 2) -> Form:
     """Return the form of an answer with the figures of a task."""
     of_classes = task == "classes"
-    ends = (*NAMES[task], *(OF_TWO if of_classes else ())) if intervals else ()
-    figures = {**dict.fromkeys(NAMES[task], FIGURE), **(BY_CLASS if of_classes else {})}
+    more = (*ENDS, *(OF_TWO if classes == 2 else ())) if of_classes else ()
+    ends = (*NAMES[task], *more) if intervals else ()
+    by_class: Mapping[str, Form] = {"per_class_f1": ListOf(FIGURE, classes)} if of_classes else {}
+    figures = {**dict.fromkeys(NAMES[task], FIGURE), **by_class}
     return {"figures": figures, "intervals": dict.fromkeys(ends, INTERVAL)}
 
 
@@ -169,6 +188,6 @@ def judged(server: State, on: str = "test", intervals: bool = False) -> RoundGen
     ask = Ask((active,), JUDGE, {active: {"on": on, "intervals": intervals}}, "each")
     heard = (yield from each(ask, server["names"]))[active]
     tasks = [server["task"]] if "task" in server else [*NAMES]
-    form = OneOf(tuple(figures_of(task, intervals) for task in tasks))
+    form = OneOf(tuple(figures_of(task, intervals, server.get("classes", 2)) for task in tasks))
     answered(server["names"][active], JUDGE, heard, form)
     return {**server, "quality": dict(heard["figures"]), "intervals": dict(heard["intervals"])}

@@ -37,12 +37,17 @@ class Columns(NamedTuple):
     seed: int = 0
     workers: int = 1  # processes for work with ciphertexts
     row_order: Literal["seed", "secret"] = "seed"  # source of the key of the rows' order
-    classes: int = 2  # of the label at the active party, if it has classes
+    classes: int = 0  # of the label at the active party; 0: a number
     rules: int = 2  # rules for reading tables; by the first, a value that training never lacked goes left
 
 
 class PartyLeft(ProtocolError):
     """A party did not answer, or its answer had another form. The round is lost, and earlier rounds are kept."""
+
+
+def of_classes(classes: int) -> dict[str, int]:
+    """Return what the coordinator's state says of the label's classes: how many there are, from three on."""
+    return {"classes": classes} if classes > 2 else {}
 
 
 def order(state: State) -> Whole:

@@ -43,6 +43,11 @@ class Words(NamedTuple):
     caution: str = ""  # a further caution to the reader of that table
     cases: Mapping[str, How] = {}  # name -> settings under which parties learn other things than under the others
     phases: Mapping[str, str] = {}  # question -> its action, where its name does not tell it
+    several: str = ""  # product of one round with a label of three or more classes; "": the same
+
+    def product(self, classes: int) -> str:
+        """Return the product of one round for a label of so many classes (0: a number)."""
+        return self.several or self.round if classes > 2 else self.round
 
 
 class Trial(NamedTuple):
@@ -77,6 +82,15 @@ def in_the_clear(how: How) -> str:
     return "its messages reveal the labels, which is allowed only in a simulation"
 
 
+def at_most_two(how: How, task: str, classes: int) -> str:
+    """Return why a scheme of two classes or a number cannot learn a label, or ""."""
+    return (
+        ""
+        if task == "numbers" or classes <= 2
+        else f"it learns two classes or a number, and the label has {classes} classes"
+    )
+
+
 class Scheme(NamedTuple):
     """The functions of a scheme. ``how``: its settings; ``server``: the coordinator's state; ``state``: a party's."""
 
@@ -88,7 +102,9 @@ class Scheme(NamedTuple):
     begin: Callable[[How, State], RoundGenerator]  # after alignment and split
     step: Callable[[How, State, int], RoundGenerator]  # one round
     end: Callable[[How, State], RoundGenerator]  # computes facts about the finished model
-    outputs: Callable[[State], Floats]  # (N,) of the active party: log-odds of class 1, or numbers in the label's unit
+    outputs: Callable[
+        [State], Floats
+    ]  # (N,) of the active party: log-odds of class 1, or numbers in the label's unit; (N, C): log-probabilities
     brought: Callable[
         [State], Mapping[str, Sequence[float]]
     ]  # server, at the end -> party -> gain of each of its columns
@@ -104,8 +120,11 @@ class Scheme(NamedTuple):
     )  # "table" as exported -> the names of the columns that it uses to predict; None: all
     counts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> ``figures`` of a row
     facts: Callable[[State], Mapping[str, Any]] = lambda server: {}  # server -> entries of summary.json (`RunSummary`)
-    said: Callable[[How], str] = str  # the settings in a line
+    said: Callable[[How, int], str] = lambda how, classes: str(
+        how
+    )  # the settings in a line, for a label of so many classes
     tasks: tuple[str, ...] = ("classes", "numbers")  # kinds of label that it learns; others are refused before round 0
+    unfit: Callable[[How, str, int], str] = at_most_two  # why the settings do not fit a label's task and classes, or ""
     later: tuple[str, ...] = ()  # keys of other implementations that this version lacks
     mechanisms: Mapping[str, tuple[str, ...]] = {}  # of ``[[privacy]]`` -> the keys that apply here
     under: Callable[[How, Any], How] = lambda how, mechanism: how  # the settings under a mechanism

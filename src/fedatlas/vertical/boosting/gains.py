@@ -49,7 +49,7 @@ class MarginUnit(NamedTuple):
     outputs: int = 1  # margins a row: one for each of three or more classes
 
 
-def unit_of(y: Floats, weight: Floats | None, task: str, classes: int = 2) -> MarginUnit:
+def unit_of(y: Floats, weight: Floats | None, task: str, classes: int = 0) -> MarginUnit:
     """Return the unit: for numbers the target's weighted mean and standard deviation over the training rows."""
     if task == "classes":
         return MarginUnit(task, outputs=classes if classes > 2 else 1)

@@ -170,7 +170,7 @@ ATTACK = LabelAttack(
         "first tree": "ranks rows by the share of the class at their node of the first tree of which the party is told rows; "
         "the shares are the true ones, so this is a bound",
         "rows": f"knows the labels of {2 * KNOWN} rows, and ranks the others by how often they are at a node with each kind of them",
-        "draws": "counts in how many trees a row was drawn",
+        "draws": "counts in how many rounds a row was drawn, and takes from the known labels what many draws speak for",
         "both": "joins the two, node by node",
     },
 )

@@ -14,7 +14,7 @@ EXACT = 1 << 53  # float64 adds integers exactly below this
 
 def fields(g: Whole, h: Whole) -> Whole:
     """Return (rows, 2 classes): g and h of each class. They are (rows,), or (rows, classes)."""
-    return np.stack([g, h], axis=-1).reshape(len(g), -1)
+    return np.stack([g, h], axis=-1).reshape(len(g), 2 * (g.shape[1] if g.ndim > 1 else 1))
 
 
 def summed(spots: Whole, g: Whole, h: Whole, width: int) -> Whole:

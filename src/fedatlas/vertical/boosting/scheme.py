@@ -16,6 +16,7 @@ from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import WORDS
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Scheme, Trial
+from fedatlas.wording import count
 
 FEW = 200  # rows of a trial on ciphertexts
 
@@ -30,7 +31,7 @@ def clear(how: SecureBoost) -> SecureBoost:
     return how._replace(key_bits=0)
 
 
-def said(how: SecureBoost) -> str:
+def said(how: SecureBoost, classes: int) -> str:
     """Return a line with the number of trees, their depth and the protection of gradients."""
     seen = (
         f"g and h under Paillier, {how.key_bits} bits"
@@ -38,7 +39,19 @@ def said(how: SecureBoost) -> str:
         else "in the clear: a simulation that protects nobody"
     )
     kind = {"mix": "mixed ", "layered": "layered "}.get(how.mode, "")
-    return f"{how.trees} {kind}tree{'s' if how.trees != 1 else ''} of depth {how.depth}, {seen}"
+    grown = count(how.trees, f"{kind}tree")
+    if classes > 2:
+        grown = f"{count(how.trees, 'round')} of {f'one {kind}tree' if how.multi_output else f'{classes} {kind}trees'}"
+    return f"{grown} of depth {how.depth}, {seen}"
+
+
+def unfit(how: SecureBoost, task: str, classes: int) -> str:
+    """Return which key does not fit a label, or ""."""
+    several = task == "classes" and classes > 2
+    if (how.multi_output or how.softmax_hess) and not several:
+        key = "multi_output" if how.multi_output else "softmax_hess"
+        return f"{key} is for a label of three or more classes"
+    return "square_scale is for a label that is a number" if how.square_scale and task == "classes" else ""
 
 
 def refusal(how: SecureBoost) -> str:
@@ -101,6 +114,7 @@ SECUREBOOST = Scheme(
     clear=clear,
     protected=lambda how: bool(how.encrypted),
     said=said,
+    unfit=unfit,
     refusal=refusal,
     warnings=warnings,
     attack=ATTACK,

@@ -70,7 +70,9 @@ def sealed(found: Sequence[Fixed], form: Fields, keys: paillier.Holder, workers:
     count = [1] * len(found[0].g)
     rows: list[list[tuple[int, ...]]] = [[*zip(*(each for pair in pairs for each in pair), count, strict=True)]]
     if len(form.widths) > 1:
-        rows = [some for h, g in pairs for some in ([(a,) for a in g], [(b, 1) for b in h])]
+        rows = []
+        for h, g in pairs:
+            rows += [[(a,) for a in g], [(b, 1) for b in h]]
     plain = [[paillier.join(row, widths) for row in some] for some, widths in zip(rows, form.widths, strict=True)]
     return tuple(paillier.encrypt(keys.public, some, keys=keys, workers=workers) for some in plain)
 

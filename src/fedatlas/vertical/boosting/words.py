@@ -8,6 +8,9 @@ from fedatlas.vertical.boosting.settings import MODES, SecureBoost, secureboost
 from fedatlas.vertical.scheme import LearnsRow, Words
 
 
+SEVERAL = " (with three or more classes encrypted together: g and h of all classes at a node of any class's tree)"
+
+
 def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
     """List who learns what while trees grow and predict, in a mode."""
     mix, (own, others) = how.mode == "mix", _nodes(how)
@@ -20,7 +23,7 @@ def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
         LearnsRow(
             "histograms",
             shown + secure,
-            f"the sums of g, h and rows at {others} by bin of the others' columns, and from them the order of the bins in a column",
+            f"the sums of g, h and rows at {others} by bin of the others' columns{SEVERAL}, and from them the order of the bins in a column",
             "how many candidates there are",
         ),
         LearnsRow(
@@ -64,6 +67,7 @@ def _nodes(how: SecureBoost) -> tuple[str, str]:
 
 WORDS = Words(
     round="tree",
+    several="round",
     model="trees",
     keeps="its columns, its lookup table; the party with the label also labels, margins and the trees' shape",
     leaves="g and h, under [[privacy]] paillier encrypted; sums of a node by bin; which rows go left",
