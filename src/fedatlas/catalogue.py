@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,6 +39,7 @@ from fedatlas.setup.mechanism_choice import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
 from fedatlas.vertical import SCHEMES
+from fedatlas.vertical.scheme import LearnsRow
 
 Listing = list[PlainValues]
 COLUMNS = (
@@ -82,7 +83,13 @@ def place_of_scheme(name: str) -> dict[str, str]:
         "communication": "centralised",
         "client_keeps": words.keeps,
         "leaves_client": words.leaves,
+        **{f"learns_{case}_{who}": text for case, how in words.cases.items() for who, text in learnt(words.learns(how, True))},
     }
+
+
+def learnt(rows: Sequence[LearnsRow]) -> list[tuple[str, str]]:
+    """Return (role, what it learns at each step) of a table of a scheme, in which labels are hidden."""
+    return [(who, "; ".join(f"{row.step}: {getattr(row, who)}" for row in rows)) for who in LearnsRow._fields[1:]]
 
 
 def rows_of(

@@ -99,7 +99,7 @@ def questions(how: Fits) -> Mapping[str, Question]:
     }
 
 
-def learns(protected: bool) -> Sequence[LearnsRow]:
+def learns(how: Fits, protected: bool) -> Sequence[LearnsRow]:
     """A part is all that leaves a party; the coordinator adds them up and sends the active party the sum."""
     rows = "how large its own part is"
     return (

@@ -44,6 +44,7 @@ ANYTHING = {
     ("split", "told.left.0", "huge"),
     ("ways", "left.0", "huge"),
     ("wanted", "ties.0", "wrong length"),  # a tie may be named twice
+    ("wanted", "passed.0", "absent"),  # nobody else need sum up a child
     ("rows at nodes", "records", "huge"),  # refused, and said to be of another run's file
     ("rows at nodes", "rows.0", "wrong length"),  # a row may be asked about twice
     ("> walk", "owners.0", "absent"),  # nobody need be asked
@@ -73,6 +74,10 @@ WORK = {"> keys", "> gradients", "> histogram", "> open"}
 CASES = {
     "two": Case(2, HOW, frozenset(FIRST | TREE | TOLD)),
     "three": Case(3, HOW, frozenset({"ids", "in all", "level", "split", "> compare sets"})),
+    "layered": Case(
+        3, HOW._replace(depth=3, mode="layered", passive_depth=2), frozenset({"level", "wanted", "split", "> open"})
+    ),
+    "large gradients": Case(2, HOW._replace(goss=(0.3, 0.3)), frozenset({"gradients"})),
     "drawn rows": Case(2, HOW._replace(subsample=0.8), frozenset({"gradients"})),
     "encrypted": Case(2, SEALED, frozenset({"gradients", "sums", *WORK})),
     "unpacked": Case(2, SEALED._replace(pack=False, subsample=0.8), frozenset({"gradients", "sums"})),

@@ -56,7 +56,7 @@ def test_a_scheme_is_run_compared_reported_and_predicted_with(name: str, task: s
     assert done.summary["importance"]["shop"]["spent"] > 0
     page = (done.path / "report.html").read_text()
     assert "What each party contributed" in page
-    cells = [cell for row in scheme.words.learns(False) for cell in row]
+    cells = [cell for row in scheme.words.learns(scheme.build(), False) for cell in row]
     for said in (scheme.words.clear, scheme.words.gain, f"of each {scheme.words.round}", *cells):
         assert said in unescape(page)
     assert (done.path / "report-shop.html").exists()

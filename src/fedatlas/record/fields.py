@@ -170,4 +170,5 @@ class RunSummary(TypedDict, total=False):
     ciphertexts: Annotated[int, "columns: how many were sent"]
     exponentiations: Annotated[int, "columns: modular powers that were computed"]
     counts: Annotated[Open, "columns: what the scheme counts"]
+    labels_told: Annotated[Facts, "columns, simulated: what parties without the label make of its rows, by settings"]
     data_sha256: Annotated[str, "columns: of the tables' names"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from fedatlas.reporting.blocks import Block, TableBlock, Text, notice
-from fedatlas.reporting.entries import Plain, Subject
+from fedatlas.registry import arguments
+from fedatlas.reporting.blocks import Block, TableBlock, TableCell, Text, notice
+from fedatlas.reporting.entries import PARTY, Plain, Subject
 from fedatlas.vertical import SCHEMES
-from fedatlas.wording import csv_text
+from fedatlas.wording import count, csv_text
 
 
 def columns_leak_blocks(subject: Subject) -> list[Block]:
     """List what each party learns, step by step."""
     s = subject.summary
-    rows = leaks(s)
+    rows = leaks(subject)
     head = [
         "step",
         *(f"{who} learns" for who in ("a party without the label", "the party with the label", "the coordinator")),
@@ -26,15 +27,46 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
     out: list[Block] = [Text(intro), table]
     if not s["protected"]:
         out.append(notice(f"This run was in the clear: {words.clear} Only a simulation may do that."))
-    return [*out, Text(words.caution)] if words.caution else out
+    out += [Text(words.caution)] if words.caution else []
+    return out if subject.page == PARTY else [*out, *told_blocks(s)]
 
 
-def leaks(s: Plain) -> list[tuple[str, str, str, str]]:
+def told_blocks(s: Plain) -> list[Block]:
+    """Return the measured attack: what a party without the label makes of the rows that it is told, by settings."""
+    found = s.get("labels_told")
+    if found is None:
+        return []
+    names = list(dict.fromkeys(rule for case in found["cases"] for one in case["auc"].values() for rule in one))
+    rows = [[case["case"], *(cell(case["auc"], name) for name in names)] for case in found["cases"]]
+    csv = [(case["case"], party, *one.values()) for case in found["cases"] for party, one in case["auc"].items()]
+    rules = "; ".join(f"'{name}' {found['rules'][name]}" for name in names)
+    rounds = count(found["rounds"], "round")
+    which = "whether it is above the median" if s["task"] == "numbers" else "its class"
+    said = (
+        f"Measured in this simulation, where the labels are known, on the first {rounds} in the clear: how well a curious party without "
+        f"the label ranks the training rows by {which}, from nothing but the rows of nodes that it is told. The figure is the AUC; 0.5 is "
+        f"chance, 1 tells all. Of several such parties it is the one that learns most. The first line is this run's settings. {rules}."
+    )
+    head = ["settings", *(f"AUC, {name}" for name in names)]
+    title = "What the rows at nodes tell of labels"
+    return [Text(said), TableBlock("labels-told", title, head, rows, csv_text(("settings", "party", *names), csv))]
+
+
+def cell(by_party: Plain, rule: str) -> TableCell:
+    """Return the largest AUC of a rule over parties, with the party's name."""
+    name = max(by_party, key=lambda one: by_party[one][rule])
+    return TableCell(f"{by_party[name][rule]:.3f}", name if len(by_party) > 1 else "")
+
+
+def leaks(subject: Subject) -> list[tuple[str, str, str, str]]:
     """Return (step, what a passive party learns, what the active party learns, what the coordinator learns)."""
+    s = subject.summary
+    scheme = SCHEMES[s["algorithm"]]
+    how = scheme.build(**arguments("algorithm", scheme.build, subject.config.algorithm.parameters()))
     return [
         *aligning(s),
         ("split", "which common rows train, stop and test", "it draws them", "how many there are"),
-        *SCHEMES[s["algorithm"]].words.learns(s["protected"]),
+        *scheme.words.learns(how, s["protected"]),
     ]
 
 

@@ -12,7 +12,7 @@ Differences have intervals by the paired bootstrap: the same test rows are drawn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.cost import Cost
 from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.intervals import drawings, interval, usual_draws
 from fedatlas.metrics.metric import Metric
@@ -61,12 +62,34 @@ class Opened(NamedTuple):
     server: State
 
 
-def opened(side: Side, scheme: Scheme, how: How, name: str) -> Opened:
+class Finished(NamedTuple):
+    """A run whose rounds are over: its parties with their states before training, and what became of it."""
+
+    side: Side
+    rounds: int
+    state: State  # of the party with the label, at the end
+
+    @property
+    def active(self) -> Columns:
+        """The party with the label."""
+        return self.side.parties[self.side.parties[0].active]
+
+
+def finished(path: Path, whole: Checked) -> Finished:
+    """Read a finished run back from its folder."""
+    parties, states = consortium(whole).parties, PartyState()
+    rounds = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run.round
+    found = [states.get(k) or {} for k in range(len(parties))]
+    before = tuple({key: one[key] for key in ("align", "split")} for one in found)
+    return Finished(Side(parties, before), rounds, found[parties[0].active])
+
+
+def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[Observer] = ()) -> Opened:
     """Return these parties' federation in this process, after the scheme has begun."""
     states = PartyState()
     for k, one in enumerate(side.states):
         states.after.put(k, one)
-    federation = columns_federation(side.parties, scheme.questions(how), states, name=name)
+    federation = columns_federation(side.parties, scheme.questions(how), states, name=name, observers=observers)
     active = side.parties[0].active
     server: State = {"names": [one.name for one in side.parties], "active": active}
     server |= of_classes(side.parties[active].classes)
@@ -84,12 +107,15 @@ def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
     return Judged(side.parties[active], found, scheme.outputs(found), "test")
 
 
-def trial(side: Side, scheme: Scheme, how: How) -> Cost:
-    """Return the cost of one round, which is discarded; it is encrypted if ``how`` says so."""
+def trial(side: Side, scheme: Scheme, how: How, rounds: int) -> list[Cost]:
+    """Return the cost of each round that is tried, and discarded; they are encrypted if ``how`` says so."""
     federation, server = opened(side, scheme, how, "trial")
-    number = scheme.trial(how).number
-    drive(federation, lambda: scheme.step(how, server, number), number)
-    return federation.cost
+    asked, found = scheme.trial(how), []
+    last = min(asked.number + len(side.parties) - 1, rounds) if asked.turns else asked.number
+    for number in range(asked.number, last + 1):
+        drive(federation, partial(scheme.step, how, server, number), number)
+        found.append(federation.cost)
+    return found
 
 
 def drive(federation: Any, make: Callable[[], RoundGenerator], number: int) -> State:
@@ -145,14 +171,12 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> ColumnsGain
 
     What a party's columns bring is the difference to the baseline without them, with its interval.
     """
-    scheme, parties, states = whole.of_columns(), consortium(whole).parties, PartyState()
-    word = scheme.words.product(parties[parties[0].active].classes)
+    scheme, done = whole.of_columns(), finished(path, whole)
+    parties, rounds, active = done.side.parties, done.rounds, done.active
+    word = scheme.words.product(active.classes)
     said(f"Baselines for comparison, in the clear: the same {word}s without each party ...")
-    rounds = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run.round
-    active, found = parties[parties[0].active], [states.get(k) or {} for k in range(len(parties))]
-    sides = sides_of(Side(parties, tuple({key: one[key] for key in ("align", "split")} for one in found)))
-    own = found[active.party]
-    judged = {"together": Judged(active, own, scheme.outputs(own), "test")}
+    sides = sides_of(done.side)
+    judged = {"together": Judged(active, done.state, scheme.outputs(done.state), "test")}
     judged |= {name: grown(side, scheme, whole.how, rounds) for name, side in sides.items()}
     keys, exact = FIGURES[active.task], {name: one.figures() for name, one in judged.items()}
     metric = judged["together"].metric(whole.config.evaluation.metric)

@@ -16,6 +16,7 @@ from fedatlas.reporting import write_report
 from fedatlas.runs import baselines, columns_baselines
 from fedatlas.runs.answer import answer_of, told
 from fedatlas.runs.columns_answer import columns_answer
+from fedatlas.runs.columns_labels import labels_told
 from fedatlas.runs.deployed_answer import deployed_answer
 from fedatlas.runs.price import train_unprotected
 from fedatlas.setup.checked import Checked
@@ -71,6 +72,8 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
             between = columns_baselines.gain(path, whole, progress.said)
             summary["gain"] = between.gain
             summary["answer"] = told(columns_answer(whole.config, summary, between.judged))
+            if (found := labels_told(path, whole, progress.said)) is not None:
+                summary["labels_told"] = found
         elif run is not None and baselines.wanted(whole.config, summary, more.baselines):
             baselines.train(path, whole.module, progress, run)
             summary["gain"] = baselines.gain(path)
@@ -78,8 +81,8 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
     if more.price and whole.config.privacy and run is not None and "diverged" not in summary:
         train_unprotected(path, whole.module, progress, run)
     wanted = more.report or more.price or more.baselines is not False or more.shared
-    if wanted and (found := (deployed_answer if more.deployed else answer_of)(path, summary)) is not None:
-        summary["answer"] = told(found)
+    if wanted and (reached := (deployed_answer if more.deployed else answer_of)(path, summary)) is not None:
+        summary["answer"] = told(reached)
         write_summary(RunFolder(path), summary)
     return closed(Run(path, summary), more, progress)
 

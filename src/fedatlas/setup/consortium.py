@@ -99,7 +99,7 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
     check_metric(whole.config, task, tables[active].name)
     names, seed = tuple(one.name for one in tables), whole.config.seed
     parties = tuple(columns_of(k, one, active, names, seed, workers) for k, one in enumerate(tables))
-    return Consortium(whole, tuple(tables), parties, tuple(said_of(tables)))
+    return Consortium(whole, tuple(tables), parties, (*said_of(tables), *scheme.warnings(whole.how)))
 
 
 def check_metric(config: ExperimentConfig, task: str, name: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.vertical import align, judging, split
-from fedatlas.vertical.letters import Due
-from fedatlas.vertical.parties import Columns, Floats
+from fedatlas.vertical.letters import Due, Letter
+from fedatlas.vertical.parties import Columns, Floats, Whole
 
 How = Any
 """The settings of a scheme, as its `Scheme.build` returns them."""
@@ -36,11 +36,12 @@ class Words(NamedTuple):
     leaves: str  # what leaves the parties
     clear: str  # unprotected messages and what they show: after "This run was in the clear:"
     learns: Callable[
-        [bool], Sequence[LearnsRow]
-    ]  # whether labels are hidden -> who learns what, after alignment and split
+        [How, bool], Sequence[LearnsRow]
+    ]  # settings, and whether labels are hidden -> who learns what, after alignment and split
     gain: str  # what `Scheme.brought` counts: "How much ...", without a full stop
     hidden: str = ""  # the sentence of a run that hides the labels
     caution: str = ""  # a further caution to the reader of that table
+    cases: Mapping[str, How] = {}  # name -> settings under which parties learn other things than under the others
     phases: Mapping[str, str] = {}  # question -> its action, where its name does not tell it
     several: str = ""  # product of one round with a label of three or more classes; "": the same
 
@@ -54,6 +55,26 @@ class Trial(NamedTuple):
 
     rows: tuple[int, ...] = (20_000,)  # of one round each; the cost of two is the straight line through both
     number: int = 1  # of the round that is tried: the first that costs as much as most
+    turns: bool = False  # whether as many rounds as there are parties are tried from there, and their mean is taken
+
+
+class KnownRows(NamedTuple):
+    """The rows of a simulation with their labels, to measure what others are told of them."""
+
+    common: int  # rows that all parties have
+    train: Whole  # places of the training rows
+    y: Floats  # (training rows,) class numbers, or numbers
+    task: str  # "classes" or "numbers"
+    seed: int
+
+
+class LabelAttack(NamedTuple):
+    """What a curious party without the label makes of its letters; measured in simulations, where labels are known."""
+
+    cases: Callable[[How], Mapping[str, How]]  # the settings to compare, by name; this run's are the first
+    measure: Callable[[How, int, Sequence[Letter], KnownRows], Mapping[str, float]]  # party, its letters -> AUC by rule
+    rounds: int  # that are trained at most
+    rules: Mapping[str, str]  # name -> how it ranks rows
 
 
 def in_the_clear(how: How) -> str:
@@ -110,6 +131,8 @@ class Scheme(NamedTuple):
     clear: Callable[[How], How] = lambda how: how  # the settings without a mechanism
     protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
+    warnings: Callable[[How], Sequence[str]] = lambda how: ()  # sentences about the settings, said before a run
+    attack: LabelAttack | None = None
     trial: Callable[[How], Trial] = lambda how: Trial()
     due: Callable[[str, int], Due] = lambda part, number: {}  # questions to real parties: "begin", "step" number, "end"
 

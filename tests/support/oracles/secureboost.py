@@ -31,6 +31,9 @@ class Settings(NamedTuple):
     softmax_hess: str | None = None
     square_scale: int | None = None
     multi_output: bool | None = None
+    mode: str = "default"
+    passive_depth: int = 0
+    goss: tuple[float, float] | None = None
 
 
 def edges(values: Sequence[float], bins: int) -> list[float]:
@@ -50,7 +53,10 @@ def whole(values: Sequence[float], precision: int) -> tuple[list[int], int]:
 
 
 class Booster:
-    """One training; ``owners``: by party its columns. ``drawn(tree)``: the rows of a tree, ``offered(tree, party)`` its columns."""
+    """One training; ``owners``: by party its columns. ``drawn(tree)``: the rows of a tree, ``offered(tree, party)`` its columns.
+
+    ``sampled(tree, rest, n)``: n of the rows that have not the largest gradients.
+    """
 
     def __init__(
         self,
@@ -65,7 +71,9 @@ class Booster:
         active: int = 0,
         drawn: Callable[[int], Sequence[int]] | None = None,
         offered: Callable[[int, int], Sequence[int]] | None = None,
+        sampled: Callable[[int, Sequence[int], int], Sequence[int]] | None = None,
     ) -> None:
+        self.sampled = sampled
         self.x, self.owners, self.how, self.task, self.active = x.tolist(), owners, how, task, active
         self.train = list(range(len(y))) if train is None else list(train)
         self.weight = [1.0] * len(y) if weight is None else weight.tolist()
@@ -118,7 +126,10 @@ class Booster:
         """The trees of a round, whose gradients are all those of its beginning; margins of all rows moved on."""
         rows, self.tree = list(self.drawn(tree)), tree
         w = np.array([self.weight[i] for i in rows])
-        found = [[whole((each * w).tolist(), self.how.precision) for each in pair] for pair in self.gradients(rows)]
+        pairs = [[each * w for each in pair] for pair in self.gradients(rows)]
+        if self.how.goss:
+            rows, pairs = self.one_sided(tree, rows, pairs)
+        found = [[whole(each.tolist(), self.how.precision) for each in pair] for pair in pairs]
         g_h = [tuple(dict(zip(rows, each, strict=True)) for each, _ in pair) for pair in found]
         powers = [tuple(power for _, power in pair) for pair in found]
         together = [range(self.classes)] if self.how.multi_output else [[c] for c in range(self.classes)]
@@ -128,10 +139,31 @@ class Booster:
             trees.append(self.node(rows, list(range(len(self.y))), self.how.depth))
         return trees
 
+    def one_sided(self, tree: int, rows: list[int], pairs: Any) -> Any:
+        """GOSS: the rows of largest |g|, the first of equal ones, and drawn ones of the rest, which stand for all of it."""
+        a, b = self.how.goss or (1.0, 0.0)
+        size = [sum(abs(float(g[i])) for g, _ in pairs) for i in range(len(rows))]
+        by_size = sorted(range(len(rows)), key=lambda i: (-size[i], i))
+        large, rest = by_size[: round(a * len(rows))], sorted(by_size[round(a * len(rows)) :])
+        some = self.sampled(tree, rest, round(b * len(rows))) if self.sampled and rest else []
+        weight = {i: 1.0 for i in large} | {i: (1 - a) / b for i in some}
+        kept = sorted(weight)
+        return [rows[i] for i in kept], [[np.array([one[i] * weight[i] for i in kept]) for one in pair] for pair in pairs]
+
+    def plays(self, party: int, depth: int) -> bool:
+        """Whether a party's columns count where so many levels are left."""
+        if self.tree <= self.how.complete_secure:
+            return party == self.active
+        if self.how.mode == "mix":
+            return (self.tree - 1) % len(self.owners) == party
+        if self.how.mode == "layered":
+            return (party != self.active) == (self.how.depth - depth < self.how.passive_depth)
+        return True
+
     def node(self, rows: list[int], walking: list[int], depth: int) -> Any:
         """What hangs here: a leaf, or a split with two nodes. ``rows`` train, ``walking`` are all that come by."""
         total = self.sums(rows)
-        best = self.best(rows, total) if depth else None
+        best = self.best(rows, total, depth) if depth else None
         if best is None:
             values = []
             for c, (G, H) in zip(self.of, self.real(total), strict=True):
@@ -152,11 +184,11 @@ class Booster:
         sides = [([i for i in some if left(i)], [i for i in some if not left(i)]) for some in (rows, walking)]
         return {**split, "children": [self.node(sides[0][k], sides[1][k], depth - 1) for k in (0, 1)]}
 
-    def best(self, rows: list[int], total: tuple[int, ...]) -> Any:
+    def best(self, rows: list[int], total: tuple[int, ...], depth: int) -> Any:
         """The first of the splits that gain most, if it gains anything."""
         best: Any = None
         for party in range(len(self.owners)):
-            if self.tree <= self.how.complete_secure and party != self.active:
+            if not self.plays(party, depth):
                 continue
             for column in self.offered(self.tree, party):
                 values = [(self.x[i][column], i) for i in rows]

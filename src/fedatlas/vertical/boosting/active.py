@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from fedatlas import secret
 from fedatlas.algorithm import State
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
-from fedatlas.vertical.boosting import gains, records, sealed
+from fedatlas.vertical.boosting import gains, goss, modes, records, sealed
 from fedatlas.vertical.boosting.histogram import left_sums, summed
 from fedatlas.vertical.boosting.letter_kinds import (
     BINS,
@@ -30,7 +31,7 @@ from fedatlas.vertical.boosting.letter_kinds import (
     of_level,
     sums_letter,
 )
-from fedatlas.vertical.boosting.nodes import begun, level_of, moved, own_tree, roots, tree_of
+from fedatlas.vertical.boosting.nodes import begun, level_of, moved, own_tree, roots, some_of, tree_of
 from fedatlas.vertical.boosting.passive import (
     Answered,
     cut,
@@ -67,6 +68,9 @@ def start(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
         "announced": {str(k): taken(data, message, k, BINS)["candidates"] for k in others(data)},
         "nodes": records.empty(records.SKELETON),
     }
+    if how.goss is not None:  # who knows the seed of the draws can work out which rows have large gradients
+        secretly = data.row_order == "secret"
+        boost["draws"] = int.from_bytes(secret.random_bytes(7), "little") if secretly else data.seed
     return {"started": True}, {**state, "boost": boost}, session
 
 
@@ -95,21 +99,23 @@ def gradients(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
     assert own.y is not None
     if "boost" in session_of(session):
         raise ProtocolError("a tree is under way already.")
-    train = places(state, "train")
-    rows = train
+    rows = places(state, "train")
     if how.subsample < 1:
-        some = numpy_stream(data.seed, "boosting", tree).choice(train, drawn(how, len(train)), replace=False)
+        some = numpy_stream(data.seed, "boosting", tree).choice(rows, drawn(how, len(rows)), replace=False)
         rows = np.sort(some)
     weight = None if own.weight is None else own.weight[rows]
     g, h = gains.gradients(own.y[rows], boost["margin"].numpy()[rows], weight, unit(boost), how)
+    if how.goss is not None:
+        kept = goss.kept(goss.sizes(g), how.goss, numpy_stream(boost["draws"], "boosting", "goss", tree))
+        rows, g, h = rows[kept.rows], kept.weighted(g), kept.weighted(h)
     fixed, several = gains.by_class(g, h, how.precision), unit(boost).outputs > 1
     found, spots = offered(how, data, state, tree)
     trees = how.forest(len(fixed))
     now = {"tree": tree, "grid": found, "spots": spots, "rows": rows, "fixed": fixed}
     now |= {"at": begun(trees, len(own.y)), "open": roots(trees), "asked": {}, "tree_nodes": {}, "level": 0}
-    told: dict[str, Any] = {"tree": tree, "rows": tensor(rows) if how.subsample < 1 else None}
+    told: dict[str, Any] = {"tree": tree, "rows": tensor(rows) if how.sampled else None}
     told |= {"classes": len(fixed)} if several else {}
-    counts, to = {}, asked_for_sums(how, data, tree)
+    counts, to = {}, modes.summing(how, modes.crew_of(data), tree, 1)
     if to and how.encrypted:
         holder, form = session["run"][KEY], sealed.fields(len(rows), how, len(fixed))
         batches = sealed.sealed(fixed, form, holder, data.workers)
@@ -127,11 +133,6 @@ def stacked(found: Sequence[gains.Fixed], rows: Any = slice(None)) -> tuple[Whol
     return np.stack([one.g[rows] for one in found], axis=1), np.stack([one.h[rows] for one in found], axis=1)
 
 
-def asked_for_sums(how: SecureBoost, data: Columns, tree: int) -> tuple[int, ...]:
-    """Return the parties that receive gradients of a tree: none for the first trees, which use only the active party's columns."""
-    return () if tree <= how.complete_secure else others(data)
-
-
 def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Open the others' sums and take the best split of each open node.
 
@@ -146,22 +147,38 @@ def choose(how: SecureBoost, model: Any, data: Columns, message: Any, state: Sta
     for v in now["open"]:
         spot, fixed = np.flatnonzero(own_tree(now["at"], v)[now["rows"]] == v), _classes(now, v)
         whole, spots = _total(fixed, spot), now["spots"][now["rows"][spot]]
-        own = left_sums(summed(spots, *stacked(fixed, spot), now["grid"].width), now["grid"])
-        sums = {data.party: own, **{k: _possible(one[v], whole, data.parties[k], how) for k, one in sums_of.items()}}
+        sums = {k: _possible(one[v], whole, data.parties[k], how) for k, one in sums_of.items()}
+        if data.party in modes.growing(how, modes.crew_of(data), now["tree"], now["level"]):
+            sums[data.party] = left_sums(summed(spots, *stacked(fixed, spot), now["grid"].width), now["grid"])
         best = gains.chosen({k: gains.gains(left, whole, fixed, how) for k, left in sums.items()})
         if best is not None:
             counts = sums[best.party][best.ties, -1]  # candidates with equal gain may divide the rows differently
             choices[v] = (best, counts.max(), whole[-1] - counts.min())
     now, told, after = _own_splits(data, state, now, choices)
     now = {**now, "open": _next(how, choices, len(now["at"]))}
-    said = {"told": told, "open": now["open"], "owners": sorted(now["asked"])}
-    to = asked_for_sums(how, data, now["tree"])
-    sent = [letter(data, to, LEVEL.topic, said, now["level"])] if to else []
-    for k, nodes in sorted(now["asked"].items()):
-        wanted = {"nodes": nodes, "ties": [tensor(choices[v][0].ties) for v in nodes]}
-        sent.append(letter(data, [k], WANTED.topic, wanted, now["level"]))
-    reply = {LETTERS: sent, "owners": said["owners"], "open": len(now["open"]), "counts": opened}
+    sent = _news(how, data, now, told, choices)
+    reply = {LETTERS: sent, "owners": sorted(now["asked"]), "open": len(now["open"]), "counts": opened}
     return reply, after, {**session, "boost": now}
+
+
+def _news(how: SecureBoost, data: Columns, now: Mapping[str, Any], told: Any, choices: Mapping[int, Any]) -> list[Any]:
+    """Return the letters after the choice of a level's splits.
+
+    Who sums up a child is told how its parent divides. Owners are told what to divide, and what of it to pass on.
+    """
+    level, open_ = now["level"], now["open"]
+    passed = {k: modes.passed(nodes, open_) for k, nodes in sorted(now["asked"].items())}
+    to = modes.summing(how, modes.crew_of(data), now["tree"], level + 1) if open_ else ()
+    sent = []
+    if to:
+        own = some_of(told, modes.passed(told["nodes"], open_))
+        said = {"told": own, "open": open_, "owners": [k for k, nodes in passed.items() if nodes]}
+        sent.append(letter(data, to, LEVEL.topic, said, level))
+    for k, nodes in passed.items():
+        asked = now["asked"][k]
+        wanted = {"nodes": asked, "ties": [tensor(choices[v][0].ties) for v in asked], "passed": nodes if to else []}
+        sent.append(letter(data, [k], WANTED.topic, wanted, level))
+    return sent
 
 
 def _settled(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any], message: Any) -> dict[str, Any]:
@@ -202,7 +219,7 @@ def _opened(how: SecureBoost, data: Columns, state: State, now: Mapping[str, Any
     """
     found: dict[int, dict[int, Whole]] = {}
     decryptions, outputs, trees = 0, len(now["fixed"]), len(now["at"])
-    asked = asked_for_sums(how, data, now["tree"])
+    asked = modes.summing(how, modes.crew_of(data), now["tree"], now["level"])
     form = sealed.fields(len(now["rows"]), how, outputs) if how.encrypted and asked else None
     kind = sums_letter(how, classes_summed(how, outputs))
     most = len(now["rows"]) << how.precision  # no sum of a node is larger

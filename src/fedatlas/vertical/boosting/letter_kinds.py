@@ -42,6 +42,7 @@ WANTED = LetterKind(
     {
         "nodes": ListOf(WholeNumber("lowest", "highest"), "wanted", once=True),
         "ties": ListOf(Numbers(torch.int64, (None,), 0), "wanted"),
+        "passed": ListOf(WholeNumber("lowest", "highest"), once=True),
     },
 )
 SPLIT = LetterKind("split", {"told": TOLD})
@@ -64,7 +65,7 @@ def gradients_letter(how: SecureBoost, *, several: bool = False) -> LetterKind:
 
     ``several``: of three or more classes, whose number it says.
     """
-    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.subsample < 1 else Exactly(None)
+    drawn = Numbers(torch.int64, ("rows",), 0, "places") if how.sampled else Exactly(None)
     about: dict[str, Form] = {"tree": WholeNumber(1, "trees"), "rows": drawn}
     about |= {"classes": WholeNumber(3, MANY, "classes")} if several else {}
     topic = BY_CLASS if several else GRADIENTS

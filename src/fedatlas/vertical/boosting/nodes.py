@@ -4,13 +4,13 @@ Of T trees that grow together, tree t begins at R + t, where R is the first powe
 are consecutive numbers, those of one tree after those of another, and all of them the numbers of one large tree. Where each row
 is stands in an array (trees, rows).
 
-All rows move through the tree, validation and test rows included. For each node that was split, parties are told which
-of its rows go left: one bit per row, in ascending order of their places.
+All rows move through the tree, validation and test rows included. Of a node that was split, parties that sum up one of
+its children are told which of its rows go left: one bit per row, in ascending order of their places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,12 @@ def moved(at: Whole, told: Iterable[Told]) -> Whole:
             rows = np.flatnonzero(own_tree(at, v) == v)
             own_tree(after, v)[rows] = 2 * v + ~unpacked(packed, len(rows))
     return after
+
+
+def some_of(told: Told, nodes: Collection[int]) -> dict[str, Any]:
+    """Return the part of a message that is about these nodes."""
+    pairs = [(v, packed) for v, packed in zip(told["nodes"], told["left"], strict=True) if v in nodes]
+    return {"nodes": [v for v, _ in pairs], "left": [packed for _, packed in pairs]}
 
 
 def smaller(at: Whole, parent: int) -> int:

@@ -12,7 +12,7 @@ from fedatlas.algorithm import State, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
-from fedatlas.vertical.boosting import records, sealed
+from fedatlas.vertical.boosting import modes, records, sealed
 from fedatlas.vertical.boosting.bins import Grid, cuts_of, grid, numbered, spots
 from fedatlas.vertical.boosting.histogram import Clear
 from fedatlas.vertical.boosting.letter_kinds import (
@@ -27,9 +27,9 @@ from fedatlas.vertical.boosting.letter_kinds import (
     nodes_summed,
     of_level,
 )
-from fedatlas.vertical.boosting.nodes import begun, bits, moved, own_tree, parents, roots, smaller, tree_of
+from fedatlas.vertical.boosting.nodes import begun, bits, moved, own_tree, parents, roots, smaller, some_of, tree_of
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken, there, unusable
+from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, there, unusable
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
 
@@ -85,6 +85,8 @@ def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
 def _onwards(how: SecureBoost, data: Columns, message: Any, now: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """Return (the session on the next level, its open nodes), from the letters of the active party and of the split owners."""
     level, at = now["level"], now["at"]
+    if data.party not in modes.summing(how, modes.crew_of(data), now["tree"], level + 1):
+        raise ProtocolError(f"level {level + 1} of tree {now['tree']} is not grown on the columns of '{data.name}'.")
     sizes = of_level(how, level, len(at))
     said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
     if data.party in said["owners"] and not now["divided"]:
@@ -115,9 +117,11 @@ def under_way(session: Any) -> dict[str, Any]:
 def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[str, Any]:
     several, train = there(message, BY_CLASS), places(state, "train")
     kind = gradients_letter(how, several=several)
-    sizes = {"places": common(state), "trees": how.trees + 1} | ({} if how.subsample < 1 else {"rows": len(train)})
+    sizes = {"places": common(state), "trees": how.trees + 1} | ({} if how.sampled else {"rows": len(train)})
     told = taken(data, message, data.active, kind, **sizes)
     tree = told["tree"]
+    if data.party not in modes.summing(how, modes.crew_of(data), tree, 1):
+        raise unusable(data.parties[data.active], kind.topic, f"tree {tree} is not grown on the columns of '{data.name}'")
     outputs = told["classes"] if several else 1
     trees, (found, at_bins) = how.forest(outputs), offered(how, data, state, tree)
     rows = told["rows"].numpy() if told["rows"] is not None else train
@@ -189,12 +193,15 @@ def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: Stat
     if now["divided"]:
         raise ProtocolError("the nodes of this level are divided already.")
     with blamed(data, data.active, WANTED):
+        if not {*said["passed"]} <= {*said["nodes"]}:
+            raise ProtocolError("nodes are to be passed on that are not to be divided.")
         wanted = [
             _first(now["orders"].get(v), ties, data.name) for v, ties in zip(said["nodes"], said["ties"], strict=True)
         ]
     told, numbers, after = divided(data, state, now, said["nodes"], wanted)
-    to = [k for k in others(data) if k != data.active]
-    sent = [letter(data, to, SPLIT.topic, {"told": told}, now["level"])] if to else []
+    summing = modes.summing(how, modes.crew_of(data), now["tree"], now["level"] + 1)
+    to, passed = [k for k in summing if k != data.party], some_of(told, said["passed"])
+    sent = [letter(data, to, SPLIT.topic, {"told": passed}, now["level"])] if to and passed["nodes"] else []
     sent.append(letter(data, [data.active], SPLIT.topic, {"told": told, "records": numbers}, now["level"]))
     at = moved(now["at"], [told])
     return {LETTERS: sent}, after, {**session, "boost": {**now, "at": at, "divided": True}}

@@ -21,7 +21,7 @@ import torch
 
 from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.vertical.boosting import active as label_holder
-from fedatlas.vertical.boosting import inference, letter_kinds, passive, records
+from fedatlas.vertical.boosting import inference, letter_kinds, modes, passive, records
 from fedatlas.vertical.boosting.letter_kinds import GAINS
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.forms import Exactly, Numbers
@@ -86,17 +86,17 @@ def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
     Return the server's state with its counts and each party's number of nodes.
     """
     mail, active = Mail(server["names"]), server["active"]
-    others = () if number <= how.complete_secure else _others(server)
+    summing = partial(modes.summing, how, modes.Crew(active, len(server["names"])), number)
     counts, level = dict.fromkeys(letter_kinds.WORKED, 0) if how.encrypted else {}, 0
     worked, trees = letter_kinds.counts(how), how.forest(server.get("classes", 1))
     sent = (letter_kinds.GRADIENTS, letter_kinds.BY_CLASS, LEVEL, SPLITS)
-    if how.encrypted and others:
+    if how.encrypted and summing(1):
         yield from mail.ask((active,), KEYS, says={"bits": Exactly(how.key_bits)})
     _add(counts, (yield from mail.ask((active,), GRADIENTS, says=worked, tree=number)))
     goes_on = True
     while goes_on:
         level += 1
-        _add(counts, (yield from mail.ask(others, HISTOGRAM, *sent, says=worked)))
+        _add(counts, (yield from mail.ask(summing(level), HISTOGRAM, *sent, says=worked)))
         opened = letter_kinds.opened(how, level, trees)
         said = yield from mail.ask((active,), OPEN, letter_kinds.SUMS, SPLITS, says=opened)
         _add(counts, said)

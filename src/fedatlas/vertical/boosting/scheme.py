@@ -9,6 +9,7 @@ from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import for_columns
 from fedatlas.vertical.boosting.files import export, loaded, outputs, reads
+from fedatlas.vertical.boosting.guesses import ATTACK
 from fedatlas.vertical.boosting.protocol import begin, due, grow, importance, infer, questions
 from fedatlas.vertical.boosting.records import by_column
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
@@ -37,9 +38,10 @@ def said(how: SecureBoost, classes: int) -> str:
         if how.encrypted
         else "in the clear: a simulation that protects nobody"
     )
-    grown = count(how.trees, "tree")
+    kind = {"mix": "mixed ", "layered": "layered "}.get(how.mode, "")
+    grown = count(how.trees, f"{kind}tree")
     if classes > 2:
-        grown = f"{count(how.trees, 'round')} of {'one tree' if how.multi_output else f'{classes} trees'}"
+        grown = f"{count(how.trees, 'round')} of {f'one {kind}tree' if how.multi_output else f'{classes} {kind}trees'}"
     return f"{grown} of depth {how.depth}, {seen}"
 
 
@@ -59,6 +61,16 @@ def refusal(how: SecureBoost) -> str:
         ""
         if how.encrypted
         else f"gradients in the clear reveal every label, which is allowed only in a simulation: add [[privacy]] with name = {locks}."
+    )
+
+
+def warnings(how: SecureBoost) -> Sequence[str]:
+    """Return what is said before a run: with GOSS the rows of a tree tell labels."""
+    if how.goss is None:
+        return ()
+    return (
+        "algorithm.goss: parties without the label are told which rows a tree is grown on, and these tell them labels; in a trial they "
+        "ranked the rows by their label with an AUC of 0.97 after ten trees. A simulation measures this in its report.",
     )
 
 
@@ -87,8 +99,8 @@ def own(data: Columns, state: State) -> Sequence[float]:
 
 
 def trial(how: SecureBoost) -> Trial:
-    """Return the trial: the first tree with all parties. The cost of ciphertexts is a straight line in the rows."""
-    found = Trial(number=how.complete_secure + 1)
+    """Return the trial: the first tree with all parties, or in mixed trees one of each party. The cost of ciphertexts is a straight line in the rows."""
+    found = Trial(number=min(how.complete_secure + 1, how.trees), turns=how.mode == "mix")
     return found._replace(rows=(FEW, 2 * FEW)) if how.encrypted else found
 
 
@@ -97,7 +109,6 @@ SECUREBOOST = Scheme(
     words=WORDS,
     build=secureboost,
     rounds="trees",
-    later=("goss", "mode"),
     mechanisms={name: one.limits.columns for name, one in for_columns().items()},
     under=under,
     clear=clear,
@@ -105,6 +116,8 @@ SECUREBOOST = Scheme(
     said=said,
     unfit=unfit,
     refusal=refusal,
+    warnings=warnings,
+    attack=ATTACK,
     questions=questions,
     due=due,
     begin=begin,

@@ -1,0 +1,75 @@
+"""What a run's row sets tell parties without the label: measured in simulations, on the same rows and in the clear.
+
+The scheme's first rounds are trained again under each of the settings that it names, and every letter of a party is
+kept. The scheme ranks the training rows by what such a party can make of its letters (`LabelAttack`). Under encryption
+the rows at nodes are the same, so these figures hold for encrypted runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedatlas.algorithm import Update
+from fedatlas.federation.link import Observer, Request
+from fedatlas.runs.columns_baselines import Finished, drive, finished, opened
+from fedatlas.setup.checked import Checked
+from fedatlas.vertical.letters import LETTERS, Letter
+from fedatlas.vertical.parties import aligned, order, places
+from fedatlas.vertical.scheme import How, KnownRows, LabelAttack, Scheme
+
+
+class Heard(Observer):
+    """The letters that each party received and sent, in their order."""
+
+    def __init__(self) -> None:
+        self.letters: dict[int, list[Letter]] = {}
+
+    def asked(self, request: Request) -> None:
+        """Keep the letters that a party is brought."""
+        self._keep(request.client, request.message)
+
+    def replied(self, request: Request, update: Update) -> None:
+        """Keep the letters that a party sends."""
+        self._keep(request.client, update)
+
+    def _keep(self, party: int, message: Mapping[str, Any]) -> None:
+        self.letters.setdefault(party, []).extend(message.get(LETTERS, ()))
+
+
+def labels_told(path: Path, whole: Checked, said: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return ``labels_told`` of the summary; None if the scheme has no attack.
+
+    By settings and party: the AUC of each rule.
+    """
+    scheme = whole.of_columns()
+    if (attack := scheme.attack) is None:
+        return None
+    done = finished(path, whole)
+    own, state = aligned(done.active, done.state), done.state
+    train, rounds = places(state, "train"), min(done.rounds, attack.rounds)
+    assert own.y is not None
+    rows = KnownRows(len(order(state)), train, own.y[train], done.active.task, done.active.seed)
+    said(f"What the rows of the first {rounds} {scheme.words.product(done.active.classes)}s tell of labels ...")
+    found = attack.cases(whole.how)
+    measured = [_measured(done, scheme, attack, how, rounds, rows) for how in found.values()]
+    return {
+        "rounds": rounds,
+        "rules": dict(attack.rules),
+        "cases": [{"case": name, "auc": one} for name, one in zip(found, measured, strict=True)],
+    }
+
+
+def _measured(
+    done: Finished, scheme: Scheme, attack: LabelAttack, how: How, rounds: int, rows: KnownRows
+) -> dict[str, dict[str, float]]:
+    """Return the AUC of each rule by party without the label, under these settings."""
+    heard, how = Heard(), scheme.clear(how)
+    federation, server = opened(done.side, scheme, how, "labels", [heard])
+    for number in range(1, rounds + 1):
+        server = drive(federation, partial(scheme.step, how, server, number), number)
+    federation.close()
+    passive = [one for one in done.side.parties if one.party != done.active.party]
+    return {one.name: dict(attack.measure(how, one.party, heard.letters.get(one.party, ()), rows)) for one in passive}
