@@ -157,7 +157,7 @@ def test_it_is_cloned_and_kept_like_any_estimator() -> None:
     twin = clone(model)
     assert twin.get_params() == model.get_params()
     assert twin.set_params(depth=1).depth == 1
-    again = pickle.loads(pickle.dumps(model))
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301
     assert (again.predict_proba(parties) == model.predict_proba(parties)).all()
     assert model.n_features_in_ == 4
     assert (SecureBoostClassifier(trees=2, random_state=0).fit(parties, y == "yes").classes_ == [False, True]).all()

@@ -28,6 +28,7 @@ from fedatlas.data.frame import (
     raw_rows,
     unusable,
 )
+from fedatlas.data.kept import located
 from fedatlas.data.problems import Problems
 from fedatlas.data.reading import of_inputs, same_classes
 from fedatlas.data.table_file import read_table
@@ -95,7 +96,7 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     ``drop_unlabelled``: leave out rows without a label or weight; else they are an error.
     """
     what = f"party '{file.name}'"
-    where = Path(file.path).expanduser()
+    where = located(file.path)
     if not where.is_file():
         raise DataError(f"{what}: {lacking(file.path, 'file')}")
     own = {key: getattr(file, key) for key in OF_THE_FILE}
