@@ -23,6 +23,7 @@ SAME_NAME = {
     "Node": "of a drawn tree; of a cluster",
     "Nodes": "of a deployment, as the link to them; of a cluster",
     "Panel": "of a published figure; of a picture",
+    "Parties": "of a round, inside one file; the public tables of several parties",
     "Place": "in a program; of an ask in its run",
     "Rows": "of a client; of parties with columns: the same thing in either world",
     "Side": "of a key, inside privacy/paillier; of an alignment, inside one file",

@@ -174,7 +174,6 @@ def test_a_configuration_reads_back_as_it_was_written(tmp_path):
         ({"algorithm": {"name": "secureboost", "mode": "mix"}}, "algorithm.mode is not supported in this version"),
         ({"local": {"epochs": 2}}, "[local] is for clients that hold rows"),
         ({"compression": {"name": "float16"}}, "[compression] is for clients that hold rows"),
-        ({"seeds": [1, 2]}, "seeds: this version does not support several seeds"),
         ({"partition": {"name": "iid"}}, "partition.name = 'iid' deals rows"),
         ({"partition": {"name": "vertical", "parties": 2}}, "partition.parties deals the columns of one table"),
         ({"align": {"reveal": "active"}}, "align.reveal = 'active': every party learns"),

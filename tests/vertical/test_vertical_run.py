@@ -378,8 +378,6 @@ def test_experiments_of_rows_do_not_take_it(done):
     folder, _, _ = done
     with pytest.raises(ConfigError, match="this experiment's parties hold columns"):
         fedatlas.partition(experiment(folder))
-    with pytest.raises(ConfigError, match="this version cannot compare runs of parties"):
-        fedatlas.report([done[1], done[1]])
 
 
 def test_a_dry_run_says_what_matching_and_trees_would_cost_and_leaves_nothing(done, capsys):

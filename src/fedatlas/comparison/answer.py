@@ -17,6 +17,7 @@ from fedatlas.wording import PARTS, bytes_text, number, seconds_text, total_of
 
 Plain = Mapping[str, Any]
 TOGETHER = ("federated", "local_only")
+JOINED = "joined"  # baseline of parties that hold columns, with all of them in one table
 NOTHING = "No runs came to their end that could be compared."
 UNLIKE = (
     "The runs are judged by different figures, so they have no ranking: name one (evaluation.metric), and run again."
@@ -82,8 +83,9 @@ def remarks(rows: Sequence[Mapping[str, Any]], found: Ranked, out: Path, keys: S
     lower = found.lower_is_better
     runs = {one["scheme"]: [RunFolder(out / one["scheme"] / f"seed-{seed}") for seed in one["seeds"]] for one in rows}
     curves = {name: [curve_of(run.rows(), found.figure) for run in each] for name, each in runs.items()}
-    rates = [each[0].config().local.lr for each in runs.values() if each]
-    taken = [one for one in rows if one["scheme"] == found.chosen]
+    configs = [each[0].config() for each in runs.values() if each]
+    rates = [one.local.lr for one in configs if not one.columns]  # parties that hold columns train by no local settings
+    taken = [one for one in rows if one["scheme"] == found.chosen and rates]
     pooled = [line for one in taken for line in pooled_remark(one, lower_is_better=lower)]
     return [*pooled, *rounds_remark(curves, lower_is_better=lower), *rate_remark(keys, rates, file)]
 
@@ -128,6 +130,9 @@ def _of_baseline(summary: Plain, part: str, figure: str) -> float | None:
     if part == "local_only" and "answer" in summary:
         alone: float | None = summary["answer"]["alone"]
         return alone
+    if "parties" in summary:  # of columns: one party judges, by rows that every baseline shares
+        joined: float | None = gain.get("metric", {}).get("values", {}).get(JOINED) if part == "centralised" else None
+        return joined
     if summary.get("answer", {}).get("own_rows"):  # together and alone are over the parties' own rows, and so is this
         return _on_own_rows(gain.get("metric", {}).get("clients", ()), part)
     if "metric" in gain:

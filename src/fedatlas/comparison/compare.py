@@ -20,6 +20,7 @@ from fedatlas.record.summary import write_summary
 from fedatlas.reporting import COMPARISON, write_report
 from fedatlas.runs.answer import answer_of as run_answer
 from fedatlas.runs.answer import told
+from fedatlas.runs.columns_answer import columns_answer_again
 from fedatlas.runs.ensure import finished
 from fedatlas.runs.finish import More
 from fedatlas.runs.price import check_price
@@ -122,7 +123,8 @@ def reworded(job: ComparedRun) -> None:
         return
     folder.rewrite(job.whole.config)
     summary = folder.summary()
-    if (found := run_answer(job.folder, summary)) is not None:
+    answered = columns_answer_again if job.whole.columns else run_answer
+    if (found := answered(job.folder, summary)) is not None:
         summary["answer"] = told(found)
         write_summary(folder, summary)
 

@@ -16,10 +16,10 @@ from fedatlas.config import ExperimentConfig, read
 from fedatlas.data.sources import read_once
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.machine import one_thread_an_operator
-from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
 from fedatlas.setup.resolution import apply_fixes
+from fedatlas.setup.with_data import task_with_data
 from fedatlas.wording import count
 
 MOST = 64  # schemes of one comparison
@@ -131,10 +131,10 @@ def _scheme(path: Path | None, given: Sequence[GivenKey], at: Sequence[int], ask
     if config.seeds is None:
         values = config.plain()
         config = read(path, [*texts, f"seeds=[{values['seed']}]"])
-    whole = checked(config).of_rows()
-    setup = set_up(whole.with_seed((config.seeds or (1,))[0]))  # refuses what does not suit the data
+    whole = checked(config)
+    first = whole.with_seed((config.seeds or (1,))[0])
     fixed, _ = apply_fixes(config, whole.algorithm)
-    return ComparedScheme(labelled(given, at), own, fixed, whole, setup.dataset.task)
+    return ComparedScheme(labelled(given, at), own, fixed, whole, task_with_data(first))
 
 
 def refuse_alike(schemes: Sequence[ComparedScheme]) -> None:
@@ -147,6 +147,10 @@ def refuse_alike(schemes: Sequence[ComparedScheme]) -> None:
         seen[key] = one.label
     if len({one.task for one in schemes}) > 1:
         raise ConfigError("some schemes predict classes and others numbers: compare those that predict the same.")
+    if len({one.checked.columns for one in schemes}) > 1:
+        raise ConfigError(
+            "some schemes are of parties that hold columns and others of clients that hold rows: compare one kind."
+        )
     labels = [one.label.lower() for one in schemes]
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise ConfigError(f"two schemes would have the folder '{twice}': give values that differ in their letters.")

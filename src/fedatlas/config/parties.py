@@ -122,10 +122,6 @@ def check_columns(config: Any) -> None:
             raise ConfigError(f"[{table}] is for clients that hold rows: leave it out if parties hold columns.")
     if config.profile != "silo":
         raise ConfigError(f"profile = '{config.profile}': parties that hold columns are silos: leave the key out.")
-    if config.seeds is not None:
-        raise ConfigError(
-            "seeds: this version does not support several seeds for parties that hold columns: give seed."
-        )
     _check_keys(config)
     if config.partition.name != VERTICAL and "partition" in given:
         raise ConfigError(f"partition.name = '{config.partition.name}' deals rows: with [[parties]], leave it out.")

@@ -215,8 +215,11 @@ class Growing:
         self.state = self.state._replace(server=server)
         active = self.held.parties[self.held.active]
         state = self.federation.states.get(active.party)  # None if the party is elsewhere
-        judged = None if state is None else Judged(active, state, self.scheme.outputs(state), self.judged_on)
-        return columns_end.figures(self.held, server, rows, judged)
+        if state is None:
+            return columns_end.figures(self.held, server, rows, None)
+        judged = Judged(active, state, self.scheme.outputs(state), self.judged_on)
+        on = {one: columns_end.judged_on(self.held, state, one) for one in ("test", self.judged_on)}
+        return columns_end.figures(self.held, server, rows, judged, on)
 
     def models(self) -> Mapping[str, Any]:
         """Return the files of each party whose state is held here; a remote party writes its own where it runs."""

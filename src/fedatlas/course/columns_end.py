@@ -15,13 +15,14 @@ from fedatlas.data.party_tables import PartyTable
 from fedatlas.metrics.intervals import usual_draws
 from fedatlas.metrics.metric import Task, chosen
 from fedatlas.record.fields import RoundRow, RunSummary
+from fedatlas.record.fingerprint import fingerprint
 from fedatlas.record.judged_rows import TRIVIAL
 from fedatlas.record.run_folder import JUDGED
 from fedatlas.record.summary import FIGURES, of_all_runs
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium
 from fedatlas.vertical.judging import Judged
-from fedatlas.vertical.parties import Columns
+from fedatlas.vertical.parties import Columns, order, places
 
 MODEL = "model.json"  # the active party's: the model without any party's thresholds
 
@@ -117,8 +118,23 @@ def by_metric(held: Consortium, server: State, judged: Judged | None) -> dict[st
     }
 
 
-def figures(held: Consortium, server: State, rows: Sequence[RoundRow], judged: Judged | None) -> RunSummary:
-    """Return the summary of these rows and of the finished model. For ``judged`` see `by_metric`."""
+def judged_on(held: Consortium, state: State, on: str) -> str:
+    """Return a fingerprint of the rows judged, in any order: equal for runs that can be compared. ``state``: the active party's."""
+    own = held.parties[held.active]
+    assert own.y is not None
+    rows = sorted(order(state)[places(state, on)], key=lambda row: own.ids[row])
+    about = repr((label_of(held), on if on == "test" else "validation"))
+    weight = None if own.weight is None else own.weight[rows]
+    return fingerprint((about, "\x1f".join(own.ids[row] for row in rows), own.y[rows], weight))
+
+
+def figures(
+    held: Consortium, server: State, rows: Sequence[RoundRow], judged: Judged | None, on: Mapping[str, str] = {}
+) -> RunSummary:
+    """Return the summary of these rows and of the finished model.
+
+    For ``judged`` see `by_metric`. ``on``: "test" and "held" -> the fingerprint of these rows, where they are known here.
+    """
     scheme, final, table = held.checked.of_columns(), dict(server["quality"]), held.holder
     brought, last = scheme.brought(server), rows[-1]["round"]
     out: dict[str, Any] = {
@@ -139,6 +155,7 @@ def figures(held: Consortium, server: State, rows: Sequence[RoundRow], judged: J
         "parties": parties_of(held, server),
         "importance": {one.name: named(one, brought[one.name]) for one in held.tables},
         **scheme.facts(server),
+        **({"judged_on": on["held" if "tested" in server else "test"]} if on else {}),
         "weighted": table.weight is not None,
         "notices": [*held.notices, *server["align"]["notices"]],
         "plan": {"workers": held.parties[0].workers},
@@ -146,7 +163,10 @@ def figures(held: Consortium, server: State, rows: Sequence[RoundRow], judged: J
     }
     if "tested" in server:
         tested = server["tested"]
-        out["test"] = {**tested["quality"], "interval": ends(tested["intervals"])}
+        name, told = out["metric"]["name"], tested["intervals"].get(out["metric"]["name"], (None, None, None))
+        metric = {"name": name, "value": told[0], "low": told[1], "high": told[2], "test_rows": server["rows"]["test"]}
+        out["test"] = {**tested["quality"], "interval": ends(tested["intervals"]), "metric": metric}
+        out["test"] |= {"judged_on": on["test"]} if on else {}
     return cast(RunSummary, out)
 
 

@@ -136,10 +136,13 @@ def table_arrays(frame: pd.DataFrame, drop: Collection[str] = ()) -> Arrays:
 
 
 def read_kept(path: Path) -> pd.DataFrame:
+    """Return the table of a file of `table_arrays`. The index is the row number."""
+    return table_of(read_npz(path, (), whole=True))
+
+
+def table_of(arrays: Arrays) -> pd.DataFrame:
     """Invert `table_arrays`. The index is the row number."""
     import pandas as pd
-
-    arrays = read_npz(path, (), whole=True)
 
     def column(i: int) -> np.ndarray:
         if f"numbers_{i}" in arrays:

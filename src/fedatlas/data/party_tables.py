@@ -28,6 +28,7 @@ from fedatlas.data.frame import (
     raw_rows,
     unusable,
 )
+from fedatlas.data.kept import located
 from fedatlas.data.problems import Problems
 from fedatlas.data.reading import of_inputs, same_classes
 from fedatlas.data.table_file import read_table
@@ -95,15 +96,16 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
     ``drop_unlabelled``: leave out rows without a label or weight; else they are an error.
     """
     what = f"party '{file.name}'"
-    where = Path(file.path).expanduser()
+    where = located(file.path)
     if not where.is_file():
         raise DataError(f"{what}: {lacking(file.path, 'file')}")
     own = {key: getattr(file, key) for key in OF_THE_FILE}
     with read_as(with_keys(file.thousands, file.units, na=file.na, dates=file.dates, **own)):
-        return _party_of(read_table(where, OWN_KEY), file, what, where.name, drop_unlabelled)
+        return party_of(read_table(where, OWN_KEY), file, what, where.name, drop_unlabelled)
 
 
-def _party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool) -> PartyTable:
+def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool) -> PartyTable:
+    """Return a party's table from what was read. DataError as in `read_party`. ``called``: the file's name."""
     problems = Problems(what)
     problems.add(absent(table.columns, file._asdict(), f"{what}: ", f"'{called}'"))
     named = [name for name in (file.id, file.label, file.weight) if name]
@@ -244,13 +246,20 @@ def new_rows(file: str, trained: TrainedTable) -> PartyTable:
 
     A column that the model does not use may be absent.
     """
-    what, schema = f"party '{trained.name}'", trained.schema
+    what, called = f"party '{trained.name}'", Path(file).name
     with read_as(trained.reading):
         table = read_table(file, OPTION)
         if trained.id not in table.columns:
-            raise DataError(f"{what}: '{Path(file).name}' lacks its id column '{trained.id}'.")
+            raise DataError(f"{what}: '{called}' lacks its id column '{trained.id}'.")
         ids = id_texts(table[trained.id], what)
         refuse_twice(ids, table[trained.id], what)
+    return as_trained(table, ids, trained, called)
+
+
+def as_trained(table: pd.DataFrame, ids: Names, trained: TrainedTable, called: str = "") -> PartyTable:
+    """Return new rows in the columns that a party was trained with. DataError, naming the party, for a column that is lacking."""
+    what, schema = f"party '{trained.name}'", trained.schema
+    with read_as(trained.reading):
         unused = {
             one.name for one in schema if trained.reads is not None and trained.reads.isdisjoint(spread_names(one))
         }
@@ -265,7 +274,7 @@ def new_rows(file: str, trained: TrainedTable) -> PartyTable:
         if column.categories and (n := int((values < 0).sum()))
     )
     x, names = spread(schema, raw)
-    found = PartyTable(trained.name, ids, tuple(schema), x, names, called=Path(file).name)
+    found = PartyTable(trained.name, ids, tuple(schema), x, names, called=called)
     return found._replace(reading=trained.reading, bits=trained.bits, doubts=said)
 
 

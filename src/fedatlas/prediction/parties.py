@@ -27,8 +27,8 @@ from fedatlas.setup.consortium import align_of, columns_of
 from fedatlas.setup.refusals import checked
 from fedatlas.vertical import align
 from fedatlas.vertical.judging import probabilities
-from fedatlas.vertical.parties import Columns, order, tensor
-from fedatlas.vertical.scheme import Scheme
+from fedatlas.vertical.parties import Columns, Floats, order, tensor
+from fedatlas.vertical.scheme import How, Scheme
 from fedatlas.wording import bytes_text
 
 if TYPE_CHECKING:
@@ -86,20 +86,31 @@ def predict(
             lacking[data.name] = int((found < 0).sum())
         exported = {"table": saved[k], "model": common if k == active else None}
         states.after.put(k, {**scheme.load(data, exported), "align": {"order": tensor(found)}})
-    server: State = {"names": names, "active": active}
-    how = scheme.clear(whole.how)
-    federation = columns_federation(parties, scheme.questions(how), states, observers=observers, run="predict")
-    federation.drive(lambda: scheme.predict(how, server), RoundStart(1, 1.0))
-    state = federation.states.get(active)
-    assert state is not None
-    sent += federation.cost.bytes_up + federation.cost.bytes_down
+    outputs, walked = outputs_of(parties, states, scheme, whole.how, observers)
+    sent += walked
     said = tuple(
         f"{n:,} of {len(at):,} rows are not at '{name}': its columns are missing there."
         for name, n in lacking.items()
         if n
     )
     said = (*(doubt for one in tables for doubt in one.doubts), *said)
-    return Predicted(as_table(tables[active].ids, scheme.outputs(state), saved[active]), lacking, sent, said)
+    return Predicted(as_table(tables[active].ids, outputs, saved[active]), lacking, sent, said)
+
+
+def outputs_of(
+    parties: Sequence[Columns], states: PartyState, scheme: Scheme, how: How, observers: Iterable[Observer] = ()
+) -> tuple[Floats, int]:
+    """Return the model's outputs for aligned rows of the active party, as `Scheme.outputs`, and the bytes sent.
+
+    ``states``: of each party, its part of the model and the order of its rows.
+    """
+    how, active = scheme.clear(how), parties[0].active
+    server: State = {"names": [one.name for one in parties], "active": active}
+    federation = columns_federation(parties, scheme.questions(how), states, observers=observers, run="predict")
+    federation.drive(lambda: scheme.predict(how, server), RoundStart(1, 1.0))
+    state = federation.states.get(active)
+    assert state is not None
+    return scheme.outputs(state), federation.cost.bytes_up + federation.cost.bytes_down
 
 
 def predicted(run: Path, files: Sequence[str], form: Mapping[str, str] = {}) -> tuple[pandas.DataFrame, list[str]]:

@@ -134,6 +134,7 @@ def planted_groups(partition: Partition) -> dict[int, Any]:
 
 
 KEPT = (
+    "protected",
     "algorithm",
     "data",
     "data_facts",
@@ -156,7 +157,7 @@ def over(summaries: Sequence[Mapping[str, Any]], config_hash: str) -> RunSummary
         held = [s[part] for s in summaries if part in s]
         return {key: over_seeds([of(one[key]) for one in held])._asdict() for key in keys if key in held[0]}
 
-    figures = [key for key in FIGURES if key in first["final"]]
+    figures = [key for key in (*FIGURES, "auc") if key in first["final"]]
     found = {
         "final": spread("final", figures),
         "best": spread("best", first["best"], lambda best: best["value"]),

@@ -24,7 +24,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, remarks: Sequenc
     entries = read_entries([Path(run) for run in runs])
     path = Path(out) if out is not None else Path(runs[0]) / (REPORT if len(runs) == 1 else COMPARISON)
     write_text(path, render(entries, remarks))
-    if out is None and entries[0].subjects[0].page == COLUMNS:
+    if out is None and len(entries) == len(entries[0].subjects) == 1 and entries[0].subjects[0].page == COLUMNS:
         for entry in party_entries(entries[0]):
             write_text(path.with_name(f"report-{entry.subjects[0].party}.html"), render([entry]))
     return path

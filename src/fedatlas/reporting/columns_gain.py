@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from markupsafe import Markup
 
-from fedatlas.reporting.blocks import Block, Figure, TableBlock, TableCell, lead, notice
+from fedatlas.metrics.intervals import over_seeds
+from fedatlas.reporting.blocks import Block, Cells, Figure, TableBlock, TableCell, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
-from fedatlas.reporting.entries import Plain, Subject
-from fedatlas.wording import NAMES, capital, csv_text, interval_note, interval_text, number, signed, tick
+from fedatlas.reporting.entries import Entry, Plain, Subject
+from fedatlas.wording import NAMES, capital, count, csv_text, interval_note, interval_text, number, signed, tick
 
 RUN = "fedatlas run --resume FOLDER --baselines"
 
@@ -30,6 +31,35 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
     small = overlap_costs(found, figure)
     notices = [notice(small)] if small else []
     return [*verdicts, *notices, _parties(found), _sides(subject.summary, found), _picture(found, figure)]
+
+
+def columns_gain_over(entries: Sequence[Entry]) -> list[Block]:
+    """Return each run's gain from each party's columns, and the mean over the seeds of a folder; [] without baselines."""
+    rows, table = list[Cells](), []
+    for entry in entries:
+        known = [one for one in entry.subjects if one.summary.get("gain")]
+        gains = dict[str, list[float | None]]()
+        for subject in known:
+            found = subject.summary["gain"]
+            for name, one in found["parties"].items():
+                gain = one[found["figure"]]
+                sides = [found["sides"][side][found["figure"]] for side in ("together", found["without"][name])]
+                note = interval_note(gain["low"], gain["high"], signed)
+                rows.append([subject.label, name, *map(number, sides), TableCell(signed(gain["value"]), note)])
+                table.append((subject.label, name, *sides, gain["value"], gain["low"], gain["high"]))
+                gains.setdefault(name, []).append(gain["value"])
+        for name, values in gains.items() if len(known) > 1 else ():
+            spread = over_seeds(values)
+            note = f"mean of {count(spread.n, 'seed')}, sd {number(spread.sd)}"
+            rows.append([entry.label, name, "", "", TableCell(signed(spread.mean), note)])
+    if not rows:
+        return []
+    figures = {NAMES[one.summary["gain"]["figure"]] for e in entries for one in e.subjects if one.summary.get("gain")}
+    words = " or ".join(sorted(figures))
+    head = ["run", "party", f"{words} with it", "without it", "gain from its columns"]
+    text = csv_text(("run", "party", "with", "without", "gain", "low", "high"), table)
+    caption = "With and without each party, by run; below each gain its 95% interval on the run's test rows"
+    return [TableBlock("gain-parties", caption, head, rows, text)]
 
 
 def better(figure: str) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from markupsafe import Markup
+
 from fedatlas.reporting.blocks import Block, Cells, Figure, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Bars, bars
 from fedatlas.reporting.entries import PARTY, Entry, Plain, Subject
@@ -22,8 +24,23 @@ USES = {"train": "to train on", "held": "held out to stop by", "test": "to test 
 
 def columns_title(entries: Sequence[Entry]) -> str:
     """Return the title of the page."""
-    s = entries[0].summary
+    s = entries[0].subjects[0].summary
     return f"{count(len(s['parties']), 'party', 'parties')}, one model: {s['data_facts']['label']}"
+
+
+def columns_sentence(entry: Entry) -> Markup:
+    """Return the run, or the runs with several seeds, in a sentence."""
+    s, seeds = entry.subjects[0].summary, [str(one.summary["seed"]) for one in entry.subjects]
+    names = " and ".join(one["name"] for one in s["parties"])
+    often = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} times, with the seeds {', '.join(seeds)}"
+    return Markup("{} trained <b>{}</b> of their columns, in {}{}, to predict <b>{}</b>; {}.").format(
+        names,
+        s["model"],
+        count(max(one.summary["rounds"] for one in entry.subjects), "round"),
+        "" if s["protected"] else ", in the clear",
+        s["data_facts"]["label"],
+        often,
+    )
 
 
 def party_title(entries: Sequence[Entry]) -> str:

@@ -71,7 +71,7 @@ class Subject(NamedTuple):
     @property
     def own_rows(self) -> bool:
         """Return whether clients are judged on their own rows."""
-        return any(row["own_rows"] for row in self.summary["per_client"])
+        return any(row["own_rows"] for row in self.summary.get("per_client", ()))
 
     @property
     def judged_on(self) -> str:
@@ -135,12 +135,16 @@ def read_entries(paths: Sequence[Path]) -> list[Entry]:
     """Return the runs of these folders. ConfigError if one is not a run, is not finished, or cannot be compared with the others."""
     if not paths:
         raise ConfigError("name at least one run folder: fedatlas report RUN.")
-    if len(paths) > 1 and any((path / CONFIG).exists() and RunFolder(path).of_columns for path in paths):
-        raise ConfigError("this version cannot compare runs of parties that hold columns: report one at a time.")
     keys = ["run"] if len(paths) == 1 else [f"run{i}" for i in range(1, len(paths) + 1)]
     entries = [_entry(*given) for given in zip(paths, labels(paths), keys, strict=True)]
     first = entries[0]
     for other in entries[1:]:
+        pages = first.subjects[0].page, other.subjects[0].page
+        if pages[0] != pages[1]:
+            columns, rows = (first, other) if pages[0] == COLUMNS else (other, first)
+            raise ConfigError(
+                f"in '{columns.label}' parties hold columns, in '{rows.label}' clients hold rows: write a report for each."
+            )
         if other.headline != first.headline:
             raise ConfigError(
                 f"'{first.label}' predicts {KIND[first.headline]}, but '{other.label}' {KIND[other.headline]}: write a report for each."

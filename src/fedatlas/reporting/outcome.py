@@ -12,7 +12,8 @@ from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.metric import skewed
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import Block, Cells, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice, optional
-from fedatlas.reporting.entries import Entry, Plain, Subject, whole
+from fedatlas.reporting.columns_result import columns_sentence
+from fedatlas.reporting.entries import COLUMNS, Entry, Plain, Subject, whole
 from fedatlas.reporting.uncovered import of_kept_rows
 from fedatlas.wording import (
     DASH,
@@ -32,7 +33,7 @@ from fedatlas.wording import (
 )
 
 SHOWN = ("accuracy", "macro_f1", "weighted_f1", "rmse", "mae", "r2", "loss")
-COMPARED = ("accuracy", "macro_f1", "rmse", "r2", "loss")
+COMPARED = ("auc", "accuracy", "macro_f1", "rmse", "r2", "loss")
 FEW = 8  # most differences shown without a fold
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer")
 
@@ -49,6 +50,8 @@ def run_title(entries: Sequence[Entry]) -> str:
 
 def sentence(entry: Entry) -> Markup:
     """Return the run in a sentence."""
+    if entry.subjects[0].page == COLUMNS:
+        return columns_sentence(entry)
     s = entry.subjects[0].summary
     n = len(entry.subjects)
     seeds = (

@@ -13,7 +13,19 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedatlas.errors import as_utf8
-from fedatlas.reporting.blocks import Block, Chapter, Choice, Figure, Section, Text, as_cell, notice
+from fedatlas.reporting.blocks import (
+    Block,
+    Chapter,
+    Choice,
+    Code,
+    Figure,
+    Figures,
+    Section,
+    TableBlock,
+    Text,
+    as_cell,
+    notice,
+)
 from fedatlas.reporting.entries import Entry, Subject
 from fedatlas.reporting.sections import SECTIONS, TITLES, ReportSection
 from fedatlas.reporting.words import in_words
@@ -50,8 +62,21 @@ def built(section: ReportSection, subject: Subject, blocks: Sequence[Block], key
     """Return the section with its blocks; if it occurs several times, ``key`` and the name of the ``run`` tell them apart."""
     party = subject.party or subject.config.party
     title = section.title.format(party=party, parties=plural(party), run=run if key else "this run")
-    blocks = in_words(blocks, subject)
+    blocks = [own_ids(block, key) for block in in_words(blocks, subject)]
     return Section(f"{key}-{section.id}-section" if key else section.id, title, blocks, "" if key else section.nav)
+
+
+def own_ids(block: Block, key: str) -> Block:
+    """Return a block whose ids no other run's block has; ``key``: that of the run, "" where the page has only one."""
+    found: str = getattr(block, "id", "")
+    if not key or found.startswith(f"{key}-"):
+        return block
+    if isinstance(block, Figures):
+        return block._replace(figures=[own_ids(one, key) for one in block.figures])  # type: ignore[misc]
+    if isinstance(block, Choice):
+        options = [one._replace(figures=[own_ids(each, key) for each in one.figures]) for one in block.options]  # type: ignore[misc]
+        return block._replace(id=f"{key}-{found}", options=options)
+    return block._replace(id=f"{key}-{found}") if isinstance(block, Figure | TableBlock | Code) else block
 
 
 def below_leads(blocks: Sequence[Block], remarks: Sequence[str]) -> Sequence[Block]:
@@ -80,7 +105,7 @@ def document(
             sections=sections,
             parts=parts,
             repeats=repeats,
-            style=style + "".join(map(choice_style, sections)),
+            style=style + "".join(map(choice_style, [*sections, *(one for part in parts for one in part.sections)])),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             version=version,

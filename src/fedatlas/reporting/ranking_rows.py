@@ -21,10 +21,11 @@ def resampled(run: RunFolder, summary: Mapping[str, Any]) -> SeedDraws | None:
     For a run judged on validation rows, these are its test rows. None for runs whose rows were not kept.
     """
     metric = METRICS.get(summary.get("metric", {}).get("name", ""))
-    if metric is None or "per_client" not in summary:
+    columns = "parties" in summary  # one party judges, and keeps the test rows in any case
+    if metric is None or not (columns or "per_client" in summary):
         return None
-    kept, clients = run.arrays(JUDGED), [row["client"] for row in summary["per_client"]]
-    arrays = of_test(kept) if "test" in summary else kept
+    kept, clients = run.arrays(JUDGED), [0] if columns else [row["client"] for row in summary["per_client"]]
+    arrays = of_test(kept) if "test" in summary and not columns else kept
     own = [k for k in clients if own_of(arrays, k) is not None]
     if not own and not any(f"{part}-{k}" in arrays for part in ("score", "weight") for k in clients):
         clients = clients[:1]  # all share the model and the rows

@@ -39,11 +39,18 @@ class ReportSection(NamedTuple):
 SECTIONS = [
     ReportSection("answer", "The answer", "Answer", page=answer_blocks, pages=[ROWS, COLUMNS]),
     ReportSection("result", "Results", "Result", page=outcome.opening),
-    ReportSection("result", "Results", "Result", run=columns_result.result_blocks, pages=[COLUMNS]),
+    ReportSection(
+        "result", "Results", "Result", page=outcome.opening, run=columns_result.result_blocks, pages=[COLUMNS]
+    ),
     ReportSection("result", "About this page", "Start", run=columns_result.party_blocks, pages=[PARTY]),
     ReportSection("gain", "What does each {party} gain?", "Gain", page=gain.gain_over, run=gain.gain_blocks),
     ReportSection(
-        "gain", "Would a party's columns help?", "Gain", run=columns_gain.columns_gain_blocks, pages=[COLUMNS]
+        "gain",
+        "Would a party's columns help?",
+        "Gain",
+        page=columns_gain.columns_gain_over,
+        run=columns_gain.columns_gain_blocks,
+        pages=[COLUMNS],
     ),
     ReportSection("curves", "Learning curves", "Learning", page=curves, pages=[ROWS, COLUMNS]),
     ReportSection(
@@ -73,7 +80,7 @@ SECTIONS = [
 
 TITLES: Mapping[str, Callable[[Sequence[Entry]], str]] = {
     ROWS: outcome.run_title,
-    COLUMNS: columns_result.columns_title,
+    COLUMNS: lambda entries: (outcome.run_title if len(entries) > 1 else columns_result.columns_title)(entries),
     PARTY: columns_result.party_title,
 }
 """Kind of page -> its title."""

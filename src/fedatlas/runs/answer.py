@@ -74,7 +74,7 @@ def answer_over(summaries: Sequence[Summary], config: ExperimentConfig) -> Answe
     bare = len(known) - len(both) if len(both) >= SEEDS else 0
     sent = [total_of(one["cost"][key] for key in SENT) for one in summaries]
     total = total_of(sent)
-    same = config.partition.name == "natural"  # otherwise client k is another in each seed
+    same = config.columns or config.partition.name == "natural"  # otherwise client k is another in each seed
     found = over(both if bare else known, None if total is None else total / len(sent), same)
     return found._replace(bare_seeds=bare)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fedatlas.config import ExperimentConfig
+from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.answer import DRAWS, asked_of, evidence_of
+from fedatlas.runs.columns_baselines import gain
+from fedatlas.setup.refusals import checked
 from fedatlas.verdict.answer import Answer, PartyEvidence, answer
 from fedatlas.vertical.judging import Judged
 
@@ -31,3 +35,11 @@ def columns_answer(config: ExperimentConfig, summary: Mapping[str, Any], judged:
     asked = asked_of(config, summary, metric)._replace(party=party, rows="test row")
     judged_on = str(summary.get("judged_on"))
     return answer(asked, evidence, summary["seed"], judged_on, len(together.train), DRAWS)
+
+
+def columns_answer_again(path: Path, summary: Mapping[str, Any]) -> Answer | None:
+    """Return the answer of a finished run by its present words and margin; None without baselines, which are trained again."""
+    if "gain" not in summary:
+        return None
+    whole = checked(RunFolder(path).config())
+    return columns_answer(whole.config, summary, gain(path, whole, lambda text: None).judged)

@@ -61,6 +61,12 @@ class Opened(NamedTuple):
     federation: InProcess
     server: State
 
+    def state(self, party: int) -> State:
+        """Return the state of a party."""
+        found = self.federation.states.get(party)
+        assert found is not None
+        return dict(found)
+
 
 class Finished(NamedTuple):
     """A run whose rounds are over: its parties with their states before training, and what became of it."""
@@ -98,13 +104,17 @@ def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[
 
 def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
     """Train these parties' model for so many rounds in the clear, and judge it on their test rows."""
-    how, active = scheme.clear(how), side.parties[0].active
-    federation, server = opened(side, scheme, how, "baseline")
+    active = side.parties[0].active
+    found = trained(side, scheme, scheme.clear(how), rounds, "baseline").state(active)
+    return Judged(side.parties[active], found, scheme.outputs(found), "test")
+
+
+def trained(side: Side, scheme: Scheme, how: How, rounds: int, name: str) -> Opened:
+    """Return these parties' federation after so many rounds, from rows that are aligned and split."""
+    federation, server = opened(side, scheme, how, name)
     for number in range(1, rounds + 1):
         server = drive(federation, partial(scheme.step, how, server, number), number)
-    found = federation.states.get(active)
-    assert found is not None
-    return Judged(side.parties[active], found, scheme.outputs(found), "test")
+    return Opened(federation, server)
 
 
 def trial(side: Side, scheme: Scheme, how: How, rounds: int) -> list[Cost]:

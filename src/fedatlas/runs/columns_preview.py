@@ -32,7 +32,9 @@ class Tried(NamedTuple):
 @machine.one_thread_an_operator()
 def rehearsed(whole: Checked) -> dict[str, Any]:
     """Return who holds what, and the expected bytes and seconds of alignment and rounds, before anything is matched."""
-    held, scheme, rounds = consortium(whole), whole.of_columns(), whole.config.rounds
+    seeds = whole.config.seeds or (whole.config.seed,)
+    held, *_ = [consortium(whole.with_seed(seed)) for seed in seeds]  # all, to find refusals
+    scheme, rounds = whole.of_columns(), whole.config.rounds
     matching = alignment.looked_at(held)
     most = min(len(one.x) for one in held.parties)
     found = expected([one_round(held, min(size, most)) for size in scheme.trial(whole.how).rows], most)
@@ -47,8 +49,9 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
         "rows_at_most": most,
         "bytes_per_tree": found.bytes,
         "seconds_per_tree": found.seconds,
-        "bytes": matching["bytes"] + rounds * found.bytes,
-        "seconds": matching["seconds"] + rounds * found.seconds,
+        "seeds": len(seeds),
+        "bytes": len(seeds) * (matching["bytes"] + rounds * found.bytes),
+        "seconds": len(seeds) * (matching["seconds"] + rounds * found.seconds),
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from fedatlas import plugins
 from fedatlas.config import ExperimentConfig, parse
+from fedatlas.config.parties import VERTICAL
 from fedatlas.data.by_name import find_source
 from fedatlas.data.cells import now
 from fedatlas.data.kept import located
@@ -71,7 +72,7 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
     out["seed"] = seed
     engine = out.setdefault("engine", {})
     if isinstance(engine, dict) and engine.get("name") != "loop":
-        engine |= {"workers": 1, "chunk": CHUNK}
+        engine |= {"workers": 1} if of_columns(out) else {"workers": 1, "chunk": CHUNK}
         engine.pop("cluster", None)  # a run stays whole: nodes are dealt runs, not clients
     rounds = out.get("rounds", ExperimentConfig.model_fields["rounds"].default)
     out["checkpoint"] = {"every": max(rounds // 4, 5) if isinstance(rounds, int) else 5, "keep": 1}
@@ -82,6 +83,12 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return out
 
 
+def of_columns(values: Mapping[str, Any]) -> bool:
+    """Return whether the parties of written values hold columns."""
+    dealt = values.get("partition")
+    return bool(values.get("parties")) or (isinstance(dealt, dict) and dealt.get("name") == VERTICAL)
+
+
 def described(values: Mapping[str, Any]) -> Described:
     """Resolve written values, and find out whether they are refused before any data are read."""
     plain: Mapping[str, Any] = values
@@ -90,7 +97,7 @@ def described(values: Mapping[str, Any]) -> Described:
         config = parse(values)
         plain = config.plain()
         whole = resolve(config)
-        plain = whole.of_rows().config.plain()
+        plain = {**whole.config.plain(), "rounds": whole.config.rounds}  # of columns, it stands with the scheme's keys
         check(whole)
     except FedatlasError as error:
         return Described(plain, None, str(error), whole, isinstance(error, ValueMistake))
@@ -117,6 +124,7 @@ def reading_of(plain: Mapping[str, Any]) -> dict[str, int]:
     """
     data, rules = plain.get("data", {}), now().rules
     own = data.get("name") == "file" or (isinstance(test := data.get("test"), str) and test != "own")
+    own = own or bool(plain.get("parties"))
     return {"reading": rules} if own and rules > 1 else {}
 
 
@@ -150,7 +158,8 @@ def data_files(config: ExperimentConfig) -> list[Path]:
 
 def data_places(config: ExperimentConfig) -> list[DataPlace]:
     """Return where the files of `data_files` lie."""
-    out = source_places(config.data.name, dict(config.data.model_extra or {}).get("path"))
+    out = [DataPlace(one.path, located(one.path)) for one in config.parties]
+    out = out or source_places(config.data.name, dict(config.data.model_extra or {}).get("path"))
     named = (config.data.test_file, config.data.constants)
     out += [DataPlace(name, located(name)) for name in named if name and isinstance(name, str)]
     if config.public is not None and config.public.source not in ("test", "train"):

@@ -16,8 +16,8 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.vertical.scheme import Scheme
 
 FOR_ROWS = (
-    "this experiment's parties hold columns: use it with 'fedatlas run' or 'fedatlas align'; studies, baselines and plug-ins "
-    "are for clients that hold rows."
+    "this experiment's parties hold columns: use it with 'fedatlas run', 'align', 'compare' or 'study'; 'tune', 'partition' and "
+    "plug-ins are for clients that hold rows."
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedatlas.study.answers import SettingAnswer
 from fedatlas.study.measurements import Measurements, levels_text
-from fedatlas.study.plain import Plain
+from fedatlas.study.plain import Plain, RunRow
 from fedatlas.study.verdict import range_text
 from fedatlas.verdict.answer import Answer
 from fedatlas.verdict.evidence import SEEDS
@@ -54,7 +54,7 @@ def answer_of(study: Measurements, found: Sequence[SettingAnswer]) -> Plain:
         said = [NOTHING]
     else:
         said = [in_setting(study, one) for one in told] if len(told) <= FEW else over_settings(study, told)
-        said += [*notes(told), *rate_note(study)]
+        said += [*notes(study, told), *rate_note(study)]
     verdicts = Counter(one.answer.verdict for one in told if one.answer is not None)
     return {
         "text": " ".join(said),
@@ -181,15 +181,21 @@ def most_where(study: Measurements, told: Sequence[SettingAnswer], choice: str) 
     return said
 
 
-def notes(told: Sequence[SettingAnswer]) -> list[str]:
+def of_columns(run: RunRow) -> bool:
+    """Return whether the parties of a run hold columns."""
+    held = run.get("configuration") or {}
+    return bool(held.get("parties")) or held.get("partition", {}).get("name") == "vertical"
+
+
+def notes(study: Measurements, told: Sequence[SettingAnswer]) -> list[str]:
     """Return what the answers may not be read to say."""
     out = []
     found = [one.answer for one in told if one.answer is not None]
     if not any(one.compared for one in found):
-        out.append(
-            "Whether to federate is not answered, since nothing was trained to compare with: alone = true in the study also trains "
-            f"each {found[0].asked.party} alone."
-        )
+        way = f"alone = true in the study also trains each {found[0].asked.party} alone"
+        if any(map(of_columns, study.cells())):
+            way = "'fedatlas run' and 'fedatlas compare' also train the party with the label alone"
+        out.append(f"Whether to federate is not answered, since nothing was trained to compare with: {way}.")
     if any(pair.difference is not None for one in told for pair in one.ranking.pairs) and not all(
         one.rows_known for one in told
     ):

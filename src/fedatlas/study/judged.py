@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedatlas.metrics.metric import METRICS
 from fedatlas.metrics.quality import Floats
+from fedatlas.record.judged_rows import TRIVIAL, said_of
 from fedatlas.record.run_folder import JUDGED, RunFolder
-from fedatlas.runs.answer import Models, parties_of
+from fedatlas.runs.answer import Models, evidence_of, parties_of
 from fedatlas.study.plain import Plain, Row
 from fedatlas.verdict.answer import PartyEvidence, counting
 from fedatlas.verdict.evidence import Evidence, drawn_figures, mean_gap
@@ -26,6 +28,8 @@ def judged_figures(run: RunFolder, summary: Row) -> Plain | None:
     figure, first on all of them, then in each draw, also that of the constant model. Few natural owners are kept one by one,
     others as one with their mean by test rows.
     """
+    if "parties" in summary:
+        return _of_columns(run, summary)
     if "diverged" in summary or not {"metric", "per_client"} <= summary.keys():
         return None
     found = [p for p in parties_of(summary, Models(run.arrays(JUDGED), {}, {}, {})) if p.train_rows != 0]
@@ -45,6 +49,21 @@ def judged_figures(run: RunFolder, summary: Row) -> Plain | None:
         mean = {kind: mean_gap([one[kind] for one in each], rows) for kind in kinds}
         parties = [_kept(EVERYBODY, "", _together([p.judged for p in counted], own), train, mean)]
     return {"own": own, "train_rows": train, "parties": parties}
+
+
+def _of_columns(run: RunFolder, summary: Row) -> Plain | None:
+    """Return the same of parties that hold columns: one of them judges, on the test rows."""
+    metric, arrays = METRICS[str(summary["metric"]["name"])], run.arrays(JUDGED)
+    said = {"together": said_of(arrays), "trivial": said_of(arrays, kind=TRIVIAL)}
+    known = {kind: one.at(one.weight > 0) for kind, one in said.items() if one is not None}
+    models = {kind: (one, metric.weighted(one)) for kind, one in known.items()}
+    if "together" not in models:
+        return None
+    k, holder = next((k, one) for k, one in enumerate(summary["parties"]) if one["active"])
+    judged, train = evidence_of(summary, models), summary["rows"]["train"]
+    found = PartyEvidence(k, holder["name"], judged, own=True, train_rows=train)
+    (figures,) = _drawn([found], metric.name, own=True)
+    return {"own": True, "train_rows": train, "parties": [_kept(k, holder["name"], judged, train, figures)]}
 
 
 def _drawn(parties: Sequence[PartyEvidence], figure: str, own: bool) -> list[dict[str, Floats]]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import ALTERNATIVES, COMPONENTS, ExperimentConfig, put, renamed
+from fedatlas.config.parties import vertical
 from fedatlas.data.by_name import find_source
 from fedatlas.data.config import DataConfig
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import ConfigError, FedatlasError, unknown_name
 from fedatlas.models.registry import MODELS
-from fedatlas.registry import builders_of, field_model, keywords
+from fedatlas.registry import Builder, builders_of, field_model, keywords
 from fedatlas.runs.run_key import data_files
 from fedatlas.study.configurations import Configurations
 from fedatlas.study.design import LevelTable, Role, StudyFile, written_levels
 from fedatlas.study.frame import reserved
 from fedatlas.study.plain import Plain, Row
 from fedatlas.transforms import TRANSFORMS
+from fedatlas.vertical import SCHEMES
 
 OWN = {
     "seed": "the study's seeds = [...] set it",
@@ -38,6 +40,12 @@ KINDS = {
     "partition": ("partitions", PARTITIONS),
     "compression": ("transforms", TRANSFORMS),
 }
+
+OF_COLUMNS: Mapping[str, Sequence[Builder]] = {
+    "algorithm": [scheme.build for scheme in SCHEMES.values()],
+    "partition": [vertical],
+}
+"""Builders of the same tables if parties hold columns."""
 
 
 class Factor(NamedTuple):
@@ -106,7 +114,8 @@ def keys_of(table: str) -> list[str]:
         return sorted(found.union(*(keywords(find_source(name).builder) for name in SOURCES)))
     kind, ours = KINDS[table]
     fields = COMPONENTS[table].model_fields
-    return sorted({*fields}.union(*(keywords(builder) for builder in builders_of(kind, ours).values())))
+    builders = [*builders_of(kind, ours).values(), *OF_COLUMNS.get(table, ())]
+    return sorted({*fields}.union(*map(keywords, builders)))
 
 
 def every_key() -> list[str]:

@@ -112,7 +112,9 @@ class LocalRuns:
 
 
 def preload(config: ExperimentConfig, seed: int) -> None:
-    """Read the data in the parent, unless they are large; the child reports any error in them."""
+    """Read the data in the parent, unless they are large; the child reports any error in them, and reads columns itself."""
+    if config.columns:
+        return
     with contextlib.suppress(FedatlasError):
         load_dataset(config.data, seed)
 

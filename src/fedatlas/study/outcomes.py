@@ -78,6 +78,8 @@ def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
 
 def facts(config: ExperimentConfig, summary: Row) -> Plain:
     """Return the federation of a run, measured on its rows (`responses.FACTS`); ``h`` and classes are None for a numeric target."""
+    if config.columns:
+        return facts_of_columns(summary)
     held = summary["partition_facts"]
     counts, path = held.get("histogram"), dict(config.data.model_extra or {}).get("path")
     named = [score for score in summary["final"].get("per_class_f1") or () if score]
@@ -95,6 +97,19 @@ def facts(config: ExperimentConfig, summary: Row) -> Plain:
         "data_set": Path(path).stem if isinstance(path, str) and config.data.name == "file" else summary["data"],
         "majority": majority,
         "server_sees": server_sees(config),
+    }
+
+
+def facts_of_columns(summary: Row) -> Plain:
+    """Return the same of parties that hold columns of the same rows, which have no mixes of classes that could differ."""
+    return {
+        "node_count": len(summary["parties"]),
+        "train_rows": summary["rows"]["train"],
+        "h": None,
+        "class_count": len(summary["class_names"]) or None,
+        "data_set": Path(summary["data"]).stem,
+        "majority": None,
+        "server_sees": None,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError, ValueMistake
 from fedatlas.runs.baselines import baseline_config
-from fedatlas.runs.run_key import Described, RunKeys, data_hashes, keys
+from fedatlas.runs.run_key import Described, RunKeys, data_hashes, keys, of_columns
 from fedatlas.setup.checked import Checked
 from fedatlas.study.cells import Cell, Levels, cells_of
 from fedatlas.study.configurations import Configurations
@@ -92,7 +92,13 @@ def plan_of(study: StudyFile) -> StudyPlan:
         raise ConfigError(f"the study has no cell that can run: {planned[0].runs[0].refused}")
     settings = dict.fromkeys(cell.setting for cell in cells)
     names = ("centralised", "local_only") if study.table.alone else ("centralised",)
-    baselines = [run for setting in settings for name in names for run in baselines_of(plan, setting, name)]
+    rows = [setting for setting in settings if not of_columns(plan.values_of(setting))]
+    if study.table.alone and len(rows) < len(settings):
+        raise ConfigError(
+            "alone = true trains clients that hold rows; parties that hold columns have their baselines in 'fedatlas run' and "
+            "'fedatlas compare': leave the key out."
+        )
+    baselines = [run for setting in rows for name in names for run in baselines_of(plan, setting, name)]
     return plan._replace(baselines=tuple(baselines), cells=planned)
 
 

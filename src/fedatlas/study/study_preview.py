@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedatlas.data.sources import read_once
 from fedatlas.errors import FedatlasError
 from fedatlas.runs.preview import dry_run
-from fedatlas.setup.assembly import set_up
+from fedatlas.setup.with_data import task_with_data
 from fedatlas.study.design import ExecuteTable
 from fedatlas.study.local_runs import PARALLEL, preload
 from fedatlas.study.plain import Plain, Row
@@ -75,7 +75,7 @@ def refusal(run: PlannedRun) -> str:
     assert run.checked is not None
     preload(run.checked.config, run.seed)
     try:
-        set_up(run.checked)
+        task_with_data(run.checked)
     except FedatlasError as error:
         return str(error)
     return ""
@@ -85,7 +85,8 @@ def timed(runs: Sequence[PlannedRun]) -> float:
     """Return the mean seconds of a run, timed on a few spread over all; 0 for no runs."""
     step = max(1, -(-len(runs) // TIMED))
     some = [run.checked for run in runs[::step] if run.checked is not None]
-    seconds = [float(dry_run(whole, baselines=False)["seconds_about"]) for whole in some]
+    found = [dry_run(whole, baselines=False) for whole in some]
+    seconds = [float(one["seconds_about" if "seconds_about" in one else "seconds"]) for one in found]
     return sum(seconds) / max(len(seconds), 1)
 
 

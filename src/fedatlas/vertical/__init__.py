@@ -9,9 +9,13 @@ split.py      the split of aligned rows into training, validation and test
 judging.py    the active party's figures of its model
 scheme.py     the record of a scheme
 boosting/     SecureBoost
+
+`Parties`, `SecureBoostClassifier` and `SecureBoostRegressor` are imported from `fedatlas.estimators` when they are first used.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
 from fedatlas.vertical.boosting import SECUREBOOST
 from fedatlas.vertical.scheme import Scheme
@@ -21,3 +25,14 @@ SCHEMES: Mapping[str, Scheme] = {"secureboost": SECUREBOOST}
 
 LATER = ("hybrid", "split", "federated_forest", "private_ridge")
 """Schemes that are not in this version."""
+
+_ESTIMATORS = {"Parties": "parties", "SecureBoostClassifier": "columns", "SecureBoostRegressor": "columns"}
+"""Public name -> the module of the estimators that holds it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import an estimator on first use: estimators stand above everything that this room may know. AttributeError for other names."""
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module 'fedatlas.vertical' has no attribute '{name}'")
+    found = globals()[name] = getattr(import_module(f"fedatlas.estimators.{_ESTIMATORS[name]}"), name)
+    return found

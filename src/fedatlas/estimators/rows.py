@@ -1,22 +1,22 @@
-"""Federations as scikit-learn estimators. They hold the trained model and leave no folder behind."""
+"""Owners of rows as scikit-learn estimators. They hold the trained model and leave no folder behind."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import nn
 
 from fedatlas.api import Experiment
 from fedatlas.errors import ConfigError
+from fedatlas.estimators.parameters import free, merged, named, seed_of
 from fedatlas.prediction.finished_run import load
 from fedatlas.prediction.fitted import TrainedModel
 from fedatlas.runs.ensure import ensure
@@ -91,7 +91,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, rows: pd.DataFrame, y: np.ndarray, groups: Any, task: str) -> None:
         """Train on rows with the target ``y`` (class ids or numbers), owned by ``groups``."""
-        label, owner = _free(rows.columns, "target"), _free(rows.columns, "owner")
+        label, owner = free(rows.columns, "target"), free(rows.columns, "owner")
         table = rows.assign(**{label: y}).reset_index(drop=True)
         more: dict[str, Any] = {"partition": {"name": "iid", "clients": min(self.clients, len(rows))}}
         if groups is not None:
@@ -110,7 +110,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         asked = dict(further.pop("data", {}))
         if known := sorted(asked.keys() & {"name", "path", "client", *data}):
             raise ConfigError(f"settings: data.{known[0]} comes from fit's own arguments: leave it out.")
-        experiment = Experiment.of(own, data=table, **data, **asked, **_merged(self._tables(), further))
+        experiment = Experiment.of(own, data=table, **data, **asked, **merged(self._tables(), further))
         with tempfile.TemporaryDirectory(prefix="fedatlas-") as folder:
             done = ensure(checked(experiment.config, experiment.module), Path(folder) / "run", ONLY_TRAIN)
             found = load(done.path, experiment.module)
@@ -129,10 +129,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         once = max(self.rounds, 1)
         local = {key: getattr(self, key) for key in ("epochs", "batch_size", "lr", "momentum", "weight_decay")}
         return {
-            "seed": int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
+            "seed": seed_of(self.random_state),
             "rounds": self.rounds,
-            "algorithm": _named(self.algorithm),
-            **({} if isinstance(self.model, nn.Module) else {"model": _named(self.model)}),
+            "algorithm": named(self.algorithm),
+            **({} if isinstance(self.model, nn.Module) else {"model": named(self.model)}),
             "local": local,
             "evaluation": {"every": once},
             "checkpoint": {"every": once, "keep": 1},
@@ -190,20 +190,3 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         """Return the number predicted for each row, (n,)."""
         check_is_fitted(self)
         return self.run_.outputs(self._checked(X))
-
-
-def _named(component: Any) -> dict[str, Any]:
-    return {"name": component} if isinstance(component, str) else dict(component)
-
-
-def _free(columns: Sequence[Any], name: str) -> str:
-    """Return a name that no column has yet."""
-    while name in columns:
-        name += "_"
-    return name
-
-
-def _merged(tables: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables with further keys, which take precedence."""
-    both = {key: {**tables[key], **value} for key, value in further.items() if isinstance(tables.get(key), dict)}
-    return {**tables, **further, **both}
