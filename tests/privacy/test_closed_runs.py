@@ -11,11 +11,14 @@ import torch
 from safetensors.torch import load_file
 
 from fedatlas.api import predict, resume, run
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.errors import CheckpointError, ConfigError, ProtocolError
 from fedatlas.federation.closed_models import Opener
 from fedatlas.federation.secrets import JOURNAL, OPENED, SHARED
+from fedatlas.leakage.view_gradients import read_gradients
 from fedatlas.privacy.mechanism import OWN_FIGURES
 from fedatlas.privacy.paillier.words import OWN_NOTICE
+from fedatlas.record.observed import RoleView
 from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.refusals import checked
@@ -120,6 +123,14 @@ def test_no_file_of_the_server_holds_a_model(monkeypatch: pytest.MonkeyPatch, to
                 assert x.numpy().tobytes()[:16] not in data, path
                 assert x.double().numpy().tobytes()[:32] not in data, path
                 assert f"{float(x.flatten()[0])!r}".encode() not in data, path
+
+
+@pytest.mark.parametrize(("role", "said"), [("client:1", "encrypted models"), ("server", "encrypted updates")])
+def test_a_view_holds_nothing_that_an_attack_could_read(toy_keys: None, tmp_path: Path, role: str, said: str) -> None:
+    what = closed(rounds=2, observe={"roles": [role], "rounds": [1, 2]})
+    done = run(what, out=tmp_path / "run", baselines=False).path
+    with pytest.raises(ConfigError, match=f"holds {said}: only"):
+        read_gradients(RoleView(done, ViewRole.parse(role, "role")), what.config, 0)
 
 
 def test_the_search_finds_a_model_in_a_server_that_learns_it(toy_keys: None, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from fedatlas.privacy.mechanisms import MECHANISMS, made
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.baselines import baseline_config
 from fedatlas.setup import mechanism_choice
-from fedatlas.setup.mechanism_choice import mechanisms_of
 from fedatlas.setup.resolution import resolve
 
 WRITTEN = {
@@ -109,7 +108,7 @@ def refusal(*overrides: str) -> str:
 
 
 def names(*overrides: str) -> list[str]:
-    return [one.name for one in mechanisms_of(config.read(None, overrides))]
+    return [one.name for one in mechanism_choice.mechanisms_of(config.read(None, overrides))]
 
 
 def as_held(x: object) -> object:
@@ -126,7 +125,7 @@ def test_a_table_comes_back_from_config_toml(name: str, tmp_path: Path) -> None:
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["privacy"] == [{"name": name, **WRITTEN[name]}]
     assert again.hash() == asked.hash()
     assert again.plain() == asked.plain()
-    (one,) = mechanisms_of(again)
+    (one,) = mechanism_choice.mechanisms_of(again)
     assert one.name == name
     assert one.keys == {key: as_held(x) for key, x in WRITTEN[name].items()}
 
@@ -186,7 +185,7 @@ def test_one_table_is_not_several() -> None:
 def test_the_template_shows_a_table_that_works() -> None:
     lines = TEMPLATE.split("# [[privacy]]")[1].split("\n\n")[0].splitlines()
     text = "[[privacy]]\n" + "\n".join(line.removeprefix("# ") for line in lines[1:])
-    (one,) = mechanisms_of(config.parse(tomllib.loads(text)))
+    (one,) = mechanism_choice.mechanisms_of(config.parse(tomllib.loads(text)))
     assert one.keys == {"threshold": 0.7, "bits": 24, "range": 16.0, "n_cap": 1 << 20, "neighbours": None}
 
 
