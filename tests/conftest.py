@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch, and for the processes that tests start
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of these processes would compile our 700 modules again
 
 import hypothesis
 import numpy as np

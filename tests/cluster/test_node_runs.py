@@ -32,7 +32,7 @@ from local_cluster import descendants, gone
 from piped_nodes import PipedNodes, connecting
 from test_study_runs import rows_of, told
 
-DEADLINE = 60.0
+DEADLINE = 300.0
 FACTOR = {"name": "mu", "role": "choice", "key": "algorithm.mu", "levels": [0.0, 0.5]}
 BASE = {
     "rounds": 2,

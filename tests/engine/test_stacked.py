@@ -12,6 +12,7 @@ from torch import nn
 
 from fedatlas import Experiment, run
 from fedatlas.algorithm import Batch
+from fedatlas.engine import stacked
 from fedatlas.engine.program import step_for
 from fedatlas.engine.stacked import StackedProgram, any_count, derive_stacked
 from fedatlas.engine.stacked_training import Member, Trained, train_together
@@ -119,6 +120,68 @@ def test_updates_are_batched_products() -> None:
     assert step.count("bmm(") == 3
     twin: StackedProgram = pickle.loads(pickle.dumps(program))  # noqa: S301  # our own bytes
     assert twin.source == program.source
+
+
+def test_a_graph_met_before_has_the_text_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as nothing that the text depends on differs; what it does is compared with autograd each time."""
+    derived: list[object] = []
+    monkeypatch.setattr(stacked, "_TEXTS", {})
+    monkeypatch.setattr(stacked, "verify", lambda *given: derived.append("verified"))
+    written = stacked.written
+    monkeypatch.setattr(stacked, "written", lambda one: derived.append("written") or written(one))
+
+    def source(size: int = 10, dtype: torch.dtype = torch.float64, **options: Any) -> str:
+        module = made(Smooth, dtype)
+        return derive_stacked(
+            spec_of(module, **options), batches_of((12,), [size], dtype)[0], client_inputs(parts(module)[0], 0)
+        ).source
+
+    first = source()
+    assert source() == first
+    assert derived == ["written", "verified", "verified"]
+    others = [
+        source(size=7),
+        source(clip=0.2),
+        source(clip=0.3),
+        source(optimizer=OPTIMIZERS["momentum"]),
+        source(optimizer=OPTIMIZERS["nesterov"]),
+        source(direction=DIRECTIONS["fedprox"]),
+    ]
+    assert len({first, *others}) == 7
+    source(dtype=torch.float32)  # whose text may be the same
+    assert derived.count("written") == 8
+    assert source(clip=0.3) == others[2]
+    assert derived.count("written") == 8
+
+
+def test_texts_of_many_graphs_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked, "_TEXTS", {})
+    monkeypatch.setattr(stacked, "_KEPT", 2)
+    for size in (3, 4, 3, 5):
+        derive_stacked(spec_of(made(Smooth)), batches_of((12,), [size])[0], client_inputs(parts(made(Smooth))[0], 0))
+    assert ["(3, 12)" in graph for graph in stacked._TEXTS] == [True, False]
+
+
+def test_a_step_that_holds_tensors_is_written_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its description does not have their values."""
+    monkeypatch.setattr(stacked, "_TEXTS", {})
+    found = []
+    for shift in (1.0, 2.0):
+        module, away = made(Smooth), torch.full((4,), shift, dtype=torch.float64)
+
+        def loss(
+            params: Tree, buffers: Tree, batch: Batch, inputs: Any, at: nn.Module = module, by: torch.Tensor = away
+        ) -> Any:
+            return torch.nn.functional.cross_entropy(
+                torch.func.functional_call(at, dict(params), (batch.x,)) * by, batch.y
+            )
+
+        program = derive_stacked(
+            spec_of(module, loss=loss), batches_of((12,), [10])[0], client_inputs(parts(module)[0], 0)
+        )
+        found.append([x.flatten()[0].item() for x in program.constants.values()])
+    assert not stacked._TEXTS
+    assert found == [[1.0], [2.0]]
 
 
 def test_clients_whose_numbers_differ_do_not_fit() -> None:

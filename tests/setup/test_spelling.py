@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,11 +171,9 @@ def test_a_typing_error_imports_nothing_heavy(command: str, tmp_path: Path) -> N
         "try:\n    cli.main()\nexcept SystemExit as end:\n"
         "    print(end.code, [m for m in ('torch', 'numpy', 'pandas', 'scipy', 'fedatlas.config') if m in sys.modules])\n"
     )
-    begun = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "2 []"
     assert done.stderr == "fedatlas: unknown key 'local.epoch': did you mean 'local.epochs'?\n"
-    assert time.perf_counter() - begun < 60  # hangs nowhere
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ NOISED = {
     },
 }
 SPENT = ["cpu_seconds", "seconds", "memory_mib"]  # that differ from one time to the next
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 
 def study(**tables: Any) -> Study:

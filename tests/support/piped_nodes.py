@@ -34,7 +34,7 @@ class PipedNodes:
         for number, thread in enumerate(self.threads):
             thread.start()
             self.call(str(number), with_head(kind, json.dumps(told).encode()))
-        hellos = {self.back.get(timeout=60)[1] for _ in range(2 * many)}
+        hellos = {self.back.get(timeout=300)[1] for _ in range(2 * many)}
         assert b"" in hellos
         self.facts = [json.loads(one) for one in hellos if one]  # type: ignore[arg-type]
 
@@ -72,8 +72,8 @@ class PipedNodes:
             with contextlib.suppress(BrokenPipeError):
                 worker.stdin.close()
         for worker, thread in zip(self.workers, self.threads, strict=True):
-            worker.wait(timeout=30)
-            thread.join(timeout=30)
+            worker.wait(timeout=300)
+            thread.join(timeout=300)
             assert not thread.is_alive()
             assert worker.stdout is not None
             worker.stdout.close()

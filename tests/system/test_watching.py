@@ -57,7 +57,7 @@ class Screen:
         self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=owns_terminal, **kept)  # noqa: PLW1509
         os.close(inner)
 
-    def until(self, words: str, limit: float = 60.0) -> None:
+    def until(self, words: str, limit: float = 300.0) -> None:
         """Read the screen until it shows these words."""
         end = time.monotonic() + limit
         while words not in self.text:
@@ -73,7 +73,7 @@ class Screen:
 
     def close(self) -> int:
         """Return the exit status."""
-        status = self.process.wait(60)  # before the terminal goes, which would hang up on it
+        status = self.process.wait(300)  # before the terminal goes, which would hang up on it
         os.close(self.master)
         return status
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 from fedatlas.algorithm import Batch
 from fedatlas.engine.emit import emit
 from fedatlas.engine.fuse import fuse
-from fedatlas.engine.graph import SILENT_WRITERS, Flat, insert, swap, value
+from fedatlas.engine.graph import SILENT_WRITERS, Flat, Op, insert, swap, value
 from fedatlas.engine.optim import Memory
 from fedatlas.engine.program import Program, check, example_of, parted, whatever_fails, with_values
 from fedatlas.engine.recorder import record
@@ -53,7 +53,7 @@ class StackedProgram(Program):
     """A step for several clients."""
 
     def __init__(
-        self, source: str, reads: Mapping[str, bool], spec: StepSpec, constants: Tensors, form: InputForm
+        self, source: str, reads: Mapping[str, bool], constants: Tensors, spec: StepSpec, form: InputForm
     ) -> None:
         super().__init__(source, spec, constants, form)
         self.reads = dict(reads)
@@ -115,14 +115,57 @@ def derive_stacked(spec: StepSpec, batch: Batch, inputs: Inputs, apart: bool = F
     with whatever_fails("the stacked step"), training(spec.module):
         one, rows = parted(rewrite(flat), example, apart)
         plain_loss(one)
-        made = [fuse(rewrite(stacked(one, count))) for count in _COUNTS]
-        emitted = [emit(each) for each in made]
-        reads = {path: bool(shape) for path, (shape, _) in emitted[0].reads.items()}
-        program = StackedProgram(
-            any_count([each.source for each in emitted]), reads, spec, made[0].constants, form_of(inputs)
-        )
+        program = StackedProgram(*text_of(one), spec, form_of(inputs))
         verify(spec, program, example, rows)
     return program
+
+
+class StackText(NamedTuple):
+    """The text of a stacked step, which arguments it reads (True: with a client dimension), and the tensors that it holds."""
+
+    source: str
+    reads: dict[str, bool]
+    constants: Tensors
+
+
+_KEPT = 64
+_TEXTS: dict[str, StackText] = {}  # of the graphs stacked last in this process: its runs often train the same small network
+
+
+def text_of(one: Flat) -> StackText:
+    """Return the text for any number of clients of one client's step; a graph met before has the text that it had then."""
+    if one.constants:  # their values are not in the description
+        return written(one)
+    graph = description(one)
+    found = _TEXTS.pop(graph, None) or written(one)
+    _TEXTS[graph] = found
+    if len(_TEXTS) > _KEPT:
+        del _TEXTS[next(iter(_TEXTS))]
+    return found
+
+
+def description(one: Flat) -> str:
+    """Return a text that two graphs share only if they do the same with arguments of the same names, shapes, strides and types."""
+    lines = [
+        f"{node.name} = {node.op} {node.target} {node.args} {node.kwargs} {layout(node)}" for node in one.graph.nodes
+    ]
+    names = {path: node.name for path, node in one.arguments.items()}
+    return "\n".join([*lines, f"{names} {one.results} {one.fixed} {one.adam}"])
+
+
+def layout(node: Op) -> str:
+    """Return the shape, the strides, the type and the device of a node's value; "" for a node without."""
+    if not isinstance(described := node.meta.get("val"), Tensor):
+        return ""
+    return f"{tuple(described.shape)} {described.stride()} {described.dtype} {node.meta['device']}"
+
+
+def written(one: Flat) -> StackText:
+    """Derive the text: the graphs for some numbers of clients, each rewritten, fused and written, and what is common to them."""
+    made = [fuse(rewrite(stacked(one, count))) for count in _COUNTS]
+    emitted = [emit(each) for each in made]
+    reads = {path: bool(shape) for path, (shape, _) in emitted[0].reads.items()}
+    return StackText(any_count([each.source for each in emitted]), reads, made[0].constants)
 
 
 def stacked(flat: Flat, count: int) -> Flat:
