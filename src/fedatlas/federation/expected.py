@@ -248,7 +248,7 @@ class Expected:
         if (
             isinstance(task, Task)
             and task.start is start_from_model
-            and not isinstance(request.message.get("model"), Mapping)
+            and not (isinstance(model := request.message.get("model"), Mapping) and model)
         ):
             raise ProtocolError(CONTENT)
         self._look("", request.message, like, request)
