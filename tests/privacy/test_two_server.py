@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,20 @@ import torch
 from scipy import stats
 
 from fedatlas import Experiment
-from fedatlas.algorithms import ALGORITHMS
 from fedatlas.api import dry_run, run
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.deployment.refusals import deployable
-from fedatlas.errors import ConfigError, ProtocolError
+from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import OPENED
 from fedatlas.leakage.view_gradients import read_gradients
 from fedatlas.privacy.ask_protocol import WORK
 from fedatlas.privacy.mechanisms import secagg, two_server
 from fedatlas.privacy.secagg.hidden_weights import Rounding, words_of
 from fedatlas.privacy.sharing.additive import joined
-from fedatlas.privacy.two_server.shared_sum import QUESTIONS, SECOND, SHARE, first_session
+from fedatlas.privacy.two_server.shared_sum import SECOND, SHARE
 from fedatlas.record.observed import RoleView, ViewFrame
 from fedatlas.record.run_folder import RunFolder
-from federation import federation, gap, play, same, states
+from federation import play, same, states
 from protected import ADMITTED, ALL, admitted, protected, silent
 from test_privacy_rounds import FOUR, Seen
 
@@ -117,66 +116,6 @@ def test_both_shares_are_given_once(tmp_path: Path) -> None:
         assert same(server, after)
         assert [request.what for request, _ in each.refusals] == [SECOND] * 5
         assert all("was opened once and is not opened again" in str(error) for _, error in each.refusals)
-
-
-# ---------------------------------------------------------------------- who breaks the rules
-
-
-def halves(change: Callable[[torch.Tensor], Any]) -> Callable[[Any], Any]:
-    return lambda update: {**update, SHARE: {group: change(x) for group, x in update[SHARE].items()}}
-
-
-WRONG: dict[str, Callable[[Any], Any]] = {
-    "cut short": halves(lambda x: x[:-1]),
-    "of another ring": halves(lambda x: x.int() if x.dtype == torch.int64 else x.long()),
-    "numbers that are not whole": halves(lambda x: x.double() * float("nan")),
-    "no share": lambda update: {name: x for name, x in update.items() if name != SHARE},
-    "no words": lambda update: {**update, SHARE: 7},
-    "another group": lambda update: {**update, SHARE: {**update[SHARE], "more": torch.zeros(3, dtype=torch.int64)}},
-}
-
-
-@pytest.mark.parametrize("how", WRONG)
-@pytest.mark.parametrize("what", ["train", SECOND])
-def test_a_share_that_is_none_leaves_its_client_out(what: str, how: str) -> None:
-    """To either server; the mean is that of the others, and the client's state goes back."""
-    fed, host = protected("scaffold", two_server())
-    host.alter = lambda r, update: WRONG[how](update) if (r.what, r.client) == (what, 2) else update
-    server, _ = play(fed, [ALL], host=host)
-    plain, _ = play(federation(ALGORITHMS["scaffold"]()), [(0, 1, 3, 4)])
-    assert gap(server["model"], plain["model"]) < 1e-4
-    assert host.server.counted == {0, 1, 3, 4}
-    assert "2" not in states(host)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"round": 7}, "a share of another run or round is asked for in round 1"),
-        ({"run": "other"}, "a share of another run or round"),
-        ({"ask": "score"}, "for what is not protected by it"),
-    ],
-)
-def test_a_share_is_given_for_the_ask_that_it_is_of(change: dict[str, Any], said: str) -> None:
-    fed, host = protected("fedavg", two_server())
-    host.tell = lambda r: r._replace(message={**r.message, **change}) if (r.what, r.client) == (SECOND, 0) else r
-    host.refusals = []
-    play(fed, [ALL], host=host)
-    [(request, error)] = host.refusals
-    assert (request.client, request.what) == (0, SECOND)
-    assert said in str(error)
-    assert host.server.counted == {1, 2, 3, 4}
-
-
-def test_a_share_is_not_given_before_the_work() -> None:
-    """Nor a second time in the same round."""
-    message = {"run": "run", "round": 1, "ask": "train"}
-    with pytest.raises(ProtocolError, match="client 3 has no share of 'train' to give"):
-        QUESTIONS[SECOND].answer(None, None, message, {}, first_session(3, {}))
-    kept = {"round": 1, "ask": "train", "words": {}}
-    _, _, after = QUESTIONS[SECOND].answer(None, None, message, {}, {**first_session(3, {}), "second": kept})
-    with pytest.raises(ProtocolError, match="has no share"):
-        QUESTIONS[SECOND].answer(None, None, message, {}, after)
 
 
 # ---------------------------------------------------------------------- what either server sees

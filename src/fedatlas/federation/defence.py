@@ -22,6 +22,8 @@ from fedatlas.errors import DivergedError
 ADDED = ("mean", "sum", "neighbours")
 """Reducers for which all updates have the same parts."""
 
+CLIPPED = "clipped sum"
+"""The reducer that opens and clips updates first: what it makes of them has the same parts."""
 
 JUDGED = ("mean", "neighbours")
 """Reducers that a rule replaces."""
@@ -54,9 +56,15 @@ class Sorting:
     """The updates of one ask as they come. Hostile ones are left out; the others are reduced together with those of the same shape."""
 
     def __init__(
-        self, defence: Defence, ask: Ask, task: Any, reducer: Reducer, base: Callable[[int, Update], Any]
+        self,
+        defence: Defence,
+        ask: Ask,
+        task: Any,
+        reducer: Reducer,
+        base: Callable[[int, Update], Any],  # what an update has changed; {} for one that is a change
+        like: Callable[[int, Update], Any],  # tensors of its form
     ) -> None:
-        self.ask, self.base, self.reducer = ask, base, reducer
+        self.ask, self.like, self.reducer = ask, like, reducer
         self.judging: RuleReduction | None = None
         self.checks = not (isinstance(task, Task) and task.sealing.silent)
         rule = defence.rule
@@ -75,8 +83,8 @@ class Sorting:
             self.broken += why == "not finite"
             self.hostile.add(client)
             return
-        shape = shape_of(update) if self.reducer.name in ADDED else ()
         lifted = self.reducer.lift(client, update, coefficient)
+        shape = shape_of(update if self.reducer.name in ADDED else lifted if self.reducer.name == CLIPPED else {})
         self.totals[shape] = self.reducer.add(self.totals.get(shape), lifted)
         self.members.setdefault(shape, []).append(client)
 
@@ -84,7 +92,9 @@ class Sorting:
         """Return why an update is hostile; "" if it is not."""
         if not update or not all(numbers(x) for _, x in leaves(update)):
             return "not finite"
-        known = dict(leaves(self.base(client, update) or {}))
+        if self.reducer.name in {*ADDED, CLIPPED} and not all(addable(x) for _, x in leaves(update)):
+            return "misshapen"
+        known = dict(leaves(self.like(client, update) or {}))
         return "" if all(like(x, known.get(path)) for path, x in leaves(update)) else "misshapen"
 
     def accepted(self) -> tuple[int, ...]:
@@ -113,6 +123,11 @@ def numbers(x: Any) -> bool:
     if isinstance(x, Tensor):
         return not x.is_floating_point() or finite(x)
     return not isinstance(x, float) or math.isfinite(x)
+
+
+def addable(x: Any) -> bool:
+    """Whether a leaf can be part of a sum."""
+    return isinstance(x, Tensor | int | float)
 
 
 def like(x: Any, known: Any) -> bool:

@@ -250,7 +250,7 @@ class Expected:
         if (
             isinstance(task, Task)
             and task.start is start_from_model
-            and not isinstance(request.message.get("model"), Mapping)
+            and not (isinstance(model := request.message.get("model"), Mapping) and model)
         ):
             raise ProtocolError(CONTENT)
         closed = self.closed and is_closed(request.message.get("model"))  # whoever opens it looks at it

@@ -225,6 +225,8 @@ def check_request(request: Request, bench: Bench) -> None:
         raise ProtocolError(
             f"client {request.client} is asked for '{request.what}', which '{bench.algorithm.name}' does not know."
         )
+    if not isinstance(request.message, Mapping) or not isinstance(request.word, Mapping | None):
+        raise ProtocolError(f"client {request.client} is asked for '{request.what}' with a message that is no table.")
     if alone(request) and not task.shows:
         raise ProtocolError(
             f"client {request.client} is asked for '{request.what}' on its own, but '{bench.algorithm.name}' declares that "

@@ -317,13 +317,14 @@ class ServerHalf:
         if self.defence is None or (self.guard is not None and self.guard.protection.masks):
             return None
 
-        def base(client: int, update: Update) -> Mapping[str, Tree]:
-            request = requests[client]
-            if request.word is not None:  # a protected update is already a change
-                return {}
-            return bases(task, told(request.message, request.anchor), update)
+        def like(client: int, update: Update) -> Mapping[str, Tree]:
+            request, trees = requests[client], {part: x for part, x in update.items() if isinstance(x, Mapping)}
+            return bases(task, told(request.message, request.anchor), trees)
 
-        return Sorting(self.defence, ask, task, reducer, base)
+        def base(client: int, update: Update) -> Mapping[str, Tree]:  # a protected update is already a change
+            return {} if requests[client].word is not None else like(client, update)
+
+        return Sorting(self.defence, ask, task, reducer, base, like)
 
     def _request(self, ask: Ask, reducer: Reducer, k: int) -> Request:
         head = head_of(self.of, self.now.start, self.now.asks, ask, reducer.name, k, single=reducer.single)

@@ -44,6 +44,11 @@ class AsClients(NamedTuple):
         rows = OwnRows(raw, nothing, torch.arange(len(raw)), self.how.columns)
         made = read_new(self.mechanisms, rows, self.root, self.how.seed, self.how.parties, self.how.told)
         place = {name: j for j, (name, _) in enumerate(made.columns)}
+        if lacking := [rule.name for rule in self.rules if rule.name not in place]:
+            raise ConfigError(
+                f"'{row_secret.TOLD}' of the run is damaged: new rows come without '{lacking[0]}', which the model reads; put the "
+                "original back."
+            )
         order = [place[rule.name] for rule in self.rules]
         return recode(made.x[:, order], [Column(*made.columns[j]) for j in order], self.rules)
 

@@ -69,8 +69,8 @@ def check(update: Update, path: str = "") -> None:
     for key, item in update.items():
         here = f"{path}/{key}" if path else key
         if isinstance(item, Tree):
-            if not all(x.is_floating_point() for x in item.values()):
-                raise PrivacyError(f"'{here}' of an update holds whole numbers, to which no noise can be added.")
+            if not all(isinstance(x, Tensor) and x.is_floating_point() for x in item.values()):
+                raise PrivacyError(f"'{here}' of an update holds other than floats, to which no noise can be added.")
         elif isinstance(item, Mapping):
             check(item, here)
         else:

@@ -69,7 +69,15 @@ def reading(path: Path) -> RowsRead | None:
     """Return how a run's new rows are changed; None if they are read as they are."""
     if not (path / TOLD).exists():
         return None
-    found = RunFolder(path).read_json(TOLD, *RowsRead._fields)
-    told = {name: {int(party): one for party, one in each.items()} for name, each in found["told"].items()}
-    columns = tuple((name, tuple(categories)) for name, categories in found["columns"])
+    folder = RunFolder(path)
+    found = folder.read_json(TOLD, *RowsRead._fields)
+    try:
+        told = {name: {int(party): one for party, one in each.items()} for name, each in found["told"].items()}
+        columns = tuple((name, tuple(categories)) for name, categories in found["columns"])
+        good = len(dict(columns)) == len(columns)
+        good = good and all(isinstance(x, str) for name, categories in columns for x in (name, *categories))
+    except (AttributeError, TypeError, ValueError):
+        good = False
+    if not good or type(found["parties"]) is not int or type(found["seed"]) is not int:
+        raise folder.damaged(TOLD, "it holds other values than a run writes")
     return RowsRead(columns, found["parties"], found["seed"], told)

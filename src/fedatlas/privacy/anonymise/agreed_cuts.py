@@ -10,6 +10,7 @@ A class's value is the mean of its bins' middles, weighted by their counts, or i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -85,6 +86,10 @@ class GridQuestion(NamedTuple):
                 out.append(np.bincount(places[mine], minlength=classes * len(one.middles) * secret.values))
         return torch.from_numpy(np.concatenate(out))
 
+    def length(self, classes: int) -> int:
+        """Return how many counts there are for this number of classes."""
+        return classes * sum(len(one.middles) for one in self.grid) * sum(secret.values for secret in self.secrets)
+
     def parts(self, counts: np.ndarray, classes: int) -> list[list[Counts]]:
         """Return summed counts by class and sensitive column."""
         out: list[list[Counts]] = [[[] for _ in self.secrets] for _ in range(classes)]
@@ -109,7 +114,9 @@ def agree(chosen: AnonymityKeys, columns: Columns, classes: Sequence[str], total
     whole: Whole | None = None
     while open_:
         asked = GridQuestion(chosen, grid, secrets, numbered(tree, open_))
-        found = asked.parts(total(partial(asked.counted, classes=len(open_))).numpy(), len(open_))
+        summed = total(partial(asked.counted, classes=len(open_))).numpy()
+        check_form(summed, asked.length(len(open_)))
+        found = asked.parts(summed, len(open_))
         check_counts(found, due)
         whole = whole or Whole.of(found[0], secrets, conditions)
         following, due = [], []
@@ -123,6 +130,14 @@ def agree(chosen: AnonymityKeys, columns: Columns, classes: Sequence[str], total
                 due += [int(side.sum()) for side in np.split(own[0][column], [b])]
         open_ = following
     return {"cuts": dict(tree._asdict()), "values": values}
+
+
+def check_form(counts: np.ndarray, length: int) -> None:
+    """Raise DataError for a sum of another length or type than the counts that were asked for."""
+    if counts.dtype != np.int64 or counts.shape != (length,):
+        raise DataError(
+            f"privacy.anonymise: {length} counts were asked for and others came: a client counted wrongly. Find out which."
+        )
 
 
 def check_counts(found: Sequence[Sequence[Counts]], due: Sequence[int]) -> None:
@@ -231,12 +246,38 @@ def secret_of(columns: Columns, classes: Sequence[str], name: str) -> SecretColu
     return SecretColumn(name, len(categories) + 1)
 
 
+def told_cuts(chosen: AnonymityKeys, told: Any) -> tuple[CutTree, np.ndarray]:
+    """Return the cuts and the values of their classes, float64 (classes, columns), that all were told. DataError for anything else.
+
+    Each cut leads to later ones, so that every row comes to a class.
+    """
+    try:
+        tree = CutTree(**told["cuts"])
+        values = np.array([[np.nan if one is None else one for one in row] for row in told["values"]], np.float64)
+        good = values.shape == (len(values), len(chosen.quasi)) and not np.isinf(values).any()
+        nodes, lengths = len(tree.column), {len(part) for part in tree}
+        good = good and nodes > 0 and lengths == {nodes} and all(map(_number, (x for part in tree for x in part)))
+        for node, (column, _, left, right) in enumerate(zip(*tree, strict=True)):
+            cut = column in range(len(chosen.quasi)) and all(side in range(node + 1, nodes) for side in (left, right))
+            good = good and (cut or (column == -1 and left in range(len(values))))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        good = False
+    if not good:
+        raise DataError(
+            "privacy.anonymise: what is told of the cuts that all agreed on is damaged: put the original back."
+        )
+    return tree, values
+
+
+def _number(x: Any) -> bool:
+    return type(x) in {int, float} and math.isfinite(x)
+
+
 def by_agreed(chosen: AnonymityKeys, rows: OwnRows, how: RowsHow) -> OwnRows:
-    """Return rows generalised by the shared cuts, as each client trains on and as new rows are read."""
-    agreed = how.told[SERVER]
+    """Return rows generalised by the shared cuts, as each client trains on and as new rows are read. DataError for no such cuts."""
+    tree, values = told_cuts(chosen, how.told.get(SERVER))
     columns = quasi_of(chosen, rows)
-    of = CutTree(**agreed["cuts"]).classes_of(np.stack([column.values for column in columns], axis=1))
-    values = np.array([[np.nan if one is None else one for one in row] for row in agreed["values"]])
+    of = tree.classes_of(np.stack([column.values for column in columns], axis=1))
     x = rows.x.clone()
     for j, column in enumerate(columns):
         x[:, place_of(rows.columns, column.name)] = torch.from_numpy(values[of, j]).to(x.dtype)

@@ -41,7 +41,7 @@ def bfv(how: Encryption) -> Cryptosystem:
     return Cryptosystem(
         unit=how.unit,
         encrypt=how.encrypt,
-        questions={OPEN: opens(partial(opened, how))},
+        questions={OPEN: opens(partial(opened, how), partial(layout, how))},
         keys=partial(parties, how),
         layout=partial(layout, how),
         codes=partial(codes.whole, how.bits, how.range),

@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fedatlas.errors import PrivacyError
+from fedatlas.errors import PrivacyError, ProtocolError
 from fedatlas.privacy.mechanism import Noise
 
 LEAST, MOST = 1e-9, 1e9  # between which a bound stays whatever the counts say
@@ -66,6 +66,14 @@ class Adaptive(NamedTuple):
             centred = float(on_grid(gaussian(1, spread, noise, "central_dp count", *key) + centred, spread))
         step = -self.rate * (0.5 + centred / expected - self.quantile)
         return min(max(clip * math.exp(min(max(step, -50.0), 50.0)), LEAST), MOST)
+
+
+def bound_told(word: Mapping[str, Any]) -> float:
+    """Return the bound S that a client was told. ProtocolError for anything but a finite number above 0."""
+    told = word.get("clip")
+    if type(told) not in {int, float} or not 0 < told < math.inf:
+        raise ProtocolError("a client is told no bound to which it could shorten its change: refused.")
+    return float(told)
 
 
 def counted(told: Mapping[str, Any]) -> float:

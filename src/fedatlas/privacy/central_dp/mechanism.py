@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedatlas.errors import PrivacyError
-from fedatlas.privacy.central_dp.adaptive_clip import WITHIN, Adaptive
+from fedatlas.privacy.central_dp.adaptive_clip import WITHIN, Adaptive, bound_told
 from fedatlas.privacy.central_dp.masked import over_masks
 from fedatlas.privacy.ledger import Event
 from fedatlas.privacy.mechanism import (
@@ -127,10 +127,10 @@ class CentralDP(NamedTuple):
             total=lambda memory, transform: counted_sum(memory["clip"], transform),
         )
         return fixed._replace(
-            update=lambda changes, how, doing: shortened(changes, doing.word["clip"]),
+            update=lambda changes, how, doing: shortened(changes, bound_told(doing.word)),
             release=None,
             memory=memory,
-            beside=lambda changes, how, doing: {WITHIN: within(changes, doing.word["clip"])},
+            beside=lambda changes, how, doing: {WITHIN: within(changes, bound_told(doing.word))},
         )
 
     def moved(

@@ -40,15 +40,20 @@ def ckks(how: Encryption) -> Cryptosystem:
     return Cryptosystem(
         unit=1,
         encrypt=how.encrypt,
-        questions={OPEN: opens(opened, how.openings)},
+        questions={OPEN: opens(opened, layout, how.openings)},
         keys=partial(parties, how),
-        layout=lambda real, total: [real, total],  # whether it holds words of reals, and the number of clients
+        layout=layout,
         codes=partial(codes, how),
         encrypted=encrypted,
         received=_received,
         opening=partial(in_turn, OPEN, _summed),
         values=lambda found, unit: found,
     )
+
+
+def layout(real: bool, total: int) -> Layout:
+    """Return the layout of a group: whether it holds words of reals, and the number of clients."""
+    return [real, total]
 
 
 def parties(how: Encryption, clients: int, federation: str, testing: bool) -> Keys:

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.algorithm import Ask, Question, Replies
+from fedatlas.errors import PrivacyError
 from fedatlas.privacy.ask_protocol import Place
 from fedatlas.privacy.numbers import Leaf
 from fedatlas.privacy.protocol import Keys
 
 FEWEST = 2  # clients of a sum: the sum of one is its update. Of two, the opener learns the other's, but it holds the key anyway
+MOST_TOTAL = 1 << 48  # no sum of weights in steps is as large
 Numbers = NDArray[Any]  # int64 for words of reals; codes of values as the cryptosystem takes them
 Layout = Sequence[Any]  # as messages hold it
 Opened = Mapping[str, Tensor]  # group -> the opened sum
@@ -69,6 +71,17 @@ class Cryptosystem(NamedTuple):
     ]  # (public, sent, .., count) -> ciphertexts. ProtocolError if broken
     opening: Callable[[Any, Sum, int], Opening]  # (public, .., processes)
     values: Callable[[Tensor, int], Tensor]  # (an opened sum of codes, the unit of its weights) -> the values
+
+
+def chosen(make: Callable[[bool, int], Layout], real: bool, layout: Any) -> bool:
+    """Whether a layout from elsewhere is the one that a cryptosystem makes for some total, which is the second of its fields."""
+    if not (isinstance(layout, list) and len(layout) > 1 and type(layout[1]) is int and 0 < layout[1] < MOST_TOTAL):
+        return False
+    try:
+        due = [*make(real, layout[1])]
+    except PrivacyError:
+        return False
+    return layout == due and [*map(type, layout)] == [*map(type, due)]
 
 
 def session(client: int, key: Any, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from fedatlas.algorithm import Ask, Replies, Update
 from fedatlas.apportion import largest_remainder
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, Asking, Place, RoundClosed, enough, mended, weights_of
+from fedatlas.privacy.encrypted.client_word import weighed
 from fedatlas.privacy.encrypted.cryptosystem import FEWEST, Cryptosystem, Group, Opened, Sum
 from fedatlas.privacy.numbers import REALS, Leaf, coded, rebuilt
 from fedatlas.privacy.protocol import Doing, Protocol
@@ -44,6 +45,7 @@ def protocol(system: Cryptosystem) -> Protocol:
         fits=lambda clients, hidden: system.layout(False, clients if system.unit == 1 else system.unit),
         fewest=FEWEST,
         reducer=ENCRYPTED,
+        weighed=partial(weighed, system),
     )
 
 

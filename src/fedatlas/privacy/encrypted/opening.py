@@ -10,7 +10,8 @@ import torch
 
 from fedatlas.algorithm import Ask, Question, State, Update
 from fedatlas.errors import ProtocolError
-from fedatlas.privacy.encrypted.cryptosystem import Layout, Numbers, Opening, Sum
+from fedatlas.privacy.encrypted.cryptosystem import Layout, Numbers, Opening, Sum, chosen
+from fedatlas.privacy.numbers import REALS
 from fedatlas.privacy.secagg import once
 
 Summed = Callable[[Any, list[Any], list[int], int], Mapping[str, Any]]
@@ -37,9 +38,10 @@ def in_turn(what: str, summed: Summed, public: Any, total: Sum, workers: int) ->
     return None
 
 
-def opens(opened: Opens, most: int | None = None) -> Question:
+def opens(opened: Opens, layout: Callable[[bool, int], Layout], most: int | None = None) -> Question:
     """Return the question of `in_turn`: open the sum of an ask, once. Its answer holds the sums of codes by group.
 
+    layout: `Cryptosystem.layout`, which no other layout is taken for.
     most: sums that a party opens in total, if its key does not stand more.
     """
 
@@ -52,6 +54,10 @@ def opens(opened: Opens, most: int | None = None) -> Question:
                 )
             out = {}
             for group, asked in message["sums"].items():
+                if not chosen(layout, group.startswith(REALS), asked["layout"]):
+                    raise ProtocolError(
+                        "a request to open a sum names a layout that this key has not: nothing was opened."
+                    )
                 found = opened(session, asked["batch"], asked["layout"], asked["count"], asked["weight"])
                 out[group] = torch.from_numpy(np.ascontiguousarray(found))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -45,7 +45,7 @@ def paillier(how: Encryption) -> Cryptosystem:
     return Cryptosystem(
         unit=1 << how.bits if how.weights_by == "server" else 1,
         encrypt=how.encrypt,
-        questions={OPEN: opens(_opened)},
+        questions={OPEN: opens(_opened, partial(layout, how))},
         keys=partial(parties, how),
         layout=partial(layout, how),
         codes=partial(codes.whole, how.bits, how.range),

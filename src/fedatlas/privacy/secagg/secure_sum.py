@@ -146,7 +146,8 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
     what, word, here = asked.what, asked.word, (asked.run, asked.round, asked.attempt)
     if what == KEYS:
         if (begun := tuple(asked.message.get(name) for name in ("run", "round", "attempt"))) != here:
-            named = f"attempt {begun[2]} at round {begun[1]} of '{begun[0]}'"
+            run, number, attempt = (str(one)[:80] for one in begun)
+            named = f"attempt {attempt} at round {number} of '{run}'"
             raise ProtocolError(
                 f"a masked session for {named} was begun in round {asked.round} of '{asked.run}': refused."
             )

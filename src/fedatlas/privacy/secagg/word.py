@@ -27,9 +27,9 @@ ROWS, ALL, TOLD = "rows", "all", "told"  # weights n_k over those who answered; 
 NONE = "what a client is to seal its update by is not of this protocol: a field is missing, unknown or of another type."
 
 
-def check_fields(word: Mapping[str, Any]) -> None:
-    """Raise ProtocolError unless a word has exactly its fields, with their types."""
-    names = {"clients", "mean", "sums", "weights", SEND, *([SESSION] if word.get(SEND) is True else [])}
+def check_fields(word: Mapping[str, Any], *, masked: bool = True) -> None:
+    """Raise ProtocolError unless a word has exactly its fields, with their types; no session unless ``masked``."""
+    names = {"clients", "mean", "sums", "weights", SEND, *([SESSION] if masked and word.get(SEND) is True else [])}
     if not (word.keys() - {CHAIN} == names and _typed(word)):
         raise ProtocolError(NONE)
 
@@ -52,17 +52,27 @@ def _weight(way: Any) -> bool:
 def weighed(word: Mapping[str, Any], due: Weighed) -> bool:
     """Whether a word, and the head of what all others are told, weigh a sum as ``due``. ProtocolError if one cannot be read."""
     check_fields(word)
-    told: dict[str, tuple[str, tuple[float, ...]]] = {
-        part: (group, (x, again)) for part, (group, x, again) in word["weights"].items()
-    }
-    tables, heads = [told], [(word["mean"], tuple(word["sums"]))]
-    if word[SEND]:
-        head = head_of(word[SESSION].get("head"), word["clients"])
-        tables.append(dict(head.weights))
-        heads.append((head.mean, head.sums))
-    if {*heads} != {(due.mean, due.sums)}:
+    if not _as_due(word, due):
         return False
-    return all(_due(part, group, column, due) for table in tables for part, (group, column) in table.items())
+    if not word[SEND]:
+        return True
+    head = head_of(word[SESSION].get("head"), word["clients"])
+    return (head.mean, head.sums) == (due.mean, due.sums) and _all_due(head.weights, due)
+
+
+def weighed_unmasked(word: Mapping[str, Any], due: Weighed) -> bool:
+    """Whether a word without a session weighs a sum as ``due``. ProtocolError if it cannot be read."""
+    check_fields(word, masked=False)
+    return _as_due(word, due)
+
+
+def _as_due(word: Mapping[str, Any], due: Weighed) -> bool:
+    told = {part: (group, (x, again)) for part, (group, x, again) in word["weights"].items()}
+    return (word["mean"], tuple(word["sums"])) == (due.mean, due.sums) and _all_due(told, due)
+
+
+def _all_due(table: Mapping[str, tuple[str, tuple[float, ...]]], due: Weighed) -> bool:
+    return all(_due(part, group, column, due) for part, (group, column) in table.items())
 
 
 def _due(part: str, group: str, column: tuple[float, ...], due: Weighed) -> bool:

@@ -16,6 +16,7 @@ from fedatlas.algorithm import Ask, Message, Replies, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.ask_protocol import SEND, SESSION, Asking, Place
 from fedatlas.privacy.encrypted import encrypted_sum
+from fedatlas.privacy.encrypted.client_word import check_word
 from fedatlas.privacy.encrypted.cryptosystem import Cryptosystem
 from fedatlas.privacy.encrypted.encrypted_sum import CIPHER
 from fedatlas.privacy.paillier import knowledge
@@ -41,7 +42,7 @@ def protocol(how: Threshold) -> Protocol:
         fewest=FEWEST,
         everybody=True,
         check=check_asked,
-        weighed=weighed,
+        weighed=partial(weighed, made),
         cohort=cohort,
         copied=copied,
     )
@@ -61,7 +62,7 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: Known) -> None:
     due = due_in(asked.word.get(SESSION) if working else asked.message)
     if (due.run, due.round, due.attempt) != (asked.run, asked.round, asked.attempt):
         raise ProtocolError(
-            f"the sum of round {due.round} of '{due.run}' is asked for in round {asked.round} of '{asked.run}': refused."
+            f"the sum of round {due.round} of '{due.run[:80]}' is asked for in round {asked.round} of '{asked.run}': refused."
         )
     if working:
         line = _line(due, session["client"])
@@ -125,8 +126,12 @@ def copied(sent: Update, word: Mapping[str, Any], session: Any) -> tuple[Update,
     return signed(due_in(word[SESSION]), {**sent, CIPHER: ciphers}, session)
 
 
-def weighed(word: Mapping[str, Any], due: Weighed) -> bool:
-    """Whether a word weighs a sum as ``due``: equal weights are equal, and a sum is no mean. Weights by rows are not known to a client."""
+def weighed(made: Cryptosystem, word: Mapping[str, Any], due: Weighed) -> bool:
+    """Whether a word weighs a sum as ``due``: equal weights are equal, and a sum is no mean. Weights by rows are not known to a client.
+
+    ProtocolError if the word cannot be read.
+    """
+    check_word(made, word)
     if not word[SEND]:
         return True
     head = due_in(word.get(SESSION)).head

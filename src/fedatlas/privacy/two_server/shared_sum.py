@@ -27,7 +27,7 @@ from fedatlas.privacy.secagg.head import heavy
 from fedatlas.privacy.secagg.hidden_weights import Rounding, decoded, remended, weights, words_of
 from fedatlas.privacy.secagg.keys import FEWEST
 from fedatlas.privacy.secagg.messages import sent
-from fedatlas.privacy.secagg.word import ALL, ROWS
+from fedatlas.privacy.secagg.word import ALL, ROWS, weighed_unmasked
 from fedatlas.privacy.sharing.additive import joined, split
 from fedatlas.privacy.two_server.servers import OneServer
 
@@ -53,6 +53,7 @@ def protocol(how: Rounding) -> Protocol:
         later=True,
         second_server=(SECOND,),
         check=check_asked,
+        weighed=weighed_unmasked,
         counted=wide,
     )
 
