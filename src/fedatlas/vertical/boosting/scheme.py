@@ -68,10 +68,11 @@ def warnings(how: SecureBoost) -> Sequence[str]:
     """Return what is said before a run: with GOSS the rows of a tree tell labels."""
     if how.goss is None:
         return ()
-    return (
+    said = (
         "algorithm.goss: parties without the label are told which rows a tree is grown on, and these tell them labels; in a trial they "
-        "ranked the rows by their label with an AUC of 0.97 after ten trees. A simulation measures this in its report.",
+        "ranked the rows by their label with an AUC of 0.97 after ten trees. A simulation measures this in its report."
     )
+    return (said,)
 
 
 def counts(server: State) -> Mapping[str, Any]:
@@ -99,7 +100,10 @@ def own(data: Columns, state: State) -> Sequence[float]:
 
 
 def trial(how: SecureBoost) -> Trial:
-    """Return the trial: the first tree with all parties, or in mixed trees one of each party. The cost of ciphertexts is a straight line in the rows."""
+    """Return the trial: the first tree with all parties, or one of each party if trees are mixed.
+
+    The cost of ciphertexts is a straight line in the rows.
+    """
     found = Trial(number=min(how.complete_secure + 1, how.trees), turns=how.mode == "mix")
     return found._replace(rows=(FEW, 2 * FEW)) if how.encrypted else found
 
