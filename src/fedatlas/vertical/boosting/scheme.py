@@ -15,7 +15,6 @@ from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import WORDS
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Scheme, Trial
-from fedatlas.wording import count
 
 FEW = 200  # rows of a trial on ciphertexts
 
@@ -37,9 +36,8 @@ def said(how: SecureBoost, classes: int) -> str:
         if how.encrypted
         else "in the clear: a simulation that protects nobody"
     )
-    grown = count(how.trees, "tree")
-    if classes > 2:
-        grown = f"{count(how.trees, 'round')} of {'one tree' if how.multi_output else f'{classes} trees'}"
+    each = f" of {'one tree' if how.multi_output else f'{classes} trees'}" if classes > 2 else ""
+    grown = f"{how.trees} {WORDS.product(classes)}{'s' if how.trees != 1 else ''}{each}"
     return f"{grown} of depth {how.depth}, {seen}"
 
 
