@@ -1,10 +1,10 @@
 """SecureBoost, measured; a part of vertical.py.
 
 ``equality``: on six tables, two of them with three or more classes, with holes, for two, four and eight parties: the trees under Paillier
-of 2,048 bits, those in the clear, and those of the slow booster on the joined table (tests/support/oracles/secureboost.py). ``xgboost``: XGBoost trained on our bin numbers, in an
-environment of its own (``FEDATLAS_XGBOOST=PYTHON``, see peers/xgb.txt), and with bins of its own. ``credit``: credit_default_taiwan,
-encrypted, beside V2's naive form (textbook encryption of g and h apart, no subtraction, every sum opened), whose parts are timed on
-samples in the same run.
+of 2,048 bits, those in the clear, and those of the slow booster on the joined table (tests/support/oracles/secureboost.py).
+``xgboost``: XGBoost trained on our bin numbers, in an environment of its own (``FEDATLAS_XGBOOST=PYTHON``, see peers/xgb.txt), and with
+bins of its own. ``credit``: credit_default_taiwan, encrypted, beside V2's naive form (textbook encryption of g and h apart, no
+subtraction, every sum opened), whose parts are timed on samples in the same run.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def equality(rows: int = 300, trees: int = 3) -> list[Row]:
                     "parties": count,
                     "loss": "squared" if table.task == "numbers" else "softmax" if name in SEVERAL else "logistic",
                     "encrypted = plain": yes(under.trees == plain.trees and alike(under.outputs, plain.outputs)),
-                    "plain = joined": yes(plain.outputs.tolist() == slow.outputs and len(slow.trees) == len(plain.trees)),
+                    "plain = joined": yes(
+                        plain.outputs.tolist() == slow.outputs and len(slow.trees) == len(plain.trees)
+                    ),
                 }
             )
     return found
@@ -144,28 +146,28 @@ def xgboost(names: Any = tuple(TABLES)) -> list[Row]:
     if not python:
         return [{"xgboost": "not measured: set FEDATLAS_XGBOOST to the Python of an environment with peers/xgb.txt"}]
     found = []
-    for name in names:
+    for name, one_tree in [(one, way) for one in names for way in ((False, True) if one in SEVERAL else (False,))]:
         table = read(name)
         train = training_rows(len(table.y))
         test = np.setdiff1d(np.arange(len(table.y)), train)
         half = (table.x.shape[1] + 1) // 2
         owners = [list(range(half)), list(range(half, table.x.shape[1]))]
         several = len(np.unique(table.y)) if name in SEVERAL else 0
-        how = boosting.secureboost(trees=TREES, depth=DEPTH, bins=BINS, softmax_hess="xgboost" if several else None)
-        ours = trained(table, owners, how, train=train)
+        keys: dict[str, Any] = {"softmax_hess": "xgboost", "multi_output": one_tree or None} if several else {}
+        ours = trained(table, owners, boosting.secureboost(trees=TREES, depth=DEPTH, bins=BINS, **keys), train=train)
         y = table.y
         outputs = ours.outputs
         if table.task == "numbers":
             start, scale = ours.state(0)["boost"]["unit"].tolist()
             y, outputs = (y - start) / scale, (outputs - start) / scale
         numbers = joined_bins(ours)
-        theirs = [peer(python, table.task, x, y, train, test, several) for x in (numbers, table.x)]
+        theirs = [peer(python, table.task, x, y, train, test, several, one_tree) for x in (numbers, table.x)]
         scores = [quality(table.task, one, y[test]) for one in (outputs[test], *theirs)]
         of_two = table.task == "classes" and not several
         distance = abs(scores[1] - scores[0]) / (1 if of_two else scores[1])
         found.append(
             {
-                "table": name,
+                "table": f"{name}, {'one tree' if one_tree else 'a tree a class'}" if several else name,
                 "training rows": len(train),
                 "measure": "log-loss" if several else "AUC" if of_two else "rmse",
                 "ours": f"{scores[0]:.6f}",
@@ -201,13 +203,21 @@ def quality(task: str, outputs: np.ndarray, y: np.ndarray) -> float:
 
 
 def peer(
-    python: str, task: str, x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, classes: int = 0
+    python: str,
+    task: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    classes: int = 0,
+    one_tree: bool = False,
 ) -> np.ndarray:
     """XGBoost's outputs on the test rows, from a process of its own; of several classes log-probabilities."""
     with tempfile.TemporaryDirectory() as folder:
         given, taken = Path(folder) / "given.npz", Path(folder) / "taken.npy"
         np.savez(given, x=x[train], y=y[train], test=x[test])
-        keys = {"task": task, "trees": TREES, "depth": DEPTH, "rate": 0.3, "l2": 1.0, "classes": classes}
+        keys = {"task": task, "trees": TREES, "depth": DEPTH, "rate": 0.3, "l2": 1.0}
+        keys |= {"classes": classes, "one_tree": one_tree}
         command = [python, HERE / "peers" / "xgb.py", str(given), str(taken), json.dumps(keys)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": ""})
         found: np.ndarray = np.load(taken)

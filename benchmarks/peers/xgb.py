@@ -30,6 +30,7 @@ def main() -> None:
     }
     if several:
         settings |= {"objective": "multi:softprob", "num_class": keys["classes"]}
+        settings |= {"multi_strategy": "multi_output_tree"} if keys["one_tree"] else {}
     rows = xgboost.DMatrix(given["x"], given["y"])
     made = xgboost.train(settings, rows, keys["trees"])
     np.save(taken, made.predict(xgboost.DMatrix(given["test"]), output_margin=True).astype(np.float64))

@@ -9,6 +9,7 @@ import pytest
 
 from boosting_federation import Table, federation_of, parties_of, trained
 from fedatlas.errors import PrivacyError
+from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import gains, nodes, sealed
@@ -119,13 +120,35 @@ def test_encrypted_rounds_are_the_plain_ones(keys: dict[str, Any]) -> None:
 
 @pytest.mark.timing
 def test_a_row_is_one_ciphertext_a_round_however_many_classes() -> None:
-    """Of a round with depth 1: a row's ciphertext, and of all trees' common root its sums."""
-    sent = {}
+    """Of a round with depth 1: a row's ciphertext, and once the sums of the root that all trees have in common."""
     for classes in (2, 3, 5):
         table, how = made(n=60, classes=classes), secureboost(trees=1, depth=1, bins=4)._replace(key_bits=1024)
-        counts = trained(table, HALVES, how).server["boost"]["total"]
-        sent[classes] = counts["encryptions"] - counts["decryptions"]
-    assert sent == {2: 60, 3: 60, 5: 60}
+        found = trained(table, HALVES, how)
+        counts, candidates = found.server["boost"]["total"], int(found.state(0)["boost"]["announced"]["1"])
+        (sums,) = sealed.fields(60, how, classes if classes > 2 else 1).batches(candidates)
+        assert counts["ciphertexts"] == 60 + sums
+        assert counts["decryptions"] == sums
+
+
+class Asked(Observer):
+    """The questions asked."""
+
+    def __init__(self) -> None:
+        self.whats: list[str] = []
+
+    def asked(self, request: Request) -> None:
+        self.whats.append(request.what)
+
+
+def test_a_round_has_as_many_messages_as_a_tree() -> None:
+    """Grown to depth 3, of any number of classes: a sum, a choice and at most one split of the passive party a level."""
+    for classes in (2, 3, 5):
+        wire = Asked()
+        found = trained(made(n=200, classes=classes), HALVES, secureboost(trees=1, bins=8), observers=[wire])
+        assert len(found.trees) == (classes if classes > 2 else 1)
+        asked = [what for what in wire.whats if what != "split"]
+        assert asked == ["bins", "start", "gradients", *["histogram", "open"] * 3, "leaves"]
+        assert 1 <= wire.whats.count("split") <= 3
 
 
 def test_23_classes_fit_into_2048_bits_and_no_more() -> None:

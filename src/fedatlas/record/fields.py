@@ -41,7 +41,7 @@ class Quality(TypedDict, total=False):
     weighted_f1: Annotated[Share, "mean of the classes' F1, weighted by their rows"]
     per_class_f1: Annotated[Shares, "F1 of each class"]
     auc: Annotated[
-        Share, "area under the ROC curve; of two classes if parties hold columns, or if it is the run's metric"
+        Share, "area under the ROC curve, if parties hold columns or it is the run's metric; of more classes a mean"
     ]
     balanced_accuracy: Annotated[Share, "mean of the classes' accuracies, if it is the run's metric"]
     pr_auc: Annotated[Share, "average precision, if it is the run's metric"]
@@ -165,7 +165,7 @@ class RunSummary(TypedDict, total=False):
     align: Annotated[Facts, "columns: how rows were matched, ids of each party, common rows"]
     parties: Annotated[list[Facts], "columns: each party's columns and rows"]
     importance: Annotated[Facts, "columns: party -> column -> gain"]
-    trees: Annotated[list[Facts], "columns: nodes of each tree by owner"]
+    trees: Annotated[list[Facts], "columns: nodes of each tree, or round of trees, by owner"]
     ciphertexts: Annotated[int, "columns: how many were sent"]
     exponentiations: Annotated[int, "columns: modular powers that were computed"]
     counts: Annotated[Open, "columns: what the scheme counts"]

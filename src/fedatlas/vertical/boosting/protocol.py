@@ -8,7 +8,7 @@ round has as many messages as a tree.
 Messages between parties are letters. The generator reads only their receivers, who owns the nodes that split, how many
 nodes are open, and counts of ciphertexts. All these have declared forms (``says``).
 
-Source: Cheng et al., IEEE Intelligent Systems 36(6), 2021 (V2); Chen et al., arXiv 2110.10927 (V3 (1) to (3)).
+Source: Cheng et al., IEEE Intelligent Systems 36(6), 2021 (V2); Chen et al., arXiv 2110.10927 (V3 (1) to (3), (6)).
 """
 
 from __future__ import annotations

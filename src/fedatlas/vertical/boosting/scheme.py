@@ -16,7 +16,6 @@ from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import WORDS
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Scheme, Trial
-from fedatlas.wording import count
 
 FEW = 200  # rows of a trial on ciphertexts
 
@@ -39,9 +38,8 @@ def said(how: SecureBoost, classes: int) -> str:
         else "in the clear: a simulation that protects nobody"
     )
     kind = {"mix": "mixed ", "layered": "layered "}.get(how.mode, "")
-    grown = count(how.trees, f"{kind}tree")
-    if classes > 2:
-        grown = f"{count(how.trees, 'round')} of {f'one {kind}tree' if how.multi_output else f'{classes} {kind}trees'}"
+    each = f" of {f'one {kind}tree' if how.multi_output else f'{classes} {kind}trees'}" if classes > 2 else ""
+    grown = f"{how.trees} {'' if each else kind}{WORDS.product(classes)}{'s' if how.trees != 1 else ''}{each}"
     return f"{grown} of depth {how.depth}, {seen}"
 
 
