@@ -83,7 +83,11 @@ def place_of_scheme(name: str) -> dict[str, str]:
         "communication": "centralised",
         "client_keeps": words.keeps,
         "leaves_client": words.leaves,
-        **{f"learns_{case}_{who}": text for case, how in words.cases.items() for who, text in learnt(words.learns(how, True))},
+        **{
+            f"learns_{case}_{who}": text
+            for case, how in words.cases.items()
+            for who, text in learnt(words.learns(how, True))
+        },
     }
 
 

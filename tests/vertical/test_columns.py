@@ -170,8 +170,6 @@ def test_a_configuration_reads_back_as_it_was_written(tmp_path):
     [
         ({"algorithm": {"name": "fedavg"}}, "algorithm.name = 'secureboost'"),
         ({"algorithm": {"name": "federated_forest"}}, "'federated_forest' is not supported in this version"),
-        ({"algorithm": {"name": "secureboost", "goss": [0.2, 0.1]}}, "algorithm.goss is not supported in this version"),
-        ({"algorithm": {"name": "secureboost", "mode": "mix"}}, "algorithm.mode is not supported in this version"),
         ({"local": {"epochs": 2}}, "[local] is for clients that hold rows"),
         ({"compression": {"name": "float16"}}, "[compression] is for clients that hold rows"),
         ({"partition": {"name": "iid"}}, "partition.name = 'iid' deals rows"),

@@ -11,10 +11,19 @@ import pytest
 import fedatlas
 from boosting_federation import Table, trained
 from fedatlas import api
-from fedatlas.runs.columns_labels import Heard
-from fedatlas.vertical.boosting.guesses import ATTACK, by_both, by_draws, by_rows, cases, first_tree, measured, told_labels
+from fedatlas.runs.columns_labels import LettersHeard
+from fedatlas.vertical.boosting.guesses import (
+    ATTACK,
+    by_both,
+    by_draws,
+    by_rows,
+    cases,
+    first_tree,
+    measured,
+    told_labels,
+)
 from fedatlas.vertical.boosting.settings import MODES, secureboost
-from fedatlas.vertical.boosting.told import Told
+from fedatlas.vertical.boosting.told import RoundTold
 from fedatlas.vertical.scheme import KnownRows
 from test_vertical_run import experiment, tables
 
@@ -24,10 +33,10 @@ PURE, MIXED, EVEN = [2, 2, 2, 3, 2, 3, 3, 3], [2, 2, 2, 2, 3, 3, 3, 3], [2, 2, 3
 TWO = np.array([0, 3])  # one known row of the class, and one of the others
 
 
-def told(*trees: list[int], rows: list[int] | None = None) -> Told:
+def told(*trees: list[int], rows: list[int] | None = None) -> RoundTold:
     """A round of one tree; trees of several classes begin at other roots (`nodes`)."""
     assert len(trees) == 1
-    return Told(1, None if rows is None else np.array(rows), np.array(trees))
+    return RoundTold(1, None if rows is None else np.array(rows), np.array(trees))
 
 
 # ------------------------------------------------------------------------------------------------ the rules
@@ -81,7 +90,7 @@ def test_both_find_what_neither_finds_by_itself() -> None:
 
 
 def of(table: Table, how: Any, party: int = 1) -> dict[str, float]:
-    heard, train = Heard(), np.arange(len(table.y))
+    heard, train = LettersHeard(), np.arange(len(table.y))
     trained(table, [[0], [1]], how, observers=[heard])
     return told_labels(how, party, heard.letters.get(party, []), KnownRows(len(train), train, table.y, table.task, 0))
 
@@ -108,7 +117,8 @@ def test_draws_tell_the_rarer_class() -> None:
     stream = np.random.default_rng(2)
     table = Table(stream.normal(size=(400, 2)), (np.arange(400) % 5 == 0).astype(float), "classes")
     found = of(table, secureboost(trees=8, depth=1, min_leaf=100, goss=(0.2, 0.1)))
-    assert found["draws"] > 0.99 > 0.65 > found["rows"]
+    assert found["draws"] > 0.99
+    assert found["rows"] < 0.65
 
 
 def test_classes_and_numbers() -> None:
@@ -125,7 +135,9 @@ def test_the_settings_that_are_compared() -> None:
     how = secureboost(mode="layered", passive_depth=1, complete_secure=4, goss=(0.2, 0.1))
     found = cases(how)
     assert next(iter(found.values())) == how
-    assert {(one.mode, one.complete_secure) for one in found.values()} == {(m, k) for m in MODES for k in (0, 1)} | {("layered", 4)}
+    assert {(one.mode, one.complete_secure) for one in found.values()} == {(m, k) for m in MODES for k in (0, 1)} | {
+        ("layered", 4)
+    }
     assert all(one.goss == (0.2, 0.1) for one in found.values())
     assert len(cases(secureboost())) == 6
 
@@ -135,12 +147,14 @@ def test_the_settings_that_are_compared() -> None:
 
 def test_a_report_has_the_measured_attack_and_a_run_with_goss_warns_before(tmp_path: Path) -> None:
     tables(tmp_path)
-    made = experiment(tmp_path, algorithm={"name": "secureboost", "trees": 3, "bins": 16, "mode": "mix", "goss": [0.2, 0.1]})
+    made = experiment(
+        tmp_path, algorithm={"name": "secureboost", "trees": 3, "bins": 16, "mode": "mix", "goss": [0.2, 0.1]}
+    )
     assert any("these tell them labels" in line for line in fedatlas.dry_run(made)["notices"])
     done = api.run(made, out=tmp_path / "run")
     found = done.summary["labels_told"]
     assert found["rounds"] == 3
-    assert [one["case"] for one in found["cases"]][0] == "mix, goss = [0.2, 0.1]"
+    assert found["cases"][0]["case"] == "mix, goss = [0.2, 0.1]"
     assert len(found["cases"]) == 6
     for one in found["cases"]:
         assert list(one["auc"]) == ["shop"]

@@ -101,7 +101,9 @@ def test_encrypted_rounds_of_several_classes_are_the_plain_ones(keys: dict[str, 
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("keys", [CASES[0], CASES[2], {"goss": (0.3, 0.2)}, {"mode": "layered", "goss": (0.2, 0.1)}], ids=str)
+@pytest.mark.parametrize(
+    "keys", [CASES[0], CASES[2], {"goss": (0.3, 0.2)}, {"mode": "layered", "goss": (0.2, 0.1)}], ids=str
+)
 def test_encrypted_trees_of_each_mode_are_the_plain_ones(keys: dict[str, Any]) -> None:
     table, how = made(n=90), secureboost(**{"trees": 3, "bins": 6, **keys})
     plain, under = (trained(table, THREE, one, active=2) for one in (how, how._replace(key_bits=BITS)))
@@ -154,4 +156,6 @@ def test_weighted_gradients_stay_within_the_offset() -> None:
     weight = np.array([1, 1, 8.0, 8])
     found = gains.fixed(g * weight, h * weight, 24)
     assert np.abs(found.g).max() <= 1 << 24
-    assert np.ldexp(found.g.astype(float), found.g_power - 24) == pytest.approx(g * weight, abs=2.0 ** (found.g_power - 24))
+    assert np.ldexp(found.g.astype(float), found.g_power - 24) == pytest.approx(
+        g * weight, abs=2.0 ** (found.g_power - 24)
+    )

@@ -12,7 +12,7 @@ import pytest
 from boosting_federation import Table, Trained, trained
 from fedatlas import catalogue
 from fedatlas.federation.link import Observer
-from fedatlas.runs.columns_labels import Heard
+from fedatlas.runs.columns_labels import LettersHeard
 from fedatlas.vertical.boosting import told
 from fedatlas.vertical.boosting.settings import MODES, SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import learns
@@ -26,7 +26,8 @@ KEYS: Mapping[str, dict[str, Any]] = {"default": {}, "mix": {"mode": "mix"}, "la
 OWN = "; which way its own splits send rows, and their column and threshold"
 ROWS = {
     "default": f"which rows are at every node that can be split, and whose split led there{OWN}",
-    "mix": f"which rows are at every node of its own trees that can be split, and whose split led there{OWN}; nothing of the trees of others",
+    "mix": f"which rows are at every node of its own trees that can be split, and whose split led there{OWN}; nothing of the trees "
+    "of others",
     "layered": f"which rows are at every node of the first 2 levels that can be split, and whose split led there{OWN}; nothing of the "
     "levels below",
 }
@@ -63,7 +64,7 @@ def recorded(mode: str, table: Table | None = None, **keys: Any) -> Recorded:
     table = made(n=80, seed=1) if table is None else table
     bits = keys.pop("key_bits", 0)
     how = secureboost(trees=4, depth=DEPTH, bins=6, **KEYS[mode], **keys)._replace(key_bits=bits)
-    heard, crossed = Heard(), Crossed()
+    heard, crossed = LettersHeard(), Crossed()
     found = trained(table, OWNERS, how, active=ACTIVE, observers=[heard, crossed])
     return Recorded(table, how, found, heard.letters, crossed.asked_for)
 
@@ -137,7 +138,9 @@ def test_nobody_is_asked_or_written_to_where_it_takes_no_part(mode: str) -> None
         assert levels == ({1} if mode == "layered" else {1, 2})
         came = {each["topic"] for each in one.letters[party] if each["from"] != party}
         beside = set() if mode == "mix" else {"split"}
-        assert came - beside == {"gradients", "level", "wanted"}, "which rows of a node go left it hears of other owners"
+        assert came - beside == {"gradients", "level", "wanted"}, (
+            "which rows of a node go left it hears of other owners"
+        )
         assert mode != "mix" or "split" not in came
     sums_of = {(each["from"], each["step"]) for each in one.letters[ACTIVE] if each["topic"] == "sums"}
     assert sums_of == {(party, level) for party in PASSIVE for level in (1, 2, 3) if mode != "layered" or level <= 2}
@@ -146,12 +149,20 @@ def test_nobody_is_asked_or_written_to_where_it_takes_no_part(mode: str) -> None
 def test_a_letter_about_rows_goes_only_to_who_needs_them() -> None:
     """Also of what the coordinator carries: a division without an open child is told to nobody but the party with the label."""
     one = recorded("default", min_leaf=12)
-    splits = [each for party in PASSIVE for each in one.letters[party] if each["topic"] == "split" and each["from"] == party]
-    passed = {(each["from"], each["step"]): len(each["content"]["told"]["nodes"]) for each in splits if "records" not in each["content"]}
+    splits = [
+        each for party in PASSIVE for each in one.letters[party] if each["topic"] == "split" and each["from"] == party
+    ]
+    passed = {
+        (each["from"], each["step"]): len(each["content"]["told"]["nodes"])
+        for each in splits
+        if "records" not in each["content"]
+    }
     assert not [step for _, step in passed if step == DEPTH]
     everything = [each for each in splits if "records" in each["content"]]
     assert all(each["to"] == [ACTIVE] for each in everything)
-    assert any(len(each["content"]["told"]["nodes"]) > passed.get((each["from"], each["step"]), 0) for each in everything)
+    assert any(
+        len(each["content"]["told"]["nodes"]) > passed.get((each["from"], each["step"]), 0) for each in everything
+    )
 
 
 @pytest.mark.timing

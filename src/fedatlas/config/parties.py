@@ -165,9 +165,6 @@ def _check_names(config: Any) -> None:
             else "no algorithm is given, and the default 'fedavg' works"
         )
         raise ConfigError(f"{asked} with clients that hold rows; for columns set algorithm.name = {ABLE}.")
-    for key in SCHEMES[name].later:
-        if key in config.algorithm.parameters():
-            raise ConfigError(f"algorithm.{key} is not supported in this version: leave it out.")
     names = [one.name for one in config.parties]
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise ConfigError(f"two of [[parties]] are called '{twice[0]}': rename one.")

@@ -97,8 +97,8 @@ def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[
         states.after.put(k, one)
     federation = columns_federation(side.parties, scheme.questions(how), states, name=name, observers=observers)
     active = side.parties[0].active
-    server: State = {"names": [one.name for one in side.parties], "active": active}
-    server |= of_classes(side.parties[active].classes)
+    known = of_classes(side.parties[active].classes)
+    server: State = {"names": [one.name for one in side.parties], "active": active, **known}
     return Opened(federation, drive(federation, lambda: scheme.begin(how, server), 0))
 
 

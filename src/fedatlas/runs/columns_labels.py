@@ -21,7 +21,7 @@ from fedatlas.vertical.parties import aligned, order, places
 from fedatlas.vertical.scheme import How, KnownRows, LabelAttack, Scheme
 
 
-class Heard(Observer):
+class LettersHeard(Observer):
     """The letters that each party received and sent, in their order."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def _measured(
     done: Finished, scheme: Scheme, attack: LabelAttack, how: How, rounds: int, rows: KnownRows
 ) -> dict[str, dict[str, float]]:
     """Return the AUC of each rule by party without the label, under these settings."""
-    heard, how = Heard(), scheme.clear(how)
+    heard, how = LettersHeard(), scheme.clear(how)
     federation, server = opened(done.side, scheme, how, "labels", [heard])
     for number in range(1, rounds + 1):
         server = drive(federation, partial(scheme.step, how, server, number), number)

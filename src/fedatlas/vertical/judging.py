@@ -38,7 +38,7 @@ Outputs = Callable[[State], Floats]
 def probabilities(margins: Floats) -> Floats:
     """Return the probabilities of class 1 from log-odds, or of all classes from log-probabilities (n, classes)."""
     if margins.ndim > 1:
-        return np.exp(margins)
+        return np.asarray(np.exp(margins))
     out: Floats = np.where(margins >= 0, 1, np.exp(np.minimum(margins, 0))) / (1 + np.exp(-np.abs(margins)))
     return out
 
@@ -81,7 +81,7 @@ class Judged:
     def predicted(self) -> Floats:
         """(n,) the class, or the number."""
         if self.classes > 2:
-            return self.out.argmax(axis=1).astype(np.float64)
+            return np.asarray(self.out.argmax(axis=1), np.float64)
         return (self.out > 0).astype(np.float64) if self.task == "classes" else self.out
 
     def figures(self) -> dict[str, Any]:

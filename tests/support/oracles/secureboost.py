@@ -146,9 +146,11 @@ class Booster:
         by_size = sorted(range(len(rows)), key=lambda i: (-size[i], i))
         large, rest = by_size[: round(a * len(rows))], sorted(by_size[round(a * len(rows)) :])
         some = self.sampled(tree, rest, round(b * len(rows))) if self.sampled and rest else []
-        weight = {i: 1.0 for i in large} | {i: (1 - a) / b for i in some}
+        weight = dict.fromkeys(large, 1.0) | dict.fromkeys(some, (1 - a) / b)
         kept = sorted(weight)
-        return [rows[i] for i in kept], [[np.array([one[i] * weight[i] for i in kept]) for one in pair] for pair in pairs]
+        return [rows[i] for i in kept], [
+            [np.array([one[i] * weight[i] for i in kept]) for one in pair] for pair in pairs
+        ]
 
     def plays(self, party: int, depth: int) -> bool:
         """Whether a party's columns count where so many levels are left."""

@@ -1,7 +1,9 @@
-"""SecureBoost: gradient-boosted trees over parties that hold different columns of the same rows (V2, V3 (1) to (3), (6)).
+"""SecureBoost: gradient-boosted trees over parties that hold different columns of the same rows (V2, V3).
 
 settings.py    the keys of the experiment file
 gains.py       gradients in fixed point, gains of splits, the best split
+modes.py       the parties that take part in a level of a tree
+goss.py        the rows with large gradients, and some of the others
 bins.py        a party's columns cut into bins, and the splits that it offers
 histogram.py   sums by bin in the clear
 sealed.py      the same on ciphertexts: packing, subtraction of siblings, several sums in a plaintext
@@ -10,6 +12,8 @@ records.py     the parts of the trees that a party keeps
 passive.py     answers of a party without the label
 active.py      answers of the party with the label
 inference.py   prediction by several parties
+told.py        the rows that a party was told of while trees grew
+guesses.py     what these tell of labels: attacks, for the report
 files.py       a model as plain values, and back
 protocol.py    the rounds, left of the link
 words.py       texts about the scheme

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedatlas.metrics.quality import auc
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting.settings import MODES, PASSIVE_DEPTH, SecureBoost
-from fedatlas.vertical.boosting.told import Told, rounds_told
+from fedatlas.vertical.boosting.told import RoundTold, rounds_told
 from fedatlas.vertical.letters import Letter
 from fedatlas.vertical.parties import Floats, Whole
 from fedatlas.vertical.scheme import KnownRows, LabelAttack
@@ -37,7 +37,7 @@ Flags = NDArray[np.bool_]
 CHANCE = 0.5
 
 
-def first_tree(rounds: Sequence[Told], y: Flags, train: Whole) -> float:
+def first_tree(rounds: Sequence[RoundTold], y: Flags, train: Whole) -> float:
     """Return the AUC of the shares of the class at the nodes of the first tree with any; 0.5 if there is none.
 
     ``y`` (training rows,): whether a row is of the class; ``train``: their places.
@@ -49,7 +49,7 @@ def first_tree(rounds: Sequence[Told], y: Flags, train: Whole) -> float:
     return CHANCE
 
 
-def by_rows(rounds: Sequence[Told], y: Flags, train: Whole, known: Whole) -> Floats:
+def by_rows(rounds: Sequence[RoundTold], y: Flags, train: Whole, known: Whole) -> Floats:
     """Return (training rows,), how much oftener a row is with known rows of the class than with the others.
 
     ``known``: positions in ``train`` of the rows with known labels.
@@ -58,41 +58,42 @@ def by_rows(rounds: Sequence[Told], y: Flags, train: Whole, known: Whole) -> Flo
     return _sum(len(train), (_voted(nodes, known, sides) for one in rounds for nodes in levels(one, train)))
 
 
-def by_draws(rounds: Sequence[Told], y: Flags, train: Whole, known: Whole) -> Floats:
+def by_draws(rounds: Sequence[RoundTold], y: Flags, train: Whole, known: Whole) -> Floats:
     """Return (training rows,), in how many rounds a row was drawn, with the sign that the known rows speak for."""
     count = _sum(len(train), (drawn(one, train) for one in rounds))
     return count if count[known] @ _sides(y, known) >= 0 else -count
 
 
-def by_both(rounds: Sequence[Told], y: Flags, train: Whole, known: Whole) -> Floats:
+def by_both(rounds: Sequence[RoundTold], y: Flags, train: Whole, known: Whole) -> Floats:
     """Return (training rows,), the scaled sum of two votes of the known rows: by nodes, and by draws at each node."""
-    sides, votes = _sides(y, known), []
+    sides, votes = _sides(y, known), list[Floats]()
     for one in rounds:
         more = drawn(one, train)
         more = more - more.mean()
-        for nodes in [np.zeros(len(train), np.int64), *levels(one, train)]:
-            votes.append(more * _voted(nodes, known, sides * more[known]))
+        groups = [np.zeros(len(train), np.int64), *levels(one, train)]
+        votes += [more * _voted(nodes, known, sides * more[known]) for nodes in groups]
     return scaled(by_rows(rounds, y, train, known)) + scaled(_sum(len(train), votes))
 
 
-def levels(one: Told, train: Whole) -> list[Whole]:
+def levels(one: RoundTold, train: Whole) -> list[Whole]:
     """Return the nodes (training rows,) of each tree and level below the root, from 0; rows stay where their branch ends."""
-    found = []
+    found = list[Whole]()
     for at in (own[train] for own in one.trees):
         depth = np.frexp(at.astype(np.float64))[1]  # 1: the root
-        for level in range(2, int(depth.max(initial=1)) + 1):
-            found.append(np.unique(at >> np.maximum(depth - level, 0), return_inverse=True)[1])
+        nodes = (at >> np.maximum(depth - level, 0) for level in range(2, int(depth.max(initial=1)) + 1))
+        found += [np.unique(each, return_inverse=True)[1] for each in nodes]
     return found
 
 
-def drawn(one: Told, train: Whole) -> Floats:
+def drawn(one: RoundTold, train: Whole) -> Floats:
     """Return (training rows,), 1 for a row that the tree is grown on, else 0."""
     return np.ones(len(train)) if one.rows is None else np.isin(train, one.rows).astype(np.float64)
 
 
 def scaled(score: Floats) -> Floats:
     """Return a score with mean 0 and deviation 1; 0 if all rows have the same."""
-    return (score - score.mean()) / (score.std() or 1.0)
+    found: Floats = (score - score.mean()) / (score.std() or 1.0)
+    return found
 
 
 def measured(score: Floats, y: Flags) -> float:
@@ -104,12 +105,14 @@ def measured(score: Floats, y: Flags) -> float:
 def _sides(y: Flags, known: Whole) -> Floats:
     """Return (known rows,), the weight of each: those of the class have 1 together, the others -1."""
     of = y[known]
-    return of / max(of.sum(), 1) - ~of / max((~of).sum(), 1)
+    found: Floats = of / max(of.sum(), 1) - ~of / max((~of).sum(), 1)
+    return found
 
 
 def _voted(nodes: Whole, known: Whole, votes: Floats) -> Floats:
     """Return (rows,), the sum of the votes of known rows at a row's node."""
-    found: Floats = np.bincount(nodes[known], votes, int(nodes.max(initial=0)) + 1)[nodes]
+    by_node = np.bincount(nodes[known], votes, int(nodes.max(initial=0)) + 1).astype(np.float64)
+    found: Floats = by_node[nodes]
     return found
 
 
@@ -117,7 +120,7 @@ def _sum(rows: int, scores: Iterable[Floats]) -> Floats:
     return sum(scores, np.zeros(rows))
 
 
-Rule = Callable[[Sequence[Told], Flags, Whole, Whole], Floats]
+Rule = Callable[[Sequence[RoundTold], Flags, Whole, Whole], Floats]
 RULES: Mapping[str, Rule] = {"rows": by_rows, "draws": by_draws, "both": by_both}
 
 
@@ -130,7 +133,7 @@ def told_labels(how: SecureBoost, party: int, letters: Sequence[Letter], rows: K
     return {name: float(np.mean([one[name] for one in found])) for name in names}
 
 
-def _of_class(rounds: Sequence[Told], y: Flags, rows: KnownRows, names: Sequence[str]) -> dict[str, float]:
+def _of_class(rounds: Sequence[RoundTold], y: Flags, rows: KnownRows, names: Sequence[str]) -> dict[str, float]:
     """Return the AUC of each rule for one class."""
     train = rows.train
     out = {"first tree": [first_tree(rounds, y, train)], **{name: [] for name in names[1:]}}

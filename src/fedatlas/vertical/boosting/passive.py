@@ -121,7 +121,9 @@ def _begun(how: SecureBoost, data: Columns, message: Any, state: State) -> dict[
     told = taken(data, message, data.active, kind, **sizes)
     tree = told["tree"]
     if data.party not in modes.summing(how, modes.crew_of(data), tree, 1):
-        raise unusable(data.parties[data.active], kind.topic, f"tree {tree} is not grown on the columns of '{data.name}'")
+        raise unusable(
+            data.parties[data.active], kind.topic, f"tree {tree} is not grown on the columns of '{data.name}'"
+        )
     outputs = told["classes"] if several else 1
     trees, (found, at_bins) = how.forest(outputs), offered(how, data, state, tree)
     rows = told["rows"].numpy() if told["rows"] is not None else train

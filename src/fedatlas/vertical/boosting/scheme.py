@@ -16,7 +16,6 @@ from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import WORDS
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Scheme, Trial
-from fedatlas.wording import count
 
 FEW = 200  # rows of a trial on ciphertexts
 
@@ -39,9 +38,8 @@ def said(how: SecureBoost, classes: int) -> str:
         else "in the clear: a simulation that protects nobody"
     )
     kind = {"mix": "mixed ", "layered": "layered "}.get(how.mode, "")
-    grown = count(how.trees, f"{kind}tree")
-    if classes > 2:
-        grown = f"{count(how.trees, 'round')} of {f'one {kind}tree' if how.multi_output else f'{classes} {kind}trees'}"
+    each = f" of {f'one {kind}tree' if how.multi_output else f'{classes} {kind}trees'}" if classes > 2 else ""
+    grown = f"{how.trees} {'' if each else kind}{WORDS.product(classes)}{'s' if how.trees != 1 else ''}{each}"
     return f"{grown} of depth {how.depth}, {seen}"
 
 
@@ -68,10 +66,11 @@ def warnings(how: SecureBoost) -> Sequence[str]:
     """Return what is said before a run: with GOSS the rows of a tree tell labels."""
     if how.goss is None:
         return ()
-    return (
+    said = (
         "algorithm.goss: parties without the label are told which rows a tree is grown on, and these tell them labels; in a trial they "
-        "ranked the rows by their label with an AUC of 0.97 after ten trees. A simulation measures this in its report.",
+        "ranked the rows by their label with an AUC of 0.97 after ten trees. A simulation measures this in its report."
     )
+    return (said,)
 
 
 def counts(server: State) -> Mapping[str, Any]:
@@ -99,7 +98,10 @@ def own(data: Columns, state: State) -> Sequence[float]:
 
 
 def trial(how: SecureBoost) -> Trial:
-    """Return the trial: the first tree with all parties, or in mixed trees one of each party. The cost of ciphertexts is a straight line in the rows."""
+    """Return the trial: the first tree with all parties, or one of each party if trees are mixed.
+
+    The cost of ciphertexts is a straight line in the rows.
+    """
     found = Trial(number=min(how.complete_secure + 1, how.trees), turns=how.mode == "mix")
     return found._replace(rows=(FEW, 2 * FEW)) if how.encrypted else found
 

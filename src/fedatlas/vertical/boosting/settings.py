@@ -132,7 +132,9 @@ def _levels(mode: Mode | None, passive_depth: int | None, depth: int) -> int:
             raise ConfigError('algorithm.passive_depth is for mode = "layered": remove the key, or set the mode.')
         return 0
     if passive_depth is not None and passive_depth > depth:
-        raise ConfigError(f"algorithm.passive_depth = {passive_depth} is more than depth = {depth}: give at most {depth}.")
+        raise ConfigError(
+            f"algorithm.passive_depth = {passive_depth} is more than depth = {depth}: give at most {depth}."
+        )
     return min(PASSIVE_DEPTH, depth) if passive_depth is None else passive_depth
 
 
@@ -144,5 +146,7 @@ def _shares(goss: tuple[float, float] | None) -> tuple[float, float] | None:
     if a + b > 1:
         raise ConfigError(f"algorithm.goss = [{a:g}, {b:g}]: the two are shares of the rows, and more than 1 together.")
     if a < 1 and not b:
-        raise ConfigError(f"algorithm.goss = [{a:g}, 0]: no row stands for the others: give a share b above 0, or a = 1.")
+        raise ConfigError(
+            f"algorithm.goss = [{a:g}, 0]: no row stands for the others: give a share b above 0, or a = 1."
+        )
     return float(a), float(b)

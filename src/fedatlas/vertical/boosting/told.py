@@ -18,7 +18,7 @@ from fedatlas.vertical.letters import Letter
 from fedatlas.vertical.parties import Whole
 
 
-class Told(NamedTuple):
+class RoundTold(NamedTuple):
     """One round, as a party was told of it."""
 
     number: int  # from 1
@@ -37,17 +37,17 @@ def _by_itself(at: Whole, root: int) -> Whole:
     return found
 
 
-def rounds_told(how: SecureBoost, party: int, letters: Iterable[Letter], common: int) -> list[Told]:
+def rounds_told(how: SecureBoost, party: int, letters: Iterable[Letter], common: int) -> list[RoundTold]:
     """Return the rounds of which a party was told; ``letters``: those that it received or sent, in their order.
 
     ``common``: the number of common rows.
     """
-    found: list[Told] = []
+    found: list[RoundTold] = []
     for one in letters:
         content, topic = one["content"], one["topic"]
         if topic in {GRADIENTS, BY_CLASS}:
             rows = None if content["rows"] is None else content["rows"].numpy()
-            found.append(Told(content["tree"], rows, begun(how.forest(content.get("classes", 1)), common)))
+            found.append(RoundTold(content["tree"], rows, begun(how.forest(content.get("classes", 1)), common)))
         elif topic == LEVEL.topic or (topic == SPLIT.topic and (one["from"] != party or "records" in content)):
             found[-1] = found[-1]._replace(at=moved(found[-1].at, [content["told"]]))
     return found

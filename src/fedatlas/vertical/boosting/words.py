@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fedatlas.vertical.boosting.settings import MODES, SecureBoost, secureboost
 from fedatlas.vertical.scheme import LearnsRow, Words
 
-
 SEVERAL = " (with three or more classes encrypted together: g and h of all classes at a node of any class's tree)"
 
 
@@ -15,7 +14,11 @@ def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
     """List who learns what while trees grow and predict, in a mode."""
     mix, (own, others) = how.mode == "mix", _nodes(how)
     grown = "its own trees are" if mix else "a tree is"
-    shown = "nothing of g and h, which are encrypted" if protected else f"g and h of the rows that {grown} grown on, and with them labels"
+    shown = (
+        "nothing of g and h, which are encrypted"
+        if protected
+        else f"g and h of the rows that {grown} grown on, and with them labels"
+    )
     first = "tree" if how.complete_secure == 1 else f"{how.complete_secure} trees"
     secure = f"; nothing of the first {first}" if how.complete_secure else ""
     rest = {"mix": "; nothing of the trees of others", "layered": "; nothing of the levels below"}.get(how.mode, "")
@@ -23,7 +26,8 @@ def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
         LearnsRow(
             "histograms",
             shown + secure,
-            f"the sums of g, h and rows at {others} by bin of the others' columns{SEVERAL}, and from them the order of the bins in a column",
+            f"the sums of g, h and rows at {others} by bin of the others' columns{SEVERAL}, and from them the order of the bins in "
+            "a column",
             "how many candidates there are",
         ),
         LearnsRow(
@@ -37,7 +41,12 @@ def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
     if how.sampled:
         hint = ", most of which have large gradients: this tells labels" if how.goss else ""
         found.append(
-            LearnsRow("drawn rows", f"which rows {grown} grown on{hint}{secure}", "it draws them", "the same, from the letters")
+            LearnsRow(
+                "drawn rows",
+                f"which rows {grown} grown on{hint}{secure}",
+                "it draws them",
+                "the same, from the letters",
+            )
         )
     return (
         *found,
