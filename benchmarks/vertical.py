@@ -82,6 +82,7 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "credit": vertical_boosting.credit,
         "sizes": vertical_sizes.sizes,
         "linear": vertical_sizes.linear,
+        "classes": vertical_boosting.classes,
     }
 
 

@@ -130,6 +130,20 @@ def test_a_row_is_one_ciphertext_a_round_however_many_classes() -> None:
         assert counts["decryptions"] == sums
 
 
+def test_sums_of_all_classes_single_out_rows_where_those_of_one_do_not() -> None:
+    """What docs/vertical.md says of the active party: how many sets of 14 rows have a bin's sums, at 3 bits."""
+    stream, how = np.random.default_rng(3), secureboost()._replace(precision=3)
+    y, margin = stream.integers(0, 5, 14).astype(np.float64), stream.normal(size=(14, 5))
+    g, h = gains.gradients(y, margin, None, gains.MarginUnit("classes", outputs=5), how)
+    fixed = gains.by_class(g, h, how.precision)
+    sets = (np.arange(1 << 14)[:, None] >> np.arange(14)) & 1
+    sums = sets @ np.stack([each for one in fixed for each in (one.g, one.h)], axis=1)
+    count, true = sets.sum(axis=1), 0b01011001110010
+    alike = [((sums[:, : 2 * k] == sums[true, : 2 * k]).all(axis=1) & (count == count[true])).sum() for k in (1, 5)]
+    assert alike[0] > 1
+    assert alike[1] == 1
+
+
 class Asked(Observer):
     """The questions asked."""
 

@@ -87,7 +87,7 @@ WORDS = Words(
     gain="How much of the loss's fall the splits on a column brought, over all trees",
     caution=(
         "The purer the leaves of the first trees, the more the rows at a node say of the labels: complete_secure = 1 grows the first "
-        "tree from the label holder's own columns, and the later trees hint as before."
+        "tree, or round of trees, from the label holder's own columns, and the later trees hint as before."
     ),
     phases={
         "bins": "cutting columns into bins",
