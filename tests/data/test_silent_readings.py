@@ -16,7 +16,8 @@ from fedatlas.data.dataset import Column
 from fedatlas.data.frame import encode_column, raw_rows
 from fedatlas.data.handed import hand_over
 from fedatlas.data.kept import located
-from fedatlas.data.party_tables import PartyFile, TrainedTable, id_texts, new_rows, read_party
+from fedatlas.data.party_ids import id_texts
+from fedatlas.data.party_tables import PartyFile, TrainedTable, new_rows, read_party
 from fedatlas.data.pictures import PictureForm, read_picture
 from fedatlas.data.table_file import read_table
 from fedatlas.data.text_table import form_of

@@ -25,7 +25,7 @@ from fedatlas.vertical.ids import digest_of_ids, ordered, seed_key
 from fedatlas.vertical.letters import LETTERS
 from fedatlas.wire import messages
 from fedatlas.wire.messages import FactsQuestion, Refusal, written
-from lying_relay import COMMON, Lie, Relay, experiment, instead, with_letters, write_tables
+from lying_relay import COMMON, LABEL, Lie, Relay, experiment, instead, with_letters, write_tables
 from nodes_in_process import run_here
 
 ALTERED, OTHER, WORDS = "is not signed by it", "another run, round or attempt", "in other words"
@@ -148,9 +148,12 @@ TWO: Mapping[str, Lie] = {
     "points of its own to be matched with": Lie("bank", align.MATCH, own_set("shop"), ALTERED),
     "no id set": Lie("bank", align.REMASK, none, NONE),
     "letters that are none": Lie("bank", align.REMASK, no_letter, "no list"),
-    "the weaker group": Lie("bank", align.MASK, in_words(group="x25519"), WORDS),
+    "another group": Lie("bank", align.MASK, in_words(group="x25519"), WORDS),
+    "another key": Lie("shop", align.MASK, in_words(key=1), WORDS),
     "the other's ids as a party's own": Lie("bank", align.REMASK, in_anothers_name(IDS.topic, "bank"), ALTERED),
-    "ids masked once more": Lie("bank", align.REMASK, asking(align.MASK, group="ristretto255"), "masked already"),
+    "ids masked once more": Lie(
+        "bank", align.REMASK, asking(align.MASK, group="ristretto255", key=0), "masked already"
+    ),
     "another order": Lie("bank", align.REMASK, asking(align.ORDER), "drawn already"),
     "a digest of all ids": Lie("bank", align.MATCH, asking(align.SAME), DUE),
     "how ids look where most were found": Lie("bank", "split rows", asking(align.LOOK), "says nothing of its ids"),
@@ -316,6 +319,26 @@ def test_parties_that_match_nothing_compare_digests_that_the_relay_cannot_guess_
     key = made.align("bank")[0]["key"].numpy().tobytes()
     for told in (digest_of_ids(ids, key), digest_of_ids(ids, seed_key(0))):
         assert told.encode() not in made.relay.bytes
+
+
+@pytest.mark.parametrize("names", [["bank", "shop"], ["bank", "shop", "phone"]])
+def test_rows_that_differ_in_the_case_of_their_ids_are_linked_by_a_second_key(tmp_path: Path, names: list[str]) -> None:
+    """Between nodes as in a simulation: the agreement says how ids are normalised, and each node reads its own file by it."""
+    made = Ended(tmp_path, names, {})
+    table = pd.read_csv(made.paths["shop"])
+    some = table["id"].str.match("id-00")
+    table.loc[some, "id"] = table.loc[some, "id"].str.upper()
+    table.to_csv(made.paths["shop"], index=False)
+    made.trainers["shop"] = made.made.trainer("shop", made.paths["shop"])
+    made.relay.trainers = made.trainers
+    parties = [{"name": name, "path": "own.csv", "id": [["id"], [{"lower": "id"}]]} for name in names]
+    parties[0]["label"] = LABEL
+    result = made.run(parties=parties)
+    assert (result.state.status, result.state.why) == ("finished", "")
+    orders = [[one.lower() for one in aligned_ids(made, name)] for name in names]
+    assert all(one == orders[0] for one in orders)
+    assert sorted(orders[0]) == [f"id-{i:03d}" for i in range(COMMON)]
+    assert sum(one.isupper() for one in (x[:2] for x in aligned_ids(made, "shop"))) == 10
 
 
 # --------------------------------------------------------------------------------------------- how many are asked about

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from fedatlas.data.cells import Dates, Decimal, Thousands
+from fedatlas.data.party_ids import IdPlan, Rule, check_alike, id_plan
 from fedatlas.errors import ConfigError
 from fedatlas.registry import ConfigTable, arguments
 from fedatlas.vertical import LATER, SCHEMES
@@ -32,15 +33,17 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "engine": ("workers",),
 }
 """Keys of other tables that also apply here; for ``[data]``, if each party brings its file."""
+IdPart = str | dict[Rule, str]
+"""A column of an id, or {rule: column}."""
 ABLE = ", ".join(f"'{name}'" for name in SCHEMES)
 
 
 class PartyConfig(ConfigTable):
-    """One of ``[[parties]]``: a file, the column of its ids, and at one party the label."""
+    """One of ``[[parties]]``: a file, the columns of its ids, and at one party the label."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
     path: str
-    id: str
+    id: str | tuple[IdPart | tuple[IdPart, ...], ...]
     label: str | None = None
     weight: str | None = None
     task: Literal["auto", "classes", "numbers"] | None = None
@@ -54,6 +57,12 @@ class PartyConfig(ConfigTable):
     separator: str | None = None
     encoding: str | None = None
     sheet: str | None = None
+    normalise: tuple[Rule, ...] | dict[str, tuple[Rule, ...]] | None = None
+
+    @property
+    def ids(self) -> IdPlan:
+        """How the rows get their ids."""
+        return id_plan(self.id, self.normalise or ())
 
 
 class AlignConfig(ConfigTable):
@@ -181,10 +190,25 @@ def _check_names(config: Any) -> None:
         raise ConfigError(
             f"[[parties]]: '{holders[0]}' and '{holders[1]}' both name a label; exactly one party may hold it."
         )
+    _check_ids(config)
     for one in config.parties:
         for key in ("weight", "task"):
             if getattr(one, key) and not one.label:
                 raise ConfigError(f"party '{one.name}': {key} belongs with the label, which '{holders[0]}' holds.")
+
+
+def _check_ids(config: Any) -> None:
+    plans: dict[str, IdPlan] = {}
+    for one in config.parties:
+        try:
+            plans[one.name] = one.ids
+        except ConfigError as error:
+            raise ConfigError(f"party '{one.name}': {error}") from None
+    if not plans:
+        return
+    check_alike(plans)
+    if plans[config.parties[0].name].linked and config.align is not None and config.align.name == "none":
+        raise ConfigError("align.name = 'none' compares one id in each row: with several keys in turn, use 'psi'.")
 
 
 def _check_keys(config: Any) -> None:

@@ -51,7 +51,7 @@ def partition_record(held: Consortium, server: State) -> dict[str, Any]:
             }
             for k, one in enumerate(held.tables)
         ],
-        "align": {**held.align._asdict(), "ids": server["align"]["ids"], "common": server["align"]["common"]},
+        "align": {**held.align.record(), "ids": server["align"]["ids"], "common": server["align"]["common"]},
         "rows": dict(server["rows"]),
         **({"reading": {"rules": rules}} if (rules := held.tables[0].reading.rules) > 1 else {}),
     }
@@ -82,7 +82,8 @@ def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[
     schema = [{"name": c.name, "categories": list(c.categories)} for c in table.schema]
     label = {"class_names": list(table.class_names), "task": table.task} if data.party == data.active else {}
     how = {"reading": {**table.reading.to_json(), "bits": table.bits}} if table.reading != OLDEST else {}
-    return {"id": file.id if file else "row", "schema": schema, **label, **how}
+    normalised = {"normalise": file.normalise} if file and file.normalise else {}
+    return {"id": file.id if file else "row", **normalised, "schema": schema, **label, **how}
 
 
 def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
@@ -151,7 +152,7 @@ def figures(
         "final": {"round": last, **final, "interval": ends(server["intervals"])},
         **by_metric(held, server, judged),
         "rows": dict(server["rows"]),
-        "align": {**held.align._asdict(), **{k: server["align"][k] for k in ("ids", "rows", "common")}},
+        "align": {**held.align.record(), **{k: one for k, one in server["align"].items() if k != "notices"}},
         "parties": parties_of(held, server),
         "importance": {one.name: named(one, brought[one.name]) for one in held.tables},
         **scheme.facts(server),

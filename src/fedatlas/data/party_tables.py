@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.cells import EXACT, LINE, OPTION, Dates, Reading, exact, missing, now, read_as, texts, with_keys
+from fedatlas.data.cells import OPTION, Dates, Reading, now, read_as, with_keys
 from fedatlas.data.dataset import Column, Names
 from fedatlas.data.decimals import with_points
 from fedatlas.data.frame import (
@@ -29,6 +29,7 @@ from fedatlas.data.frame import (
     unusable,
 )
 from fedatlas.data.kept import located
+from fedatlas.data.party_ids import IdPlan, IdSpec, Normalise, RowIds, id_plan, ids_of
 from fedatlas.data.problems import Problems
 from fedatlas.data.reading import of_inputs, same_classes
 from fedatlas.data.table_file import read_table
@@ -50,7 +51,7 @@ class PartyFile(NamedTuple):
 
     name: str
     path: str
-    id: str
+    id: IdSpec
     label: str = ""
     weight: str = ""
     task: TaskChoice = "auto"
@@ -64,13 +65,19 @@ class PartyFile(NamedTuple):
     separator: str = ""
     encoding: str = ""
     sheet: str = ""
+    normalise: Normalise = ()
+
+    @property
+    def ids(self) -> IdPlan:
+        """How the rows get their ids."""
+        return id_plan(self.id, self.normalise)
 
 
 class PartyTable(NamedTuple):
     """A party's rows in the order of its file."""
 
     name: str
-    ids: Names  # "" = none
+    ids: Names  # by the first key; "" = none
     schema: tuple[Column, ...]  # of the columns in the file
     x: Floats  # (rows, columns), text columns as 0/1, NaN = missing
     names: Names  # of the columns of x
@@ -83,11 +90,19 @@ class PartyTable(NamedTuple):
     reading: Reading = Reading()
     bits: int = 64  # of the numbers of x
     doubts: Names = ()  # warnings about probable mistakes
+    later: tuple[Names, ...] = ()  # ids by the further keys of a linkage
+    linked: bool = False  # whether an id may occur in several rows, which are then left out
+    shown: tuple[tuple[str, Names], ...] = ()  # the columns of ids as in the file
 
     @property
     def without_id(self) -> int:
         """Number of rows that cannot be matched."""
-        return sum(not one for one in self.ids)
+        return sum(not any(keys) for keys in zip(self.ids, *self.later, strict=True))
+
+    def with_ids(self, found: RowIds) -> PartyTable:
+        """Return the table with these ids."""
+        first, *later = found.keys
+        return self._replace(ids=first, later=tuple(later), linked=found.linked, shown=found.shown)
 
 
 def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
@@ -107,11 +122,12 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
 def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool) -> PartyTable:
     """Return a party's table from what was read. DataError as in `read_party`. ``called``: the file's name."""
     problems = Problems(what)
-    problems.add(absent(table.columns, file._asdict(), f"{what}: ", f"'{called}'"))
-    named = [name for name in (file.id, file.label, file.weight) if name]
+    plan = file.ids
+    problems.add(absent(table.columns, {**file._asdict(), "id": plan.columns}, f"{what}: ", f"'{called}'"))
+    named = [name for name in (*plan.columns, file.label, file.weight) if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(f"{what}: '{twice[0]}' is named for two roles; id, label and weight need separate columns.")
-    roles = Roles(file.label, file.id, file.weight, file.task, file.drop, file.categories)
+    roles = Roles(file.label, "", file.weight, file.task, (*file.drop, *plan.columns), file.categories)
     try:
         table = with_points(table, number_columns(table.columns, roles), what, OWN_KEY)
     except DataError as error:
@@ -120,10 +136,9 @@ def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_
     needed = {"label": file.label, "weight": file.weight}
     lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows", problems)
     table = table[~lost]
-    if file.id in table.columns:
+    if {*plan.columns} <= {*table.columns}:
         with problems.noted():
-            ids = id_texts(table[file.id], what)
-            refuse_twice(ids, table[file.id], what)
+            ids = ids_of(table, plan, what)
     bits = bits_of_parties()
     if not file.label or file.label in table.columns:
         with problems.noted():
@@ -137,9 +152,10 @@ def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_
         same_classes(f"the label '{file.label}'", classes),
         *of_inputs(table, schema, file.categories, OWN_KEY, bits),
     ]
-    found = PartyTable(file.name, ids, schema, x, names, y, weight, task, classes, int(lost.sum()), called)
+    found = PartyTable(file.name, (), schema, x, names, y, weight, task, classes, int(lost.sum()), called)
     reading = now()._replace(commas=form_of(table).decimal == "," and not now().decimal)
-    return found._replace(reading=reading, bits=bits, doubts=tuple(f"'{file.name}': {one}" for one in said if one))
+    found = found._replace(reading=reading, bits=bits, doubts=tuple(f"'{file.name}': {one}" for one in said if one))
+    return found.with_ids(ids)
 
 
 def bits_of_parties() -> int:
@@ -150,54 +166,6 @@ def bits_of_parties() -> int:
 def count_rows(n: int) -> str:
     """Return '1 row', '2 rows' and so on."""
     return f"{n:,} row{'s' if n != 1 else ''}"
-
-
-def id_texts(column: pd.Series, what: str) -> Names:
-    """Return ids as compared texts: the file's text, stripped, integers in decimal; "" for a missing one."""
-    import pandas as pd
-
-    if pd.api.types.is_float_dtype(column.dtype):  # a Parquet column of whole numbers with holes
-        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        there = ~np.isnan(values)
-        if (values[there] != np.rint(values[there])).any():
-            raise DataError(
-                f"{what}: the ids in '{column.name}' are numbers with a fractional part: use another column."
-            )
-        _refuse_large(values[there], column, what, exact(column) if now().rules > 2 else EXACT)
-        return tuple(str(int(v)) if ok else "" for v, ok in zip(values, there, strict=True))
-    if column.dtype == object:  # of a workbook, where numbers are floats
-        _refuse_large(np.array([cell for cell in column if isinstance(cell, float)]), column, what)
-    cells = texts(column)
-    gone = missing(cells)
-    return tuple("" if none else str(cell) for cell, none in zip(cells, gone, strict=True))
-
-
-def _refuse_large(ids: Floats, column: pd.Series, what: str, limit: int = EXACT) -> None:
-    """Raise DataError for floats so large that several whole numbers become one."""
-    if now().rules > 1 and (np.abs(ids) >= limit).any():
-        raise DataError(
-            f"{what}: the ids in '{column.name}' are stored as floating-point numbers of 2^{limit.bit_length() - 1} or more, which "
-            "cannot tell them apart: write them as texts or whole numbers."
-        )
-
-
-def refuse_twice(ids: Sequence[str], column: pd.Series, what: str) -> None:
-    """Raise DataError if an id occurs in two rows. It names their lines, so that no message holds an id."""
-    seen: dict[str, int] = {}
-    twice = []
-    for i, one in enumerate(ids):
-        if one and one in seen:
-            twice.append((seen[one], i))
-        seen.setdefault(one, i)
-    if not twice:
-        return
-    lines = column.index if column.index.name == LINE else range(1, len(ids) + 1)
-    kind = "lines" if column.index.name == LINE else "rows"
-    a, b = twice[0]
-    more = f", and {len(twice) - 1:,} more" if len(twice) > 1 else ""
-    raise DataError(
-        f"{what}: the same id occurs twice in '{column.name}', in {kind} {lines[a]} and {lines[b]}{more}: keep one row per id."
-    )
 
 
 def target(table: pd.DataFrame, file: PartyFile, what: str, bits: int) -> tuple[Floats | None, str, Names]:
@@ -234,11 +202,12 @@ class TrainedTable(NamedTuple):
     """The reading of a party's table in training, as its part of the model records it."""
 
     name: str
-    id: str
+    id: IdSpec
     schema: tuple[Column, ...]
     reads: frozenset[str] | None = None  # the columns of trees that the model uses; None: all
     reading: Reading = Reading(1)
     bits: int = 32
+    normalise: Normalise = ()
 
 
 def new_rows(file: str, trained: TrainedTable) -> PartyTable:
@@ -249,15 +218,18 @@ def new_rows(file: str, trained: TrainedTable) -> PartyTable:
     what, called = f"party '{trained.name}'", Path(file).name
     with read_as(trained.reading):
         table = read_table(file, OPTION)
-        if trained.id not in table.columns:
-            raise DataError(f"{what}: '{called}' lacks its id column '{trained.id}'.")
-        ids = id_texts(table[trained.id], what)
-        refuse_twice(ids, table[trained.id], what)
-    return as_trained(table, ids, trained, called)
+        plan = id_plan(trained.id, trained.normalise)
+        if lost := [name for name in plan.columns if name not in table.columns]:
+            raise DataError(f"{what}: '{called}' lacks its id column '{lost[0]}'.")
+        ids = ids_of(table, plan, what)
+    return as_trained(table, trained, called).with_ids(ids)
 
 
-def as_trained(table: pd.DataFrame, ids: Names, trained: TrainedTable, called: str = "") -> PartyTable:
-    """Return new rows in the columns that a party was trained with. DataError, naming the party, for a column that is lacking."""
+def as_trained(table: pd.DataFrame, trained: TrainedTable, called: str = "") -> PartyTable:
+    """Return new rows, still without ids, in the columns that a party was trained with.
+
+    DataError, naming the party, for a column that is lacking.
+    """
     what, schema = f"party '{trained.name}'", trained.schema
     with read_as(trained.reading):
         unused = {
@@ -274,7 +246,7 @@ def as_trained(table: pd.DataFrame, ids: Names, trained: TrainedTable, called: s
         if column.categories and (n := int((values < 0).sum()))
     )
     x, names = spread(schema, raw)
-    found = PartyTable(trained.name, ids, tuple(schema), x, names, called=called)
+    found = PartyTable(trained.name, (), tuple(schema), x, names, called=called)
     return found._replace(reading=trained.reading, bits=trained.bits, doubts=said)
 
 

@@ -72,7 +72,7 @@ class TrainedTogether(NamedTuple):
         for k, (table, exported) in enumerate(self.parts):
             if table.name not in rows.names:
                 raise DataError(f"party '{table.name}' is lacking: the model was trained with {', '.join(names)}.")
-            found = as_trained(rows[table.name], (), table)
+            found = as_trained(rows[table.name], table)
             parties.append(columns_of(k, found, self.active, names, 0))
             loaded = scheme.load(parties[-1], exported)
             states.after.put(k, {**loaded, "align": {"order": tensor(np.arange(len(rows)))}})

@@ -94,7 +94,7 @@ def predict(
         if n
     )
     said = (*(doubt for one in tables for doubt in one.doubts), *said)
-    return Predicted(as_table(tables[active].ids, outputs, saved[active]), lacking, sent, said)
+    return Predicted(as_table(dict(tables[active].shown), outputs, saved[active]), lacking, sent, said)
 
 
 def outputs_of(
@@ -140,6 +140,7 @@ def read(
     wanted: dict[str, Any] = {key: own for key, value in form.items() if (own := _own(value, saved["party"], names))}
     reading = Reading.from_json(how)._replace(**wanted)
     trained = TrainedTable(saved["party"], saved["id"], schema, scheme.reads(saved), reading)
+    trained = trained._replace(normalise=saved.get("normalise", ()))
     return new_rows(file, trained._replace(bits=how["bits"]) if how else trained)
 
 
@@ -164,16 +165,18 @@ def matched(
     return found, federation.cost.bytes_up + federation.cost.bytes_down
 
 
-def as_table(ids: Iterable[str], outputs: np.ndarray[Any, Any], saved: Mapping[str, Any]) -> pandas.DataFrame:
-    """Return a table of ids with ``prediction`` and, for classes, a column ``p_NAME`` for each."""
+def as_table(
+    ids: Mapping[str, Sequence[str]], outputs: np.ndarray[Any, Any], saved: Mapping[str, Any]
+) -> pandas.DataFrame:
+    """Return a table of the columns of ids with ``prediction`` and, for classes, a column ``p_NAME`` for each."""
     import pandas
 
     if saved["task"] == "numbers":
-        return pandas.DataFrame({saved["id"]: list(ids), "prediction": outputs})
+        return pandas.DataFrame({**ids, "prediction": outputs})
     p, names = probabilities(outputs), saved["class_names"]
     if len(names) > 2:
         said = [names[c] for c in p.argmax(axis=1)]
         each = {f"p_{name}": p[:, c] for c, name in enumerate(names)}
-        return pandas.DataFrame({saved["id"]: list(ids), "prediction": said, **each})
+        return pandas.DataFrame({**ids, "prediction": said, **each})
     said = [names[int(one > 0)] for one in outputs]
-    return pandas.DataFrame({saved["id"]: list(ids), "prediction": said, f"p_{names[0]}": 1 - p, f"p_{names[1]}": p})
+    return pandas.DataFrame({**ids, "prediction": said, f"p_{names[0]}": 1 - p, f"p_{names[1]}": p})

@@ -49,6 +49,7 @@ def of_tables(tables: Sequence[PartyTable]) -> Iterator[str | np.ndarray[Any, An
     """Yield the parties' ids, columns, labels and weights."""
     for one in tables:
         yield from (repr((one.name, one.names, len(one.ids))), "\x1f".join(one.ids), one.x, one.y, one.weight)
+        yield from ("\x1f".join(keys) for keys in one.later)
 
 
 def of_splits(splits: Mapping[str, Split]) -> Iterator[str | np.ndarray[Any, Any]]:

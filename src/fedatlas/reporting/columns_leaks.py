@@ -86,4 +86,10 @@ def aligning(s: Plain) -> list[tuple[str, str, str, str]]:
     several = "which of its rows all others have; how many ids each party has"
     helper = sizes if two else f"{sizes}, and the sizes of all overlaps"
     holder = mine if two else f"{several}, and the sizes of all overlaps"
-    return [("alignment", mine if two else several, holder, f"{helper}; no id")]
+    found = [("alignment", mine if two else several, holder, f"{helper}; no id")]
+    if s["align"].get("linked"):
+        which = "the other party" if two else "all others"
+        more = f"by each further key, which of its rows without a match agree with a row of {which} in that key"
+        counts = "how many rows each party tried by each key, and left out because another row has the same id"
+        found.append(("keys in turn", f"{more}; how many rows the others tried", "the same", counts))
+    return found

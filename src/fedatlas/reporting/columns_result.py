@@ -160,4 +160,35 @@ def parties_blocks(subject: Subject) -> list[Block]:
     return [
         TableBlock("parties", "The parties", head, rows, text),
         Text(f"{s['align']['rows']:,} common rows, {how}: {used}."),
+        *_keys(s),
     ]
+
+
+def _keys(s: Plain) -> list[Block]:
+    """Return how ids were normalised, and of a linkage what each key found."""
+    keys = s["align"].get("keys", ())
+    made = [" + ".join(f"column {j} ({', '.join(own) or 'as it is'})" for j, own in enumerate(key, 1)) for key in keys]
+    if not s["align"].get("linked"):
+        return [Text(f"Ids are made of {made[0]}.")] if keys else []
+    names = [one["name"] for one in s["parties"]]
+    head = [
+        "key",
+        "made of",
+        "rows matched",
+        *(f"tried, {name}" for name in names),
+        *(f"left out, {name}" for name in names),
+    ]
+    rows = [
+        [
+            str(k),
+            made[k - 1],
+            f"{one['rows']:,}",
+            *(f"{one[part][name]:,}" for part in ("ids", "ambiguous") for name in names),
+        ]
+        for k, one in enumerate(s["align"]["passes"], 1)
+    ]
+    said = (
+        "The keys were tried in turn, each with the rows that none before it had matched. Rows of a party that share their id were left "
+        "out. A matched pair may still be two people: nobody can count such pairs here."
+    )
+    return [TableBlock("keys", "What each key matched", head, rows, csv_text(head, rows)), Text(said)]

@@ -41,7 +41,8 @@ def aligned(
     Returns the number of ids of each party, of rows that all have and that each pair has, bytes and seconds.
     """
     held, began = consortium(whole), time.perf_counter()
-    progress = MatchingProgress(len(held.parties) * sum(about(held)["ids"].values()), say)
+    points = len(held.parties) * sum(about(held)["ids"].values()) * len(held.align.keys)
+    progress = MatchingProgress(points, say)
     parties = [one._replace(tick=progress.tick) for one in held.parties]
     federation = columns_federation(parties, align.QUESTIONS, observers=observers, name="align", run="align")
     state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
@@ -51,6 +52,7 @@ def aligned(
         **about(held),
         "rows": state["align"]["rows"],
         "common": state["align"]["common"],
+        **({"passes": state["align"]["passes"]} if held.align.linked else {}),
         "bytes": cost.bytes_up + cost.bytes_down,
         "seconds": time.perf_counter() - began,
         "notices": [*held.notices, *state["align"]["notices"]],
@@ -63,16 +65,24 @@ def looked_at(held: Consortium) -> dict[str, Any]:
     return {
         **about(held),
         "looks": {one.name: look_of([x for x in one.ids if x])._asdict() for one in held.tables},
+        **({"ambiguous": _ambiguous(held)} if held.align.linked else {}),
         "bytes": bytes_of(held.align, ids),
         "seconds": seconds_of(held.align, ids, held.parties[0].workers),
         "notices": list(held.notices),
     }
 
 
+def _ambiguous(held: Consortium) -> dict[str, list[int]]:
+    """Return party -> for each key, its rows whose id another of its rows has."""
+    keys = range(len(held.align.keys))
+    return {one.name: [align.entering(one, number)[1] for number in keys] for one in held.parties}
+
+
 def about(held: Consortium) -> dict[str, Any]:
-    """Return the method of matching, and each party's name and number of ids."""
+    """Return the method of matching, and each party's name, number of ids, and columns that they are made of."""
     return {
-        "align": held.align._asdict(),
+        "made_of": {one.name: str(one.ids) for one in held.config.parties},
+        "align": held.align.record(),
         "parties": list(held.names),
         "active": held.names[held.active],
         "ids": {one.name: len(one.ids) - one.without_id for one in held.tables},
@@ -82,14 +92,15 @@ def about(held: Consortium) -> dict[str, Any]:
 def bytes_of(how: align.Align, ids: list[int]) -> int:
     """Estimate the bytes that matching sends, up and down.
 
-    Points are sent there and back; with three or more parties, through all of them in turn.
+    Points are sent there and back; with three or more parties, through all of them in turn. Of several keys each counts as
+    if no row were matched before it.
     """
     if how.name == "none":
         return 0
-    points = psi.BYTES * sum(ids)
+    points = psi.BYTES * sum(ids) * len(how.keys)
     if len(ids) == 2:
         return 4 * points
-    return (2 * len(ids) - 1) * points + 2 * (len(ids) - 1) * sum(ids)
+    return (2 * len(ids) - 1) * points + 2 * (len(ids) - 1) * sum(ids) * len(how.keys)
 
 
 def seconds_of(how: align.Align, ids: list[int], workers: int) -> float:
@@ -102,4 +113,4 @@ def seconds_of(how: align.Align, ids: list[int], workers: int) -> float:
     hashing = time.perf_counter() - began
     psi.raised(points, psi.exponent(how.group), how.group)
     each = time.perf_counter() - began - hashing
-    return (hashing + len(ids) * each) * sum(ids) / TRIED / workers
+    return (hashing + len(ids) * each) * sum(ids) * len(how.keys) / TRIED / workers

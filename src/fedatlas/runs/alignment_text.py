@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.privacy.mechanisms import made
@@ -19,6 +20,9 @@ def sentences(found: dict[str, Any]) -> list[str]:
     for name, n in ids.items():
         label = ", which holds the label" if name == found["active"] else ""
         out.append(f"{name}: {n:,} ids{label}.")
+    linked = found["align"].get("linked", False)
+    if "keys" in found["align"]:
+        out += [f"Ids of {name} are made of {made}." for name, made in found["made_of"].items()]
     took = f"{bytes_text(found['bytes'])} in {seconds_text(found['seconds'])}"
     if "rows" not in found:
         for name, one in found["looks"].items():
@@ -26,15 +30,33 @@ def sentences(found: dict[str, Any]) -> list[str]:
                 f"Ids of {name}: {length(one['shortest'], one['longest'])} characters, {one['digits']:.0%} only digits, "
                 f"{one['zeros']:.0%} with leading zeros, {one['letters']:.0%} with letters."
             )
-        out.append(f"Matching would send about {took}. Nothing was sent.")
+        for name, counts in found.get("ambiguous", {}).items():
+            left = ", ".join(f"{n:,} by key {k}" for k, n in enumerate(counts, 1))
+            out.append(f"Rows of {name} that share their id with another row, and would be left out: {left}.")
+        most = "at most" if linked else "about"
+        out.append(f"Matching would send {most} {took}. Nothing was sent.")
     else:
         if len(ids) > 2:
             out += [f"{pair}: {n:,} rows in common." for pair, n in found["common"].items()]
+        out += passes_text(found.get("passes", ()))
         shares = ", ".join(f"{found['rows'] / max(n, 1):.1%} of {name}'s" for name, n in ids.items())
         out.append(f"All parties have {found['rows']:,} rows in common: {shares}.")
         out.append(f"Sent {took}.")
         out.append(LEARNT[min(len(ids), 3)])
+        out += [LINKED] if linked else []
     return [*out, *(f"Notice: {said}" for said in found["notices"])]
+
+
+def passes_text(passes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each key of a linkage."""
+    out = []
+    for k, one in enumerate(passes, 1):
+        tried = ", ".join(f"{n:,} of {name}" for name, n in one["ids"].items())
+        left = ", ".join(f"{n:,} of {name}" for name, n in one["ambiguous"].items())
+        out.append(
+            f"Key {k}: {one['rows']:,} rows matched; tried: {tried}; left out because another row has the same id: {left}."
+        )
+    return out
 
 
 def expectations(found: dict[str, Any]) -> list[str]:
@@ -52,6 +74,12 @@ def expectations(found: dict[str, Any]) -> list[str]:
     protected = [line for name in found["privacy"]["mechanisms"] for line in made(name).words.preview(found["privacy"])]
     return [*head, one, *protected, *notices, "Nothing was matched or trained."]
 
+
+LINKED = (
+    "By each further key every party also learnt which of its rows without a match agree with another's in that key, and how many "
+    "rows the others tried. A matched pair may still be two people."
+)
+"""Sentence about what several keys in turn reveal, after one of `LEARNT`."""
 
 LEARNT = {
     2: "Each party learnt which of its rows the other has, and how many ids the other has; no id crossed in the clear.",

@@ -122,7 +122,11 @@ def check_metric(config: ExperimentConfig, task: str, name: str) -> None:
 
 def align_of(config: ExperimentConfig) -> Align:
     """Return the method of matching rows."""
-    return Align(config.align.name, config.align.group) if config.align is not None else Align()
+    found = Align(config.align.name, config.align.group) if config.align is not None else Align()
+    if not config.parties:
+        return found
+    plan = config.parties[0].ids  # that of all parties
+    return found._replace(keys=plan.rules, linked=plan.linked)
 
 
 def rows_asked(config: ExperimentConfig) -> Rows:
@@ -135,6 +139,7 @@ def rows_asked(config: ExperimentConfig) -> Rows:
 def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], seed: int, workers: int = 1) -> Columns:
     """Return a party's table in the form that the protocols use."""
     found = Columns(k, table.name, active, names, table.ids, table.x, table.names, table.y, table.weight, table.task)
+    found = found._replace(later=table.later, linked=table.linked)
     return found._replace(seed=seed, workers=workers, classes=len(table.class_names), rules=table.reading.rules)
 
 

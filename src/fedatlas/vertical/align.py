@@ -10,8 +10,13 @@ With three to eight parties, every party's set goes round all of them, and each 
 compares the results. It sends back, through the same parties in turn, which ids are in all sets. A party learns which
 of its rows *all* others have. The active party and the coordinator learn the sizes of all overlaps, and no id.
 
-Sets and answers are letters. The number of a letter is the number of exponents on its points. It tells whose set it is,
-who has it now, and who has it next. So the coordinator can neither add a set nor send one another way. Parties are
+Rows that cannot be matched exactly are linked by several keys in turn (`Align.keys`). Each goes through the same protocol,
+with a fresh exponent and the rows that no earlier key has matched. A row whose key is that of another such row of its party is
+left out there, and counted.
+
+Sets and answers are letters. The number of a letter is the number of exponents on its points, plus one more than there
+are parties for each earlier key. It tells whose set it is, who has it now, and who has it next. So the coordinator can
+neither add a set nor send one another way. Parties are
 assumed to be curious, but to follow the protocol. Exponents and orders are in the session of the set-up, and only in
 memory. ``state["align"]`` keeps two things: ``order``, the party's own row at each place, and ``key``, under which
 `ids.ordered` sorts them. The active party makes the key and sends it to the others.
@@ -19,6 +24,7 @@ memory. ``state["align"]`` keeps two things: ``order``, the party's own row at e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
@@ -54,6 +60,7 @@ SHARE = Number(0, 1)
 LOOKED = {
     "look": InOrder((WholeNumber(), SHARE, SHARE, SHARE, WholeNumber(), WholeNumber(), SHARE, SHARE, SHARE))
 }  # `Look`
+MATCHED = "matched"  # in the session: the rows that each key has matched so far
 MOST = 8  # parties that can be matched
 SECRET = 32  # bytes of a key that the active party draws
 
@@ -63,6 +70,14 @@ class Align(NamedTuple):
 
     name: Literal["psi", "none"] = "psi"
     group: psi.Group = "ristretto255"
+    keys: tuple[tuple[tuple[str, ...], ...], ...] = (((),),)  # key -> column -> rules of normalisation
+    linked: bool = False  # several keys in turn; a key may occur in several rows, which are then left out
+
+    def record(self) -> dict[str, Any]:
+        """Return plain values; how ids are made only where the experiment declares more than one column as it is."""
+        keys = [[[*rules] for rules in key] for key in self.keys]
+        made = {"keys": keys, "linked": self.linked} if self.linked or self.keys != Align().keys else {}
+        return {"name": self.name, "group": self.group, **made}
 
 
 Answered = tuple[Update, State, Any]
@@ -72,8 +87,28 @@ Answered = tuple[Update, State, Any]
 
 
 def with_ids(data: Columns) -> Whole:
-    """Return the numbers of the party's rows that have an id."""
-    return np.array([i for i, one in enumerate(data.ids) if one], dtype=np.int64)
+    """Return the numbers of the party's rows that have an id, by any key."""
+    keys = zip(data.ids, *data.later, strict=True)
+    return np.array([i for i, each in enumerate(keys) if any(each)], dtype=np.int64)
+
+
+def ids_by(data: Columns, number: int) -> tuple[str, ...]:
+    """Return the ids of all rows by a key, "" for none. ProtocolError for a key that there is not."""
+    keys = (data.ids, *data.later)
+    if not 0 <= number < len(keys):
+        raise ProtocolError(f"there are {len(keys)} keys, and number {number} is not one of them.")
+    return keys[number]
+
+
+def entering(data: Columns, number: int, matched: Sequence[Whole] = ()) -> tuple[Whole, int]:
+    """Return the rows that a key is tried with, and how many are left out because another row has the same id."""
+    ids, gone = ids_by(data, number), {int(i) for rows in matched for i in rows}
+    free = [i for i, one in enumerate(ids) if one and i not in gone]
+    rows = free
+    if data.linked:
+        times = Counter(ids[i] for i in free)
+        rows = [i for i in free if times[ids[i]] == 1]
+    return np.array(rows, dtype=np.int64), len(free) - len(rows)
 
 
 def _order(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -87,7 +122,7 @@ def _order(model: Any, data: Columns, message: Any, state: State, session: Any) 
 
 def _key(data: Columns, message: Any, session: Any) -> bytes:
     """Return the key of the rows' order. ProtocolError if it is less secret than this party demands."""
-    if data.party == data.active and KEY.topic in (session or {}):
+    if KEY.topic in (session or {}):
         return bytes(session[KEY.topic])
     key = taken(data, message, data.active, KEY)["key"].numpy().tobytes()
     if data.row_order == "secret" and (len(key) != SECRET or key == seed_key(data.seed)):
@@ -101,16 +136,19 @@ def _key(data: Columns, message: Any, session: Any) -> bytes:
 
 
 def _mask(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Mask the party's ids, in a secret order, for the next party."""
-    if session and "psi" in session:
+    """Mask the party's ids by one of the keys, in a secret order, for the next party."""
+    session, group, number = session or {}, message["group"], message["key"]
+    matched = session.get(MATCHED, ())
+    if "psi" in session or number != len(matched):
         raise ProtocolError("the ids are masked already.")
-    rows, key = with_ids(data), psi.exponent(message["group"])
+    (rows, ambiguous), ids, key = entering(data, number, matched), ids_by(data, number), psi.exponent(group)
     rows = rows[psi.shuffle(len(rows))]
-    ids = [data.ids[i] for i in rows]
-    points = psi.masked(ids, key, message["group"], data.workers, data.tick)
-    held = {"group": message["group"], "key": key, "rows": rows, "orders": [], "back": 0}
-    told = letter(data, [_next(data)], IDS.topic, {"points": points}, 1)
-    return {"ids": len(rows), LETTERS: [told]}, state, {**(session or {}), "psi": held}
+    points = psi.masked([ids[i] for i in rows], key, group, data.workers, data.tick)
+    past = number * (len(data.parties) + 1)
+    held = {"group": group, "key": key, "rows": rows, "orders": [], "back": 0, "past": past}
+    told = letter(data, [_next(data)], IDS.topic, {"points": points}, past + 1)
+    counts = {"ids": len(rows), "ambiguous": ambiguous, "rows": len(with_ids(data))}
+    return {**counts, LETTERS: [told]}, state, {**session, "psi": held}
 
 
 def _next(data: Columns, by: int = 1) -> int:
@@ -129,13 +167,13 @@ def _remask(model: Any, data: Columns, message: Any, state: State, session: Any)
     """Raise the other party's ids to this party's exponent, and keep them to compare with. For two parties."""
     held, other = _held(session), _next(data)
     points = _raised(data, message, other, 1, held)
-    told = letter(data, [other], IDS.topic, {"points": points}, 2)
+    told = letter(data, [other], IDS.topic, {"points": points}, held["past"] + 2)
     return {LETTERS: [told]}, state, {**session, "psi": {**held, "theirs": psi.points_of(points)}}
 
 
 def _raised(data: Columns, message: Any, sender: int, step: int, held: Mapping[str, Any]) -> Any:
     """Raise the masked ids of a letter to one more exponent."""
-    came = taken(data, message, sender, IDS, step)["points"]
+    came = taken(data, message, sender, IDS, held["past"] + step)["points"]
     with blamed(data, sender, IDS):
         return psi.raised(came, held["key"], held["group"], data.workers, data.tick)
 
@@ -144,7 +182,8 @@ def asked_about(data: Columns, what: str, message: Any, session: Any) -> int:
     """Return how many ids of another party an ask concerns."""
     if what not in {REMASK, PASS}:
         return 0
-    step = 1 if what == REMASK else len(_held(session)["orders"]) + 1
+    held = _held(session)
+    step = held["past"] + (1 if what == REMASK else len(held["orders"]) + 1)
     return len(psi.points_of(taken(data, message, _next(data, -1), IDS, step)["points"]))
 
 
@@ -160,7 +199,7 @@ def _pass(model: Any, data: Columns, message: Any, state: State, session: Any) -
     points = _raised(data, message, _next(data, -1), step, held)
     shuffled = psi.shuffle(len(points))
     to = data.active if step == P - 1 else _next(data)
-    told = letter(data, [to], IDS.topic, {"points": tensor(points.numpy()[shuffled])}, step + 1)
+    told = letter(data, [to], IDS.topic, {"points": tensor(points.numpy()[shuffled])}, held["past"] + step + 1)
     return {LETTERS: [told]}, state, {**session, "psi": {**held, "orders": [*held["orders"], shuffled]}}
 
 
@@ -169,11 +208,11 @@ def _compare(model: Any, data: Columns, message: Any, state: State, session: Any
 
     The active party computes it.
     """
-    P, names = len(data.parties), data.parties
+    P, names, past = len(data.parties), data.parties, _held(session)["past"]
     last = [(k - 1) % P for k in range(P)]  # who has a party's set at its last stop
-    keys = [psi.points_of(taken(data, message, last[k], IDS, P)["points"]) for k in range(P)]
+    keys = [psi.points_of(taken(data, message, last[k], IDS, past + P)["points"]) for k in range(P)]
     of_all = [np.all([psi.among(mine, each) for each in keys], axis=0) for mine in keys]
-    told = [letter(data, [last[k]], FLAGS.topic, {"in_all": tensor(of_all[k])}, P - 1) for k in range(P)]
+    told = [letter(data, [last[k]], FLAGS.topic, {"in_all": tensor(of_all[k])}, past + P - 1) for k in range(P)]
     common = {pair: int(psi.among(keys[a], keys[b]).sum()) for pair, (a, b) in pairs(names).items()}
     return {"common": common, LETTERS: told}, state, session
 
@@ -191,36 +230,44 @@ def _back(model: Any, data: Columns, message: Any, state: State, session: Any) -
         raise ProtocolError("no answer is on its way back here.")
     shuffled = held["orders"][step - 1]
     flags = np.zeros(len(shuffled), bool)
-    flags[shuffled] = _flags(data, message, step, len(shuffled))
-    told = letter(data, [_next(data, -1)], FLAGS.topic, {"in_all": tensor(flags)}, step - 1)
+    flags[shuffled] = _flags(data, message, held, step, len(shuffled))
+    told = letter(data, [_next(data, -1)], FLAGS.topic, {"in_all": tensor(flags)}, held["past"] + step - 1)
     return {LETTERS: [told]}, state, {**session, "psi": {**held, "back": held["back"] + 1}}
 
 
-def _flags(data: Columns, message: Any, step: int, count: int) -> Any:
+def _flags(data: Columns, message: Any, held: Mapping[str, Any], step: int, count: int) -> Any:
     """Return (count,), which ids are in all sets, from the party that had the set next."""
     sender = data.active if step == len(data.parties) - 1 else _next(data)
-    return taken(data, message, sender, FLAGS, step, ids=count)["in_all"].numpy()
+    return taken(data, message, sender, FLAGS, held["past"] + step, ids=count)["in_all"].numpy()
 
 
 def _match(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Return the party's rows that are in all sets, in the order that all parties share."""
+    """Find the party's rows that are in all sets. All rows found so far get the order that all parties share."""
     held = _held(session)
     rows, theirs = held["rows"], held.get("theirs")
     if len(data.parties) == 2:
-        mine = psi.points_of(taken(data, message, _next(data), IDS, 2, ids=len(rows))["points"])
+        step = held["past"] + 2
+        mine = psi.points_of(taken(data, message, _next(data), IDS, step, ids=len(rows))["points"])
         if theirs is None:
             raise ProtocolError("the other party's ids did not come here.")
         found = psi.among(mine, theirs)
     else:
-        found = _flags(data, message, 0, len(rows))
-    return {"matched": int(found.sum())}, placed(data, state, rows[found], _key(data, message, session)), session
+        found = _flags(data, message, held, 0, len(rows))
+    key, matched = _key(data, message, session), (*session.get(MATCHED, ()), rows[found])
+    kept = {**session, KEY.topic: key, MATCHED: matched}
+    del kept["psi"]
+    return {"matched": int(found.sum())}, placed(data, state, key, *matched), kept
 
 
-def placed(data: Columns, state: State, rows: Whole, key: bytes) -> State:
-    """Return the state with these rows of the party as the aligned ones."""
-    at = ordered([data.ids[i] for i in rows], key)
+def placed(data: Columns, state: State, key: bytes, *matched: Whole) -> State:
+    """Return the state with these rows of the party, by the keys that matched them, as the aligned ones."""
+    at = ordered([data.ids[i] for i in matched[0]], key, *_texts(data, matched))
     kept = tensor(np.frombuffer(key, np.uint8).copy())
-    return {**state, "align": {"order": tensor(rows[at]), "key": kept}}
+    return {**state, "align": {"order": tensor(np.concatenate(matched)[at]), "key": kept}}
+
+
+def _texts(data: Columns, matched: Sequence[Whole]) -> list[list[str]]:
+    return [[ids_by(data, k)[i] for i in rows] for k, rows in enumerate(matched) if k]
 
 
 def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -233,14 +280,14 @@ def _same(model: Any, data: Columns, message: Any, state: State, session: Any) -
     digest, reply = digest_of_ids(data.ids, key), {"rows": len(rows)}
     if data.party == data.active:
         odd = [k for k in others(data) if taken(data, message, k, DIGEST)["digest"] != digest]
-        return {**reply, "odd": odd}, placed(data, state, rows, key), session
+        return {**reply, "odd": odd}, placed(data, state, key, rows), session
     told = letter(data, [data.active], DIGEST.topic, {"digest": digest}, secret=True)
-    return {**reply, LETTERS: [told]}, placed(data, state, rows, key), session
+    return {**reply, LETTERS: [told]}, placed(data, state, key, rows), session
 
 
 def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Return figures about the ids. They are given only if the others have few of the ids."""
-    own = [data.ids[i] for i in with_ids(data)]
+    own = [one for one in data.ids if one]
     if 0 < LITTLE * len(own) <= len(order(state)):
         raise ProtocolError(f"party '{data.name}' says nothing of its ids: most of them were found.")
     return {"look": [*look_of(own)]}, state, session
@@ -248,7 +295,7 @@ def _look(model: Any, data: Columns, message: Any, state: State, session: Any) -
 
 QUESTIONS: Mapping[str, Question] = {
     ORDER: Question(_order, shows=("drawn", LETTERS)),
-    MASK: Question(_mask, shows=("ids", LETTERS)),
+    MASK: Question(_mask, shows=("ids", "ambiguous", "rows", LETTERS)),
     REMASK: Question(_remask, shows=(LETTERS,)),
     PASS: Question(_pass, shows=(LETTERS,)),
     COMPARE: Question(_compare, shows=("common", LETTERS)),
@@ -265,7 +312,8 @@ def due(how: Align, parties: int) -> Due:
     found: dict[str, Any] = {ORDER: ("active", nothing), LOOK: ("all", nothing)}
     if how.name == "none":
         return {**found, SAME: ("all", nothing)}
-    found |= {MASK: ("all", ({"group": how.group},)), MATCH: ("all", nothing)}
+    asked = tuple({"group": how.group, "key": number} for number in range(len(how.keys)))
+    found |= {MASK: ("all", asked), MATCH: ("all", nothing)}
     if parties == 2:
         return {**found, REMASK: ("all", nothing)}
     return {**found, PASS: ("all", nothing), COMPARE: ("active", nothing), BACK: ("all", nothing)}
@@ -300,8 +348,20 @@ def align(how: Align, server: State) -> RoundGenerator:
 
 
 def _intersected(mail: Mail, how: Align, active: int) -> Any:
+    each: list[dict[str, Any]] = []
+    for number in range(len(how.keys)):
+        each += [(yield from _by_key(mail, how, active, number))]
+    common = {pair: sum(one["common"][pair] for one in each) for pair in each[0]["common"]}
+    found = {"ids": each[0]["held"], "rows": sum(one["rows"] for one in each), "common": common}
+    passes = [{part: one[part] for part in ("ids", "ambiguous", "rows")} for one in each]
+    return {**found, "passes": passes} if how.linked else found
+
+
+def _by_key(mail: Mail, how: Align, active: int, number: int) -> Any:
+    """Match the rows that no earlier key has matched."""
     names, everybody = mail.names, range(len(mail.names))
-    masked = yield from mail.ask(everybody, MASK, says={"ids": WholeNumber()}, group=how.group)
+    counts = {"ids": WholeNumber(0), "ambiguous": WholeNumber(0), "rows": WholeNumber(0)}
+    masked = yield from mail.ask(everybody, MASK, says=counts, group=how.group, key=number)
     ids = {names[k]: masked[k]["ids"] for k in everybody}
     common: dict[str, int] = {}
     if len(names) == 2:
@@ -321,7 +381,8 @@ def _intersected(mail: Mail, how: Align, active: int) -> Any:
         raise ProtocolError(
             f"the parties count different numbers of common rows ({said}): one of them does not follow the protocol."
         )
-    return {"ids": ids, "rows": rows, "common": common or {" + ".join(names): rows}}
+    more = {part: {names[k]: masked[k][key] for k in everybody} for part, key in (("ambiguous",) * 2, ("held", "rows"))}
+    return {"ids": ids, **more, "rows": rows, "common": common or {" + ".join(names): rows}}
 
 
 def _compared(mail: Mail, active: int) -> Any:

@@ -1,9 +1,9 @@
 """Ids as texts that can be compared, and what parties may reveal about them if they do not match.
 
-An id is the file's text without blanks at its ends, or an integer in decimal. Nothing else is normalised: "007" and 7
-are different ids. If the tables overlap little, a party reveals only a `Look` of its ids. It holds their lengths, and
-the shares with leading zeros, only digits, letters, small or capital letters, or the form in which spreadsheets round
-long numbers.
+An id is the file's text without blanks at its ends, or an integer in decimal, and else normalised only as the experiment
+declares (`data.party_ids`): "007" and 7 are different ids. If the tables overlap little, a party reveals only a `Look` of its
+ids. It holds their lengths, and the shares with leading zeros, only digits, letters, small or capital letters, or the
+form in which spreadsheets round long numbers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from fedatlas.vertical.parties import Whole
 
 ROUNDED = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
+APART = "\x1f"  # before the lengths of the values that an id of several columns is joined of
 LITTLE = 0.5  # share of the smallest party's ids below which parties reveal how their ids look
 
 
@@ -37,7 +38,8 @@ class Look(NamedTuple):
 
 
 def look_of(ids: Sequence[str]) -> Look:
-    """Return the figures of some ids; all are 0 without ids."""
+    """Return the figures of some ids, without the lengths in them; all are 0 without ids."""
+    ids = [one.partition(APART)[0] for one in ids]
     n = max(len(ids), 1)
     lengths = [len(one) for one in ids] or [0]
     return Look(
@@ -89,13 +91,16 @@ def seed_key(seed: int) -> bytes:
     return str(seed).encode()
 
 
-def ordered(ids: Sequence[str], key: bytes) -> Whole:
+def ordered(ids: Sequence[str], key: bytes, *later: Sequence[str]) -> Whole:
     """Return places (n,) that sort ids by HMAC-SHA256 under a key.
 
-    All parties that have the key get the same order, independent of the order of their files (V2).
+    All parties that have the key get the same order, independent of the order of their files (V2). ``later``: the ids of
+    the rows that further keys of a linkage matched, which follow in n; each has a key that is derived from the first.
     """
-    tags = [hmac.digest(key, one.encode(), "sha256") for one in ids]
-    return np.array(sorted(range(len(ids)), key=tags.__getitem__), dtype=np.int64)
+    keys = [key, *(hmac.digest(key, b"key %d" % k, "sha256") for k in range(1, len(later) + 1))]
+    each = zip(keys, (ids, *later), strict=True)
+    tags = [hmac.digest(own, one.encode(), "sha256") for own, some in each for one in some]
+    return np.array(sorted(range(len(tags)), key=tags.__getitem__), dtype=np.int64)
 
 
 def digest_of_ids(ids: Sequence[str], key: bytes) -> str:

@@ -32,7 +32,7 @@ class Columns(NamedTuple):
     name: str
     active: int  # the index of the party that holds the label
     parties: tuple[str, ...]  # the names of all
-    ids: tuple[str, ...]
+    ids: tuple[str, ...]  # by the first key; "" = none
     x: Floats  # (rows, columns), NaN = missing
     names: tuple[str, ...]  # of the columns
     y: Floats | None = None  # (rows,) at the active party: 0 or 1, or numbers in the label's unit
@@ -43,6 +43,8 @@ class Columns(NamedTuple):
     row_order: Literal["seed", "secret"] = "seed"  # source of the key of the rows' order
     tick: Callable[[int], None] = unheard  # hears how many points were made since the last call
     classes: int = 0  # of the label at the active party; 0: a number
+    later: tuple[tuple[str, ...], ...] = ()  # ids by the further keys of a linkage
+    linked: bool = False  # whether an id may occur in several rows, which are then left out
     rules: int = 2  # rules for reading tables; by the first, a value that training never lacked goes left
 
 
