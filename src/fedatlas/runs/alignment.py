@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from fedatlas.algorithm import State
 from fedatlas.federation.columns_federation import columns_federation
+from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.setup.checked import Checked
@@ -23,9 +25,7 @@ def aligned(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any
     Returns the number of ids of each party, of rows that all have and that each pair has, bytes and seconds.
     """
     held, began = consortium(whole), time.perf_counter()
-    federation = columns_federation(held.parties, align.QUESTIONS, observers=observers, name="align", run="align")
-    state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
-    assert state is not None
+    federation, state = matched(held, observers)
     cost = federation.cost
     return {
         **about(held),
@@ -35,6 +35,14 @@ def aligned(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any
         "seconds": time.perf_counter() - began,
         "notices": [*held.notices, *state["align"]["notices"]],
     }
+
+
+def matched(held: Consortium, observers: Iterable[Observer] = ()) -> tuple[InProcess, State]:
+    """Return the parties' federation after the matching, and the coordinator's state."""
+    federation = columns_federation(held.parties, align.QUESTIONS, observers=observers, name="align", run="align")
+    state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
+    assert state is not None
+    return federation, state
 
 
 def looked_at(held: Consortium) -> dict[str, Any]:

@@ -12,7 +12,7 @@ Differences have intervals by the paired bootstrap: the same test rows are drawn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.cost import Cost
 from fedatlas.federation.in_process import InProcess
+from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.intervals import drawings, interval, usual_draws
 from fedatlas.metrics.metric import Metric
@@ -59,6 +60,7 @@ class Opened(NamedTuple):
 
     federation: InProcess
     server: State
+    bytes: int = 0  # sent up and down so far
 
     def state(self, party: int) -> State:
         """Return the state of a party."""
@@ -67,14 +69,15 @@ class Opened(NamedTuple):
         return dict(found)
 
 
-def opened(side: Side, scheme: Scheme, how: How, name: str) -> Opened:
+def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[Observer] = ()) -> Opened:
     """Return these parties' federation in this process, after the scheme has begun."""
     states = PartyState()
     for k, one in enumerate(side.states):
         states.after.put(k, one)
-    federation = columns_federation(side.parties, scheme.questions(how), states, name=name)
+    federation = columns_federation(side.parties, scheme.questions(how), states, name=name, observers=observers)
     server: State = {"names": [one.name for one in side.parties], "active": side.parties[0].active}
-    return Opened(federation, drive(federation, lambda: scheme.begin(how, server), 0))
+    begun = drive(federation, lambda: scheme.begin(how, server), 0)
+    return Opened(federation, begun, sent_by(federation))
 
 
 def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
@@ -84,17 +87,23 @@ def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
     return Judged(side.parties[active], found, scheme.outputs(found), "test")
 
 
-def trained(side: Side, scheme: Scheme, how: How, rounds: int, name: str) -> Opened:
+def trained(side: Side, scheme: Scheme, how: How, rounds: int, name: str, observers: Iterable[Observer] = ()) -> Opened:
     """Return these parties' federation after so many rounds, from rows that are aligned and split."""
-    federation, server = opened(side, scheme, how, name)
+    federation, server, sent = opened(side, scheme, how, name, observers)
     for number in range(1, rounds + 1):
         server = drive(federation, partial(scheme.step, how, server, number), number)
-    return Opened(federation, server)
+        sent += sent_by(federation)
+    return Opened(federation, server, sent)
+
+
+def sent_by(federation: InProcess) -> int:
+    """Return the bytes of the last drive, up and down."""
+    return federation.cost.bytes_up + federation.cost.bytes_down
 
 
 def trial(side: Side, scheme: Scheme, how: How) -> Cost:
     """Return the cost of one round, which is discarded; it is encrypted if ``how`` says so."""
-    federation, server = opened(side, scheme, how, "trial")
+    federation, server, _ = opened(side, scheme, how, "trial")
     number = scheme.trial(how).number
     drive(federation, lambda: scheme.step(how, server, number), number)
     return federation.cost
@@ -210,14 +219,20 @@ def redrawn(one: Judged, seed: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def better(
-    key: str, one: Mapping[str, Any], other: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]
+    key: str,
+    one: Mapping[str, Any],
+    other: Mapping[str, Any],
+    mine: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    spread: float = 1.0,
 ) -> dict[str, float | None]:
     """Return by how much one model's figure is better than another's, with its interval.
 
-    Positive is better, also for figures of which lower is better.
+    Positive is better, also for figures of which lower is better. ``spread``: factor of the interval's width.
     """
     sign = -1.0 if key in LOWER_IS_BETTER else 1.0
     known = one[key] is not None and other[key] is not None
     value = sign * (one[key] - other[key]) if known else np.nan
-    found = interval(value, sign * (mine[key] - theirs[key]), 0.95)
+    draws = sign * (mine[key] - theirs[key])
+    found = interval(value, draws if spread == 1.0 else value + spread * (draws - value), 0.95)
     return {"value": found.estimate, "low": found.low, "high": found.high}
