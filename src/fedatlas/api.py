@@ -327,6 +327,13 @@ def align(
     return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole, say=say)
 
 
+def probe(experiment: Experiment | ExperimentConfig) -> dict[str, Any]:
+    """Train a few trees on a few common rows, and return what the columns of the others gain there, with its interval and cost."""
+    from fedatlas.runs.probe import probed
+
+    return probed(_checked(experiment))
+
+
 def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
     """Attack what a role saw of a run (``[observe]``), and return ``declaration``, ``metrics`` and ``leaks``.
 

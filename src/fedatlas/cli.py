@@ -29,6 +29,7 @@ from fedatlas.commands import (
     noticing,
     plug,
     predict,
+    probe,
     spelled,
     split,
     stoppable,
@@ -60,6 +61,7 @@ def _version(wanted: bool) -> None:
 
 app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
+app.command()(probe)
 app.command()(predict)
 app.command()(export)
 app.command()(cli_anonymise.anonymise)

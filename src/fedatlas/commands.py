@@ -1,4 +1,4 @@
-"""Options and output shared by the commands, and three of them: ``fedatlas align``, ``predict`` and ``export``."""
+"""Options and output shared by the commands, and four of them: ``fedatlas align``, ``probe``, ``predict`` and ``export``."""
 
 from __future__ import annotations
 
@@ -147,6 +147,16 @@ def align(
     from fedatlas.runs.alignment_text import sentences
 
     found = api.align(config.read(path, overrides), dry_run=dry_run, say=lambda line: typer.echo(line, err=True))
+    emit(found) if as_json else typer.echo("\n".join(sentences(found)))
+
+
+def probe(arguments: File = None, as_json: Json = False) -> None:
+    """Try on a few common rows whether the columns of the other parties would help, protected as in a run, and print the gain."""
+    path, overrides = spelled(arguments)
+    from fedatlas import api, config
+    from fedatlas.runs.probe_text import sentences
+
+    found = api.probe(config.read(path, overrides))
     emit(found) if as_json else typer.echo("\n".join(sentences(found)))
 
 

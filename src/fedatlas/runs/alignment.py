@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedatlas.algorithm import State
 from fedatlas.federation.columns_federation import columns_federation
+from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.setup.checked import Checked
@@ -41,12 +43,7 @@ def aligned(
     Returns the number of ids of each party, of rows that all have and that each pair has, bytes and seconds.
     """
     held, began = consortium(whole), time.perf_counter()
-    points = len(held.parties) * sum(about(held)["ids"].values()) * len(held.align.keys)
-    progress = MatchingProgress(points, say)
-    parties = [one._replace(tick=progress.tick) for one in held.parties]
-    federation = columns_federation(parties, align.QUESTIONS, observers=observers, name="align", run="align")
-    state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
-    assert state is not None
+    federation, state = matched(held, observers, say)
     cost = federation.cost
     return {
         **about(held),
@@ -57,6 +54,19 @@ def aligned(
         "seconds": time.perf_counter() - began,
         "notices": [*held.notices, *state["align"]["notices"]],
     }
+
+
+def matched(
+    held: Consortium, observers: Iterable[Observer] = (), say: Callable[[str], None] = lambda line: None
+) -> tuple[InProcess, State]:
+    """Return the parties' federation after the matching, and the coordinator's state."""
+    points = len(held.parties) * sum(about(held)["ids"].values()) * len(held.align.keys)
+    progress = MatchingProgress(points, say)
+    parties = [one._replace(tick=progress.tick) for one in held.parties]
+    federation = columns_federation(parties, align.QUESTIONS, observers=observers, name="align", run="align")
+    state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
+    assert state is not None
+    return federation, state
 
 
 def looked_at(held: Consortium) -> dict[str, Any]:

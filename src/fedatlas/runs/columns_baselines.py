@@ -60,6 +60,7 @@ class Opened(NamedTuple):
 
     federation: InProcess
     server: State
+    bytes: int = 0  # sent up and down so far
 
     def state(self, party: int) -> State:
         """Return the state of a party."""
@@ -99,7 +100,8 @@ def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[
     active = side.parties[0].active
     known = of_classes(side.parties[active].classes)
     server: State = {"names": [one.name for one in side.parties], "active": active, **known}
-    return Opened(federation, drive(federation, lambda: scheme.begin(how, server), 0))
+    begun = drive(federation, lambda: scheme.begin(how, server), 0)
+    return Opened(federation, begun, sent_by(federation))
 
 
 def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
@@ -109,17 +111,23 @@ def grown(side: Side, scheme: Scheme, how: How, rounds: int) -> Judged:
     return Judged(side.parties[active], found, scheme.outputs(found), "test")
 
 
-def trained(side: Side, scheme: Scheme, how: How, rounds: int, name: str) -> Opened:
+def trained(side: Side, scheme: Scheme, how: How, rounds: int, name: str, observers: Iterable[Observer] = ()) -> Opened:
     """Return these parties' federation after so many rounds, from rows that are aligned and split."""
-    federation, server = opened(side, scheme, how, name)
+    federation, server, sent = opened(side, scheme, how, name, observers)
     for number in range(1, rounds + 1):
         server = drive(federation, partial(scheme.step, how, server, number), number)
-    return Opened(federation, server)
+        sent += sent_by(federation)
+    return Opened(federation, server, sent)
+
+
+def sent_by(federation: InProcess) -> int:
+    """Return the bytes of the last drive, up and down."""
+    return federation.cost.bytes_up + federation.cost.bytes_down
 
 
 def trial(side: Side, scheme: Scheme, how: How, rounds: int) -> list[Cost]:
     """Return the cost of each round that is tried, and discarded; they are encrypted if ``how`` says so."""
-    federation, server = opened(side, scheme, how, "trial")
+    federation, server, _ = opened(side, scheme, how, "trial")
     asked, found = scheme.trial(how), []
     last = min(asked.number + len(side.parties) - 1, rounds) if asked.turns else asked.number
     for number in range(asked.number, last + 1):
@@ -237,14 +245,20 @@ def redrawn(one: Judged, seed: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def better(
-    key: str, one: Mapping[str, Any], other: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]
+    key: str,
+    one: Mapping[str, Any],
+    other: Mapping[str, Any],
+    mine: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    spread: float = 1.0,
 ) -> dict[str, float | None]:
     """Return by how much one model's figure is better than another's, with its interval.
 
-    Positive is better, also for figures of which lower is better.
+    Positive is better, also for figures of which lower is better. ``spread``: factor of the interval's width.
     """
     sign = -1.0 if key in LOWER_IS_BETTER else 1.0
     known = one[key] is not None and other[key] is not None
     value = sign * (one[key] - other[key]) if known else np.nan
-    found = interval(value, sign * (mine[key] - theirs[key]), 0.95)
+    draws = sign * (mine[key] - theirs[key])
+    found = interval(value, draws if spread == 1.0 else value + spread * (draws - value), 0.95)
     return {"value": found.estimate, "low": found.low, "high": found.high}
