@@ -1,4 +1,4 @@
-"""What a run's row sets tell parties without the label: measured in simulations, on the same rows and in the clear.
+"""Labels that parties without them guess from a run's row sets: measured in simulations, in the clear.
 
 The scheme's first rounds are trained again under each of the settings that it names, and every letter of a party is
 kept. The scheme ranks the training rows by what such a party can make of its letters (`LabelAttack`). Under encryption
@@ -67,7 +67,7 @@ def _measured(
 ) -> dict[str, dict[str, float]]:
     """Return the AUC of each rule by party without the label, under these settings."""
     heard, how = LettersHeard(), scheme.clear(how)
-    federation, server = opened(done.side, scheme, how, "labels", [heard])
+    federation, server, _ = opened(done.side, scheme, how, "labels", [heard])
     for number in range(1, rounds + 1):
         server = drive(federation, partial(scheme.step, how, server, number), number)
     federation.close()

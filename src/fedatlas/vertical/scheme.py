@@ -69,7 +69,7 @@ class KnownRows(NamedTuple):
 
 
 class LabelAttack(NamedTuple):
-    """What a curious party without the label makes of its letters; measured in simulations, where labels are known."""
+    """Guesses at labels by a curious party without them, from its letters; measured in simulations, where labels are known."""
 
     cases: Callable[[How], Mapping[str, How]]  # the settings to compare, by name; this run's are the first
     measure: Callable[[How, int, Sequence[Letter], KnownRows], Mapping[str, float]]  # party, its letters -> AUC by rule

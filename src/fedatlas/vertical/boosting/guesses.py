@@ -1,4 +1,4 @@
-"""What the row sets of trees tell a party without the label: attacks that rank rows by a class, and their AUC.
+"""Attacks of a party without the label on the row sets of trees: they rank rows by a class, and their AUC is told.
 
 The party follows the protocol, and uses only what it was told (`told`). Four rules, each strong for its simplicity:
 
