@@ -16,6 +16,7 @@ from torch import Tensor
 from fedatlas.attacks.view_attack import ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
+from fedatlas.federation.closed_models import is_closed
 from fedatlas.privacy.mechanisms import made
 from fedatlas.record.observed import RoleView, ViewFrame
 from fedatlas.setup.resolution import make_algorithm
@@ -43,7 +44,7 @@ def _told(view: RoleView, number: int) -> Tree:
     for frame in view.frames(number):
         body = frame.body.get("message", frame.body)
         if frame.direction in {"down", "published"} and isinstance(body, Mapping) and "model" in body:
-            if not isinstance(body["model"], Tree):
+            if is_closed(body["model"]):
                 raise ConfigError(f"the view of '{view.role}' holds encrypted models: only plain ones can be attacked.")
             return Tree(body["model"])
     raise ConfigError(
