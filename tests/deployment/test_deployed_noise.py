@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from deployments import Deployment, deployment, experiment, rows_of
+from agreements import Agreements, write_rows
+from deployments import NAMES, Deployment, deployment, experiment, rows_of
 from fedatlas import Experiment, run
 from fedatlas.config import parse
 from fedatlas.data.sources import load_dataset
@@ -23,6 +24,7 @@ from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import ledger
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.record.run_folder import RunFolder
+from nodes_in_process import run_here
 
 pytestmark = pytest.mark.timing
 
@@ -68,12 +70,15 @@ def test_noise_is_drawn_by_the_nodes_and_written_down_by_both(three: Deployment)
 
 
 def test_nodes_do_not_judge_under_noise(tmp_path: Path) -> None:
-    """Figures of their rows would leave without it."""
-    with deployment(tmp_path, judge="nodes") as made:
-        _, ended = made.run(asked())
-        assert ended.status == "failed"
-        assert "under 'distributed_dp' nodes do not judge" in ended.why
-        assert "start the server with --test FILE" in ended.why
+    """Figures of their rows would leave without it: a server without test rows ends the run."""
+    made = Agreements(tmp_path)
+    trainers = {name: made.trainer(name, write_rows(tmp_path / f"{name}.csv", 40, i)) for i, name in enumerate(NAMES)}
+    plain = {"data": {"name": "file", "label": "y", "scale": "none", "test": 0.2}, "algorithm": EQUAL}
+    privacy = [{"name": "distributed_dp", "clip": 0.5}]
+    ended = run_here(made, trainers, made.signed("r", made.config(**plain, privacy=privacy))).state
+    assert ended.status == "failed"
+    assert "under 'distributed_dp' nodes do not judge" in ended.why
+    assert "start the server with --test FILE" in ended.why
 
 
 def test_a_node_that_is_told_to_judge_refuses_too() -> None:

@@ -49,7 +49,18 @@ def same(three: Deployment, tmp_path: Path, **tables: Any) -> Path:
     return there
 
 
-@pytest.mark.parametrize("name", [name for name, made in ALGORITHMS.items() if not undeployable(made())])
+QUICK = ("fedavg", "hwfedavg", "fedadam", "fedprox", "scaffold", "fednova")
+"""Of the algorithms: a mean, sums before round 1, a server's state, an objective, states of nodes, and a reply beside the model."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, made in ALGORITHMS.items()
+        if not undeployable(made())
+    ],
+)
 def test_it_ends_with_the_bytes_of_a_simulation(three: Deployment, tmp_path: Path, name: str):
     same(three, tmp_path, algorithm={"name": name})
 

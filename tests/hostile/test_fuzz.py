@@ -168,7 +168,7 @@ PLAIN = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=2000)
+@settings(max_examples=500)
 @given(value=PLAIN, body=st.binary(max_size=300))
 def test_values_that_no_writer_writes(value: Any, body: bytes):
     head = json.dumps(value).encode()
@@ -184,7 +184,7 @@ def test_bytes_of_any_kind(data: bytes):
     refused(read_stream, data)
 
 
-@settings(max_examples=600)
+@settings(max_examples=150)
 @given(
     kind=st.sampled_from([kind for table in TABLES for kind in table]),
     fields=st.dictionaries(

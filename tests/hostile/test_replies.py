@@ -267,6 +267,7 @@ def test_rows_that_are_only_claimed_cost_no_memory(tmp_path: Path) -> None:
     assert peak < MOST_ROWS
 
 
+@pytest.mark.slow  # that real processes lose such a node is held by tests/deployment/test_deployed_faults.py
 @pytest.mark.timing
 def test_each_lie_over_the_wire_is_a_lost_node_with_its_reason(tmp_path: Path):
     """SCAFFOLD's reply has two parts; from round 2 on the trainer of one node lies in another way each round."""

@@ -39,7 +39,6 @@ EXCLUDED = {
 }
 """(mechanism, law): why it cannot hold."""
 
-QUICK = ("fedavg", "scaffold", "hwfedavg")
 NOISY = ("central_dp", "adaptive", "dp_ftrl", "distributed_dp")
 NOISED = ("fedavg", "scaffold", "fedadam", "moon")
 PLAN = cohorts(3, m=4)
@@ -48,14 +47,21 @@ WITHIN = (
 )
 
 
-def cases(quick: Collection[tuple[str, str]] = ()) -> list[Any]:
-    """(mechanism, algorithm): those of ``quick``, or of the algorithms in `QUICK`, and all others marked slow."""
+QUICK = {
+    *(("secagg", name) for name in ("fedavg", "scaffold", "hwfedavg")),
+    *((kind, "fedavg") for kind in ("threshold_paillier", "ckks", "adaptive", "distributed_dp")),
+    *((kind, "scaffold") for kind in ("bfv", "two_server", "central_dp", "dp_ftrl")),
+    ("paillier", "hwfedavg"),
+}
+"""Each mechanism with one algorithm, and one mechanism with one algorithm of each kind: a mean, states, sums before round 1."""
+
+
+def cases(quick: Collection[tuple[str, str]] = frozenset(QUICK)) -> list[Any]:
+    """(mechanism, algorithm): those of ``quick``, and all others marked slow."""
     masked = [(kind, name) for kind in MASKS for name in ADMITTED]
     whole = [*masked, *((kind, name) for kind in NOISY for name in NOISED)]
-    return [
-        pytest.param(*one, marks=() if one in quick or (not quick and one[1] in QUICK) else pytest.mark.slow)
-        for one in whole
-    ]
+    assert {*quick} <= {*whole}
+    return [pytest.param(*one, marks=() if one in quick else pytest.mark.slow) for one in whole]
 
 
 def made(kind: str, name: str, **more: Any) -> tuple[Federation, Host]:
@@ -185,6 +191,10 @@ def test_stragglers(kind: str, name: str) -> None:
     less = host.view.work[1].steps - other.view.work[1].steps
     assert less > 0
     assert not same({"s": usual, "c": states(host)}, {"s": short, "c": states(other)})
+
+
+def test_each_mechanism_has_a_quick_case() -> None:
+    assert {kind for kind, _ in QUICK} == {*MASKS, *NOISY} == {*MECHANISMS}
 
 
 def test_exclusions_say_why() -> None:

@@ -150,8 +150,18 @@ def test_every_algorithm_whose_server_takes_sums_is_here() -> None:
     assert {name for name, one in every().items() if one.sums_only and one.noise is None} == {*MASKS}
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("kind", MASKS)
+QUICK = ("fedavg", "scaffold", "hwfedavg", "fedmd", "chains")
+"""Of the algorithms, all of which have secure aggregation: a mean, states, sums before round 1, answers, and what a chain adds up."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(kind, name, marks=() if kind == "secagg" or name in QUICK else pytest.mark.slow)
+        for kind in MASKS
+        for name in EVERY
+    ],
+)
 def test_what_is_opened_is_the_mean_of_the_same_replies(monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
     """In float32, as runs are; every ask of three rounds, those of a set-up included."""
     made, needs, plan = admitted(name, torch.float32)

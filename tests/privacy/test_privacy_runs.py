@@ -94,8 +94,20 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, round: int) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(ServerHalf, "_guarded", guarded)
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("privacy", STOPPED.values(), ids=list(STOPPED))
+OFTEN = ("secagg", "distributed_dp")
+"""Of these, the quick ones with a checkpoint after every round: one with a ledger, and one without."""
+
+
+@pytest.mark.parametrize(
+    ("privacy", "every"),
+    [
+        pytest.param(
+            privacy, every, marks=() if every == 3 or name in OFTEN else pytest.mark.slow, id=f"{name}-{every}"
+        )
+        for name, privacy in STOPPED.items()
+        for every in (1, 3)
+    ],
+)
 def test_a_killed_run_ends_as_one_never_stopped(
     monkeypatch: pytest.MonkeyPatch, toy_keys: None, tmp_path: Path, privacy: tuple[dict[str, Any], ...], every: int
 ) -> None:
@@ -378,7 +390,9 @@ def scores(path: Path) -> list[float]:
     return [row["macro_f1"] for row in rows(path)]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "hwfedavg", "nwfedavg"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hwfedavg", "nwfedavg"))]
+)
 def test_fine_steps_change_no_score(tmp_path: Path, name: str) -> None:
     """T3's setting, small: bits = 29 across [-16, 16) is P11's f = 24. The default of 24 bits (f = 19) stays within 0.005."""
     tables = {

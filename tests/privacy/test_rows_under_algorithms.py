@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,18 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("algorithm", KINDS)
+QUICK = {*(("fedavg", name) for name in TABLES), *zip(KINDS, itertools.cycle(TABLES), strict=False)}
+"""FedAvg under each mechanism, and each algorithm under one of them, taken in turn."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        pytest.param(algorithm, name, marks=() if (algorithm, name) in QUICK else pytest.mark.slow)
+        for algorithm in KINDS
+        for name in TABLES
+    ],
+)
 def test_it_trains_as_without(algorithm: str, name: str, table: Path, tmp_path: Path) -> None:
     asked = Experiment.of(
         rounds=1,
