@@ -1,10 +1,11 @@
-"""SecureBoost: gradient-boosted trees over parties that hold different columns of the same rows (V2, V3 (1) to (3)).
+"""SecureBoost: gradient-boosted trees over parties that hold different columns of the same rows (V2, V3 (1) to (3) and (5)).
 
 settings.py    the keys of the experiment file
 gains.py       gradients in fixed point, gains of splits, the best split
 bins.py        a party's columns cut into bins, and the splits that it offers
 histogram.py   sums by bin in the clear
 sealed.py      the same on ciphertexts: packing, subtraction of siblings, several sums in a plaintext
+joint.py       additions on ciphertexts that several columns share
 nodes.py       the node of each row in the tree that is grown
 records.py     the parts of the trees that a party keeps
 passive.py     answers of a party without the label
