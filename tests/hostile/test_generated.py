@@ -328,7 +328,7 @@ def test_changes_that_no_node_sees_are_told_from_those_that_it_sees(tmp_path: Pa
         assert (known(ask, changed) == known(ask, ask.message)) is alike, what
 
 
-LONG = {("plain", "trial"), ("masked", "trial")}
+LONG = {("plain", "trial"), ("masked", "trial"), ("noised", "trial")}
 """Whose messages are among those of the other runs, or under the other policy."""
 
 

@@ -5,8 +5,9 @@ The width is that of the key for all numbers, so a batch's length reveals nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,6 +29,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ciphertexts)
 
+    @cached_property
+    def numbers(self) -> list[Any]:
+        """The ciphertexts as numbers, read once: for a batch that many sums are made of. Processes forked later share them."""
+        data, width = _bytes(self), self.ciphertexts.shape[1]
+        return [number(data, i, width) for i in range(len(self))]
+
     def at(self, places: Any) -> Batch:
         """Return the ciphertexts at some places: a slice, or an array of places."""
         return Batch(self.key, self.ciphertexts[places])
@@ -46,7 +53,7 @@ def received(public: PublicKey, plain: Any, count: int | None = None) -> Batch:
     if not isinstance(key, str) or not isinstance(x, torch.Tensor) or x.dtype != torch.uint8 or x.ndim != 2:
         raise ProtocolError("a message holds no batch of ciphertexts where one was due: send a batch's plain form.")
     batch = Batch(key, x)
-    data = raw(public, batch)
+    check_key(public, batch)
     if count is not None and len(x) != count:
         raise ProtocolError(
             f"a batch of {len(x)} ciphertexts arrived where {count} were due: it is cut short or padded."
@@ -54,8 +61,7 @@ def received(public: PublicKey, plain: Any, count: int | None = None) -> Batch:
     g = gmp()
     n, product = g.mpz(public.n), g.mpz(1)
     square = n * n
-    for i in range(len(x)):
-        c = number(data, i, public.width)
+    for i, c in enumerate(batch.numbers):
         if not 0 < c < square:
             raise ProtocolError(f"ciphertext {i + 1} of {len(x)} is not between 0 and n^2: it is broken or forged.")
         product = product * c % n
@@ -68,6 +74,12 @@ def received(public: PublicKey, plain: Any, count: int | None = None) -> Batch:
 
 def raw(public: PublicKey, batch: Batch) -> bytes:
     """Return the bytes of a batch. ProtocolError if it belongs to another key."""
+    check_key(public, batch)
+    return _bytes(batch)
+
+
+def check_key(public: PublicKey, batch: Batch) -> None:
+    """Raise ProtocolError for a batch that belongs to another key."""
     if batch.key != public.name:
         raise ProtocolError(f"ciphertexts of key {batch.key[:16]!r} arrived where key '{public.name}' is in use.")
     if batch.ciphertexts.shape[1] != public.width:
@@ -75,6 +87,9 @@ def raw(public: PublicKey, batch: Batch) -> bytes:
         raise ProtocolError(
             f"ciphertexts of {found} bytes arrived where this key's have {public.width}: they are cut short."
         )
+
+
+def _bytes(batch: Batch) -> bytes:
     return batch.ciphertexts.cpu().numpy().tobytes()
 
 
@@ -83,13 +98,19 @@ def number(data: bytes, i: int, width: int) -> Any:
     return gmp().mpz.from_bytes(data[i * width : (i + 1) * width], "big")
 
 
-def computed(public: PublicKey, count: int, workers: int, some: Callable[[range], Iterable[Any]]) -> Batch:
-    """Return the batch whose ciphertexts at some places are ``some(places)``."""
+def computed(
+    public: PublicKey,
+    count: int,
+    workers: int,
+    some: Callable[[range], Iterable[Any]],
+    sizes: Sequence[int] | None = None,
+) -> Batch:
+    """Return the batch whose ciphertexts at some places are ``some(places)``; ``sizes``: as `spread` takes them."""
     width = public.width
 
     def work(first: int, end: int) -> bytes:
         return b"".join([c.to_bytes(width, "big") for c in some(range(first, end))])
 
-    data = bytearray(spread(work, count, workers))
+    data = bytearray(spread(work, count, workers, sizes))
     empty = torch.empty(0, dtype=torch.uint8)
     return Batch(public.name, (torch.frombuffer(data, dtype=torch.uint8) if data else empty).reshape(count, width))

@@ -37,7 +37,7 @@ from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey
 from fedatlas.privacy.paillier.primes import gmp
 from fedatlas.privacy.paillier.spread import spread
 
-BLOCK = 256  # ciphertexts that take each row of the comb together
+BLOCK = 1024  # ciphertexts that take each row of the comb together
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from collections.abc import Callable
-from itertools import pairwise
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -21,16 +22,18 @@ Work = Callable[[int, int], bytes]
 FEW = 8  # too few items to be worth a process
 
 
-def spread(work: Work, count: int, workers: int = 1) -> bytes:
+def spread(work: Work, count: int, workers: int = 1, sizes: Sequence[int] | None = None) -> bytes:
     """Return the bytes of items 0 to ``count``, in order, from this process and ``workers`` - 1 forked ones, one stretch each.
 
-    A process that is itself a daemon (a worker of a pool) cannot fork. It does all the work itself.
+    ``sizes``: how much work each item is; None: all are alike. Stretches are about as much work. A process that is itself a daemon (a
+    worker of a pool) cannot fork. It does all the work itself.
     """
     can = "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
     parts = min(workers, count // FEW) if can else 1
     if parts <= 1:
         return work(0, count)
-    ends = [count * i // parts for i in range(parts + 1)]
+    done = [*accumulate([1] * count if sizes is None else sizes, initial=0)]
+    ends = [bisect_left(done, done[-1] * i / parts) for i in range(parts)] + [count]
     helpers = [_fork(work, first, end) for first, end in pairwise(ends[1:])]
     try:
         return b"".join([work(0, ends[1]), *(_hear(pipe) for _, pipe in helpers)])

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedatlas.errors import PrivacyError, ProtocolError
-from fedatlas.privacy.paillier.batches import Batch, computed, number, raw
+from fedatlas.privacy.paillier.batches import Batch, check_key, computed, number, raw
 from fedatlas.privacy.paillier.keys import PublicKey
 from fedatlas.privacy.paillier.primes import gmp
 
@@ -55,15 +55,19 @@ def times(public: PublicKey, a: Batch, k: int, *, workers: int = 1) -> Batch:
 
 def subsets(public: PublicKey, batch: Batch, members: Sequence[Sequence[int]], *, workers: int = 1) -> Batch:
     """Return, for each list of places in the batch, the sum of the entries there. An empty list gives a bare 0, which hides nothing."""
-    data, width, square = raw(public, batch), public.width, gmp().mpz(public.n) ** 2
+    check_key(public, batch)
+    numbers, square = batch.numbers, gmp().mpz(public.n) ** 2
 
     def one(i: int) -> Any:
-        product = gmp().mpz(1)
-        for place in members[i]:
-            product = product * number(data, place, width) % square
+        if not members[i]:
+            return gmp().mpz(1)
+        first, *others = members[i]
+        product = numbers[first]
+        for place in others:
+            product = product * numbers[place] % square
         return product
 
-    return computed(public, len(members), workers, lambda places: map(one, places))
+    return computed(public, len(members), workers, lambda places: map(one, places), sizes=[*map(len, members)])
 
 
 def running(public: PublicKey, batch: Batch, lengths: Sequence[int]) -> Batch:

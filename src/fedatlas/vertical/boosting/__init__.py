@@ -7,6 +7,7 @@ goss.py        the rows with large gradients, and some of the others
 bins.py        a party's columns cut into bins, and the splits that it offers
 histogram.py   sums by bin in the clear
 sealed.py      the same on ciphertexts: packing, subtraction of siblings, several sums in a plaintext
+joint.py       additions on ciphertexts that several columns share
 nodes.py       the node of each row in the tree that is grown
 records.py     the parts of the trees that a party keeps
 passive.py     answers of a party without the label

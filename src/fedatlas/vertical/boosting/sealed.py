@@ -1,4 +1,4 @@
-"""Histograms of ciphertexts, as in V2, with the savings of SecureBoost+ (V3 (1) to (3)).
+"""Histograms of ciphertexts, as in V2, with the savings of SecureBoost+ (V3 (1) to (3), and (5) by `joint`).
 
 A row is one plaintext of three fields, each wide enough for the sum over all rows (``pack``; without it g has a separate
 ciphertext). g is made positive by adding 2^precision, the largest size that it can have:
@@ -23,6 +23,7 @@ from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.vertical.boosting.bins import Grid
 from fedatlas.vertical.boosting.gains import Fixed
 from fedatlas.vertical.boosting.histogram import fields as fields_of
+from fedatlas.vertical.boosting.joint import SumLayer, layers
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Whole
 
@@ -87,13 +88,15 @@ class Cipher(NamedTuple):
 
     def histogram(self, members: Whole, spots: Whole, width: int) -> Sealed:
         """Return, at each position, the sum over some of the rows, whose bins are (members, columns)."""
-        at: list[Sequence[int]] = [()] * width
-        for column in spots.T:
-            order = np.argsort(column, kind="stable")
-            bins, starts = np.unique(column[order], return_index=True)
-            for place, some in zip(bins.tolist(), np.split(members[order], starts[1:]), strict=True):
-                at[place] = some.tolist()
-        return tuple(paillier.subsets(self.public, batch, at, workers=self.workers) for batch in self.rows)
+        found = layers(members, spots)
+        return tuple(self._summed(batch, found, width) for batch in self.rows)
+
+    def _summed(self, rows: paillier.Batch, found: Sequence[SumLayer], width: int) -> paillier.Batch:
+        out = paillier.subsets(self.public, rows, [()] * width)
+        for layer in found:
+            rows = paillier.subsets(self.public, rows, layer.members, workers=self.workers)
+            out.ciphertexts[layer.bins] = rows.ciphertexts[layer.sums]
+        return out
 
     def sister(self, parent: Sealed, child: Sealed) -> Sealed:
         """Return the other child's sums: the parent's minus those of the child."""
