@@ -225,7 +225,8 @@ def check_request(request: Request, bench: Bench) -> None:
         raise ProtocolError(
             f"client {request.client} is asked for '{request.what}', which '{bench.algorithm.name}' does not know."
         )
-    if not isinstance(request.message, Mapping) or not isinstance(request.word, Mapping | None):
+    parts: tuple[Any, ...] = request.message, {} if request.word is None else request.word
+    if not all(isinstance(part, Mapping) for part in parts):
         raise ProtocolError(f"client {request.client} is asked for '{request.what}' with a message that is no table.")
     if alone(request) and not task.shows:
         raise ProtocolError(

@@ -24,6 +24,18 @@ def about(unit: Unit, neighbours: Neighbours, covers: str = "") -> list[tuple[st
     return [("unit of privacy", whole), ("neighbouring data sets", NEIGHBOURS[neighbours])]
 
 
+def protects(mechanisms: Iterable[Mechanism]) -> str:
+    """Return whom the epsilon of a run with these mechanisms is about, in words; "" if they state none.
+
+    That of noise in rounds stands in a run's summary, and that of changed rows beside it (`course.privacy_record`).
+    """
+    used = tuple(mechanisms)
+    noises = [one.noise for one in used if one.noise is not None]
+    if noises:
+        return UNITS["record" if any(noise.of_rows or noise.unit == "record" for noise in noises) else "client"]
+    return next((one.words.covers or UNITS["record"] for one in used if one.entered is not None), "")
+
+
 def trust_model(mechanisms: Iterable[Mechanism]) -> str:
     """Return whom the noise of these mechanisms asks to trust."""
     used = tuple(mechanisms)

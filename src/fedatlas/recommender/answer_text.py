@@ -116,10 +116,11 @@ def accuracy_text(entry: Row, confidence: float) -> str:
 def kept_text(entry: Row, answer: Row) -> str:
     """Return whether a choice keeps the limits, and how sure that is; of no limits, how often its runs finish."""
     names = [name.partition(".")[2] for name in answer["limits"]]
+    measured = {"epsilon"} if entry["choice"] in answer.get("epsilon_of_runs", ()) else set()
     if entry["chance"] is None and any(RESPONSES[name].quality for name in names):
         others = "" if all(RESPONSES[name].quality for name in names) else "; it keeps the others"
         first = f"Whether it keeps your limits on quality is not known{others}"
-    elif entry["chance"] is None and not set(names) <= set(answer["computed"]):
+    elif entry["chance"] is None and not set(names) <= {*answer["computed"]} - measured:
         first = (
             "It keeps all limits if it costs in your federation what it does in the nearest measured one, in proportion"
         )

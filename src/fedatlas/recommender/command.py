@@ -14,7 +14,7 @@ from fedatlas.files import write_json
 from fedatlas.recommender.answer import answer_for, features_asked, forecast_at
 from fedatlas.recommender.answer_files import Say, configured, epsilon_for, write_experiment
 from fedatlas.recommender.epsilon import stated_at
-from fedatlas.recommender.privacy_notes import privacy_notes
+from fedatlas.recommender.privacy_notes import privacy_notes, run_tells
 from fedatlas.recommender.requirements import Requirements, read_requirements, requirements
 from fedatlas.recommender.shipped import Basis, load_study
 from fedatlas.recommender.twins import barred_twins, offered, twin_notes
@@ -50,6 +50,7 @@ def recommend(
 
         answer = answered(basis, read, folder / read.experiment, place, say or (lambda _: None), cluster)
     answer = {"study": about(basis), **answer}
+    answer["epsilon_of_runs"] = [one for one in basis.fitted.choices if "race" not in answer and run_tells(basis, one)]
     answer["notes"] += privacy_notes(basis, read, answer, measure="race" in answer)
     write_json(place / ANSWER, answer)
     return answer

@@ -76,7 +76,7 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
         engine.pop("cluster", None)  # a run stays whole: nodes are dealt runs, not clients
     rounds = out.get("rounds", ExperimentConfig.model_fields["rounds"].default)
     out["checkpoint"] = {"every": max(rounds // 4, 5) if isinstance(rounds, int) else 5, "keep": 1}
-    noised = {name for name, one in every().items() if one.noise is not None}
+    noised = {name for name, one in every().items() if "noise" in one.keys}  # also in rows before a run
     for table in out.get("privacy", ()) if isinstance(out.get("privacy"), list) else ():
         if isinstance(table, dict) and table.get("name") in noised:
             table["noise"] = "seed"

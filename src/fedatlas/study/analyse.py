@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedatlas.files import write_json, write_text
+from fedatlas.privacy.mechanisms import MECHANISMS, made
+from fedatlas.privacy.terms import protects
 from fedatlas.study.answer_text import answer_of
 from fedatlas.study.answers import SettingAnswer, answers
 from fedatlas.study.effects import effects, grouped_levels
@@ -60,6 +62,7 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
         "factors": dict.fromkeys(study.settings, "setting") | dict.fromkeys(study.choices, "choice"),
         "choices": study.choice_names(),
         "twins": dict(study.twins),
+        "epsilon_of": epsilon_of(study),
         "reference": study.reference(),
         "seeds": len(study.seeds()),
         "tuned": any(run.get("rates") for run in study.cells()),
@@ -70,6 +73,16 @@ def analysis(study: Measurements, *, seed: int = 0) -> Plain:
         "answer": answer_of(study, [*answered.values()]),
     }
     return dict(as_json(found | {"sentences": [*found["answer"]["sentences"], *sentences(found)]}))
+
+
+def epsilon_of(study: Measurements) -> dict[str, str]:
+    """Return choice -> whom its epsilon is about, in words, for the choices that state one."""
+    tables = {study.choice_of(run): (run.get("configuration") or {}).get("privacy") or () for run in study.cells()}
+    known = {
+        choice: protects(made(one["name"]) for one in found if one["name"] in MECHANISMS)
+        for choice, found in tables.items()
+    }
+    return {choice: known[choice] for choice in study.choice_names() if known.get(choice)}
 
 
 def setting(

@@ -82,7 +82,7 @@ def effects(study: Measurements, response: str, *, seed: int = 0, level: float =
     data = data_of(study)
     blocks = [data[i] for i, _ in cells] if len(set(data)) >= RANDOM else []
     columns = {name: x for name, x in _levels(study, cells).items() if not (blocks and _names_data(x, blocks))}
-    names, weights = _weights(columns, columns, blocks)
+    names, weights = _weights(columns, columns, blocks, len(cells))
     errors = _over_data(columns, blocks, means) if blocks else np.zeros(len(weights))
     told = np.isfinite(weights).all(axis=1) & np.isfinite(errors)
     told[0] = False  # the mean
@@ -135,13 +135,12 @@ def _codes(column: Sequence[str], every: Sequence[str]) -> tuple[list[str], Floa
     return levels, codes, codes[[levels.index(level) for level in column]]
 
 
-def _weights(columns: Columns, every: Columns, blocks: Sequence[str]) -> tuple[list[Name], Floats]:
-    """Return the names of the mean ("") and all effects, and (effects, cells) each as a weighted sum of cell means.
+def _weights(columns: Columns, every: Columns, blocks: Sequence[str], number: int) -> tuple[list[Name], Floats]:
+    """Return the names of the mean ("") and all effects, and (effects, cells) each as a weighted sum of ``number`` cell means.
 
     A row is nan if the cells do not determine its effect. ``every``: the columns from which the levels are taken.
     """
     coded = {factor: _codes(column, every[factor]) for factor, column in columns.items()}
-    number = len(next(iter(columns.values()), blocks))
     of_data = [_codes(blocks, blocks)[2]] if blocks else []
     parts: list[Floats] = [np.ones((number, 1)), *of_data, *(each for _, _, each in coded.values())]
     names: list[Name] = [((), ())]
@@ -176,7 +175,7 @@ def _over_data(columns: Columns, blocks: Sequence[str], means: Floats) -> Floats
     for name in sorted(set(blocks)):
         rest = np.array([block != name for block in blocks])
         kept = {factor: [x for x, ok in zip(column, rest, strict=True) if ok] for factor, column in columns.items()}
-        _, weights = _weights(kept, columns, [block for block in blocks if block != name])
+        _, weights = _weights(kept, columns, [block for block in blocks if block != name], int(rest.sum()))
         each.append(weights @ means[rest])
     left, number = np.array(each), len(each)
     found: Floats = np.sqrt((number - 1) / number * np.square(left - left.mean(axis=0)).sum(axis=0))

@@ -89,8 +89,9 @@ def protected(row: Row) -> set[str]:
 
 
 def masked_only(row: Row) -> bool:
-    """Return whether a run is protected, and only by mechanisms that show the server sums, which leave quality unchanged."""
-    return bool(protected(row)) and all(name in MECHANISMS and made(name).sums_only for name in protected(row))
+    """Return whether a run is protected, and only by mechanisms that show the server sums without noise, which leave quality unchanged."""
+    known = [made(name) if name in MECHANISMS else None for name in protected(row)]
+    return bool(known) and all(one is not None and one.sums_only and one.noise is None for one in known)
 
 
 def unprotected(row: Row) -> Plain:

@@ -24,7 +24,19 @@ def sentences(found: Row) -> list[str]:
         *main_effects(found),
         *lost_runs(found),
         *twins(found),
+        *kinds_of_epsilon(found),
     ]
+
+
+def kinds_of_epsilon(found: Row) -> list[str]:
+    """Return whom the epsilon of each choice is about, if they are about different things."""
+    kinds: dict[str, list[str]] = {}
+    for choice, whom in found["epsilon_of"].items():
+        kinds.setdefault(whom, []).append(choice)
+    if len(kinds) < 2:
+        return []
+    each = "; ".join(f"about {whom} under {listed(names)}" for whom, names in kinds.items())
+    return [f"Epsilon is {each}: figures of different kinds do not compare."]
 
 
 def against_reference(found: Row) -> list[str]:

@@ -71,9 +71,9 @@ class Adaptive(NamedTuple):
 def bound_told(word: Mapping[str, Any]) -> float:
     """Return the bound S that a client was told. ProtocolError for anything but a finite number above 0."""
     told = word.get("clip")
-    if type(told) not in {int, float} or not 0 < told < math.inf:
-        raise ProtocolError("a client is told no bound to which it could shorten its change: refused.")
-    return float(told)
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told < math.inf:
+        return float(told)
+    raise ProtocolError("a client is told no bound to which it could shorten its change: refused.")
 
 
 def counted(told: Mapping[str, Any]) -> float:
