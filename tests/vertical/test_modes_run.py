@@ -73,7 +73,10 @@ def test_it_stops_early(tmp_path: Path) -> None:
 
 def test_hashes_of_runs_without_a_mode_stay(tmp_path: Path) -> None:
     """Keys that are left out do not enter the hash: a run of an older version is resumed."""
-    dealt = {"data": {"name": "breast_cancer_wdbc", "limit": 300}, "partition": {"name": "vertical", "parties": 3, "overlap": 0.8}}
+    dealt = {
+        "data": {"name": "breast_cancer_wdbc", "limit": 300},
+        "partition": {"name": "vertical", "parties": 3, "overlap": 0.8},
+    }
     before = "0dc838d69b8dae05678eb798dfad9fe9713f6294057a5cde7c37913d2bedccc1"  # of the version without modes
     assert checked(parse({**dealt, "algorithm": {"name": "secureboost", "trees": 3}})).config.hash() == before
     plain = checked(experiment(tmp_path).config).config

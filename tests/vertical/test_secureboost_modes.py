@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from boosting_federation import trained
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, PrivacyError
+from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
-from fedatlas.vertical.boosting import gains, goss, modes
+from fedatlas.vertical.boosting import bins, gains, goss, modes, sealed
 from fedatlas.vertical.boosting.settings import secureboost
 from test_secureboost import BITS, HALVES, assert_same, made, oracle
 from test_softmax import made as made_classes
@@ -148,12 +149,29 @@ def test_kept_rows_and_their_weights_by_hand() -> None:
     assert len(goss.kept(np.ones(1), (0.2, 0.1), np.random.default_rng(0)).rows) == 1
 
 
-def test_weighted_gradients_stay_within_the_offset() -> None:
-    """A drawn row's g times 8 is above every g kept as it is: the fixed point is of the weighted numbers, and fits its field."""
-    g, h = np.array([0.9, -0.8, 0.7, -0.7]), np.full(4, 0.25)
-    kept = goss.kept(np.abs(g), (0.5, 0.0625), np.random.default_rng(1))
-    assert len(kept.rows) == 2, "two are large, and a sixteenth of four rounds to none"
-    weight = np.array([1, 1, 8.0, 8])
+@pytest.mark.timing
+def test_sums_of_weighted_gradients_open_exactly_and_those_weighted_too_late_are_refused() -> None:
+    """Forty rows, of which eight are kept and four drawn with weight 8, which outweighs the offset of the numbers before."""
+    stream, how = np.random.default_rng(1), secureboost()._replace(key_bits=256)
+    g, h = stream.normal(size=40), stream.random(40)
+    kept = goss.kept(np.abs(g), (0.2, 0.1), stream)
+    assert len(kept.rows) == 12
+    keys, form = paillier.holder(paillier.generate(256, testing=True)), sealed.fields(12, how)
+    right = gains.fixed(kept.weighted(g), kept.weighted(h), how.precision)
+    cipher = sealed.Cipher(keys.public, sealed.sealed([right], form, keys, 1), form)
+    grid = bins.grid([0], [np.array([0.5])], np.array([False]))
+    plain = cipher.returned(
+        cipher.histogram(np.arange(12), np.zeros((12, 1), np.int64), grid.width), grid, np.arange(1)
+    )
+    assert sealed.opened(keys, plain, form, 1, 1).tolist() == [[right.g.sum(), right.h.sum(), 12]]
+    early = gains.fixed(g, h, how.precision)
+    late = early._replace(g=kept.weighted(early.g).astype(np.int64), h=kept.weighted(early.h).astype(np.int64))
+    with pytest.raises(PrivacyError, match="larger than its fixed point allows"):
+        sealed.sealed([late], form, keys, 1)
+
+
+def test_the_fixed_point_is_of_the_weighted_numbers() -> None:
+    g, h, weight = np.array([0.9, -0.8, 0.7, -0.7]), np.full(4, 0.25), np.array([1, 1, 8.0, 8])
     found = gains.fixed(g * weight, h * weight, 24)
     assert np.abs(found.g).max() <= 1 << 24
     assert np.ldexp(found.g.astype(float), found.g_power - 24) == pytest.approx(

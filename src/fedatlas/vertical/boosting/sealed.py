@@ -66,7 +66,12 @@ def fields(rows: int, how: SecureBoost, classes: int = 1) -> Fields:
 
 
 def sealed(found: Sequence[Fixed], form: Fields, keys: paillier.Holder, workers: int) -> Sealed:
-    """Return each row's gradients and curvatures of all classes and its count, encrypted by the key holder."""
+    """Return each row's gradients and curvatures of all classes and its count, encrypted by the key holder.
+
+    PrivacyError for a number above the offset, whose sums could run over into the next field.
+    """
+    if max(int(np.abs(each).max(initial=0)) for one in found for each in (one.g, one.h)) > form.offset:
+        raise PrivacyError("a gradient is larger than its fixed point allows: weigh the rows before it is formed.")
     pairs = [(one.h.tolist(), (one.g + form.offset).tolist()) for one in found]
     count = [1] * len(found[0].g)
     rows: list[list[tuple[int, ...]]] = [[*zip(*(each for pair in pairs for each in pair), count, strict=True)]]
