@@ -14,6 +14,8 @@ from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import gains, nodes, sealed
 from fedatlas.vertical.boosting.settings import secureboost
+from fedatlas.vertical.parties import PartyLeft
+from fedatlas.wire import codec
 from test_secureboost import HALVES, assert_same, oracle
 
 BITS = 512
@@ -204,3 +206,25 @@ def test_sums_of_many_classes_at_the_ends_of_their_fields_open_exactly() -> None
     plain = cipher.returned(cipher.histogram(np.arange(16), spots, grid.width), grid, np.arange(1))
     expected = [15 * top, 15 * top, -15 * top, 0, 15 * top, 15 * top, 15]
     assert sealed.opened(keys, plain, form, 1, 1).tolist() == [expected]
+
+
+# ------------------------------------------------------------------------------------------------ leaving
+
+
+@pytest.mark.parametrize("what", ["histogram", "split"])
+@pytest.mark.parametrize("keys", [{}, {"multi_output": True}], ids=str)
+def test_who_leaves_ends_the_round_and_the_next_attempt_grows_the_same(keys: dict[str, Any], what: str) -> None:
+    """The second round breaks off: no tree of it is kept, and grown again it is that of an undisturbed run."""
+    table, how, train = made(), secureboost(trees=2, bins=8, **keys), np.arange(120)
+    held, server = federation_of(parties_of(table, HALVES), how, train)
+    server = held.drive(boosting.begin(how, server), RoundStart(1, 0.0))
+    server = held.drive(boosting.grow(how, server, 1), RoundStart(2, 0.0))
+    before = [codec.encode(dict(held.states.get(k))) for k in (0, 1)]
+    with pytest.raises(PartyLeft, match=f"party 'p1' left when it was asked for '{what}'"):
+        held.drive(boosting.grow(how, server, 2), RoundStart(3, 0.0, leaving={1: what}))
+    held.server.commit(3, ())
+    assert [codec.encode(dict(held.states.get(k))) for k in (0, 1)] == before
+    held.drive(boosting.grow(how, server, 2), RoundStart(3, 0.0))
+    expected = trained(table, HALVES, how, train=train)
+    states = [[codec.encode(dict(states(k))) for k in (0, 1)] for states in (held.states.get, expected.state)]
+    assert states[0] == states[1]
