@@ -93,8 +93,9 @@ def predict(
     state = federation.states.get(active)
     assert state is not None
     sent += federation.cost.bytes_up + federation.cost.bytes_down
+    without_match = "cannot be linked to one row of" if align_of(config).linked else "are not at"
     said = tuple(
-        f"{n:,} of {len(at):,} rows are not at '{name}': its columns are missing there."
+        f"{n:,} of {len(at):,} rows {without_match} '{name}': its columns are missing there."
         for name, n in lacking.items()
         if n
     )
