@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from agreements import Agreements
+from fedatlas.deployment.audit import verified
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.link import Request
 from fedatlas.federation.signed_letters import SignedLetters
@@ -338,6 +339,9 @@ def test_rows_that_differ_in_the_case_of_their_ids_are_linked_by_a_second_key(tm
     orders = [[one.lower() for one in aligned_ids(made, name)] for name in names]
     assert all(one == orders[0] for one in orders)
     assert sorted(orders[0]) == [f"id-{i:03d}" for i in range(COMMON)]
+    for name in names:
+        (line,) = [one.said for one in verified(made.made.paths[name]).lines if one.said["kind"] == "agreement"]
+        assert line["ids"] == "id, then id (lower)", "each node's own log says how its ids are made"
     assert sum(one.isupper() for one in (x[:2] for x in aligned_ids(made, "shop"))) == 10
 
 

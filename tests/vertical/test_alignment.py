@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from column_parties import ColumnParties, all_questions
 from fedatlas.algorithm import Algorithm
@@ -161,6 +162,60 @@ def test_a_set_with_a_point_twice_is_lost_in_the_name_of_its_sender():
     fed = columns_federation(parties, align.QUESTIONS)
     with pytest.raises(PartyLeft, match=r"party 'b' is lost: .* a masked id occurs twice"):
         fed.drive(lambda: align.align(PSI, server), RoundStart(0, 1.0))
+
+
+def altered(what, change):
+    """A matching whose coordinator, or the party that wrote them, changes the points that come with a question."""
+
+    def generator(server):
+        inner = align.align(PSI, server)
+        ask = next(inner)
+        while True:
+            if ask.what == what:
+                for message in ask.messages.values():
+                    for one in message["letters"]:
+                        if one["topic"] == "ids":
+                            one["content"] = {"points": change(one["content"]["points"])}
+            try:
+                ask = inner.send((yield ask))
+            except StopIteration as end:
+                return end.value
+
+    return generator
+
+
+def with_first(row):
+    def change(points):
+        points = points.clone()
+        points[0] = torch.tensor(row, dtype=torch.uint8)
+        return points
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "said"),
+    [
+        (align.REMASK, with_first([0] * 32), "not a point of the group"),
+        (align.REMASK, with_first([255] * 32), "not a point of the group"),
+        (align.REMASK, with_first([1, *[0] * 31]), "not a point of the group"),
+        (align.REMASK, lambda points: points[:, :31], "'points' has 31 entries where 32 are due"),
+        (align.REMASK, lambda points: points.float(), "no tensor of the type and the axes"),
+        (align.REMASK, lambda points: torch.cat([points, points]), "occurs twice"),
+        (align.MATCH, lambda points: points[1:], "'points' has 1 entries where 2 are due"),
+        (align.MATCH, lambda points: torch.cat([points, points]), "'points' has 4 entries where 2 are due"),
+    ],
+)
+def test_what_is_no_set_of_masked_ids_is_refused_in_the_name_of_its_sender(what, change, said):
+    fed, _, server = federation(["1", "2"], ["2", "3"])
+    with pytest.raises(PartyLeft, match=f"is lost: its letter 'ids' cannot be used: .*{said}"):
+        fed.drive(lambda: altered(what, change)(server), RoundStart(0, 1.0))
+
+
+def test_a_matching_through_that_coordinator_without_a_change_ends_as_usual():
+    fed, _, server = federation(["1", "2"], ["2", "3"])
+    state = fed.drive(lambda: altered(align.REMASK, lambda points: points)(server), RoundStart(0, 1.0))
+    assert state["align"]["rows"] == 1
 
 
 def test_a_long_matching_tells_how_far_it_is_at_most_every_two_seconds():

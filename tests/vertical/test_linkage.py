@@ -258,6 +258,7 @@ def test_a_run_reports_each_key_and_predicts_as_it_was_trained(files, tmp_path):
     assert list(found.table.columns[:2]) == ["surname", "born"]
     rows = len(found.table)
     assert found.lacking["shop"] == rows - summary["align"]["rows"]
+    assert any("rows cannot be linked to one row of 'shop'" in one for one in found.notices)
     assert found.table["surname"].str.isupper().all(), "ids stand as in the file"
     one_key = {"id": SPEC[:1], "normalise": plain["parties"][0]["normalise"]}
     first = read_party(PartyFile("bank", str(folder / "bank.csv"), label="default", **one_key))

@@ -88,8 +88,9 @@ def predict(
         states.after.put(k, {**scheme.load(data, exported), "align": {"order": tensor(found)}})
     outputs, walked = outputs_of(parties, states, scheme, whole.how, observers)
     sent += walked
+    without_match = "cannot be linked to one row of" if align_of(config).linked else "are not at"
     said = tuple(
-        f"{n:,} of {len(at):,} rows are not at '{name}': its columns are missing there."
+        f"{n:,} of {len(at):,} rows {without_match} '{name}': its columns are missing there."
         for name, n in lacking.items()
         if n
     )

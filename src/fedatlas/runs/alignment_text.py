@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.privacy.mechanisms import made
-from fedatlas.wording import bytes_text, seconds_text
+from fedatlas.wording import bytes_text, count, seconds_text
 
 
 def length(shortest: int, longest: int) -> str:
@@ -54,7 +54,7 @@ def passes_text(passes: Sequence[Mapping[str, Any]]) -> list[str]:
         tried = ", ".join(f"{n:,} of {name}" for name, n in one["ids"].items())
         left = ", ".join(f"{n:,} of {name}" for name, n in one["ambiguous"].items())
         out.append(
-            f"Key {k}: {one['rows']:,} rows matched; tried: {tried}; left out because another row has the same id: {left}."
+            f"Key {k}: {count(one['rows'], 'row')} matched; tried: {tried}; left out because another row has the same id: {left}."
         )
     return out
 
