@@ -66,12 +66,17 @@ def expected(made: list[Tried], rows: int) -> Tried:
 
 def one_round(held: Consortium, rows: int) -> Tried:
     """Return the cost of a round on the first ``rows`` rows of each party."""
+    cost = trial(paired(held, rows), held.checked.of_columns(), held.checked.how)
+    seconds = sum(cost.seconds.values()) - cost.seconds.get("keys", 0.0)
+    return Tried(rows, cost.bytes_up + cost.bytes_down, seconds)
+
+
+def paired(held: Consortium, rows: int) -> Side:
+    """Return the parties with the first ``rows`` rows of each, paired by position and split as in a run."""
     active = held.parties[held.active]
     assert active.y is not None
     at = np.arange(rows)
     y = active.y[:rows]
     split = parted(y, active.task, {"test": held.test, "held": held.held}, active.seed)
     state: State = {"align": {"order": tensor(at)}, "split": {part: tensor(places) for part, places in split.items()}}
-    cost = trial(Side(held.parties, tuple(state for _ in held.parties)), held.checked.of_columns(), held.checked.how)
-    seconds = sum(cost.seconds.values()) - cost.seconds.get("keys", 0.0)
-    return Tried(rows, cost.bytes_up + cost.bytes_down, seconds)
+    return Side(held.parties, tuple(state for _ in held.parties))
