@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedatlas import terminal
+from fedatlas import run, terminal
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.published import reproduction as room
@@ -28,8 +29,12 @@ from fedatlas.published.gates import (
 )
 from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
 from fedatlas.published.t3_encryption import COUNTS
+from fedatlas.record.judged_rows import said_of
+from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.rng import numpy_stream
+from fedatlas.runs.columns_baselines import drawn_rows
 from fedatlas.setup.checked import Checked
+from fedatlas.setup.refusals import checked
 
 
 def small(rounds: int, floor: float) -> Target:
@@ -268,7 +273,7 @@ def test_the_gates_of_the_grouping_study() -> None:
     assert found["cifar10, alpha 0.5, spread"].passed is False
 
 
-MORE = ("spent", "nominal", "exposed", "uploads", "honest")
+MORE = ("gains", "spent", "nominal", "exposed", "uploads", "honest")
 """Figures of parts that are measured, and of summaries."""
 
 
@@ -291,3 +296,41 @@ def test_a_study_is_judged_as_its_runs_come_in(name: str, rounds: int | None) ->
                 asked += bool(alike)
                 assert not alike or verdict_on(gate, alike, "" if rounds is None else f"{rounds}-rounds").obtained
     assert asked
+
+
+def boosted(step: float, gain: float = 1.0) -> PartRuns:
+    rows = [{"round": k, "auc": 0.5 + step * k, "accuracy": 0.5, "loss": 0.7 - step * k} for k in range(3)]
+    return PartRuns({1: [*rows[:-1], {**rows[-1], "gains": {"age": gain}}]})
+
+
+def test_the_gates_of_secureboost_can_be_missed() -> None:
+    """Another curve, another gain of a column, an AUC far below boosting's, and seconds that grow faster than depth."""
+    gates = {gate.name: gate for gate in EXPERIMENTS["secureboost"](False, None).gates}
+    name = "give_me_some_credit"
+    one = {part: boosted(0.1) for part in ("givemesomecredit-parties", "givemesomecredit-one-table")}
+    lossless = gates[f"{name}, lossless"]
+    assert lossless.judged(one) == GateVerdict("2 trees, all equal", passed=True)
+    for other in (boosted(0.1001), boosted(0.1, gain=1.1)):
+        assert lossless.judged({**one, "givemesomecredit-one-table": other}).passed is False
+    near = gates[f"{name}, curve"]
+    for least, passed in ((0.1, True), (0.104, True), (0.106, False)):
+        verdict = near.judged({"givemesomecredit-parties": boosted(0.1), "givemesomecredit-boosting": boosted(least)})
+        assert verdict.passed is passed
+    depths = gates["time over depth"].parts
+    assert len(depths) == 5
+    for power, passed in ((1, True), (6, False)):
+        spent = {part: PartRuns({1: [{"spent": 1.0 + k**power}]}) for k, part in enumerate(depths, start=1)}
+        assert gates["time over depth"].judged(spent).passed is passed
+
+
+def test_secureboost_s_boosting_has_the_rows_of_the_run(tmp_path: Path) -> None:
+    """Its rows are drawn as those of the party that holds one whole table: the trivial figures of both agree."""
+    target = EXPERIMENTS["secureboost"](True, 1)
+    parts = {part.name: part for part in target.parts}
+    asked = {**parts["taiwan-one-table"].tables, "seed": 1}
+    (_, y), (_, test) = drawn_rows(checked(parse(asked)))
+    done = run(parse(asked), out=tmp_path / "run", baselines=False).summary
+    assert done["rows"] == {"train": len(y), "held": 0, "test": len(test)}
+    kept = said_of(RunFolder(tmp_path / "run").arrays(JUDGED))
+    assert kept is not None
+    assert (np.asarray(kept.true) == test).all()

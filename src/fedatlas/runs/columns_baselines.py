@@ -33,9 +33,12 @@ from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
+from fedatlas.vertical.align import placed
+from fedatlas.vertical.ids import seed_key
 from fedatlas.vertical.judging import Judged
-from fedatlas.vertical.parties import Columns, Whole, aligned, of_classes, order, places, tensor
+from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, of_classes, order, places, tensor
 from fedatlas.vertical.scheme import How, Scheme
+from fedatlas.vertical.split import parted
 
 FIGURES: Mapping[str, tuple[str, ...]] = {"classes": ("auc", "accuracy", "loss"), "numbers": ("rmse", "loss")}
 """Task -> the figures that are compared; the first is the headline."""
@@ -118,6 +121,18 @@ def trained(side: Side, scheme: Scheme, how: How, rounds: int, name: str, observ
         server = drive(federation, partial(scheme.step, how, server, number), number)
         sent += sent_by(federation)
     return Opened(federation, server, sent)
+
+
+def drawn_rows(whole: Checked) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Return (x, y) of the training rows and of the test rows that a run draws, of an experiment with a single party."""
+    held = consortium(whole)
+    (one,) = held.parties
+    assert one.y is not None
+    own = aligned(one, placed(one, {}, np.arange(len(one.y)), seed_key(one.seed)))
+    assert own.y is not None
+    parts = parted(own.y, own.task, {"test": held.test, "held": held.held}, one.seed)
+    train, test = ((own.x[parts[name]], own.y[parts[name]]) for name in ("train", "test"))
+    return train, test
 
 
 def sent_by(federation: InProcess) -> int:

@@ -76,14 +76,19 @@ def expected(made: list[Tried], rows: int) -> Tried:
 
 def one_round(held: Consortium, rows: int) -> Tried:
     """Return the mean cost of the rounds that are tried on the first ``rows`` rows of each party."""
+    whole = held.checked
+    costs = trial(paired(held, rows), whole.of_columns(), whole.how, whole.config.rounds)
+    seconds = sum(sum(cost.seconds.values()) - cost.seconds.get("keys", 0.0) for cost in costs)
+    sent = sum(cost.bytes_up + cost.bytes_down for cost in costs)
+    return Tried(rows, round(sent / len(costs)), seconds / len(costs))
+
+
+def paired(held: Consortium, rows: int) -> Side:
+    """Return the parties with the first ``rows`` rows of each, paired by position and split as in a run."""
     active = held.parties[held.active]
     assert active.y is not None
     at = np.arange(rows)
     y = active.y[:rows]
     split = parted(y, active.task, {"test": held.test, "held": held.held}, active.seed)
     state: State = {"align": {"order": tensor(at)}, "split": {part: tensor(places) for part, places in split.items()}}
-    side, whole = Side(held.parties, tuple(state for _ in held.parties)), held.checked
-    costs = trial(side, whole.of_columns(), whole.how, whole.config.rounds)
-    seconds = sum(sum(cost.seconds.values()) - cost.seconds.get("keys", 0.0) for cost in costs)
-    sent = sum(cost.bytes_up + cost.bytes_down for cost in costs)
-    return Tried(rows, round(sent / len(costs)), seconds / len(costs))
+    return Side(held.parties, tuple(state for _ in held.parties))
