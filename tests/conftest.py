@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
@@ -18,12 +19,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedatlas import machine
 from fedatlas.data.store import Store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 torch.set_num_threads(1)
+
+machine.commit = functools.cache(machine.commit)  # every run asks git three times
 
 # The same examples on every machine; `pytest --hypothesis-profile explore` looks further.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)

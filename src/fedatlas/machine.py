@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -21,13 +22,18 @@ FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "sve
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a result depends on."""
-    out = {"python": platform.python_version()}
+    return {"python": platform.python_version(), **_packages(), **registry.INSTALLED}
+
+
+@cache  # of what is loaded, so that many runs of one process read the packages' files once
+def _packages() -> dict[str, str]:
+    out = {}
     for name in PACKAGES:
         try:
             out[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {**out, **registry.INSTALLED}
+    return out
 
 
 def processor() -> registry.PlainValues:

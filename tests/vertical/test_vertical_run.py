@@ -293,7 +293,7 @@ def test_nothing_that_crosses_holds_a_column_a_threshold_or_an_id(done, tmp_path
             assert repr(node["threshold"]).encode() not in seen.bytes
 
 
-@pytest.mark.parametrize("bits", [0, 512])  # 0: in the clear; a key for tests
+@pytest.mark.parametrize("bits", [pytest.param(0, marks=pytest.mark.slow), 512])  # 0: in the clear; a key for tests
 def test_parties_in_processes_that_open_only_their_own_file_grow_the_same_trees(done, tmp_path, bits):
     folder, _, _ = done
     config = experiment(folder).config

@@ -129,7 +129,8 @@ class StackText(NamedTuple):
 
 
 _KEPT = 64
-_TEXTS: dict[str, StackText] = {}  # of the graphs stacked last in this process: its runs often train the same small network
+# Of the graphs stacked last in this process: its runs often train the same small network.
+_TEXTS: dict[str, StackText] = {}
 
 
 def text_of(one: Flat) -> StackText:
