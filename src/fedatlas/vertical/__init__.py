@@ -4,6 +4,7 @@ parties.py    the data of a party, and its rows after alignment
 letters.py    messages from party to party, carried by the coordinator
 ids.py        ids as texts that can be compared, and how they differ
 psi.py        points of a group in place of ids
+elligator.py  ids as points of curve25519
 align.py      private set intersection, as questions and generators
 split.py      the split of aligned rows into training, validation and test
 judging.py    the active party's figures of its model
