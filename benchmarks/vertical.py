@@ -1,4 +1,4 @@
-"""Vertical federation, measured: ``python benchmarks/vertical.py [psi equality xgboost credit] [--json FILE]``.
+"""Vertical federation, measured: ``python benchmarks/vertical.py [psi equality xgboost credit classes] [--json FILE]``.
 
 ``psi``: two parties with 100,000 ids each, half of them common, matched both ways over the link, in the prime-order group and on x25519.
 Seconds are wall-clock time of one process with a thread a core; the targets are those of two cores.
@@ -71,6 +71,7 @@ def parts() -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "equality": vertical_boosting.equality,
         "xgboost": vertical_boosting.xgboost,
         "credit": vertical_boosting.credit,
+        "classes": vertical_boosting.classes,
     }
 
 

@@ -4,7 +4,8 @@
 of 2,048 bits, those in the clear, and those of the slow booster on the joined table (tests/support/oracles/secureboost.py).
 ``xgboost``: XGBoost trained on our bin numbers, in an environment of its own (``FEDATLAS_XGBOOST=PYTHON``, see peers/xgb.txt), and with
 bins of its own. ``credit``: credit_default_taiwan, encrypted, beside V2's naive form (textbook encryption of g and h apart, no
-subtraction, every sum opened), whose parts are timed on samples in the same run.
+subtraction, every sum opened), whose parts are timed on samples in the same run. ``classes``: one round of the seven classes of
+wine_quality, encrypted, beside a tree for each class with ciphertexts of its own.
 """
 
 from __future__ import annotations
@@ -222,6 +223,40 @@ def peer(
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": ""})
         found: np.ndarray = np.load(taken)
     return gains.log_softmax(found) if classes else found
+
+
+# ------------------------------------------------------------------------------------------------ several classes, encrypted
+
+
+def classes(rows: int = 4872) -> list[Row]:
+    """Core-seconds, bytes and ciphertexts of one round under 2,048 bits; one against the rest is a tree of two classes for each."""
+    table, holder = read("wine_quality"), paillier.holder(paillier.generate(KEY))
+    half = (table.x.shape[1] + 1) // 2
+    owners = [list(range(half)), list(range(half, table.x.shape[1]))]
+    train = training_rows(len(table.y))[:rows]
+    how = boosting.secureboost(trees=1, depth=DEPTH, bins=BINS)._replace(key_bits=KEY)
+    several = len(np.unique(table.y))
+    ways = {
+        "a tree for each class": [(table, how)],
+        "one tree": [(table, how._replace(multi_output=True))],
+        "one class against the rest, for each": [
+            (table._replace(y=(table.y == c).astype(np.float64)), how) for c in range(several)
+        ],
+    }
+    found: list[Row] = []
+    for name, trainings in ways.items():
+        total: Row = {"round": name, "classes": several, "rows": len(train), "core-seconds": 0.0, "MB": 0.0}
+        total |= {"ciphertexts of rows": 0, "of sums": 0}
+        for one, keys in trainings:
+            worked = processors()
+            done = encrypted(one, owners, keys, train, holder)
+            counts, cost = done.server["boost"]["total"], done.federation.cost
+            total["core-seconds"] = round(total["core-seconds"] + processors() - worked, 1)
+            total["MB"] = round(total["MB"] + (cost.bytes_up + cost.bytes_down) / 1e6, 2)
+            total["ciphertexts of rows"] += counts["ciphertexts"] - counts["decryptions"]
+            total["of sums"] += counts["decryptions"]
+        found.append(total)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ credit, encrypted

@@ -29,7 +29,7 @@ MEANING = {
     "macro_f1": "F1 (harmonic mean of precision and recall) averaged over the classes, so that rare classes count as much as common ones",
     "weighted_f1": "F1 averaged over the classes with their numbers of rows as weights",
     "loss": "the mean loss, which training reduces",
-    "auc": "the chance that a row of the second class scores above one of the first",
+    "auc": "the chance that a row of the second class scores above one of the first; of more classes, of each above the rest, averaged",
     "balanced_accuracy": "the mean of the classes' accuracies, so that rare classes count as much as common ones",
     "pr_auc": "average precision: the precision at each rank of a row of the second class, averaged",
     "log_loss": "the mean of -log of the true class's probability",

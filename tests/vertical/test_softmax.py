@@ -14,6 +14,8 @@ from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import boosting
 from fedatlas.vertical.boosting import gains, nodes, sealed
 from fedatlas.vertical.boosting.settings import secureboost
+from fedatlas.vertical.parties import PartyLeft
+from fedatlas.wire import codec
 from test_secureboost import HALVES, assert_same, oracle
 
 BITS = 512
@@ -130,6 +132,20 @@ def test_a_row_is_one_ciphertext_a_round_however_many_classes() -> None:
         assert counts["decryptions"] == sums
 
 
+def test_sums_of_all_classes_single_out_rows_where_those_of_one_do_not() -> None:
+    """What docs/vertical.md says of the active party: how many sets of 14 rows have a bin's sums, at 3 bits."""
+    stream, how = np.random.default_rng(3), secureboost()._replace(precision=3)
+    y, margin = stream.integers(0, 5, 14).astype(np.float64), stream.normal(size=(14, 5))
+    g, h = gains.gradients(y, margin, None, gains.MarginUnit("classes", outputs=5), how)
+    fixed = gains.by_class(g, h, how.precision)
+    sets = (np.arange(1 << 14)[:, None] >> np.arange(14)) & 1
+    sums = sets @ np.stack([each for one in fixed for each in (one.g, one.h)], axis=1)
+    count, true = sets.sum(axis=1), 0b01011001110010
+    alike = [((sums[:, : 2 * k] == sums[true, : 2 * k]).all(axis=1) & (count == count[true])).sum() for k in (1, 5)]
+    assert alike[0] > 1
+    assert alike[1] == 1
+
+
 class Asked(Observer):
     """The questions asked."""
 
@@ -190,3 +206,25 @@ def test_sums_of_many_classes_at_the_ends_of_their_fields_open_exactly() -> None
     plain = cipher.returned(cipher.histogram(np.arange(16), spots, grid.width), grid, np.arange(1))
     expected = [15 * top, 15 * top, -15 * top, 0, 15 * top, 15 * top, 15]
     assert sealed.opened(keys, plain, form, 1, 1).tolist() == [expected]
+
+
+# ------------------------------------------------------------------------------------------------ leaving
+
+
+@pytest.mark.parametrize("what", ["histogram", "split"])
+@pytest.mark.parametrize("keys", [{}, {"multi_output": True}], ids=str)
+def test_who_leaves_ends_the_round_and_the_next_attempt_grows_the_same(keys: dict[str, Any], what: str) -> None:
+    """The second round breaks off: no tree of it is kept, and grown again it is that of an undisturbed run."""
+    table, how, train = made(), secureboost(trees=2, bins=8, **keys), np.arange(120)
+    held, server = federation_of(parties_of(table, HALVES), how, train)
+    server = held.drive(boosting.begin(how, server), RoundStart(1, 0.0))
+    server = held.drive(boosting.grow(how, server, 1), RoundStart(2, 0.0))
+    before = [codec.encode(dict(held.states.get(k))) for k in (0, 1)]
+    with pytest.raises(PartyLeft, match=f"party 'p1' left when it was asked for '{what}'"):
+        held.drive(boosting.grow(how, server, 2), RoundStart(3, 0.0, leaving={1: what}))
+    held.server.commit(3, ())
+    assert [codec.encode(dict(held.states.get(k))) for k in (0, 1)] == before
+    held.drive(boosting.grow(how, server, 2), RoundStart(3, 0.0))
+    expected = trained(table, HALVES, how, train=train)
+    states = [[codec.encode(dict(states(k))) for k in (0, 1)] for states in (held.states.get, expected.state)]
+    assert states[0] == states[1]

@@ -130,6 +130,7 @@ def test_the_pages_lead_to_a_tree_by_round_and_class(done: Any) -> None:
         assert ("Round 2, class middle" in page) == (not keys)
         assert ("Tree 2" in page) == bool(keys)
         assert "g and h of all classes" in page
+    assert "F1 of each class" in pages[0]
     assert "high +" in pages[0] if keys else "leaf: +" in pages[0]
     assert "high +" not in pages[1]
 

@@ -198,7 +198,7 @@ def test_the_table_says_what_the_letters_say(mode: str) -> None:
     assert "drawn rows" not in by_step
     secure = learns(how._replace(complete_secure=2, goss=(0.2, 0.1)), True)
     by_step = {row.step: row for row in secure}
-    assert by_step["splits"].passive == f"{ROWS[mode]}; nothing of the first 2 trees"
+    assert by_step["splits"].passive == f"{ROWS[mode]}; nothing of the first 2 rounds"
     assert "this tells labels" in by_step["drawn rows"].passive
 
 

@@ -59,9 +59,19 @@ def result_blocks(subject: Subject) -> list[Block]:
         f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} test rows not used for training."
     )
     out: list[Block] = [lead(first), KeyFigures(cards), Text(hidden, tone="" if s["protected"] else "notice")]
+    if len(s["class_names"]) > 2:
+        out.append(classes_table(subject))
     if s.get("stopped"):
         out.append(Text(f"Stopped {s['stopped']}"))
     return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]
+
+
+def classes_table(subject: Subject) -> TableBlock:
+    """Return F1 of each of three or more classes."""
+    names, f1 = subject.summary["class_names"], subject.summary["final"]["per_class_f1"]
+    rows = [[name, subject.printed(f"final.per_class_f1.{c}")] for c, name in enumerate(names)]
+    text = csv_text(("class", "f1"), list(zip(names, f1, strict=True)))
+    return TableBlock("classes", "F1 of each class", ["class", "F1"], rows, text)
 
 
 def importance_blocks(subject: Subject) -> list[Block]:
