@@ -97,7 +97,7 @@ def by_the_table(one: Recorded, mode: str, party: int, number: int, tree: Any) -
     """Which rows a party tells apart, by what the table says: open nodes where it adds up sums, and its own splits."""
     sets = []
     for level, owner, rows, children in walked(one.table, tree):
-        if sums(mode, party, number, level) and level <= DEPTH and len(rows) >= 2:
+        if sums(mode, party, number, level) and level <= DEPTH and len(rows) >= 2 * one.how.min_leaf:
             sets.append(rows)
         if owner == f"p{party}":
             sets += children
@@ -112,7 +112,7 @@ def by_the_table(one: Recorded, mode: str, party: int, number: int, tree: Any) -
 def test_the_rows_that_a_party_is_told_are_those_of_the_table(mode: str, way: str) -> None:
     """No node more and no node less: the rows that it can tell apart, put together from its letters alone."""
     table = made(n=80, seed=1) if way == "two classes" else made_classes(80)
-    one = recorded(mode, table, **({"multi_output": True} if way.startswith("one") else {}))
+    one = recorded(mode, table, min_leaf=9, **({"multi_output": True} if way.startswith("one") else {}))
     a_round = 3 if way == "three classes" else 1
     for party in PASSIVE:
         rounds = {each.number: each for each in told.rounds_told(one.how, party, one.letters[party], len(table.y))}
