@@ -97,7 +97,7 @@ def by_the_table(one: Recorded, mode: str, party: int, number: int, tree: Any) -
     """Which rows a party tells apart, by what the table says: open nodes where it adds up sums, and its own splits."""
     sets = []
     for level, owner, rows, children in walked(one.table, tree):
-        if sums(mode, party, number, level) and level <= DEPTH and len(rows) >= 2:
+        if sums(mode, party, number, level) and level <= DEPTH and len(rows) >= 2 * one.how.min_leaf:
             sets.append(rows)
         if owner == f"p{party}":
             sets += children
@@ -112,7 +112,7 @@ def by_the_table(one: Recorded, mode: str, party: int, number: int, tree: Any) -
 def test_the_rows_that_a_party_is_told_are_those_of_the_table(mode: str, way: str) -> None:
     """No node more and no node less: the rows that it can tell apart, put together from its letters alone."""
     table = made(n=80, seed=1) if way == "two classes" else made_classes(80)
-    one = recorded(mode, table, **({"multi_output": True} if way.startswith("one") else {}))
+    one = recorded(mode, table, min_leaf=9, **({"multi_output": True} if way.startswith("one") else {}))
     a_round = 3 if way == "three classes" else 1
     for party in PASSIVE:
         rounds = {each.number: each for each in told.rounds_told(one.how, party, one.letters[party], len(table.y))}
@@ -198,7 +198,7 @@ def test_the_table_says_what_the_letters_say(mode: str) -> None:
     assert "drawn rows" not in by_step
     secure = learns(how._replace(complete_secure=2, goss=(0.2, 0.1)), True)
     by_step = {row.step: row for row in secure}
-    assert by_step["splits"].passive == f"{ROWS[mode]}; nothing of the first 2 trees"
+    assert by_step["splits"].passive == f"{ROWS[mode]}; nothing of the first 2 rounds"
     assert "this tells labels" in by_step["drawn rows"].passive
 
 

@@ -19,7 +19,7 @@ def learns(how: SecureBoost, protected: bool) -> Sequence[LearnsRow]:
         if protected
         else f"g and h of the rows that {grown} grown on, and with them labels"
     )
-    first = "tree" if how.complete_secure == 1 else f"{how.complete_secure} trees"
+    first = "round" if how.complete_secure == 1 else f"{how.complete_secure} rounds"
     secure = f"; nothing of the first {first}" if how.complete_secure else ""
     rest = {"mix": "; nothing of the trees of others", "layered": "; nothing of the levels below"}.get(how.mode, "")
     found = [
@@ -87,7 +87,7 @@ WORDS = Words(
     gain="How much of the loss's fall the splits on a column brought, over all trees",
     caution=(
         "The purer the leaves of the first trees, the more the rows at a node say of the labels: complete_secure = 1 grows the first "
-        "tree, or round of trees, from the label holder's own columns, and the later trees hint as before."
+        "tree, or round of trees, from the label holder's own columns, and the later ones hint as before."
     ),
     phases={
         "bins": "cutting columns into bins",
