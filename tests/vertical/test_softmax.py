@@ -117,6 +117,14 @@ def test_encrypted_rounds_are_the_plain_ones(keys: dict[str, Any]) -> None:
     assert under.outputs.tobytes() == plain.outputs.tobytes()
 
 
+@pytest.mark.timing
+def test_eight_parties_encrypted_grow_the_rounds_of_the_joined_table() -> None:
+    table, owners = made(n=40, columns=8, seed=4, weights=True), [[k] for k in range(8)]
+    how = secureboost(trees=1, bins=4, depth=2)
+    under = trained(table, owners, how._replace(key_bits=BITS), active=2)
+    assert_same(under, oracle(table, owners, how, active=2))
+
+
 # ------------------------------------------------------------------------------------------------ bytes
 
 
