@@ -1,4 +1,4 @@
-"""Remarks of a comparison: on rounds that end too early, on one rate for all, on pooled rows that do worse."""
+"""Remarks of a comparison: on rounds that end too early, on one rate for all, on pooled rows that do worse, on epsilon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedatlas.comparison.answer import curve_of, row
-from fedatlas.comparison.remarks import pooled_remark, rate_remark, rounds_remark, still_gains
+from fedatlas.comparison.remarks import epsilon_remark, pooled_remark, rate_remark, rounds_remark, still_gains
 from fedatlas.reporting.ranking import ranked
 
 RISING = [0.1 + 0.02 * t for t in range(20)]
@@ -68,3 +68,26 @@ def test_all_figures_of_a_row_are_over_the_same_rows() -> None:
         found = ranked({"fedavg": {1: one}})
         assert found is not None
         assert row("fedavg", {1: one}, found)["centralised"] == pytest.approx(expected)
+
+
+def private(epsilon: float | str, *names: str, **more: Any) -> dict[str, Any]:
+    return {"privacy": {"epsilon": epsilon, "delta": 1e-5, "mechanisms": [{"name": name} for name in names], **more}}
+
+
+def test_epsilons_are_stated_with_whom_they_are_about_and_that_they_add_up() -> None:
+    schemes = {
+        "a": [private(2.0, "central_dp"), private(3.0, "central_dp")],
+        "b": [private(1.5, "dp_sgd", noise="seed")],
+        "c": [private(1.0, "randomised_response")],
+        "masks": [{"privacy": {"mechanisms": [{"name": "secagg"}]}}],
+        "endless": [private("infinite", "central_dp")],
+        "plain": [{}],
+    }
+    (said,) = epsilon_remark(schemes)
+    assert said == (
+        "Epsilon of a run: 3 with a (delta 1e-05), about one client with all its rows; 1.5 with b (delta 1e-05), whose noise is the "
+        "seed's and protects nobody, about one row; 1 with c (delta 1e-05), about the class of a row. Figures about different things "
+        "do not compare. Runs that read the same rows add up, also those of schemes not taken: fedatlas epsilon RUN... states the sum."
+    )
+    assert epsilon_remark({name: schemes[name] for name in ("masks", "endless", "plain")}) == []
+    assert "do not compare" not in epsilon_remark({"a": schemes["a"]})[0]

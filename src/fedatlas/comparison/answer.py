@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedatlas.comparison.remarks import baselines_remark, pooled_remark, rate_remark, rounds_remark
+from fedatlas.comparison.remarks import baselines_remark, epsilon_remark, pooled_remark, rate_remark, rounds_remark
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.metrics.metric import METRICS
 from fedatlas.record.run_folder import BASELINES, SUMMARY, RunFolder
@@ -53,6 +53,7 @@ def answer_of(
     rows = [row(name, runs[name], found) for name in found.ranking.order]
     prices = [line for one in rows if one["scheme"] != found.chosen for line in price_lines(out, one, found)]
     remarked = [*baselines_remark(runs[found.chosen]), *remarks(rows, found, out, keys, file)] if rows else []
+    remarked += epsilon_remark({name: [*each.values()] for name, each in runs.items()})
     told = [found.text, *taken_text(out, found.chosen), *prices, *remarked, *ends]
     pairs = [one.plain() for one in found.ranking.pairs]
     head = {"figure": found.figure, "words": found.words, "rows": rows, "pairs": pairs}

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedatlas.privacy.mechanisms import MECHANISMS, made
+from fedatlas.privacy.terms import protects
 from fedatlas.verdict.noise import FEWEST, SHARE, last_swing
 from fedatlas.wording import count, listed, number
 
@@ -76,3 +78,27 @@ def baselines_remark(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
     some = f"{'seed' if len(compared) == 1 else 'seeds'} {listed([*map(str, compared)])}"
     said = f"Only {some} of {count(len(runs), 'seed')} have baselines, and the answer whether to federate is over these"
     return [f"{said}; the same command with --baselines trains those of the others."]
+
+
+def epsilon_remark(schemes: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return epsilon of a run of each scheme that states one, whom it is about, and that runs on the same rows add up.
+
+    ``schemes``: scheme -> the summaries of its runs. Of several seeds the largest epsilon counts.
+    """
+    told: dict[str, list[str]] = {}
+    for name, runs in schemes.items():
+        found = [one["privacy"] for one in runs if isinstance(one.get("privacy", {}).get("epsilon"), float | int)]
+        if not found:
+            continue
+        worst = max(found, key=lambda one: float(one["epsilon"]))
+        whom = protects(made(one["name"]) for one in worst["mechanisms"] if one["name"] in MECHANISMS)
+        seeded = ", whose noise is the seed's and protects nobody" if worst.get("noise") == "seed" else ""
+        told.setdefault(whom, []).append(f"{float(worst['epsilon']):.3g} with {name} (delta {worst['delta']:.3g}){seeded}")
+    if not told:
+        return []
+    each = "; ".join(f"{listed(figures)}, about {whom}" for whom, figures in told.items())
+    apart = " Figures about different things do not compare." if len(told) > 1 else ""
+    both = (
+        "Runs that read the same rows add up, also those of schemes not taken: fedatlas epsilon RUN... states the sum."
+    )
+    return [f"Epsilon of a run: {each}.{apart} {both}"]

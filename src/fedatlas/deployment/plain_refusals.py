@@ -12,6 +12,7 @@ from typing import Any
 
 from fedatlas import spelling
 from fedatlas.errors import ConfigError
+from fedatlas.wording import listed
 
 MOST_JUDGED = 0.5  # share of a node's rows for judging: a larger one would let an operator single out rows
 CHANGING = "feature_skew"  # the partition that changes rows as they are read
@@ -88,8 +89,11 @@ def algorithm_refused(name: str, why: str) -> str:
 
 def mechanism_refused(name: str, able: Sequence[str]) -> str:
     """Return the error for a mechanism. ``able``: those that can be deployed."""
-    listed = " and ".join(f"'{one}'" for one in able)
-    return f"[[privacy]] name = '{name}': not in this version of deployment; of the mechanisms it has {listed}."
+    known = listed([f"'{one}'" for one in able])
+    return (
+        f"[[privacy]] name = '{name}': not in this version of deployment; of the mechanisms it has {known}: take one of these, remove "
+        "the table, or simulate it with fedatlas run."
+    )
 
 
 def of_all(values: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -69,7 +69,8 @@ def check(update: Update, path: str = "") -> None:
     for key, item in update.items():
         here = f"{path}/{key}" if path else key
         if isinstance(item, Tree):
-            if not all(isinstance(x, Tensor) and x.is_floating_point() for x in item.values()):
+            values: list[Any] = [*item.values()]  # of a client that keeps no rules
+            if not all(isinstance(x, Tensor) and x.is_floating_point() for x in values):
                 raise PrivacyError(f"'{here}' of an update holds other than floats, to which no noise can be added.")
         elif isinstance(item, Mapping):
             check(item, here)

@@ -95,6 +95,8 @@ def check_asked(asked: Any, session: Mapping[str, Any], known: dict[int, Any]) -
     """Raise ProtocolError if a share is asked for in the name of another run or round. ``asked``: a `federation.link.Request`."""
     if asked.what == SECOND and (asked.message.get("run"), asked.message.get("round")) != (asked.run, asked.round):
         raise ProtocolError(f"a share of another run or round is asked for in round {asked.round}: refused.")
+    if asked.what == SECOND and not isinstance(asked.message.get("ask"), str):
+        raise ProtocolError(f"a share is asked for in round {asked.round} without the ask that it is of: refused.")
 
 
 def wide(sent: Update) -> int:
