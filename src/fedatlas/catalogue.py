@@ -18,6 +18,7 @@ from fedatlas.aggregation import REDUCERS, RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
 from fedatlas.attacks.poisoning import POISONING
+from fedatlas.config import parse
 from fedatlas.config.parties import VERTICAL, vertical
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
@@ -35,6 +36,7 @@ from fedatlas.registry import (
     summary,
 )
 from fedatlas.setup.aggregation_rule import why_not as no_rule
+from fedatlas.setup.columns_method import rounds_of
 from fedatlas.setup.mechanism_choice import goes_with
 from fedatlas.setup.transform import refused
 from fedatlas.transforms import TRANSFORMS
@@ -190,6 +192,11 @@ def losses() -> Listing:
     return [{"name": name, "trains_on": list(loss.tasks)} for name, loss in LOSSES.items()]
 
 
+def rounds_of_tables(tables: Mapping[str, Any]) -> int:
+    """Return how many rounds an experiment has; where parties hold columns, the scheme's own key says it."""
+    return int(tables["rounds"]) if "rounds" in tables else rounds_of(parse(tables))
+
+
 def experiments() -> Listing:
     """List the published experiments that ``fedatlas reproduce`` runs."""
     from fedatlas.published import EXPERIMENTS
@@ -200,7 +207,7 @@ def experiments() -> Listing:
             "summary": summary(make),
             "published_in": study.source,
             "runs": sum(len(part.seeds) for part in study.parts),
-            "rounds": max((part.tables["rounds"] for part in study.parts if part.measure is None), default=0),
+            "rounds": max((rounds_of_tables(part.tables) for part in study.parts if part.measure is None), default=0),
             "gates": len(study.gates),
             "parts": [part.name for part in study.parts],
             "source": "\n".join(study.notes),

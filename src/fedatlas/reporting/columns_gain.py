@@ -50,8 +50,8 @@ def columns_gain_over(entries: Sequence[Entry]) -> list[Block]:
                 gains.setdefault(name, []).append(gain["value"])
         for name, values in gains.items() if len(known) > 1 else ():
             spread = over_seeds(values)
-            note = f"mean of {count(spread.n, 'seed')}, sd {number(spread.sd)}"
-            rows.append([entry.label, name, "", "", TableCell(signed(spread.mean), note)])
+            over = f"mean of {count(spread.n, 'seed')}, sd {number(spread.sd)}"
+            rows.append([entry.label, name, "", "", TableCell(signed(spread.mean), over)])
     if not rows:
         return []
     figures = {NAMES[one.summary["gain"]["figure"]] for e in entries for one in e.subjects if one.summary.get("gain")}
