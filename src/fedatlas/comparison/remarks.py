@@ -93,7 +93,9 @@ def epsilon_remark(schemes: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[s
         worst = max(found, key=lambda one: float(one["epsilon"]))
         whom = protects(made(one["name"]) for one in worst["mechanisms"] if one["name"] in MECHANISMS)
         seeded = ", whose noise is the seed's and protects nobody" if worst.get("noise") == "seed" else ""
-        told.setdefault(whom, []).append(f"{float(worst['epsilon']):.3g} with {name} (delta {worst['delta']:.3g}){seeded}")
+        told.setdefault(whom, []).append(
+            f"{float(worst['epsilon']):.3g} with {name} (delta {worst['delta']:.3g}){seeded}"
+        )
     if not told:
         return []
     each = "; ".join(f"{listed(figures)}, about {whom}" for whom, figures in told.items())
