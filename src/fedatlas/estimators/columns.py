@@ -234,7 +234,7 @@ def trained_on(whole: Any, tables: Sequence[PartyTable]) -> TrainedTogether:
     held, scheme, key = consortium_of(whole, tables), whole.of_columns(), seed_key(whole.config.seed)
     everything, nothing = np.arange(len(tables[0].ids)), np.array([], np.int64)
     split = {"train": tensor(everything), "held": tensor(nothing), "test": tensor(nothing)}
-    states: list[State] = [{**placed(one, {}, everything, key), "split": split} for one in held.parties]
+    states: list[State] = [{**placed(one, {}, key, everything), "split": split} for one in held.parties]
     how, rounds = whole.how, whole.config.rounds
     done = trained(Side(held.parties, tuple(states)), scheme, how, rounds, "estimator")
     gains = scheme.brought(drive(done.federation, lambda: scheme.end(how, done.server), rounds + 1))

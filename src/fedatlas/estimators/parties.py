@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedatlas.data.kept import table_arrays, table_of
-from fedatlas.data.party_tables import id_texts, refuse_twice
+from fedatlas.data.party_ids import id_texts, refuse_twice
 from fedatlas.errors import ConfigError, DataError
 
 Names = tuple[str, ...]
@@ -123,6 +123,6 @@ def _by_id(name: str, table: pd.DataFrame, on: str) -> pd.DataFrame:
     if read.shape[1] < 2:
         raise DataError(f"{what} has no column but its ids.")
     ids = id_texts(read[on], what)
-    refuse_twice(ids, read[on], what)
+    refuse_twice(ids, read.index, what, f"occurs twice in '{on}'")
     found = read.drop(columns=on).set_axis(pd.Index(ids, dtype=object), axis=0)
     return found[found.index != ""]

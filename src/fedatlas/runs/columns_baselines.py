@@ -128,7 +128,7 @@ def drawn_rows(whole: Checked) -> tuple[tuple[Floats, Floats], tuple[Floats, Flo
     held = consortium(whole)
     (one,) = held.parties
     assert one.y is not None
-    own = aligned(one, placed(one, {}, np.arange(len(one.y)), seed_key(one.seed)))
+    own = aligned(one, placed(one, {}, seed_key(one.seed), np.arange(len(one.y))))
     assert own.y is not None
     parts = parted(own.y, own.task, {"test": held.test, "held": held.held}, one.seed)
     train, test = ((own.x[parts[name]], own.y[parts[name]]) for name in ("train", "test"))
