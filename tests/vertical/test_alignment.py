@@ -11,12 +11,12 @@ import torch
 
 from column_parties import ColumnParties, all_questions
 from fedatlas.algorithm import Algorithm
+from fedatlas.course.matching import MatchingProgress
 from fedatlas.errors import DataError
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.server import ServerHalf
 from fedatlas.federation.start import RoundStart
-from fedatlas.runs.alignment import MatchingProgress
 from fedatlas.vertical import align, psi, split
 from fedatlas.vertical.ids import Look, difference, look_of, ordered, seed_key
 from fedatlas.vertical.parties import Columns, PartyLeft, order, places

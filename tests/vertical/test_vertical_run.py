@@ -17,6 +17,7 @@ from column_parties import ColumnParties, all_questions, method
 from fedatlas import api
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import parse
+from fedatlas.course import matching
 from fedatlas.course.columns import Growing
 from fedatlas.data.party_tables import PartyFile
 from fedatlas.errors import ConfigError, DataError
@@ -416,3 +417,14 @@ def test_python_predicts_and_aligns_as_the_command_line_does(done):
     assert api.align(experiment(folder))["rows"] == 330
     with pytest.raises(ConfigError, match="there is nothing to align"):
         api.align(fedatlas.Experiment.of(rounds=1))
+
+
+def test_a_run_tells_how_far_its_matching_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "EVERY", 0.0)
+    tables(tmp_path)
+    heard: list[str] = []
+    whole = checked(experiment(tmp_path).config)
+    growing = Growing(consortium(whole), RunFolder.create(tmp_path / "run", whole.config), say=heard.append)
+    growing.land(growing.begin())
+    assert heard[-1].startswith("Matching: ")
+    assert heard[-1].endswith("masked ids, 100%.")

@@ -16,6 +16,7 @@ from fedatlas.algorithm import RoundGenerator, State
 from fedatlas.config import bytes_of
 from fedatlas.course import columns_end
 from fedatlas.course.keeper import Keeper
+from fedatlas.course.matching import Say, followed
 from fedatlas.errors import FedatlasError, ProtocolError
 from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.columns_federation import columns_federation
@@ -39,7 +40,10 @@ LAST_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 class Growing:
-    """The course of a run whose parties hold columns. ``host`` speaks with remote parties."""
+    """The course of a run whose parties hold columns.
+
+    ``host`` speaks with remote parties. ``say`` is told how far a long matching of this process is.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Growing:
         resume: bool = False,
         observers: Iterable[Observer] = (),
         host: Host | None = None,
+        say: Say = lambda line: None,
     ) -> None:
         self.held, self.how, self.config = held, held.checked.how, held.config
         self.scheme = held.checked.of_columns()
@@ -56,7 +61,7 @@ class Growing:
         asked = held.checked.algorithm
         states = PartyState(ClientStates(bytes_of(self.config.engine.state_memory)))
         self.federation: Host = host or columns_federation(
-            held.parties, asked.tasks, states, name=asked.name, run=folder.path.name, observers=observers
+            followed(held, say), asked.tasks, states, name=asked.name, run=folder.path.name, observers=observers
         )
         self.restored = self.keeper.checkpoints.load(self.federation.states) if resume else None
         self.state = RunState(0, held.beginning, 0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from fedatlas.algorithm import State
+from fedatlas.course.matching import Say, followed
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.in_process import InProcess
 from fedatlas.federation.link import Observer
@@ -17,27 +18,9 @@ from fedatlas.vertical import align, psi
 from fedatlas.vertical.ids import look_of
 
 TRIED = 200  # ids that a dry run masks to time one
-EVERY = 2.0  # seconds between two lines of progress
 
 
-class MatchingProgress:
-    """Tell, at most every two seconds, which share of all points is made."""
-
-    def __init__(self, points: int, say: Callable[[str], None], clock: Callable[[], float] = time.perf_counter) -> None:
-        self.points, self.say, self.clock = points, say, clock
-        self.made, self.told = 0, clock()
-
-    def tick(self, count: int) -> None:
-        """Hear that so many more points were made."""
-        self.made += count
-        if (now := self.clock()) - self.told >= EVERY:
-            self.told = now
-            self.say(f"Matching: {self.made:,} of {self.points:,} masked ids, {self.made / self.points:.0%}.")
-
-
-def aligned(
-    whole: Checked, observers: Iterable[Observer] = (), say: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
+def aligned(whole: Checked, observers: Iterable[Observer] = (), say: Say = lambda line: None) -> dict[str, Any]:
     """Match the rows of an experiment's parties. ``say`` is told of the progress, at most every two seconds.
 
     Returns the number of ids of each party, of rows that all have and that each pair has, bytes and seconds.
@@ -57,13 +40,12 @@ def aligned(
 
 
 def matched(
-    held: Consortium, observers: Iterable[Observer] = (), say: Callable[[str], None] = lambda line: None
+    held: Consortium, observers: Iterable[Observer] = (), say: Say = lambda line: None
 ) -> tuple[InProcess, State]:
     """Return the parties' federation after the matching, and the coordinator's state."""
-    points = len(held.parties) * sum(about(held)["ids"].values()) * len(held.align.keys)
-    progress = MatchingProgress(points, say)
-    parties = [one._replace(tick=progress.tick) for one in held.parties]
-    federation = columns_federation(parties, align.QUESTIONS, observers=observers, name="align", run="align")
+    federation = columns_federation(
+        followed(held, say), align.QUESTIONS, observers=observers, name="align", run="align"
+    )
     state = federation.drive(lambda: align.align(held.align, held.beginning), RoundStart(0, 1.0))
     assert state is not None
     return federation, state

@@ -53,7 +53,7 @@ def run_one(
     course: Course
     if whole.columns:
         held = consortium(whole)
-        course = Growing(held, folder(), resume=resume, observers=observers)
+        course = Growing(held, folder(), resume=resume, observers=observers, say=progress.said)
     else:
         root = row_secret.read_again(path, whole) if resume else row_secret.read(path)
         setup, away = set_up(whole, root=root), elsewhere_for(whole)
