@@ -288,7 +288,7 @@ def test_the_sentences_of_other_answers():
     unsure = text(whole(verdict="cannot tell", over_trivial=ROUND))
     assert unsure.startswith("These data cannot tell whether to federate with FedAvg: ")
     assert "not told apart from always answering 'no' (+0.010, −0.020 to +0.040)" in unsure
-    few = text(whole(verdict="cannot tell", gain=None, over_trivial=None, seeds=[1], test_rows=20))
+    few = text(whole(verdict="cannot tell", gain=None, over_trivial=None, seeds=[1], test_rows=20, parties=[]))
     assert "Too few to say: an interval takes 30 test rows." in few
     alone = text(whole(verdict="not compared", compared=False, seeds=[1]))
     assert "--baselines" in alone
@@ -427,3 +427,10 @@ def test_a_swing_of_the_last_rounds_is_what_a_straight_line_leaves():
     assert swung.endswith(
         "swings by 0.100, so much depends on the round of the end; what calms it: a falling rate, or averaging."
     )
+
+
+def test_what_a_party_lacks_for_an_interval_is_said_once():
+    lonely = PartyVerdict(0, "bank", 1624, "too few to say", rarer=1)
+    said = text(whole(verdict="cannot tell", gain=None, over_trivial=None, parties=[lonely], seeds=[1], test_rows=1624))
+    assert said.count("an interval takes") + said.count("An interval takes") == 1
+    assert "bank has 1,624 (1 of the rarer class)" in said

@@ -124,6 +124,8 @@ def _reasons(found: Answer) -> list[str]:
     seeds = len(found.seeds)
     if found.gain is None and 1 < seeds < SEEDS:
         return [f"{count(seeds, 'seed')} are too few for a verdict over seeds: give {SEEDS} or more."]
+    if found.gain is None and few_text(found):
+        return []  # that sentence follows, with their numbers
     if found.gain is None:
         return [f"Too few to say: an interval takes {ROWS} {found.asked.rows}s{_rarer(found)}."]
     if found.gain.low > found.asked.margin and not nothing_text(found):

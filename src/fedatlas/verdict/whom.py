@@ -122,7 +122,7 @@ def few_text(found: Answer) -> str:
 def _have(found: Answer, few: Sequence[PartyVerdict]) -> str:
     """Return how many test rows each of these parties has, in the seed where it has the fewest; for many parties, the range."""
     if len(few) <= LISTED:
-        return listed([f"{p.name} has {p.least_rows}{_rare(p)}" for p in few])
+        return listed([f"{p.name} has {p.least_rows:,}{_rare(p)}" for p in few])
     rows, rare = [p.least_rows for p in few], [p.rarer for p in few if p.rarer is not None]
     said = f"{_names(found, few, few)} have {_range(rows)}"
     return f"{said}, and {_range(rare)} of the rarer class" if rare else said
@@ -130,7 +130,7 @@ def _have(found: Answer, few: Sequence[PartyVerdict]) -> str:
 
 def _range(rows: Sequence[int]) -> str:
     low, high = min(rows), max(rows)
-    return f"{low}" if low == high else f"{low} to {high}"
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _rare(p: PartyVerdict) -> str:
