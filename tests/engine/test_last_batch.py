@@ -75,7 +75,8 @@ def test_engines_agree(algorithm: str, budget: Budget) -> None:
         assert gap(found, oracle) < 1e-11
         steps = {k: (work.steps, work.examples) for k, work in view.view.work.items()}
         assert steps == {k: (work.steps, work.examples) for k, work in host.view.work.items()}
-    shared, _ = play(fed, make=pool)
+    shared, view = play(fed, make=pool)
+    view.executor.close()
     assert same(shared, play(fed, make=fast)[0])
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedatlas.metrics.intervals import bootstrap, differences, mean_last, over_seeds
+from fedatlas.metrics.intervals import bootstrap, differences, drawings, mean_last, over_seeds
 from fedatlas.metrics.quality import (
     auc,
     calibration,
@@ -17,6 +17,7 @@ from fedatlas.metrics.quality import (
     weighted_f1,
 )
 from fedatlas.metrics.resampling import of_classes, of_mean, of_numbers, of_two_classes, together
+from fedatlas.rng import numpy_stream
 
 
 def share(right):
@@ -51,6 +52,13 @@ def test_bootstrap_weights_are_repeated_rows():
     assert len(seen) == 1 + 120  # the rows as they are, then the draws
     assert all(w.sum() == 3 and (w == np.round(w)).all() for w in seen)
     assert len({tuple(w) for w in seen}) > 3
+
+
+def test_draws_together_are_those_of_one_after_another():
+    for rows in (2, 3, 37, 30_000):  # 120 draws in pieces of 50, and of 33
+        stream = numpy_stream(1, "bootstrap", "client", 4)
+        each = [np.bincount(stream.integers(rows, size=rows), minlength=rows) for _ in range(120)]
+        assert np.array_equal(np.concatenate(list(drawings(rows, 1, "client", 4, draws=120))), each)
 
 
 def test_bootstrap_where_the_figure_is_not_defined():

@@ -55,7 +55,10 @@ def test_the_end_statement_holds_in_95_of_100_races(
     assert held >= 0.95
 
 
-@pytest.mark.parametrize(("rows", "lost"), [(12, 0.03), (12, 0.05), (30, 0.02), (80, 0.01)])
+FEW = [(12, 0.03), (12, 0.05), (30, 0.02), (80, 0.01)]
+
+
+@pytest.mark.parametrize(("rows", "lost"), [FEW[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in FEW[1:])])
 def test_margins_hold_where_arms_differ_on_few_rows_or_none(rows: int, lost: float, monkeypatch: pytest.MonkeyPatch):
     """One arm is wrong on a few more rows than the other, else they are the same: on 36 judged rows they often agree on all."""
     monkeypatch.setattr(estimates.estimated, "__defaults__", (600,))

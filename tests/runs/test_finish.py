@@ -12,6 +12,7 @@ import pytest
 
 from fedatlas import Experiment, resume, run
 from fedatlas.course.progress import Silent
+from fedatlas.leakage.attacker_process import carry_out
 from fedatlas.runs import ensure
 from test_vertical_run import experiment, tables
 
@@ -24,6 +25,12 @@ MEMBERS: dict[str, Any] = {
     "attack": [{"name": "membership"}],
     "engine": {"workers": 1},
 }
+
+
+@pytest.fixture(autouse=True)
+def _attacks_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a process takes seconds; tests/leakage attacks in one."""
+    monkeypatch.setattr("fedatlas.leakage.attacker_folder.work_apart", carry_out)
 
 
 class Killed(BaseException):

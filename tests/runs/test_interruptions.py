@@ -31,12 +31,16 @@ run(Experiment.of(rounds=10000, engine={"workers": 3}, model={"hidden": [400]}, 
 """
 
 
-def test_interrupted_runs_end_as_if_never_stopped(tmp_path: Path) -> None:
-    """20 kills at random times, kills around every write of a checkpoint, full disks, Ctrl-C, SIGTERM."""
+@pytest.mark.parametrize(
+    ("kills", "apart"),
+    [(4, 13), pytest.param(20, 3, marks=pytest.mark.slow)],  # 13: at another file of the checkpoint each time
+)
+def test_interrupted_runs_end_as_if_never_stopped(tmp_path: Path, kills: int, apart: int) -> None:
+    """Kills at random times, kills around writes of a checkpoint, full disks, Ctrl-C, SIGTERM."""
     script = Path(__file__).parents[1] / "support" / "interruptions.py"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
+        [sys.executable, str(script), str(tmp_path), str(kills), str(apart)],
         capture_output=True,
         text=True,
         env=environment,
@@ -45,8 +49,8 @@ def test_interrupted_runs_end_as_if_never_stopped(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     counts = json.loads(done.stdout)
-    assert counts["random"] >= 20
-    assert counts["writes"] >= 20
+    assert counts["random"] >= kills
+    assert counts["writes"] >= 60 // apart
     assert counts["full"] == [2, 2, 2]  # our one sentence, not a traceback
     assert counts["signals"] == [130, 130]
 

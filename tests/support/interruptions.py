@@ -84,11 +84,11 @@ def kills_at_random_times(base: Path, kills: int, seconds: float) -> int:
     return hit
 
 
-def kills_at_every_write(base: Path) -> int:
-    """``kill -9`` just before and just after each replacement of a file, through two rounds of writing."""
+def kills_at_writes(base: Path, apart: int) -> int:
+    """``kill -9`` just before and just after every ``apart``-th replacement of a file, through two rounds of writing."""
     count = 0
     for after in (False, True):
-        for nth in range(3, 40, 3):
+        for nth in range(3, 40, apart):
             path = base / f"write-{after}-{nth}"
 
             def work(path: Path = path, nth: int = nth, after: bool = after) -> None:
@@ -155,8 +155,8 @@ def check(path: Path) -> None:
         sys.exit(f"{path.name} ended differently")
 
 
-def main(base: Path) -> None:
-    """Everything, with the counts on standard output."""
+def main(base: Path, kills: int, apart: int) -> None:
+    """So many kills at random times, the other ways to stop, and kills at every ``apart``-th write; prints the counts."""
     global REFERENCE  # noqa: PLW0603  # one value, set once, read by every check
     started = time.perf_counter()
     if hasattr(os, "sched_setaffinity"):
@@ -169,8 +169,8 @@ def main(base: Path) -> None:
     seconds = time.perf_counter() - start
     REFERENCE = result(base / "reference")
     counts = {
-        "random": kills_at_random_times(base, 20, seconds),
-        "writes": kills_at_every_write(base),
+        "random": kills_at_random_times(base, kills, seconds),
+        "writes": kills_at_writes(base, apart),
         "full": [full_disk(base, limit) for limit in (2_000, 20_000, 60_000)],
         "signals": [polite(base, number) for number in (signal.SIGINT, signal.SIGTERM)],
         "seconds": time.perf_counter() - started,
@@ -181,4 +181,4 @@ def main(base: Path) -> None:
 REFERENCE: dict[str, Any] = {}
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -48,9 +48,18 @@ from wire import Wire, spied
 REFUSING = {"centralised", "local_only", "gossip", "push_sum", "fedma", "fedmd"}
 EVERY = [(name, kind) for name in sorted(ALGORITHMS.keys() - REFUSING) for kind in sorted(KEYS)]
 QUICK = [("fedavg", "topk"), ("scaffold", "topk"), ("cfl", "topk"), ("scaffold", "qsgd")]
-every = pytest.mark.parametrize(("name", "kind"), EVERY)
-# With workers and after a resume those that remember or draw can go wrong; the others are pure functions of one update.
-every_stateful = pytest.mark.parametrize(("name", "kind"), [pair for pair in EVERY if pair[1] in {"topk", "qsgd"}])
+
+
+def under(*kinds: str) -> pytest.MarkDecorator:
+    """Algorithms under these transforms. Quick is topk, which keeps memories, under each, and each transform under two."""
+    quick = lambda name, kind: kind == "topk" or name in {"fedavg", "scaffold"}  # noqa: E731
+    pairs = [pytest.param(*one, marks=() if quick(*one) else pytest.mark.slow) for one in EVERY if one[1] in kinds]
+    return pytest.mark.parametrize(("name", "kind"), pairs)
+
+
+every = under(*KEYS)
+every_stateful = under("topk", "qsgd")
+"""With workers and after a resume those that remember or draw can go wrong; the others are pure functions of one update."""
 
 
 def test_every_transform_is_under_the_laws() -> None:

@@ -68,8 +68,9 @@ def drawings(rows: int, seed: int, *key: int | str, draws: int | None = None) ->
 
 def drawn(stream: np.random.Generator, rows: int, draws: int) -> Floats:
     """Return how often each row is drawn, (draws, rows): as many as there are, with replacement."""
-    many = [np.bincount(stream.integers(rows, size=rows), minlength=rows) for _ in range(draws)]
-    return np.stack(many).astype(np.float64)
+    # rows are numbered through over the draws: one count for all of them
+    row = stream.integers(rows, size=(draws, rows)) + rows * np.arange(draws)[:, None]
+    return np.bincount(row.ravel(), minlength=draws * rows).reshape(draws, rows).astype(np.float64)
 
 
 def interval(estimate: float, values: Floats, level: float = 0.95) -> Interval:
