@@ -252,3 +252,16 @@ def test_trust_models() -> None:
     assert trust_model([made("central_dp"), made("secagg")]).startswith("central: the server sees sums")
     assert trust_model([made("local_dp"), made("secagg")]).startswith("local")
     assert trust_model([made("distributed_dp")]).startswith("distributed")
+
+
+@pytest.mark.parametrize("rounds", [CENTRAL, {"name": "distributed_dp", "clip": 1.0, "noise_multiplier": 2.0}])
+def test_random_responses_ask_to_trust_nobody_whatever_the_rounds_ask(tmp_path: Path, rounds: dict[str, Any]) -> None:
+    responses = {"name": "randomised_response", "epsilon": 2.0, "classes": [str(i) for i in range(10)]}
+    path = made_run(tmp_path / "both", responses, rounds, rounds=1)
+    own, other = account([path])["accounts"]
+    assert own["unit"] == "record"
+    assert own["runs"][0]["trust"].startswith("local: every client adds its own noise")
+    assert other["runs"][0]["trust"].startswith(("central: the server sees every update", "distributed"))
+    text = " ".join(Page(path / "report.html").text().split())
+    assert text.count("local: every client adds its own noise; nobody else has to be trusted") == 1
+    assert text.count(other["runs"][0]["trust"]) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fedatlas.privacy.ledger import Neighbours, Unit
 from fedatlas.privacy.mechanism import Mechanism
@@ -36,10 +36,10 @@ def protects(mechanisms: Iterable[Mechanism]) -> str:
     return next((one.words.covers or UNITS["record"] for one in used if one.entered is not None), "")
 
 
-def trust_model(mechanisms: Iterable[Mechanism]) -> str:
-    """Return whom the noise of these mechanisms asks to trust."""
+def trust_model(mechanisms: Iterable[Mechanism], accounted: Collection[str] = ()) -> str:
+    """Return whom the noise of a run with these mechanisms asks to trust. ``accounted``: the names behind one account; (): all."""
     used = tuple(mechanisms)
-    noisy = [one for one in used if one.noise is not None]
+    noisy = [one for one in used if one.noise is not None and (not accounted or one.name in accounted)]
     sums = any(one.sums_only for one in used)
     if any(one.trust == "server" for one in noisy):
         seen = "sums of updates" if sums else "every update"

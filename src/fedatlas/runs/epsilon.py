@@ -91,7 +91,10 @@ def released(path: Path) -> list[Released]:
     bare = any((path / "baselines").rglob("*.safetensors")) if (path / "baselines").exists() else False
     kinds = dict.fromkeys((event.unit, event.neighbours) for event in events)
     each = [ledger.counted([event for event in events if (event.unit, event.neighbours) == kind]) for kind in kinds]
-    return [Released(path, some, torn, rows, held, trust_model(made), bare) for some in each or [()]]
+    return [
+        Released(path, some, torn, rows, held, trust_model(made, {event.mechanism for event in some}), bare)
+        for some in each or [()]
+    ]
 
 
 def rows_of(folder: RunFolder) -> frozenset[str]:
