@@ -14,6 +14,12 @@ NEIGHBOURS: Mapping[Neighbours, str] = {
     "replace": "the unit has these values, or any others",
 }
 
+CHOSEN = (
+    "A tuning chose the values of this run: its trials trained on the same rows, and validation rows chose among them without noise. "
+    "Epsilon is that of this run only; with the tuning there is none."
+)
+"""Sentence beside the epsilon of a tuning's winner."""
+
 BEFORE_AND_AFTER = "These figures are computed from the training rows before and after: no epsilon covers them."
 """Sentence beside a simulation's figures of changed rows."""
 

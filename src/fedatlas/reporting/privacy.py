@@ -12,7 +12,8 @@ from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
 from fedatlas.privacy.mechanisms import of_tables
-from fedatlas.privacy.terms import about, trust_model
+from fedatlas.privacy.terms import CHOSEN, about, trust_model
+from fedatlas.record.run_folder import won_a_tuning
 from fedatlas.reporting.blocks import (
     NARROW,
     Block,
@@ -76,7 +77,8 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     covers = "" if any(one.noise for one in made) else next((one.words.covers for one in made if one.entered), "")
     beside = found.get("beside", ())
     promised = [_promised(found, covers), *(_promised(found[name], found[name]["covers"]) for name in beside)]
-    said = [text for text in (*promised, _helped(found)) if text]
+    chosen = CHOSEN if "epsilon" in found and won_a_tuning(subject.folder.path) else ""
+    said = [text for text in (*promised, chosen, _helped(found)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),

@@ -17,9 +17,9 @@ from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.mechanism import number
 from fedatlas.privacy.mechanisms import every, of_tables
-from fedatlas.privacy.terms import about, trust_model
+from fedatlas.privacy.terms import CHOSEN, about, trust_model
 from fedatlas.record.initial_files import ROWS
-from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder
+from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder, won_a_tuning
 from fedatlas.wording import LITTLE, capital, count, odds_text
 
 SEEDS = "the seeds of an experiment are runs on the same rows, so their ledgers are added up."
@@ -161,6 +161,7 @@ def notes(group: Sequence[Released]) -> list[str]:
         said.append(capital(MOVED))
     if any(event.source == "seed" for one in group for event in one.events):
         said.append('Noise that follows from the seed (noise = "seed") protects nobody.')
+    said += [f"{one.path}: {CHOSEN}" for one in group if won_a_tuning(one.path)]
     return said + [BARE.format(one.path) for one in group if one.bare]
 
 
