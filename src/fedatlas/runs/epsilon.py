@@ -62,6 +62,13 @@ def account(paths: Iterable[Path], delta: float | None = None) -> dict[str, Any]
     return {"accounts": [priced(group, delta) for group in groups], "sums": len(groups), "runs": len(found)}
 
 
+def of_seeds(path: Path) -> list[dict[str, Any]]:
+    """Return what the seeds in a folder cost together, by what they protect; empty if none of them had noise."""
+    kept = ("covers", "unit", "neighbours", "epsilon", "delta", "how", "upper_bound")
+    found = [one for one in account([path])["accounts"] if one["unit"] is not None]
+    return [{"seeds": len(one["runs"]), **{key: one[key] for key in kept}} for one in found]
+
+
 def runs_in(path: Path) -> list[Path]:
     """Return the folders of runs at or below a path, without baselines, which belong to their run."""
     if not path.is_dir():
