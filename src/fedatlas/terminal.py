@@ -269,6 +269,8 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("time", seconds_text(cost["seconds"]))
     for name, text in protected_texts(summary):
         table.add_row(name, text)
+    for one in summary.get("epsilon_together", ()):
+        table.add_row(*together_texts(one))
     gained, answer = summary.get("gain"), summary.get("answer")
     if gained and "sides" in gained:
         for name, line in between_texts(gained):
@@ -337,6 +339,14 @@ def protected_texts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             (f"epsilon of {own['covers'] or 'one row'}", f"{own['epsilon']:.4g} at delta {own['delta']:.3g}{seeded}")
         )
     return out
+
+
+def together_texts(one: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a line about what several seeds cost together."""
+    whole = one["epsilon"] if isinstance(one["epsilon"], str) else f"{one['epsilon']:.4g}"
+    whom = one["covers"] or f"one {'row' if one['unit'] == 'record' else one['unit']}"
+    bound = "at most " if one["upper_bound"] else ""
+    return f"epsilon of {one['seeds']} seeds", f"{bound}{whole} at delta {one['delta']:.3g}, about {whom}"
 
 
 def sent_text(summary: Mapping[str, Any]) -> str:

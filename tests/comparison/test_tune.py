@@ -16,13 +16,17 @@ from typer.testing import CliRunner
 from fedatlas import Experiment, Table, run
 from fedatlas.cli import app
 from fedatlas.comparison.draws import Searched, searched_keys, trials_of
-from fedatlas.comparison.tune import TUNED, WINNER, tune, tuning_of, winner
+from fedatlas.comparison.tune import WINNER, tune, tuning_of, winner
 from fedatlas.comparison.tune_notices import near_end, told_apart
 from fedatlas.comparison.values import given_keys
 from fedatlas.course.progress import Run, Silent
 from fedatlas.errors import ConfigError
+from fedatlas.privacy.terms import CHOSEN
+from fedatlas.record.run_folder import TUNED
+from fedatlas.runs.epsilon import account
 from fedatlas.study.study import TABLE
 from fedatlas.wording import signed
+from reports import Page
 
 SMALL = "rounds = 2\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
 LR = Searched("local.lr", ends=(0.001, 1.0))
@@ -190,3 +194,33 @@ def test_the_next_trial_is_compared_on_the_same_validation_rows(file: Path, tmp_
     rows = record["trials"][0]["rows"]
     half = stats.t.ppf(0.975, rows - 1) * gaps.std() * (rows / (rows - 1)) ** 0.5
     assert f"{signed(best - other - half)} to {signed(best - other + half)}" in notice
+
+
+NOISY = """privacy = [{ name = 'central_dp', clip = 1.0, noise_multiplier = 2.0 }]
+rounds = 1
+[data]
+limit = 200
+scale = 'none'
+[partition]
+name = 'iid'
+clients = 6
+[algorithm]
+weights = 'uniform'
+"""
+
+
+def test_the_epsilon_of_a_winner_is_said_not_to_cover_its_tuning(file: Path, tmp_path: Path) -> None:
+    """Trials release sums of the same rows, and validation rows choose among them without noise."""
+    file.write_text(NOISY)
+    out = tmp_path / "out"
+    done, record = tuned(file, out, "local.lr=0.01,0.1")
+    assert record["notices"][-1] == CHOSEN
+    assert CHOSEN in " ".join(Page(done.path / "report.html").text().split())
+    for folder in (out, done.path):
+        (found,) = account([folder])["accounts"]
+        assert f"{done.path.resolve()}: {CHOSEN}" in found["notes"]
+
+
+def test_a_winner_without_epsilon_is_told_nothing_of_one(file: Path, tmp_path: Path) -> None:
+    _, record = tuned(file, tmp_path / "out", "local.lr=0.01,0.1")
+    assert CHOSEN not in record["notices"]

@@ -23,6 +23,7 @@ from fedatlas.runs.preview import dry_run
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.refusals import checked
 from fedatlas.tree import Tree
+from reports import Page
 from test_privacy_runs import Killed, experiment, rows, stop_at, toy_keys
 
 __all__ = ["toy_keys"]
@@ -153,6 +154,19 @@ def test_the_exported_model_predicts(toy_keys: None, tmp_path: Path) -> None:
     done = run(closed(), out=tmp_path / "run", baselines=False)
     assert done.summary["sha256"].keys() == {"model.safetensors"}
     assert len(predict(done.path, torch.zeros(3, 1, 8, 8).numpy())) == 3
+
+
+@pytest.mark.parametrize("scale", ["federated", "none"])
+def test_sums_before_round_one_are_said_to_be_opened(tmp_path: Path, scale: str) -> None:
+    """They prepare the columns of all clients, so that the server of a closed model learns them as any other does."""
+    data = {"name": "breast_cancer_wdbc", "scale": scale}
+    what = closed(data=data, model={"name": "logistic"}, local={"lr": 1e-6}, rounds=1)
+    done = run(what, out=tmp_path / "run", baselines=False)
+    text = " ".join(Page(done.path / "report.html").text().split())
+    assert ("their sums over all clients, under paillier" in text) == (scale == "federated")
+    learns = done.summary["privacy"]["learns"]["paillier"]["server"]
+    assert "sums of columns, where such are needed before round 1; no update, no sum of updates and no model" in learns
+    assert "neither a sum nor a model" not in text
 
 
 # ---------------------------------------------------------------------- the dry run, and what is marked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedatlas import Experiment
@@ -20,7 +22,10 @@ from fedatlas.privacy.gaussian import epsilon_of
 from fedatlas.privacy.ledger import Event, read
 from fedatlas.privacy.mechanisms import made
 from fedatlas.privacy.terms import trust_model
+from fedatlas.reporting.epsilon_of_seeds import ADDED
 from fedatlas.runs.epsilon import account, lines
+from fedatlas.terminal import end_table, together_texts
+from fedatlas.wording import number
 from reports import Page
 
 EVENT = Event("central_dp", 1, "gaussian", 2.0, 1.0, "client", "add or remove", 1e-5)
@@ -146,6 +151,24 @@ def test_seeds_are_added_up_and_other_rows_are_not(runs: dict[str, Path]) -> Non
     assert any("clients did not hold the same rows" in note for note in same["notes"])  # each seed deals anew
 
 
+def test_seeds_say_what_they_cost_together(runs: dict[str, Path]) -> None:
+    """In the summary, on the page and in the terminal, each of which shows all of them."""
+    summary = json.loads((runs["seeds"] / "summary.json").read_text())
+    (whole,) = account([runs["seeds"]])["accounts"]
+    (told,) = summary["epsilon_together"]
+    assert (told["epsilon"], told["delta"], told["seeds"], told["unit"]) == (whole["epsilon"], 1e-3, 2, "client")
+    assert told["epsilon"] > max(one["epsilon"] for one in whole["runs"])
+    text = " ".join(Page(runs["seeds"] / "report.html").text().split())
+    assert f"epsilon of 2 seeds together{number(told['epsilon'])}" in text.replace("together ", "together")
+    assert ADDED in text
+    assert together_texts(told) == ("epsilon of 2 seeds", f"{told['epsilon']:.4g} at delta 0.001, about one client")
+    drawn = Console(width=120, file=io.StringIO())
+    drawn.print(end_table(summary))
+    assert "epsilon of 2 seeds" in drawn.file.getvalue()  # type: ignore[attr-defined]
+    assert "epsilon_together" not in json.loads((runs["more"] / "summary.json").read_text())
+    assert ADDED not in " ".join(Page(runs["more"] / "report.html").text().split())
+
+
 def test_another_neighbourhood_stands_beside(runs: dict[str, Path]) -> None:
     found = account([runs["local"], runs["more"]])
     assert [one["neighbours"] for one in found["accounts"]] == ["replace", "add or remove"]
@@ -252,3 +275,16 @@ def test_trust_models() -> None:
     assert trust_model([made("central_dp"), made("secagg")]).startswith("central: the server sees sums")
     assert trust_model([made("local_dp"), made("secagg")]).startswith("local")
     assert trust_model([made("distributed_dp")]).startswith("distributed")
+
+
+@pytest.mark.parametrize("rounds", [CENTRAL, {"name": "distributed_dp", "clip": 1.0, "noise_multiplier": 2.0}])
+def test_random_responses_ask_to_trust_nobody_whatever_the_rounds_ask(tmp_path: Path, rounds: dict[str, Any]) -> None:
+    responses = {"name": "randomised_response", "epsilon": 2.0, "classes": [str(i) for i in range(10)]}
+    path = made_run(tmp_path / "both", responses, rounds, rounds=1)
+    own, other = account([path])["accounts"]
+    assert own["unit"] == "record"
+    assert own["runs"][0]["trust"].startswith("local: every client adds its own noise")
+    assert other["runs"][0]["trust"].startswith(("central: the server sees every update", "distributed"))
+    text = " ".join(Page(path / "report.html").text().split())
+    assert text.count("local: every client adds its own noise; nobody else has to be trusted") == 1
+    assert text.count(other["runs"][0]["trust"]) == 1

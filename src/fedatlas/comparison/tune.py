@@ -25,7 +25,8 @@ from fedatlas.files import write_json, write_text
 from fedatlas.machine import one_thread_an_operator
 from fedatlas.metrics.metric import METRICS
 from fedatlas.metrics.quality import LOWER_IS_BETTER
-from fedatlas.record.run_folder import RunFolder
+from fedatlas.privacy.terms import CHOSEN
+from fedatlas.record.run_folder import TUNED, WON, RunFolder
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
 from fedatlas.setup.assembly import set_up
@@ -42,7 +43,7 @@ from fedatlas.study.study import TABLE
 from fedatlas.study.table import Table
 from fedatlas.verdict.evidence import Difference, of_draws
 
-TUNED, WINNER = "tune.json", "winner.toml"
+WINNER = "winner.toml"
 NAME = "tune"  # of the study in the table
 
 
@@ -146,8 +147,9 @@ def tune(
         values = given.with_values(best["values"])
         write_winner(out / WINNER, values, best)
         say(f"The winner, {values_text(best['values'])}, is trained as the file says, and judged once.")
-        done = ensure(checked(parse(values)), out / "winner", More(None, attacks=True), progress)
+        done = ensure(checked(parse(values)), out / WON, More(None, attacks=True), progress)
         notices = [*told_apart(ordered, gap), *near_end(given.keys, best["values"])]
+        notices += [CHOSEN] if "epsilon" in done.summary.get("privacy", {}) else []
         record = {
             **head,
             "notices": notices,

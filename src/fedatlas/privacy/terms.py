@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fedatlas.privacy.ledger import Neighbours, Unit
 from fedatlas.privacy.mechanism import Mechanism
@@ -13,6 +13,12 @@ NEIGHBOURS: Mapping[Neighbours, str] = {
     "zero out": "the unit counts, or counts as zero; that it takes part is known",
     "replace": "the unit has these values, or any others",
 }
+
+CHOSEN = (
+    "A tuning chose the values of this run: its trials trained on the same rows, and validation rows chose among them without noise. "
+    "Epsilon is that of this run only; with the tuning there is none."
+)
+"""Sentence beside the epsilon of a tuning's winner."""
 
 BEFORE_AND_AFTER = "These figures are computed from the training rows before and after: no epsilon covers them."
 """Sentence beside a simulation's figures of changed rows."""
@@ -36,10 +42,10 @@ def protects(mechanisms: Iterable[Mechanism]) -> str:
     return next((one.words.covers or UNITS["record"] for one in used if one.entered is not None), "")
 
 
-def trust_model(mechanisms: Iterable[Mechanism]) -> str:
-    """Return whom the noise of these mechanisms asks to trust."""
+def trust_model(mechanisms: Iterable[Mechanism], accounted: Collection[str] = ()) -> str:
+    """Return whom the noise of a run with these mechanisms asks to trust. ``accounted``: the names behind one account; (): all."""
     used = tuple(mechanisms)
-    noisy = [one for one in used if one.noise is not None]
+    noisy = [one for one in used if one.noise is not None and (not accounted or one.name in accounted)]
     sums = any(one.sums_only for one in used)
     if any(one.trust == "server" for one in noisy):
         seen = "sums of updates" if sums else "every update"

@@ -145,6 +145,9 @@ class RunSummary(TypedDict, total=False):
     groups: Annotated[list[list[int]], "the superclients that were formed"]
     clusters: Annotated[Facts, "client -> cluster, their number, agreement with planted groups"]
     privacy: Annotated[Facts, "mechanisms, what each role learns, epsilon"]
+    epsilon_together: Annotated[
+        list[Facts], "of several seeds that add noise: what they cost together, by what they protect"
+    ]
     attacks: Annotated[list[Facts], "attacks by clients: who, how often, and the result"]
     failed_attacks: Annotated[Mapping[str, str], "declared attacks on views that could not be carried out, and why"]
     aggregation: Annotated[Facts, "the rule, and how often it left out attackers and honest clients"]

@@ -31,6 +31,7 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 JUDGED = "judged.npz"  # score and weight of each row that the final models are judged on
 ATTACKED, ATTACK, FOUND = "attacks", "attack.json", "found.npz"  # of an attack on a view: its figures and findings
 LOCK = "lock"  # exists while a process writes the run
+TUNED, WON = "tune.json", "winner"  # of a tuning: its record, and the folder of its winner's run beside it
 OPTIONS = "options.json"  # options of a run that are not in its configuration; absent if there are none
 BASELINES = ("local_only", "centralised")  # algorithms that a run is compared with, each in a folder inside the run's
 
@@ -43,6 +44,12 @@ def file_of(what: str, name: str = "") -> str:
 def baseline_path(run: Path, name: str) -> Path:
     """Return the folder of one of a run's baselines."""
     return run / "baselines" / name
+
+
+def won_a_tuning(run: Path) -> bool:
+    """Return whether a tuning chose the values of this run."""
+    whole = run.resolve()
+    return whole.name == WON and (whole.parent / TUNED).exists()
 
 
 def asked(baselines: bool | None, price: bool = False) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,8 @@ from markupsafe import Markup, escape
 
 from fedatlas.privacy.mechanism import Mechanism, on_rows, on_updates
 from fedatlas.privacy.mechanisms import of_tables
-from fedatlas.privacy.terms import about, trust_model
+from fedatlas.privacy.terms import CHOSEN, about, trust_model
+from fedatlas.record.run_folder import won_a_tuning
 from fedatlas.reporting.blocks import (
     NARROW,
     Block,
@@ -74,9 +75,10 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         return []
     made = of_tables(found["mechanisms"])
     covers = "" if any(one.noise for one in made) else next((one.words.covers for one in made if one.entered), "")
-    beside = [found[name] for name in found.get("beside", ())]
-    promised = [_promised(found, covers), *(_promised(one, one["covers"]) for one in beside)]
-    said = [text for text in (*promised, _helped(found)) if text]
+    beside = found.get("beside", ())
+    promised = [_promised(found, covers), *(_promised(found[name], found[name]["covers"]) for name in beside)]
+    chosen = CHOSEN if "epsilon" in found and won_a_tuning(subject.folder.path) else ""
+    said = [text for text in (*promised, chosen, _helped(found)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made),
         *(Text(warned, tone="notice") for warned in _warnings(found, made)),
@@ -85,7 +87,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         *_learns(found),
         *_before(subject, made),
         *_terms(found, made, covers),
-        *(block for one in beside for block in _terms(one, made, one["covers"])),
+        *(block for name in beside for block in _terms(found[name], made, found[name]["covers"], {name})),
         *map(Text, said),
         *(
             _accounts(subject, one.words.accounts, found["accounts"])
@@ -290,13 +292,15 @@ def _helped(found: Mapping[str, Any]) -> str:
 MASKS_ONLY = " That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
 
 
-def _terms(found: Mapping[str, Any], made: Sequence[Mechanism], covers: str) -> list[Block]:
-    """List what an epsilon is about, in the terms of NIST SP 800-226; empty without one."""
+def _terms(
+    found: Mapping[str, Any], made: Sequence[Mechanism], covers: str, accounted: Collection[str] = ()
+) -> list[Block]:
+    """List what an epsilon is about, in the terms of NIST SP 800-226; empty without one. ``accounted``: as `trust_model` has it."""
     if not found.get("unit") or not found.get(
         "neighbours"
     ):  # a run made before this version does not say its neighbours
         return []
-    pairs = [*about(found["unit"], found["neighbours"], covers), ("trust model", trust_model(made))]
+    pairs = [*about(found["unit"], found["neighbours"], covers), ("trust model", trust_model(made, accounted))]
     return [Text("What its epsilon is about (NIST SP 800-226)", tone="subhead"), TermList(pairs)]
 
 

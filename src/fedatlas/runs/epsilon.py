@@ -17,9 +17,9 @@ from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.mechanism import number
 from fedatlas.privacy.mechanisms import every, of_tables
-from fedatlas.privacy.terms import about, trust_model
+from fedatlas.privacy.terms import CHOSEN, about, trust_model
 from fedatlas.record.initial_files import ROWS
-from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder
+from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder, won_a_tuning
 from fedatlas.wording import LITTLE, capital, count, odds_text
 
 SEEDS = "the seeds of an experiment are runs on the same rows, so their ledgers are added up."
@@ -62,6 +62,13 @@ def account(paths: Iterable[Path], delta: float | None = None) -> dict[str, Any]
     return {"accounts": [priced(group, delta) for group in groups], "sums": len(groups), "runs": len(found)}
 
 
+def of_seeds(path: Path) -> list[dict[str, Any]]:
+    """Return what the seeds in a folder cost together, by what they protect; empty if none of them had noise."""
+    kept = ("covers", "unit", "neighbours", "epsilon", "delta", "how", "upper_bound")
+    found = [one for one in account([path])["accounts"] if one["unit"] is not None]
+    return [{"seeds": len(one["runs"]), **{key: one[key] for key in kept}} for one in found]
+
+
 def runs_in(path: Path) -> list[Path]:
     """Return the folders of runs at or below a path, without baselines, which belong to their run."""
     if not path.is_dir():
@@ -91,7 +98,10 @@ def released(path: Path) -> list[Released]:
     bare = any((path / "baselines").rglob("*.safetensors")) if (path / "baselines").exists() else False
     kinds = dict.fromkeys((event.unit, event.neighbours) for event in events)
     each = [ledger.counted([event for event in events if (event.unit, event.neighbours) == kind]) for kind in kinds]
-    return [Released(path, some, torn, rows, held, trust_model(made), bare) for some in each or [()]]
+    return [
+        Released(path, some, torn, rows, held, trust_model(made, {event.mechanism for event in some}), bare)
+        for some in each or [()]
+    ]
 
 
 def rows_of(folder: RunFolder) -> frozenset[str]:
@@ -158,6 +168,7 @@ def notes(group: Sequence[Released]) -> list[str]:
         said.append(capital(MOVED))
     if any(event.source == "seed" for one in group for event in one.events):
         said.append('Noise that follows from the seed (noise = "seed") protects nobody.')
+    said += [f"{one.path}: {CHOSEN}" for one in group if won_a_tuning(one.path)]
     return said + [BARE.format(one.path) for one in group if one.bare]
 
 

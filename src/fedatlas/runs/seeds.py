@@ -14,6 +14,7 @@ from fedatlas.record.summary import over, write_summary
 from fedatlas.reporting import write_report
 from fedatlas.runs.answer import answer_over, told
 from fedatlas.runs.ensure import ensure
+from fedatlas.runs.epsilon import of_seeds
 from fedatlas.runs.finish import More, closed
 from fedatlas.setup.checked import Checked
 from fedatlas.tracking.follower import tracked
@@ -51,5 +52,7 @@ def summed_up(path: Path, summaries: Sequence[RunSummary]) -> Run:
     compared = [one for one in summaries if one.get("answer", {}).get("compared")]
     if (found := answer_over(compared or summaries, top.config())) is not None:
         summary["answer"] = told(found)
+    if any("epsilon" in one.get("privacy", {}) for one in summaries):
+        summary["epsilon_together"] = of_seeds(path)
     write_summary(top, summary)
     return Run(path, summary)

@@ -21,11 +21,12 @@ SHORT_NOTICE = (
 
 CLOSED_DONE = (
     "<b>Encryption.</b> Every client encrypted {what} with a Paillier key of {key_bits} bits. The server added up what it "
-    "could not read, round upon round, and sent the sum to the next clients as the model, which they opened. It saw neither a sum nor a "
-    "model."
+    "could not read, round upon round, and sent the sum to the next clients as the model, which they opened. It saw neither a sum of "
+    "updates nor a model."
 )
 CLOSED_LEARNS = Learns(
-    "who takes part, and how many rows each client has where these are its weight; no update, no sum and no model",
+    "who takes part, and how many rows each client has where these are its weight; sums of columns, where such are needed before round 1; "
+    "no update, no sum of updates and no model",
     "the models of the rounds that they take part in; all hold the key, and could read an update that they got hold of",
     "the server with any one client reads every update and every model: this is for parties that do not collude",
 )
