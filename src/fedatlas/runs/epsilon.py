@@ -64,7 +64,7 @@ def account(paths: Iterable[Path], delta: float | None = None) -> dict[str, Any]
     return {"accounts": [priced(group, delta) for group in groups], "sums": len(groups), "runs": len(found)}
 
 
-def of_seeds(path: Path) -> list[dict[str, Any]]:
+def of_seeds(path: Path) -> list[Mapping[str, Any]]:
     """Return what the seeds in a folder cost together, by what they protect; empty if none of them had noise."""
     kept = ("covers", "unit", "neighbours", "epsilon", "delta", "how", "upper_bound")
     found = [one for one in account([path])["accounts"] if one["unit"] is not None]
