@@ -210,6 +210,15 @@ def test_a_run_that_was_killed_counts_what_it_released(runs: dict[str, Path], tm
     shutil.copytree(runs["more"], killed)
     (killed / "summary.json").unlink()
     assert account([killed])["accounts"][0]["epsilon"] == account([runs["more"]])["accounts"][0]["epsilon"]
+    (killed / "ledger.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"has lost its releases, which 'ledger.jsonl' lists"):
+        account([killed])
+    (killed / "metrics.jsonl").write_text((killed / "metrics.jsonl").read_text().splitlines(keepends=True)[0])
+    (nothing,) = account([killed])["accounts"]
+    assert nothing["epsilon"] == nothing["runs"][0]["epsilon"] == 0.0
+    assert lines(account([killed]))[0] == (
+        f"{killed} released nothing with its noise so far: its account is 0 until it goes on."
+    )
     (killed / "row_sources.json").unlink()
     with pytest.raises(ConfigError, match="does not say on which rows it ran: continue it to its end"):
         account([killed])

@@ -25,6 +25,7 @@ from fedatlas.wording import LITTLE, capital, count, odds_text
 SEEDS = "the seeds of an experiment are runs on the same rows, so their ledgers are added up."
 MOVED = "in these runs clients did not hold the same rows: the sum holds for a client whose rows stay its own, whichever number it has."
 BARE = "'{}' also holds models that were trained on these rows without noise: pass none of them on, or nothing is promised."
+NOTHING = "released nothing with its noise so far: its account is 0 until it goes on"
 WITHOUT = "had no noise: if its model is passed on, nothing is promised about these rows"
 
 
@@ -37,6 +38,7 @@ class Released(NamedTuple):
     rows: frozenset[str]
     held: Any  # who held which rows
     trust: str
+    noisy: bool  # whether it has noise that is counted, also before it releases anything
     bare: bool  # whether its folder holds models that were trained without protection
 
     @property
@@ -62,7 +64,7 @@ def account(paths: Iterable[Path], delta: float | None = None) -> dict[str, Any]
     return {"accounts": [priced(group, delta) for group in groups], "sums": len(groups), "runs": len(found)}
 
 
-def of_seeds(path: Path) -> list[dict[str, Any]]:
+def of_seeds(path: Path) -> list[Mapping[str, Any]]:
     """Return what the seeds in a folder cost together, by what they protect; empty if none of them had noise."""
     kept = ("covers", "unit", "neighbours", "epsilon", "delta", "how", "upper_bound")
     found = [one for one in account([path])["accounts"] if one["unit"] is not None]
@@ -77,7 +79,9 @@ def runs_in(path: Path) -> list[Path]:
     runs = [one for one in folders if not of_a_run(one, path.resolve())]
     single = [one for one in runs if RunFolder(one).config().seeds is None]
     if not single:
-        raise ConfigError(f"'{path}' holds no run: name the folder of one, or of several.")
+        raise ConfigError(
+            f"'{path}' holds no run: name the folder of one, or of several; a study keeps folders with execute.keep = 'folder'."
+        )
     return single
 
 
@@ -93,13 +97,16 @@ def released(path: Path) -> list[Released]:
     config = folder.config()
     events, torn = ledger.read(path / LEDGER)
     made = of_tables({"name": table.name, **table.parameters()} for table in config.privacy)
+    noisy = any(one.noise is not None or one.entered is not None for one in made)
+    if noisy and not events and any(row["round"] and not row.get("given_up") for row in folder.rows()):
+        raise ConfigError(f"'{path}' has lost its releases, which '{LEDGER}' lists: put the file back as it was.")
     rows = rows_of(folder)
     held = folder.read_json("partition.json").get("clients") if (path / "partition.json").exists() else None
     bare = any((path / "baselines").rglob("*.safetensors")) if (path / "baselines").exists() else False
     kinds = dict.fromkeys((event.unit, event.neighbours) for event in events)
     each = [ledger.counted([event for event in events if (event.unit, event.neighbours) == kind]) for kind in kinds]
     return [
-        Released(path, some, torn, rows, held, trust_model(made, {event.mechanism for event in some}), bare)
+        Released(path, some, torn, rows, held, trust_model(made, {event.mechanism for event in some}), noisy, bare)
         for some in each or [()]
     ]
 
@@ -133,7 +140,8 @@ def priced(group: Sequence[Released], delta: float | None) -> dict[str, Any]:
     first = group[0]
     told = {"rows": sorted(set().union(*(one.rows for one in group))), "runs": [_one(one, delta) for one in group]}
     if not first.events:
-        return {**told, "unit": None, "neighbours": None, "epsilon": "infinite", "delta": 0.0, "how": f"It {WITHOUT}."}
+        epsilon, how = (0.0, f"It {NOTHING}.") if first.noisy else ("infinite", f"It {WITHOUT}.")
+        return {**told, "unit": None, "neighbours": None, "epsilon": epsilon, "delta": 0.0, "how": how}
     stated = max(one.delta for one in group) if delta is None else delta
     spent = accountant.spent_together([one.events for one in group], stated)
     unit, neighbours = first.kind
@@ -175,7 +183,8 @@ def notes(group: Sequence[Released]) -> list[str]:
 def _one(run: Released, delta: float | None) -> dict[str, Any]:
     """Return the account of one run by itself."""
     if not run.events:
-        return {"run": str(run.path), "epsilon": "infinite", "delta": 0.0, "releases": 0, "trust": None}
+        epsilon = 0.0 if run.noisy else "infinite"
+        return {"run": str(run.path), "epsilon": epsilon, "delta": 0.0, "releases": 0, "trust": None}
     spent = accountant.spent(run.events, run.delta if delta is None else delta)
     releases = sum(event.times for event in run.events)
     own = {"epsilon": number(spent.epsilon), "delta": spent.delta, "releases": releases}
@@ -202,7 +211,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
 def _lines(one: Mapping[str, Any]) -> list[str]:
     runs = one["runs"]
     if one["unit"] is None:
-        return [f"{runs[0]['run']} {WITHOUT}.", ""]
+        return [f"{runs[0]['run']} {one['how'].removeprefix('It ')}", ""]
     bound = "at most " if one["upper_bound"] else ""
     whole = f"epsilon = {bound}{_text(one['epsilon'])} at delta = {one['delta']:.3g}"
     out = [f"{capital(count(len(runs), 'run'))} on the same rows: {whole}" if len(runs) > 1 else capital(whole)]
