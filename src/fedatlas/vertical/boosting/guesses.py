@@ -43,7 +43,7 @@ def first_tree(rounds: Sequence[RoundTold], y: Flags, train: Whole) -> float:
 
     ``y`` (training rows,): whether a row is of the class; ``train``: their places.
     """
-    for one, at in ((one, own) for one in rounds for own in one.trees):
+    for at, one in ((own, each) for each in rounds for own in each.trees):
         nodes, place = np.unique(2 * at[train] + drawn(one, train).astype(np.int64), return_inverse=True)
         if len(nodes) > 1:
             return measured(np.bincount(place, y)[place] / np.bincount(place)[place], y)
