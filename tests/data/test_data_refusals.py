@@ -52,6 +52,11 @@ from fedatlas.errors import ConfigError, DataError
         ),
         ("a,b,c\n1,x,0\n2,y,0\n", {"label": "b", "weight": "c"}, "not all of them 0\\.$"),
         (
+            "a,b,c\n1,x,1e308\n2,y,1e308\n",
+            {"label": "b", "weight": "c"},
+            "'c' add up to more than a 64-bit number holds",
+        ),
+        (
             "a,b,c\n1,x,\n2,y,2\n",
             {"label": "b", "weight": "c"},
             "weight column 'c' is missing in line 2",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedatlas.config import parse
 from fedatlas.data.cells import Reading, read_as
 from fedatlas.data.dataset import Column
+from fedatlas.data.party_ids import id_texts
 from fedatlas.data.party_tables import Deal, PartyFile, TrainedTable, deal, new_rows, read_party, shares
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.setup.consortium import consortium
@@ -30,6 +32,14 @@ def test_a_table_is_read_as_its_texts_say(tmp_path):
     assert found.y.tolist() == [0, 1, 0]
     assert found.class_names == ("no", "yes")
     assert found.task == "classes"
+
+
+def test_days_that_a_table_stores_as_points_in_time_are_days():
+    """As of a workbook: a date of birth is the same id in Parquet and in CSV. A column with a time of day keeps it."""
+    days = pd.Series(pd.to_datetime(["1980-01-02", None, "1999-12-31"]), name="born")
+    assert id_texts(days, "t") == ("1980-01-02", "", "1999-12-31")
+    assert id_texts(days.dt.tz_localize("Europe/Oslo"), "t") == ("1980-01-02", "", "1999-12-31")
+    assert id_texts(days + pd.Timedelta(hours=1), "t")[0] == "1980-01-02 01:00:00"
 
 
 def test_ids_of_parquet_are_integers_in_decimal(tmp_path):

@@ -56,6 +56,13 @@ def test_the_first_tree_by_hand(at: list[int], known: float) -> None:
     assert first_tree([told([1] * 8), told(at), told(PURE)] if at != [1] * 8 else [told(at)], Y, ALL) == known
 
 
+def test_the_first_tree_tells_what_its_draws_tell() -> None:
+    """Nodes with as many rows of the class as others, of which only those of the class are drawn: the bound is 1."""
+    assert first_tree([told(EVEN)], Y, ALL) == 0.5
+    assert first_tree([told(EVEN, rows=np.flatnonzero(Y).tolist())], Y, ALL) == 1.0
+    assert first_tree([told([1] * 8, rows=np.flatnonzero(Y).tolist()), told(EVEN)], Y, ALL) == 1.0, "a root is told too"
+
+
 def test_rows_with_known_ones_by_hand() -> None:
     """Row 0 is known to be of the class and row 3 not to be: +1 at a node with the former, -1 with the latter, in each tree."""
     score = by_rows([told(PURE), told([2, 3, 3, 3, 2, 2, 3, 3])], Y, ALL, TWO)

@@ -13,6 +13,7 @@ from fedatlas.errors import ConfigError, PrivacyError
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
 from fedatlas.vertical.boosting import bins, gains, goss, modes, sealed
+from fedatlas.vertical.boosting.scheme import SECUREBOOST
 from fedatlas.vertical.boosting.settings import secureboost
 from test_secureboost import BITS, HALVES, assert_same, made, oracle
 from test_softmax import made as made_classes
@@ -131,8 +132,11 @@ def test_trees_on_large_gradients_are_those_of_the_booster_on_the_same_draws(key
 
 
 def test_all_rows_are_kept_if_all_are_large() -> None:
-    """a = 1, b = 0 is no sampling."""
-    table = made(seed=6)
+    """a = 1, b = 0 is no sampling, and nothing is said of draws."""
+    table, (rows, weight) = made(seed=6), goss.kept(np.arange(5.0), (1.0, 0.0), np.random.default_rng(0))
+    assert (rows.tolist(), weight.tolist()) == ([0, 1, 2, 3, 4], [1.0] * 5)
+    assert not SECUREBOOST.warnings(secureboost(goss=(1.0, 0.0)))
+    assert SECUREBOOST.warnings(secureboost(goss=(0.9, 0.1)))
     found = [trained(table, HALVES, secureboost(trees=3, goss=one)) for one in (None, (1.0, 0.0))]
     assert found[0].trees == found[1].trees
     assert found[0].outputs.tolist() == found[1].outputs.tolist()

@@ -375,6 +375,20 @@ def test_one_tables_columns_are_dealt_and_trained_on(tmp_path):
     assert summary["gain"]["sides"]["together"] == summary["gain"]["sides"]["joined"]
 
 
+def test_test_rows_of_one_class_still_give_a_report(tmp_path):
+    """Nobody has an AUC then, so there is no picture of gains; the section says that nothing can be shown."""
+    table = tables(tmp_path)["bank"]
+    table["default"] = np.where(np.arange(len(table)) == 50, "yes", "no")  # a row that all parties have
+    table.to_csv(tmp_path / "bank.csv", index=False)
+    one_tree = {"name": "secureboost", "trees": 1}
+    run = api.run(experiment(tmp_path, algorithm=one_tree, seed=1), out=tmp_path / "run")
+    assert run.summary["final"]["auc"] is None, "the row of the class is a training row"
+    page = (run.path / "report.html").read_text()
+    assert "These test rows cannot show what the columns of" in page
+    assert "gain-sides" not in page
+    assert "gain-table" in page
+
+
 def test_experiments_of_rows_do_not_take_it(done):
     folder, _, _ = done
     with pytest.raises(ConfigError, match="this experiment's parties hold columns"):

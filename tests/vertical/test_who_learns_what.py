@@ -177,6 +177,18 @@ def test_encrypted_letters_tell_the_same_rows_and_no_gradient(mode: str) -> None
         assert all(set(each) == {"tree", "rows", "public", "ciphertexts"} and each["rows"] is None for each in sent)
 
 
+def test_a_node_is_open_if_another_split_of_the_same_gain_would_give_it_enough_rows() -> None:
+    """Eight rows count; the twelve of weight 0 go right by column 1 and left by column 2, and both gain as much."""
+    sides = np.repeat([0.0, 1.0], 4)
+    x = np.column_stack([np.zeros(20), np.r_[sides, np.ones(12)], np.r_[sides, np.zeros(12)]])
+    table = Table(x, np.r_[sides, np.zeros(12)], "classes", np.r_[np.ones(8), np.zeros(12)])
+    how, heard = secureboost(trees=1, min_leaf=4), LettersHeard()
+    (tree,) = trained(table, [[0], [1, 2]], how, observers=[heard]).trees
+    assert [node["rows"] for node in tree if "leaf" in node] == [4, 16]
+    (level,) = [each["content"] for each in heard.letters[1] if each["topic"] == "level"]
+    assert level["open"] == [2, 3], "node 2 has 4 rows, and would have 16"
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_drawn_rows_are_told_and_nothing_of_the_first_trees(mode: str) -> None:
     one = recorded(mode, goss=(0.2, 0.1), complete_secure=2)

@@ -367,7 +367,7 @@ def joined_owners(names: np.ndarray, codes: np.ndarray, same: bool) -> tuple[np.
 
 
 def encode_weights(column: pd.Series, source: str, bits: int = 32) -> torch.Tensor:
-    """Return survey weights: finite numbers of 0 or more, not all zero."""
+    """Return survey weights: finite numbers of 0 or more, not all zero, with a finite sum."""
     values = numbers(column)
     if values is None or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         cells = texts(column)
@@ -375,6 +375,12 @@ def encode_weights(column: pd.Series, source: str, bits: int = 32) -> torch.Tens
         found = first_odd(column, cells, odd)
         raise DataError(
             f"{source}: the weight column '{column.name}' must hold numbers of 0 or more, not all of them 0{found}"
+        )
+    with np.errstate(over="ignore"):
+        whole = values.sum()
+    if np.isinf(whole):
+        raise DataError(
+            f"{source}: the weights in '{column.name}' add up to more than a 64-bit number holds: use a larger unit."
         )
     return torch.from_numpy(narrow(values, column, f"{source}: the weight column '{column.name}'", bits))
 

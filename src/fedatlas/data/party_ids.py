@@ -220,7 +220,7 @@ def _joined(columns: Sequence[Names]) -> Names:
 
 
 def id_texts(column: pd.Series, what: str) -> Names:
-    """Return ids as compared texts: the file's text, stripped, integers in decimal; "" for a missing one."""
+    """Return ids as compared texts: the file's text, stripped, integers in decimal, days as 1980-01-02; "" for a missing one."""
     import pandas as pd
 
     if pd.api.types.is_float_dtype(column.dtype):  # a Parquet column of whole numbers with holes
@@ -234,9 +234,16 @@ def id_texts(column: pd.Series, what: str) -> Names:
         return tuple(str(int(v)) if ok else "" for v, ok in zip(values, there, strict=True))
     if column.dtype == object:  # of a workbook, where numbers are floats
         _refuse_large(np.array([cell for cell in column if isinstance(cell, float)]), column, what)
+    if pd.api.types.is_datetime64_any_dtype(column.dtype) and _without_time(column.dropna()):
+        column = column.dt.strftime("%Y-%m-%d")
     cells = texts(column)
     gone = missing(cells)
     return tuple("" if none else str(cell) for cell, none in zip(cells, gone, strict=True))
+
+
+def _without_time(times: pd.Series) -> bool:
+    """Return whether all are midnights: a table that stores days as points in time (of a workbook, see `workbook`)."""
+    return bool((times == times.dt.normalize()).all())
 
 
 def _refuse_large(ids: NDArray[np.float64], column: pd.Series, what: str, limit: int = EXACT) -> None:

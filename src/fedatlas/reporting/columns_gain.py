@@ -30,7 +30,7 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
     verdicts = [lead(verdict(name, one[figure], figure)) for name, one in found["parties"].items()]
     small = overlap_costs(found, figure)
     notices = [notice(small)] if small else []
-    return [*verdicts, *notices, _parties(found), _sides(subject.summary, found), _picture(found, figure)]
+    return [*verdicts, *notices, _parties(found), _sides(subject.summary, found), *_picture(found, figure)]
 
 
 def columns_gain_over(entries: Sequence[Entry]) -> list[Block]:
@@ -129,9 +129,12 @@ def _sides(s: Plain, found: Plain) -> TableBlock:
     return TableBlock("gain-table", "The alternatives", head, rows, text)
 
 
-def _picture(found: Plain, figure: str) -> Figure:
+def _picture(found: Plain, figure: str) -> list[Figure]:
+    """Return the picture of the gains; none if no side has the figure, such as an AUC on test rows of one class."""
     against = {side: one[figure] for side, one in found["against"].items()}
     drawn = {side: one for side, one in against.items() if one["value"] is not None}
+    if not drawn:
+        return []
     points = []
     for i, (side, one) in enumerate(drawn.items()):
         said = f"against {side_name(side)}: {signed(one['value'])} ({interval_text(one['low'], one['high'], signed)})"
@@ -139,7 +142,7 @@ def _picture(found: Plain, figure: str) -> Figure:
     names = [SHORT.get(side, side_name(side)) for side in drawn]
     y = Axis(f"{NAMES[figure]} gained against", signed_tick, zero=True)
     label = f"{NAMES[figure]} gained by all parties together"
-    return Figure(
+    picture = Figure(
         "gain-sides",
         capital(label),
         "How much better the model of all parties is than each of the others, on the same test rows; a line is a 95% interval. "
@@ -150,6 +153,7 @@ def _picture(found: Plain, figure: str) -> Figure:
             [(side, one["value"], one["low"], one["high"]) for side, one in against.items()],
         ),
     )
+    return [picture]
 
 
 def signed_tick(v: float) -> str:

@@ -83,7 +83,7 @@ def difference(looks: Mapping[str, Look]) -> str:
             "ids are compared as the text in the file, so write both in the same way"
         )
     said = ", ".join(f"'{name}' {one.shortest} to {one.longest}" for name, one in looks.items())
-    return f"their ids have these numbers of characters: {said}; do they name the same things?"
+    return f"their ids have these numbers of characters: {said}; see that they name the same things"
 
 
 def seed_key(seed: int) -> bytes:

@@ -2,8 +2,9 @@
 
 The party follows the protocol, and uses only what it was told (`told`). Four rules, each strong for its simplicity:
 
-first tree   ranks the rows by the share of the class at their node of the first tree of which it was told rows. The
-             shares are the true ones, so this bounds what any outside knowledge of these nodes can give.
+first tree   ranks the rows by the share of the class at their node of the first tree of which it was told rows, drawn
+             rows and others apart. The shares are the true ones, so this bounds what any outside knowledge of this tree
+             can give.
 rows         knows the labels of a few rows. A row's score is how much oftener it is at a node with known rows of the
              class than with the other known rows, over all trees and levels.
 draws        knows the labels of the same few rows, and counts in how many rounds a row was drawn (GOSS). The known rows
@@ -38,12 +39,12 @@ CHANCE = 0.5
 
 
 def first_tree(rounds: Sequence[RoundTold], y: Flags, train: Whole) -> float:
-    """Return the AUC of the shares of the class at the nodes of the first tree with any; 0.5 if there is none.
+    """Return the AUC of the shares of the class among rows that the first tree told does not tell apart; 0.5 if there is none.
 
     ``y`` (training rows,): whether a row is of the class; ``train``: their places.
     """
-    for at in (own for one in rounds for own in one.trees):
-        nodes, place = np.unique(at[train], return_inverse=True)
+    for at, one in ((own, each) for each in rounds for own in each.trees):
+        nodes, place = np.unique(2 * at[train] + drawn(one, train).astype(np.int64), return_inverse=True)
         if len(nodes) > 1:
             return measured(np.bincount(place, y)[place] / np.bincount(place)[place], y)
     return CHANCE
@@ -170,8 +171,8 @@ ATTACK = LabelAttack(
     measure=told_labels,
     rounds=TREES,
     rules={
-        "first tree": "ranks rows by the share of the class at their node of the first tree of which the party is told rows; "
-        "the shares are the true ones, so this is a bound",
+        "first tree": "ranks rows by the share of the class at their node of the first tree of which the party is told rows, drawn rows "
+        "and others apart; the shares are the true ones, so this is a bound",
         "rows": f"knows the labels of {2 * KNOWN} rows, and ranks the others by how often they are at a node with each kind of them",
         "draws": "counts in how many rounds a row was drawn, and takes from the known labels what many draws speak for",
         "both": "joins the two, node by node",

@@ -139,7 +139,10 @@ def _levels(mode: Mode | None, passive_depth: int | None, depth: int) -> int:
 
 
 def _shares(goss: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the shares of GOSS. ConfigError if they are more than all rows, or if no row stands for those left out."""
+    """Return the shares of GOSS; None if all rows are kept.
+
+    ConfigError if they are more than all rows, or if no row stands for those left out.
+    """
     if goss is None:
         return None
     a, b = goss
@@ -149,4 +152,4 @@ def _shares(goss: tuple[float, float] | None) -> tuple[float, float] | None:
         raise ConfigError(
             f"algorithm.goss = [{a:g}, 0]: no row stands for the others: give a share b above 0, or a = 1."
         )
-    return float(a), float(b)
+    return None if a == 1 else (float(a), float(b))
