@@ -15,6 +15,7 @@ from sklearn.inspection import permutation_importance
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import resample
 
 from fedatlas import Experiment, predict, run
 from fedatlas.errors import ConfigError, DataError
@@ -202,6 +203,14 @@ def test_tables_that_cannot_be_matched_are_refused_in_a_sentence(wrong: Any, sai
         Parties(wrong(), on="id")
 
 
+@pytest.mark.parametrize("on", [["customer", "nr"], {"bank": "customer"}, {"bank": ["customer"], "shop": "nr"}])
+def test_columns_of_ids_that_are_no_names_are_refused_in_a_sentence(on: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^on= names no column of ids for party '(bank|shop)': give one name"):
+        Parties(tables(), on=on)
+    with pytest.raises(ConfigError, match=r"^Parties takes the tables of two parties or more"):
+        Parties(list(tables().values()), on="id")  # type: ignore[arg-type]
+
+
 def test_rows_and_targets_that_do_not_fit_are_refused_in_a_sentence() -> None:
     parties, y, number = given()
     model = SecureBoostClassifier(trees=1)
@@ -224,6 +233,47 @@ def test_rows_and_targets_that_do_not_fit_are_refused_in_a_sentence() -> None:
     infinite["bank", "a"] = np.inf
     with pytest.raises(DataError, match=r"party 'bank'.*infinite"):
         model.fit(infinite, y)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"settings": "mix"}, "settings takes keys of"),
+        ({"privacy": [{"name": "paillier"}]}, ".* is neither a name nor a mapping"),
+        ({"label_party": 1}, "unknown party '1'"),
+    ],
+)
+def test_parameters_of_another_type_are_refused_in_a_sentence(keys: dict[str, Any], said: str) -> None:
+    parties, y, _ = given()
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        SecureBoostClassifier(trees=1, **keys).fit(parties, y)
+
+
+def test_numbers_without_a_finite_spread_are_refused_in_estimators_and_runs(tmp_path: Path) -> None:
+    parties, _, number = given()
+    with pytest.raises(DataError, match=r"the label's numbers are too large for a mean"):
+        SecureBoostRegressor(trees=1).fit(parties, number * 1e200)
+    found = tables()
+    found["bank"]["amount"] *= 1e200
+    for name, table in found.items():
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    held = [
+        {"name": "bank", "path": str(tmp_path / "bank.csv"), "id": "customer", "label": "amount"},
+        {"name": "shop", "path": str(tmp_path / "shop.csv"), "id": "nr"},
+    ]
+    with pytest.raises(DataError, match=r"the label's numbers are too large for a mean"):
+        run(Experiment.of(parties=held, algorithm={"name": "secureboost", "trees": 1}), out=tmp_path / "run")
+
+
+def test_rows_drawn_with_replacement_count_as_often_as_they_are_drawn() -> None:
+    """Each row twice and twice the penalty, or each row once, with a bin a value: leaves and splits are the same."""
+    parties, y, _ = given()
+    once = SecureBoostClassifier(trees=3, bins=512, l2=1.0, random_state=0).fit(parties, y)
+    twice = np.tile(np.arange(len(parties)), 2)
+    double = SecureBoostClassifier(trees=3, bins=512, l2=2.0, min_leaf=2, random_state=0).fit(parties[twice], y[twice])
+    np.testing.assert_allclose(double.predict_proba(parties), once.predict_proba(parties), atol=1e-6)
+    drawn, labels = resample(parties, y, random_state=0)
+    assert SecureBoostClassifier(trees=2, random_state=0).fit(drawn, labels).score(parties, y) > 0.7
 
 
 def test_a_text_in_a_column_of_numbers_is_refused_when_predicting() -> None:

@@ -384,7 +384,7 @@ def test_data_that_cannot_tell_exclude_something_and_say_what_would_settle_it():
     assert "seeds would" not in same, "no number of seeds lessens the error of rows that all share"
     assert "test rows would settle it" in same
     tiny = text(whole(verdict="cannot tell", gain=ROUND._replace(value=1e-4), seeds=[1]))
-    assert "so small that hardly more rows would settle it" in tiny
+    assert "so small that more rows would hardly settle it" in tiny
 
 
 def test_where_no_model_beats_the_constant_that_comes_first():

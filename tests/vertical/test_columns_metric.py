@@ -15,6 +15,7 @@ from fedatlas.course.columns_end import by_metric
 from fedatlas.errors import ConfigError
 from fedatlas.record.judged_rows import said_of
 from fedatlas.record.run_folder import JUDGED, RunFolder
+from fedatlas.reporting import write_report
 from fedatlas.setup.consortium import consortium
 from fedatlas.setup.refusals import checked
 from reports import Page
@@ -142,3 +143,14 @@ def test_alone_means_on_all_its_rows(tmp_path: Path) -> None:
 def test_without_baselines_there_is_no_answer(tmp_path: Path) -> None:
     done = run(Experiment.of(**given(tmp_path)), out=tmp_path / "run", baselines=False)
     assert "answer" not in done.summary
+
+
+def test_encryption_is_a_difference_of_two_runs_side_by_side(tmp_path: Path) -> None:
+    """One run encrypts and the other does not; nothing else differs."""
+    protections: dict[str, list[dict[str, Any]]] = {"clear": [], "sealed": [{"name": "paillier"}]}
+    for name, privacy in protections.items():
+        tree = {"name": "secureboost", "trees": 1, "depth": 1}
+        made = Experiment.of(**given(tmp_path, algorithm=tree, privacy=privacy))
+        run(made, out=tmp_path / name, baselines=False)
+    page = Page(write_report([tmp_path / name for name in protections], tmp_path / "page.html"))
+    assert {"key": "privacy.name", "clear": "", "sealed": "paillier"} in page.table("differences")

@@ -13,6 +13,7 @@ from fedatlas import api
 from fedatlas.config import parse
 from fedatlas.prediction.parties import predict
 from fedatlas.record.run_folder import RunFolder
+from fedatlas.runs.alignment_text import expectations
 from fedatlas.setup.refusals import checked
 from fedatlas.vertical import boosting
 from fedatlas.vertical.judging import probabilities
@@ -61,6 +62,18 @@ def test_a_dry_run_of_mixed_trees_takes_the_mean_of_a_turn(tmp_path: Path) -> No
     assert sent[0] < 0.5 * min(sent[1:])
     found = fedatlas.dry_run(of(tmp_path, "mix", 3))
     assert 0.7 * np.mean(sent) < found["bytes_per_tree"] < 1.5 * np.mean(sent)
+
+
+@pytest.mark.parametrize(("secure", "said"), [(2, "the first 2"), (3, "all")])
+def test_a_dry_run_counts_the_trees_that_ask_nothing_of_others(tmp_path: Path, secure: int, said: str) -> None:
+    tables(tmp_path)
+    algorithm = {"name": "secureboost", "trees": 3, "complete_secure": secure}
+    made = experiment(tmp_path, *NAMES, algorithm=algorithm)
+    done = api.run(made, out=tmp_path / "run", baselines=False)
+    sent = sum(row["bytes_up"] + row["bytes_down"] for row in RunFolder(done.path).rows()[1:])
+    found = fedatlas.dry_run(made)
+    assert 0.6 * sent < found["bytes"] - found["bytes_alignment"] < 1.5 * sent
+    assert f"3 of them, {said} on columns of {found['active']} only, with the matching" in " ".join(expectations(found))
 
 
 def test_it_stops_early(tmp_path: Path) -> None:

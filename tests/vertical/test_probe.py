@@ -139,3 +139,16 @@ def test_what_cannot_be_probed_is_refused_in_a_sentence(tmp_path: Path) -> None:
     pd.read_csv(tmp_path / "two.csv").head(3).to_csv(tmp_path / "two.csv", index=False)
     with pytest.raises(DataError, match=r"common (rows|ones)"):
         api.probe(Experiment.of(**tables))
+
+
+def test_trees_on_own_columns_only_are_counted_and_a_run_of_no_others_has_nothing_to_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TREES", 2)
+    keys = {"name": "secureboost", "trees": 4}
+    found = api.probe(Experiment.of(**given(tmp_path, 0.5, algorithm={**keys, "complete_secure": 3})))
+    assert (found["trees"], found["trees_before"]) == (2, 3)
+    assert "2 trees after 3 on columns of one only, in the clear" in " ".join(sentences(found))
+    nothing = Experiment.of(**given(tmp_path, 0.5, algorithm={**keys, "complete_secure": 4}))
+    with pytest.raises(ConfigError, match=r"^none of the run's 4 trees uses columns of the others, .* lower algorithm"):
+        api.probe(nothing)

@@ -135,7 +135,9 @@ class _SecureBoost(BaseEstimator):  # type: ignore[misc]
         names = parties.names
         holder = names[0] if self.label_party is None else self.label_party
         if holder not in names:
-            raise unknown_name("party", holder, names)
+            raise unknown_name("party", str(holder), names)
+        if not isinstance(self.settings or {}, Mapping):
+            raise ConfigError(f'settings takes keys of [algorithm], such as {{"pack": False}}, not {self.settings!r}.')
         experiment = Experiment.of(
             parties=[{"name": n, "path": "", "id": ID, **({"label": LABEL} if n == holder else {})} for n in names],
             algorithm={"name": "secureboost", **{key: getattr(self, key) for key in KEYS}, **(self.settings or {})},
@@ -224,7 +226,11 @@ def table_of_party(name: str, parties: Parties, y: np.ndarray | None, task: Any)
     """Return a party's rows as its file would be read. ``y``: the target, if it holds it."""
     table = parties[name]
     own, label = free(table.columns, ID), "" if y is None else free(table.columns, LABEL)
-    table = table.assign(**{own: parties.ids, **({} if y is None else {label: y})}).reset_index(drop=True)
+    times = (
+        parties.index.to_series().groupby(level=0).cumcount().to_numpy()
+    )  # rows drawn more than once need ids of their own
+    ids = [f"{one} ({k} drawn before)" if k else one for one, k in zip(parties.ids, times, strict=True)]
+    table = table.assign(**{own: ids, **({} if y is None else {label: y})}).reset_index(drop=True)
     return party_of(table, PartyFile(name, "", own, label, task=task), f"party '{name}'", "", drop_unlabelled=False)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from fedatlas.errors import ConfigError
+
 
 def seed_of(random_state: Any) -> int:
     """Return the seed of an experiment that follows from ``random_state``."""
@@ -15,7 +17,9 @@ def seed_of(random_state: Any) -> int:
 
 
 def named(component: Any) -> dict[str, Any]:
-    """Return a component as a table: a name, or a mapping with the name and its keys."""
+    """Return a component as a table: a name, or a mapping with the name and its keys. ConfigError for anything else."""
+    if not isinstance(component, str | Mapping):
+        raise ConfigError(f"{component!r} is neither a name nor a mapping with a name and its keys.")
     return {"name": component} if isinstance(component, str) else dict(component)
 
 

@@ -28,17 +28,24 @@ class Parties:
     Rows are taken, indexed and split as those of a DataFrame whose columns are (party, column): ``len(parties)``,
     ``parties.shape``, ``parties[rows]``, ``parties.take(rows)``, ``parties.iloc``. ``parties["bank"]`` is the table of a party.
 
-    ConfigError for fewer than two tables. DataError for a party without rows or without its ids, for an id that occurs twice, and if
-    no id is at all parties.
+    Rows may be drawn more than once, as in a bootstrap.
+
+    ConfigError for fewer than two tables, or without a column of ids for each. DataError for a party without rows or without its ids,
+    for an id that occurs twice, and if no id is at all parties.
     """
 
     def __init__(self, tables: Mapping[str, pd.DataFrame], on: str | Mapping[str, str] = "id") -> None:
-        if len(tables) < 2:
+        if not isinstance(tables, Mapping) or len(tables) < 2:
             raise ConfigError(
                 'Parties takes the tables of two parties or more: Parties({"bank": table, "shop": table}, on="id").'
             )
-        columns = {name: on if isinstance(on, str) else on.get(name, "") for name in tables}
-        read = {str(name): _by_id(str(name), table, columns[name]) for name, table in tables.items()}
+        columns = {name: on.get(name) if isinstance(on, Mapping) else on for name in tables}
+        if wrong := [name for name, column in columns.items() if not isinstance(column, str)]:
+            raise ConfigError(
+                f"on= names no column of ids for party '{wrong[0]}': give one name for all parties, or a mapping with one name for each; "
+                "of an id in several columns make one column."
+            )
+        read = {str(name): _by_id(str(name), table, str(columns[name])) for name, table in tables.items()}
         first, *others = read.values()
         common = first.index[np.logical_and.reduce([first.index.isin(one.index) for one in others])]
         if not len(common):

@@ -179,11 +179,11 @@ def _differences(entries: Sequence[Entry]) -> list[Block]:
 
 
 def by_name(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with its privacy mechanisms under their names, so that their keys can be compared."""
+    """Return a configuration with its privacy mechanisms under their names, so that they and their keys can be compared."""
     if "privacy" not in plain:
         return plain
     made = {one["name"]: {k: v for k, v in one.items() if k != "name"} for one in plain["privacy"]}
-    return {**plain, "privacy": made}
+    return {**plain, "privacy": {"name": ", ".join(made), **made}}  # a mechanism without keys would leave no trace else
 
 
 def _incomparable(entries: Sequence[Entry]) -> list[Block]:

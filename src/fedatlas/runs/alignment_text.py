@@ -67,9 +67,11 @@ def expectations(found: dict[str, Any]) -> list[str]:
     kind = "encrypted" if found["protected"] else "in the clear"
     cost = f"{bytes_text(found['bytes_per_tree'])} and take {seconds_text(found['seconds_per_tree'])}"
     seeds = f", of {found['seeds']} seeds," if found["seeds"] > 1 else ""
+    which = "all" if found["trees_before"] == found["trees"] else f"the first {found['trees_before']}"
+    before = f", {which} on columns of {found['active']} only," if found["trees_before"] else ""
     one = (
         f"One {found['round']}, {kind}, would send about {cost}, if all {found['rows_at_most']:,} rows of the smallest table were common; "
-        f"{found['trees']} of them with the matching{seeds} {bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
+        f"{found['trees']} of them{before} with the matching{seeds} {bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
     )
     protected = [line for name in found["privacy"]["mechanisms"] for line in made(name).words.preview(found["privacy"])]
     return [*head, one, *protected, *notices, "Nothing was matched or trained."]

@@ -37,21 +37,26 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
     scheme, rounds = whole.of_columns(), whole.config.rounds
     matching = alignment.looked_at(held)
     most = min(len(one.x) for one in held.parties)
-    found = expected([one_round(held, min(size, most)) for size in scheme.trial(whole.how).rows], most)
+    asked = scheme.trial(whole.how)
+    found = expected([one_round(held, min(size, most)) for size in asked.rows], most)
+    before = min(asked.number - 1, rounds)
+    own = found if before in (0, rounds) else expected([one_round(held, min(n, most), True) for n in asked.rows], most)
+    sent, took = (before * mine + (rounds - before) * all_ for mine, all_ in zip(own[1:], found[1:], strict=True))
     return {
         **matching,
         "privacy": protection(held, most),
         "bytes_alignment": matching["bytes"],
         "seconds_alignment": matching["seconds"],
         "trees": rounds,
+        "trees_before": before,
         "round": scheme.words.product(len(held.holder.class_names)),
         "protected": scheme.protected(whole.how),
         "rows_at_most": most,
         "bytes_per_tree": found.bytes,
         "seconds_per_tree": found.seconds,
         "seeds": len(seeds),
-        "bytes": len(seeds) * (matching["bytes"] + rounds * found.bytes),
-        "seconds": len(seeds) * (matching["seconds"] + rounds * found.seconds),
+        "bytes": len(seeds) * (matching["bytes"] + round(sent)),
+        "seconds": len(seeds) * (matching["seconds"] + took),
     }
 
 
@@ -74,10 +79,10 @@ def expected(made: list[Tried], rows: int) -> Tried:
     return Tried(rows, round(one.bytes * rows / one.rows), one.seconds * rows / one.rows)
 
 
-def one_round(held: Consortium, rows: int) -> Tried:
-    """Return the mean cost of the rounds that are tried on the first ``rows`` rows of each party."""
+def one_round(held: Consortium, rows: int, before: bool = False) -> Tried:
+    """Return the mean cost of the rounds that are tried on the first ``rows`` rows of each party. ``before``: as `trial`."""
     whole = held.checked
-    costs = trial(paired(held, rows), whole.of_columns(), whole.how, whole.config.rounds)
+    costs = trial(paired(held, rows), whole.of_columns(), whole.how, whole.config.rounds, before)
     seconds = sum(sum(cost.seconds.values()) - cost.seconds.get("keys", 0.0) for cost in costs)
     sent = sum(cost.bytes_up + cost.bytes_down for cost in costs)
     return Tried(rows, round(sent / len(costs)), seconds / len(costs))

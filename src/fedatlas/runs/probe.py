@@ -27,6 +27,7 @@ from fedatlas.setup.resolution import resolve
 from fedatlas.vertical.judging import Judged
 from fedatlas.vertical.parties import order, tensor
 from fedatlas.vertical.split import parted
+from fedatlas.wording import count
 
 ROWS, TREES = 2000, 10  # common rows drawn, and rounds of the scheme
 TEST = 0.25  # share of the drawn rows that judges
@@ -39,11 +40,14 @@ def probed(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]
     Sizes are numbers of rows, costs bytes and seconds. ConfigError for parties whose tables are not here. DataError for too few
     common rows.
     """
-    scheme, first = (
-        whole.of_columns(),
-        whole.of_columns().trial(whole.how).number,
-    )  # rounds before it ask nothing of others
-    rounds = first - 1 + TREES
+    scheme = whole.of_columns()
+    before = scheme.trial(whole.how).number - 1  # rounds that ask nothing of others
+    if before >= whole.config.rounds:
+        raise ConfigError(
+            f"none of the run's {count(whole.config.rounds, scheme.words.round)} uses columns of the others, so there is nothing to "
+            f"probe: lower algorithm.complete_secure or raise algorithm.{scheme.rounds}."
+        )
+    rounds = before + TREES
     if any(one.path == OWN_FILES for one in whole.config.parties):
         raise ConfigError(
             "a probe needs every party's table on this machine; between real parties, deploy the experiment with algorithm.trees = 10."
@@ -65,6 +69,7 @@ def probed(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]
         "train_rows": train,
         "test_rows": test,
         "trees": TREES,
+        "trees_before": before,
         "round": scheme.words.round,
         "protected": scheme.protected(how),
         "figure": FIGURES[together.task][0],

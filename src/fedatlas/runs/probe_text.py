@@ -14,13 +14,14 @@ def sentences(found: dict[str, Any]) -> list[str]:
     others = [name for name in found["parties"] if name != active]
     values = f"{NAMES[figure]} {number(found['together'][figure])} together, {number(found['alone'][figure])} for {active} alone"
     trees = count(found["trees"], found["round"])
+    before = f" after {found['trees_before']} on columns of {active} only" if found["trees_before"] else ""
     kind = "encrypted as in the run" if found["protected"] else "in the clear: the experiment has no [[privacy]]"
     ciphertexts = f" and {count(found['ciphertexts'], 'ciphertext')}" if found["ciphertexts"] else ""
     judged = f"{found['train_rows']:,} of them, judged on {count(found['test_rows'], 'other')}"
     learnt = f"Each party learns what a run with these {found['round']}s shows it, of the rows drawn"
-    sent = f"{bytes_text(found['bytes_alignment'])} for matching, {bytes_text(found['bytes_trees'])} for {trees}{ciphertexts}"
+    sent = f"{bytes_text(found['bytes_alignment'])} for matching, {bytes_text(found['bytes_trees'])} for {trees}{before}{ciphertexts}"
     return [
-        f"All parties have {found['rows']:,} rows in common. {trees}, {kind}, on {judged}: {values}.",
+        f"All parties have {found['rows']:,} rows in common. {trees}{before}, {kind}, on {judged}: {values}.",
         verdict("' and '".join(others), found["gain"][figure], figure),
         f"This is a small sample's gain: all common rows and more {found['round']}s may gain more, or less.",
         f"Sent: {sent}; {seconds_text(found['seconds'])} in all, on this machine.",

@@ -69,7 +69,7 @@ def _settled(found: Answer) -> str:
         return f"Were the difference as it is here, about {many} seeds would settle it."
     times = (half / beyond) ** 2
     if times > MOST_ROWS:
-        return "The difference is so small that hardly more rows would settle it."
+        return "The difference is so small that more rows would hardly settle it."
     rows = math.ceil(times * found.test_rows)
     rounded = math.ceil(rows / 10 ** max(len(str(rows)) - 2, 0)) * 10 ** max(len(str(rows)) - 2, 0)
     return f"Were the difference as it is here, about {count(rounded, found.asked.rows)} would settle it."

@@ -54,7 +54,7 @@ class Trial(NamedTuple):
     """The training by which the cost of a round is estimated."""
 
     rows: tuple[int, ...] = (20_000,)  # of one round each; the cost of two is the straight line through both
-    number: int = 1  # of the round that is tried: the first that costs as much as most
+    number: int = 1  # of the first round that asks something of all parties; above the run's rounds: none does
     turns: bool = False  # whether as many rounds as there are parties are tried from there, and their mean is taken
 
 

@@ -50,11 +50,17 @@ class MarginUnit(NamedTuple):
 
 
 def unit_of(y: Floats, weight: Floats | None, task: str, classes: int = 0) -> MarginUnit:
-    """Return the unit: for numbers the target's weighted mean and standard deviation over the training rows."""
+    """Return the unit: for numbers the target's weighted mean and standard deviation over the training rows.
+
+    DataError for numbers so large that these are not finite.
+    """
     if task == "classes":
         return MarginUnit(task, outputs=classes if classes > 2 else 1)
-    mean = float(np.average(y, weights=weight))
-    deviation = math.sqrt(float(np.average((y - mean) ** 2, weights=weight)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(np.average(y, weights=weight))
+        deviation = math.sqrt(float(np.average((y - mean) ** 2, weights=weight)))
+    if not math.isfinite(mean + deviation):
+        raise DataError("the label's numbers are too large for a mean and a standard deviation: use a larger unit.")
     return MarginUnit(task, mean, deviation or 1.0)
 
 
