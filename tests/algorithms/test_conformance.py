@@ -165,8 +165,16 @@ def test_engines_in_float32(name: str) -> None:
     assert gap(oracle, quick) < 1e-4
 
 
+FORKED = {"fedavg", "fedadam", "scaffold", "moon", "hwfedavg", "ifca", "ditto", "gossip", "fedseq", "feddf", "fedma"}
+"""Quick: a mean, states of the server and of clients, features, sums before round 1, several models, own models, no server, chains,
+a distilled model and one that grows.
+"""
+
+
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FORKED else pytest.mark.slow) for name in NAMES]
+)
 def test_workers(name: str) -> None:
     """Any number of workers and any chunk size give the bits of one process under the same plan."""
     fed = federation(algorithm(name, "workers"))

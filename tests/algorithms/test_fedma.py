@@ -272,8 +272,16 @@ def test_a_round_that_breaks_off(answering: int) -> None:
     assert "model" in fed.bench.algorithm.broadcast(after, 0)
 
 
-@pytest.mark.parametrize("long", [0, fast.LONG])
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("network", "long"),
+    [
+        *((network, 0) for network in NETWORKS),
+        *(
+            pytest.param(network, fast.LONG, marks=() if network == "pictures" else pytest.mark.slow)
+            for network in NETWORKS
+        ),
+    ],
+)
 def test_engines_agree_on_grown_networks(network: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of layer, grown: the oracle's loop, tuned steps, programs, stacks; ``long``: steps worth a new program."""
     monkeypatch.setattr(fast, "LONG", long)

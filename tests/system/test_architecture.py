@@ -89,12 +89,18 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All nodes of a file: several tests look at each, and to walk through a tree takes longer than to parse it."""
+    return list(ast.walk(parsed(path)))
+
+
 def imports(path: Path, tree: ast.AST | None = None) -> Iterator[tuple[int, str]]:
     """(line, module) of every import: ``from a import b`` counts as ``a.b``, a relative one as what it means."""
     package = module_name(path).split(".") if PACKAGE in path.parents else []
     if path.name != "__init__.py":
         package = package[:-1]
-    for node in ast.walk(tree or parsed(path)):
+    for node in ast.walk(tree) if tree else nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -202,7 +208,7 @@ def test_the_gradient_of_a_local_step_is_formed_in_one_function():
     asked = [
         (path.stem, node.func.attr)
         for path in sorted((PACKAGE / "engine").glob("*.py"))
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in {"grad", "backward"}
@@ -281,7 +287,7 @@ def test_extras_are_imported_where_they_are_used():
     optional = modules_of({k: v for e in PROJECT["optional-dependencies"] for k, v in requirements(e).items()}) - core
     wrong = []
     for path in sources():
-        inner = [node for node in ast.walk(parsed(path)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        inner = [node for node in nodes(path) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         lazy = {found for node in inner for found in imports(path, node)}
         for line, module in set(imports(path)) - lazy:
             if module.split(".")[0] in optional:
@@ -333,7 +339,7 @@ def test_files_and_functions_fit_in_the_head():
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > 450:
             long.append(f"{where(path, 1)}: {lines} lines")
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
                 if size > 60:
@@ -354,7 +360,7 @@ def test_docstrings_name_the_thing():
 
 def test_no_class_inherits_from_one_that_inherits():
     """A third layer is composed of the other two. Tables of the experiment file and errors are families by themselves."""
-    classes = [node for path in sources() for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
+    classes = [node for path in sources() for node in nodes(path) if isinstance(node, ast.ClassDef)]
     bases = {one.name: {ast.unparse(base).rpartition(".")[2] for base in one.bases} for one in classes}
     ours = bases.keys() - {"ConfigTable", "FedatlasError"}
     assert not [name for name, found in bases.items() if any(bases.get(base, set()) & ours for base in found)]
