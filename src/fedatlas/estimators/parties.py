@@ -36,7 +36,7 @@ class Parties:
 
     def __init__(self, tables: Mapping[str, pd.DataFrame], on: str | Mapping[str, str] = "id") -> None:
         given: Any = tables
-        if not isinstance(given, Mapping) or len(tables) < 2:
+        if not isinstance(given, Mapping) or len(given) < 2:
             raise ConfigError(
                 'Parties takes the tables of two parties or more: Parties({"bank": table, "shop": table}, on="id").'
             )
