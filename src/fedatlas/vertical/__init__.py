@@ -9,6 +9,7 @@ align.py      private set intersection, as questions and generators
 split.py      the split of aligned rows into training, validation and test
 judging.py    the active party's figures of its model
 scheme.py     the record of a scheme
+trees/        parts of all schemes of trees
 boosting/     SecureBoost
 
 `Parties`, `SecureBoostClassifier` and `SecureBoostRegressor` are imported from `fedatlas.estimators` when they are first used.
