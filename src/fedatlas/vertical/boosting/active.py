@@ -43,7 +43,7 @@ from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken, un
 from fedatlas.vertical.parties import Columns, PartyLeft, Whole, aligned, places, tensor
 from fedatlas.vertical.trees import records
 from fedatlas.vertical.trees.letter_parts import of_level
-from fedatlas.vertical.trees.nodes import begun, level_of, moved, own_tree, roots, some_of, tree_of
+from fedatlas.vertical.trees.nodes import begun, level_of, moved, own_tree, passed, roots, some_of, tree_of
 
 KEY = "key"  # key of a session's memory that lasts over rounds and is never stored
 
@@ -168,14 +168,14 @@ def _news(how: SecureBoost, data: Columns, now: Mapping[str, Any], told: Any, ch
     Who sums up a child is told how its parent divides. Owners are told what to divide, and what of it to pass on.
     """
     level, open_ = now["level"], now["open"]
-    passed = {k: modes.passed(nodes, open_) for k, nodes in sorted(now["asked"].items())}
+    on = {k: passed(nodes, open_) for k, nodes in sorted(now["asked"].items())}
     to = modes.summing(how, modes.crew_of(data), now["tree"], level + 1) if open_ else ()
     sent = []
     if to:
-        own = some_of(told, modes.passed(told["nodes"], open_))
-        said = {"told": own, "open": open_, "owners": [k for k, nodes in passed.items() if nodes]}
+        own = some_of(told, passed(told["nodes"], open_))
+        said = {"told": own, "open": open_, "owners": [k for k, nodes in on.items() if nodes]}
         sent.append(letter(data, to, LEVEL.topic, said, level))
-    for k, nodes in passed.items():
+    for k, nodes in on.items():
         asked = now["asked"][k]
         wanted = {"nodes": asked, "ties": [tensor(choices[v][0].ties) for v in asked], "passed": nodes if to else []}
         sent.append(letter(data, [k], WANTED.topic, wanted, level))
