@@ -35,8 +35,9 @@ from fedatlas.federation.start import RoundStart  # noqa: E402
 from fedatlas.metrics.quality import auc  # noqa: E402
 from fedatlas.privacy.paillier import cryptosystem as paillier  # noqa: E402
 from fedatlas.vertical import boosting  # noqa: E402
-from fedatlas.vertical.boosting import active, bins, gains, records  # noqa: E402
+from fedatlas.vertical.boosting import active, bins, gains  # noqa: E402
 from fedatlas.vertical.parties import aligned  # noqa: E402
+from fedatlas.vertical.trees import records  # noqa: E402
 from oracles.secureboost import Booster, Settings  # noqa: E402
 
 Row = dict[str, Any]

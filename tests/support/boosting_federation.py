@@ -1,4 +1,4 @@
-"""Parties with columns for tests of SecureBoost, aligned and split without asking anybody, and whole trainings over the in-process link."""
+"""Parties with columns for tests of schemes of trees, aligned and split without asking anybody, and whole trainings in one process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import boosting
 from fedatlas.vertical.parties import Columns, of_classes
+from fedatlas.vertical.scheme import Scheme
 
 
 class Table(NamedTuple):
@@ -32,6 +33,7 @@ class Trained(NamedTuple):
     federation: InProcess
     server: Any
     parties: list[Columns]
+    scheme: Scheme = boosting.SECUREBOOST
 
     def state(self, party: int) -> Any:
         """What a party keeps."""
@@ -40,14 +42,14 @@ class Trained(NamedTuple):
     @property
     def outputs(self) -> np.ndarray:
         """Of all rows, at the active party."""
-        return boosting.outputs(self.state(self.parties[0].active))
+        return self.scheme.outputs(self.state(self.parties[0].active))
 
     @property
     def trees(self) -> list[Any]:
         """By tree its nodes; a split names party, column, threshold, missing direction."""
-        tables = {one.name: boosting.export(one, self.state(one.party))["table"]["records"] for one in self.parties}
+        tables = {one.name: self.scheme.export(one, self.state(one.party))["table"]["records"] for one in self.parties}
         active = self.parties[0].active
-        model = boosting.export(self.parties[active], self.state(active))["model"]
+        model = self.scheme.export(self.parties[active], self.state(active))["model"]
         return [[spelled(node, tables) for node in tree["nodes"]] for tree in model["trees"]]
 
 
@@ -100,10 +102,14 @@ def states_of(parties: Sequence[Columns], train: np.ndarray) -> PartyState:
 
 
 def federation_of(
-    parties: Sequence[Columns], how: boosting.SecureBoost, train: np.ndarray, observers: Iterable[Observer] = ()
+    parties: Sequence[Columns],
+    how: Any,
+    train: np.ndarray,
+    observers: Iterable[Observer] = (),
+    scheme: Scheme = boosting.SECUREBOOST,
 ) -> tuple[InProcess, Any]:
     """A federation whose rows are aligned, with its server's state."""
-    held = columns_federation(parties, boosting.questions(how), states_of(parties, train), observers=observers)
+    held = columns_federation(parties, scheme.questions(how), states_of(parties, train), observers=observers)
     active = parties[0].active
     return held, {"names": [one.name for one in parties], "active": active, **of_classes(parties[active].classes)}
 
@@ -111,17 +117,18 @@ def federation_of(
 def trained(
     table: Table,
     owners: Sequence[Sequence[int]],
-    how: boosting.SecureBoost,
+    how: Any,
     *,
     active: int = 0,
     train: np.ndarray | None = None,
     observers: Iterable[Observer] = (),
+    scheme: Scheme = boosting.SECUREBOOST,
 ) -> Trained:
     """All trees."""
     parties = parties_of(table, owners, active)
     rows = np.arange(len(table.y)) if train is None else train
-    held, server = federation_of(parties, how, rows, observers)
-    server = held.drive(boosting.begin(how, server), RoundStart(1, 0.0))
+    held, server = federation_of(parties, how, rows, observers, scheme)
+    server = held.drive(scheme.begin(how, server), RoundStart(1, 0.0))
     for number in range(1, how.trees + 1):
-        server = held.drive(boosting.grow(how, server, number), RoundStart(1 + number, 0.0))
-    return Trained(held, server, parties)
+        server = held.drive(scheme.step(how, server, number), RoundStart(1 + number, 0.0))
+    return Trained(held, server, parties, scheme)

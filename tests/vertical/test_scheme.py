@@ -27,6 +27,9 @@ ROUNDS = 6
 ALL = {**SCHEMES, "additive": ADDITIVE}
 """Every scheme, and the one that nobody but these tests knows."""
 
+MORE = {"federated_forest": {"features": 1.0, "depth": 3}}
+"""Keys under which a few rounds learn enough."""
+
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +39,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def experiment(name: str, folder: Path, rounds: int = ROUNDS) -> fedatlas.Experiment:
     parties = [{"name": n, "path": str(folder / f"{n}.csv"), "id": IDS[n]} for n in ("bank", "shop")]
     parties[0]["label"] = "default"
-    return fedatlas.Experiment.of(parties=parties, algorithm={"name": name, SCHEMES[name].rounds: rounds})
+    keys = {SCHEMES[name].rounds: rounds, **MORE.get(name, {})}
+    return fedatlas.Experiment.of(parties=parties, algorithm={"name": name, **keys})
 
 
 @pytest.mark.parametrize(("name", "task"), [(name, task) for name, one in ALL.items() for task in one.tasks])

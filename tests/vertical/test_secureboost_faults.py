@@ -18,9 +18,10 @@ from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.vertical import boosting, letters
-from fedatlas.vertical.boosting import active, gains, inference, letter_kinds, nodes, passive, records
+from fedatlas.vertical.boosting import active, gains, inference, letter_kinds, passive
 from fedatlas.vertical.boosting.settings import secureboost
 from fedatlas.vertical.parties import PartyLeft, tensor
+from fedatlas.vertical.trees import nodes, records
 from fedatlas.wire import codec
 
 OWNERS = [[0, 1], [2, 3]]

@@ -12,9 +12,10 @@ from fedatlas.errors import PrivacyError
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.start import RoundStart
 from fedatlas.vertical import boosting
-from fedatlas.vertical.boosting import gains, nodes, sealed
+from fedatlas.vertical.boosting import gains, sealed
 from fedatlas.vertical.boosting.settings import secureboost
 from fedatlas.vertical.parties import PartyLeft
+from fedatlas.vertical.trees import nodes
 from fedatlas.wire import codec
 from test_secureboost import HALVES, assert_same, oracle
 

@@ -29,6 +29,7 @@ TITLES = {
     "feddf": "FedDF",
     "fedbn": "FedBN",
     "secureboost": "SecureBoost",
+    "federated_forest": "Federated Forest",
     "centralised": "training on all rows pooled",
     "local_only": "training alone",
 }

@@ -79,8 +79,66 @@ class TrainedTogether(NamedTuple):
         return outputs_of(parties, states, scheme, self.how)[0]
 
 
-class _SecureBoost(BaseEstimator):  # type: ignore[misc]
-    """The parameters and the training of both estimators."""
+class ColumnsEstimator(BaseEstimator):  # type: ignore[misc]
+    """Facts about every estimator on columns."""
+
+    run_: TrainedTogether
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.two_d_array = False
+        tags.non_deterministic = False
+        return tags
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns of all parties in training, text columns counted once."""
+        return sum(len(one.table.schema) for one in self.run_.parts)
+
+
+class OfClasses(ClassifierMixin):  # type: ignore[misc]
+    """Learning and predicting classes."""
+
+    def fit(self, parties: Parties, y: Any) -> Self:
+        """Train. ConfigError and DataError as in a run, and for ``y`` of another length; ValueError for fewer than two classes."""
+        rows, y = given(self, parties, y)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("y has only one class: there is nothing to learn.")
+        train(self, rows, codes, "classes")
+        return self
+
+    def predict_proba(self, parties: Parties) -> np.ndarray:
+        """Return the probability of each class, (n, classes)."""
+        p = probabilities(outputs(self, parties))
+        return p if p.ndim == 2 else np.stack([1 - p, p], axis=1)
+
+    def predict(self, parties: Parties) -> np.ndarray:
+        """Return the most probable class of each row, (n,)."""
+        check_is_fitted(self, "run_")
+        return np.asarray(self.classes_[self.predict_proba(parties).argmax(axis=1)])
+
+
+class OfNumbers(RegressorMixin):  # type: ignore[misc]
+    """Learning and predicting numbers."""
+
+    def fit(self, parties: Parties, y: Any) -> Self:
+        """Train. ConfigError and DataError as in a run, and for ``y`` of another length."""
+        rows, y = given(self, parties, y)
+        train(self, rows, np.asarray(y, np.float64), "numbers")
+        return self
+
+    def predict(self, parties: Parties) -> np.ndarray:
+        """Return the number predicted for each row, (n,)."""
+        return outputs(self, parties)
+
+
+class _SecureBoost:
+    """The parameters of both estimators."""
+
+    scheme, keys = "secureboost", KEYS
 
     def __init__(
         self,
@@ -119,62 +177,8 @@ class _SecureBoost(BaseEstimator):  # type: ignore[misc]
         self.label_party = label_party
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.two_d_array = False
-        tags.non_deterministic = False
-        return tags
 
-    @property
-    def n_features_in_(self) -> int:
-        """Number of columns of all parties in training, text columns counted once."""
-        return sum(len(one.table.schema) for one in self.run_.parts)
-
-    def _train(self, parties: Parties, y: np.ndarray, task: str) -> None:
-        names = parties.names
-        holder = names[0] if self.label_party is None else self.label_party
-        if holder not in names:
-            raise unknown_name("party", str(holder), names)
-        if not isinstance(self.settings or {}, Mapping):
-            raise ConfigError(f'settings takes keys of [algorithm], such as {{"pack": False}}, not {self.settings!r}.')
-        experiment = Experiment.of(
-            parties=[{"name": n, "path": "", "id": ID, **({"label": LABEL} if n == holder else {})} for n in names],
-            algorithm={"name": "secureboost", **{key: getattr(self, key) for key in KEYS}, **(self.settings or {})},
-            privacy=[] if self.privacy is None else [named(self.privacy)],
-            seed=seed_of(self.random_state),
-        )
-        tables = [table_of_party(name, parties, y if name == holder else None, task) for name in names]
-        self.run_ = trained_on(checked(experiment.config), tables)
-        self.importance_ = self.run_.importance
-
-    def _rows(self, parties: Any) -> Parties:
-        if not isinstance(parties, Parties):
-            raise ConfigError(
-                f'{type(self).__name__} takes Parties({{"bank": table, "shop": table}}), not {type(parties).__name__}.'
-            )
-        return parties
-
-    def _given(self, parties: Any, y: Any) -> tuple[Parties, np.ndarray]:
-        """Return rows and their target. ConfigError for rows of another form, DataError for a target that does not fit them."""
-        rows = self._rows(parties)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-        found = column_or_1d(y, warn=True)
-        if len(found) != len(rows):
-            raise DataError(
-                f"y has {len(found):,} values, but all parties have {len(rows):,} rows: give y for the ids in parties.ids."
-            )
-        if lost := int(pd.isna(found).sum()):
-            raise DataError(f"y has no value in {lost:,} of {len(found):,} rows: leave these rows out.")
-        return rows, found
-
-    def _outputs(self, parties: Any) -> Floats:
-        check_is_fitted(self, "run_")
-        return self.run_.outputs(self._rows(parties))
-
-
-class SecureBoostClassifier(ClassifierMixin, _SecureBoost):  # type: ignore[misc]
+class SecureBoostClassifier(OfClasses, _SecureBoost, ColumnsEstimator):
     """Gradient-boosted trees that parties with different columns grow together; simulated here, as `Parties` holds all tables.
 
     ``fit(parties, y)`` grows the trees of ``fedatlas run``: the same rows, seed and keys give the same bits. Text columns are one 0/1
@@ -187,39 +191,61 @@ class SecureBoostClassifier(ClassifierMixin, _SecureBoost):  # type: ignore[misc
     Fitted: ``classes_``, ``n_features_in_``, ``importance_`` (party -> column -> gain), and ``run_``, the trained model.
     """
 
-    def fit(self, parties: Parties, y: Any) -> Self:
-        """Train. ConfigError and DataError as in a run, and for ``y`` of another length; ValueError for fewer than two classes."""
-        rows, y = self._given(parties, y)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError("y has only one class: there is nothing to learn.")
-        self._train(rows, codes, "classes")
-        return self
 
-    def predict_proba(self, parties: Parties) -> np.ndarray:
-        """Return the probability of each class, (n, classes)."""
-        p = probabilities(self._outputs(parties))
-        return p if p.ndim == 2 else np.stack([1 - p, p], axis=1)
-
-    def predict(self, parties: Parties) -> np.ndarray:
-        """Return the most probable class of each row, (n,)."""
-        check_is_fitted(self, "run_")
-        return np.asarray(self.classes_[self.predict_proba(parties).argmax(axis=1)])
-
-
-class SecureBoostRegressor(RegressorMixin, _SecureBoost):  # type: ignore[misc]
+class SecureBoostRegressor(OfNumbers, _SecureBoost, ColumnsEstimator):
     """A regressor of the same kind. The parameters are those of `SecureBoostClassifier`."""
 
-    def fit(self, parties: Parties, y: Any) -> Self:
-        """Train. ConfigError and DataError as in a run, and for ``y`` of another length."""
-        rows, y = self._given(parties, y)
-        self._train(rows, np.asarray(y, np.float64), "numbers")
-        return self
 
-    def predict(self, parties: Parties) -> np.ndarray:
-        """Return the number predicted for each row, (n,)."""
-        return self._outputs(parties)
+def train(estimator: Any, parties: Parties, y: np.ndarray, task: str) -> None:
+    """Train an estimator: its ``scheme`` by name, its ``keys`` of ``[algorithm]`` among its parameters."""
+    names = parties.names
+    holder = names[0] if estimator.label_party is None else estimator.label_party
+    if holder not in names:
+        raise unknown_name("party", str(holder), names)
+    given = {key: getattr(estimator, key) for key in estimator.keys}
+    privacy, more = getattr(estimator, "privacy", None), getattr(estimator, "settings", None)
+    if not isinstance(more or {}, Mapping):
+        raise ConfigError(f'settings takes keys of [algorithm], such as {{"pack": False}}, not {more!r}.')
+    experiment = Experiment.of(
+        parties=[{"name": n, "path": "", "id": ID, **({"label": LABEL} if n == holder else {})} for n in names],
+        algorithm={"name": estimator.scheme, **given, **(more or {})},
+        privacy=[] if privacy is None else [named(privacy)],
+        seed=seed_of(estimator.random_state),
+    )
+    tables = [table_of_party(name, parties, y if name == holder else None, task) for name in names]
+    estimator.run_ = trained_on(checked(experiment.config), tables)
+    estimator.importance_ = estimator.run_.importance
+
+
+def rows_of(estimator: Any, parties: Any) -> Parties:
+    """Return parties as they are given. ConfigError for anything else."""
+    if not isinstance(parties, Parties):
+        raise ConfigError(
+            f'{type(estimator).__name__} takes Parties({{"bank": table, "shop": table}}), not {type(parties).__name__}.'
+        )
+    return parties
+
+
+def given(estimator: Any, parties: Any, y: Any) -> tuple[Parties, np.ndarray]:
+    """Return rows and their target. ConfigError for rows of another form, DataError for a target that does not fit them."""
+    rows = rows_of(estimator, parties)
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
+    found = column_or_1d(y, warn=True)
+    if len(found) != len(rows):
+        raise DataError(
+            f"y has {len(found):,} values, but all parties have {len(rows):,} rows: give y for the ids in parties.ids."
+        )
+    if lost := int(pd.isna(found).sum()):
+        raise DataError(f"y has no value in {lost:,} of {len(found):,} rows: leave these rows out.")
+    return rows, found
+
+
+def outputs(estimator: Any, parties: Any) -> Floats:
+    """Return the outputs of a trained estimator, as `Scheme.outputs`."""
+    check_is_fitted(estimator, "run_")
+    found: Floats = estimator.run_.outputs(rows_of(estimator, parties))
+    return found
 
 
 def table_of_party(name: str, parties: Parties, y: np.ndarray | None, task: Any) -> PartyTable:

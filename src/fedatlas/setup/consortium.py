@@ -96,6 +96,10 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
         )
     if why := scheme.unfit(whole.how, task, len(tables[active].class_names)):
         raise ConfigError(f"algorithm.name = '{scheme.name}': {why}; change the algorithm's keys or the label.")
+    if tables[active].weight is not None and not scheme.weighted:
+        raise ConfigError(
+            f"algorithm.name = '{scheme.name}' counts all rows alike: remove the key 'weight' of '{tables[active].name}'."
+        )
     check_metric(whole.config, task, tables[active].name)
     names, seed = tuple(one.name for one in tables), whole.config.seed
     parties = tuple(columns_of(k, one, active, names, seed, workers) for k, one in enumerate(tables))

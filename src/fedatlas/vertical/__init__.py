@@ -9,9 +9,11 @@ align.py      private set intersection, as questions and generators
 split.py      the split of aligned rows into training, validation and test
 judging.py    the active party's figures of its model
 scheme.py     the record of a scheme
+trees/        parts of all schemes of trees
 boosting/     SecureBoost
+forest/       Federated Forest
 
-`Parties`, `SecureBoostClassifier` and `SecureBoostRegressor` are imported from `fedatlas.estimators` when they are first used.
+`Parties` and the estimators are imported from `fedatlas.estimators` when they are first used.
 """
 
 from collections.abc import Mapping
@@ -19,15 +21,22 @@ from importlib import import_module
 from typing import Any
 
 from fedatlas.vertical.boosting import SECUREBOOST
+from fedatlas.vertical.forest import FEDERATED_FOREST
 from fedatlas.vertical.scheme import Scheme
 
-SCHEMES: Mapping[str, Scheme] = {"secureboost": SECUREBOOST}
+SCHEMES: Mapping[str, Scheme] = {"secureboost": SECUREBOOST, "federated_forest": FEDERATED_FOREST}
 """Schemes that ``[algorithm]`` can name if parties hold columns."""
 
-LATER = ("hybrid", "split", "federated_forest", "private_ridge")
+LATER = ("hybrid", "split", "private_ridge")
 """Schemes that are not in this version."""
 
-_ESTIMATORS = {"Parties": "parties", "SecureBoostClassifier": "columns", "SecureBoostRegressor": "columns"}
+_ESTIMATORS = {
+    "Parties": "parties",
+    "SecureBoostClassifier": "columns",
+    "SecureBoostRegressor": "columns",
+    "FederatedForestClassifier": "columns_forest",
+    "FederatedForestRegressor": "columns_forest",
+}
 """Public name -> the module of the estimators that holds it."""
 
 

@@ -125,6 +125,7 @@ class Scheme(NamedTuple):
     )  # the settings in a line, for a label of so many classes
     tasks: tuple[str, ...] = ("classes", "numbers")  # kinds of label that it learns; others are refused before round 0
     unfit: Callable[[How, str, int], str] = at_most_two  # why the settings do not fit a label's task and classes, or ""
+    weighted: bool = True  # whether it takes row weights; else a table with them is refused before round 0
     mechanisms: Mapping[str, tuple[str, ...]] = {}  # of ``[[privacy]]`` -> the keys that apply here
     under: Callable[[How, Any], How] = lambda how, mechanism: how  # the settings under a mechanism
     clear: Callable[[How], How] = lambda how: how  # the settings without a mechanism

@@ -8,23 +8,22 @@ bins.py        a party's columns cut into bins, and the splits that it offers
 histogram.py   sums by bin in the clear
 sealed.py      the same on ciphertexts: packing, subtraction of siblings, several sums in a plaintext
 joint.py       additions on ciphertexts that several columns share
-nodes.py       the node of each row in the tree that is grown
-records.py     the parts of the trees that a party keeps
 passive.py     answers of a party without the label
 active.py      answers of the party with the label
 inference.py   prediction by several parties
 told.py        the rows that a party was told of while trees grew
 guesses.py     what these tell of labels: attacks, for the report
-files.py       a model as plain values, and back
 protocol.py    the rounds, left of the link
 words.py       texts about the scheme
 scheme.py      the record of the scheme
 """
 
-from fedatlas.vertical.boosting.files import export, loaded, outputs
-from fedatlas.vertical.boosting.protocol import begin, grow, importance, infer, questions
+from fedatlas.vertical.boosting.gains import outputs
+from fedatlas.vertical.boosting.protocol import begin, grow, infer, questions
 from fedatlas.vertical.boosting.scheme import SECUREBOOST
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
+from fedatlas.vertical.trees.files import export, loaded
+from fedatlas.vertical.trees.importance import importance
 
 __all__ = [
     "SECUREBOOST",

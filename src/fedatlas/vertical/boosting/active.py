@@ -17,7 +17,7 @@ from fedatlas.algorithm import State
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
-from fedatlas.vertical.boosting import gains, goss, modes, records, sealed
+from fedatlas.vertical.boosting import gains, goss, modes, sealed
 from fedatlas.vertical.boosting.histogram import left_sums, summed
 from fedatlas.vertical.boosting.letter_kinds import (
     BINS,
@@ -28,10 +28,8 @@ from fedatlas.vertical.boosting.letter_kinds import (
     WANTED,
     classes_summed,
     nodes_summed,
-    of_level,
     sums_letter,
 )
-from fedatlas.vertical.boosting.nodes import begun, level_of, moved, own_tree, roots, some_of, tree_of
 from fedatlas.vertical.boosting.passive import (
     Answered,
     cut,
@@ -43,6 +41,9 @@ from fedatlas.vertical.boosting.passive import (
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken, unusable
 from fedatlas.vertical.parties import Columns, PartyLeft, Whole, aligned, places, tensor
+from fedatlas.vertical.trees import records
+from fedatlas.vertical.trees.letter_parts import of_level
+from fedatlas.vertical.trees.nodes import begun, level_of, moved, own_tree, passed, roots, some_of, tree_of
 
 KEY = "key"  # key of a session's memory that lasts over rounds and is never stored
 
@@ -167,14 +168,14 @@ def _news(how: SecureBoost, data: Columns, now: Mapping[str, Any], told: Any, ch
     Who sums up a child is told how its parent divides. Owners are told what to divide, and what of it to pass on.
     """
     level, open_ = now["level"], now["open"]
-    passed = {k: modes.passed(nodes, open_) for k, nodes in sorted(now["asked"].items())}
+    on = {k: passed(nodes, open_) for k, nodes in sorted(now["asked"].items())}
     to = modes.summing(how, modes.crew_of(data), now["tree"], level + 1) if open_ else ()
     sent = []
     if to:
-        own = some_of(told, modes.passed(told["nodes"], open_))
-        said = {"told": own, "open": open_, "owners": [k for k, nodes in passed.items() if nodes]}
+        own = some_of(told, passed(told["nodes"], open_))
+        said = {"told": own, "open": open_, "owners": [k for k, nodes in on.items() if nodes]}
         sent.append(letter(data, to, LEVEL.topic, said, level))
-    for k, nodes in passed.items():
+    for k, nodes in on.items():
         asked = now["asked"][k]
         wanted = {"nodes": asked, "ties": [tensor(choices[v][0].ties) for v in asked], "passed": nodes if to else []}
         sent.append(letter(data, [k], WANTED.topic, wanted, level))
@@ -185,7 +186,7 @@ def _settled(how: SecureBoost, data: Columns, state: State, now: Mapping[str, An
     """Return the session with the results of the owners of the last level's splits."""
     nodes, at = dict(now["tree_nodes"]), now["at"]
     for k, asked in now["asked"].items():
-        sizes = of_level(how, now["level"], len(at))
+        sizes = of_level(how.depth, now["level"], len(at))
         first = int((state["boost"]["nodes"]["party"] == k).sum())
         first += sum(party == k and record >= 0 for party, record, _ in nodes.values())
         numbers = {"told": len(asked), "first": first, "beyond": first + len(asked)}

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.vertical.parties import Floats, Whole
+from fedatlas.vertical.trees.records import midpoints
 
 
 class Grid(NamedTuple):
@@ -35,9 +36,7 @@ def cuts_of(x: Floats, bins: int) -> Floats:
     values = np.sort(x[~np.isnan(x)])
     different = np.unique(values)
     if len(different) <= bins:
-        with np.errstate(invalid="ignore", over="ignore"):  # between infinities: the lower one will do
-            between = different[:-1] + np.diff(different) / 2
-        return np.where(between < different[1:], between, different[:-1]) if len(different) else different
+        return midpoints(different) if len(different) else different
     ends = np.unique(values[np.arange(1, bins) * len(values) // bins - 1])
     found: Floats = ends[ends < different[-1]]
     return found

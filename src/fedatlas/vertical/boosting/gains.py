@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedatlas.algorithm import State
 from fedatlas.errors import DataError
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.parties import Floats, Whole
@@ -185,3 +186,16 @@ def chosen(gained: Mapping[int, Floats]) -> BestSplit | None:
         if top > 0 and (best is None or top > best.gain):
             best = BestSplit(party, top, np.flatnonzero(gained[party] == top))
     return best
+
+
+def outputs(state: State) -> Floats:
+    """Return outputs in the active party's state: (N,) log-odds of the second class, or numbers in the label unit.
+
+    For three or more classes: (N, classes), log-probabilities.
+    """
+    boost = state["boost"]
+    start, scale = boost["unit"].tolist()
+    margin: Floats = boost["margin"].numpy()
+    if margin.ndim > 1:
+        return log_softmax(margin)
+    return margin if boost["task"] == "classes" else start + scale * margin

@@ -14,13 +14,14 @@ import numpy as np
 
 from fedatlas.algorithm import State
 from fedatlas.errors import ProtocolError
-from fedatlas.vertical.boosting import records
-from fedatlas.vertical.boosting.letter_kinds import ANSWERED, ASKED, common
-from fedatlas.vertical.boosting.nodes import bits, unpacked
+from fedatlas.vertical.boosting.letter_kinds import ANSWERED, ASKED
 from fedatlas.vertical.boosting.passive import Answered, session_of
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import LETTERS, blamed, letter, taken
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, tensor
+from fedatlas.vertical.trees import records
+from fedatlas.vertical.trees.letter_parts import common
+from fedatlas.vertical.trees.nodes import bits, unpacked
 
 
 def walk(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:

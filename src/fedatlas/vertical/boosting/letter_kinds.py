@@ -12,20 +12,15 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fedatlas.algorithm import State
-from fedatlas.vertical.boosting.nodes import roots
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.forms import Exactly, Form, ListOf, Numbers, ShortText, SomeOf, WholeNumber
 from fedatlas.vertical.letters import LetterKind
-from fedatlas.vertical.parties import order
+from fedatlas.vertical.trees.letter_parts import BYTES, MANY, OWNERS, TOLD, of_level
 
 MOST = 1 << 31  # candidates of a party
 GRADIENTS, BY_CLASS, SUMS = "gradients", "gradients by class", "sums"  # topics whose form depends on the settings
-MANY = 1 << 16  # more classes than any label has
 
-BYTES = Numbers(torch.uint8, (None,))
 BATCH: Form = {"key": ShortText(16), "ciphertexts": Numbers(torch.uint8, (None, None))}
-TOLD: Form = {"nodes": ListOf(WholeNumber("lowest", "highest"), "told", once=True), "left": ListOf(BYTES, "told")}
 RECORDS = ListOf(WholeNumber("first", "beyond"), "told", once=True)
 
 BINS = LetterKind("bins", {"candidates": WholeNumber(0, MOST)})
@@ -47,9 +42,6 @@ WANTED = LetterKind(
 )
 SPLIT = LetterKind("split", {"told": TOLD})
 RECORDED = LetterKind("split", {"told": TOLD, "records": RECORDS})  # to the party with the label
-GAINS = LetterKind(
-    "gains", {"records": Numbers(torch.int64, ("mine",), 0, "lines"), "gains": Numbers(torch.float64, ("mine",))}
-)
 ASKED = LetterKind(
     "rows at nodes",
     {
@@ -102,7 +94,6 @@ def nodes_summed(how: SecureBoost, level: int, asked: Sequence[int]) -> Sequence
     return asked[:1] if how.encrypted and level == 1 else asked
 
 
-OWNERS: Mapping[str, Form] = {"owners": ListOf(WholeNumber(0, "parties"), once=True)}
 WORKED = ("ciphertexts", "exponentiations", "encryptions", "decryptions")
 
 
@@ -113,22 +104,5 @@ def counts(how: SecureBoost) -> Mapping[str, Form]:
 
 def opened(how: SecureBoost, level: int, trees: int = 1) -> Form:
     """Return the form of the answer after the sums of a level are opened. The deepest level opens no nodes."""
-    sizes = of_level(how, level, trees)
+    sizes = of_level(how.depth, level, trees)
     return {**OWNERS, **counts(how), "open": WholeNumber(0, sizes["deepest"] - sizes["youngest"] + 1)}
-
-
-def grown(how: SecureBoost, names: Sequence[str], trees: int = 1) -> Form:
-    """Return the form of the answer about a round's trees: the number of nodes of each party, and of leaves."""
-    return {"nodes": dict.fromkeys((*names, "leaves"), WholeNumber(0, trees * (1 << how.depth) + 1))}
-
-
-def of_level(how: SecureBoost, level: int, trees: int = 1) -> dict[str, int]:
-    """Return the sizes that name the nodes of a level, from 1, and their children; the deepest level has no children."""
-    first, last = roots(trees)[0], roots(trees)[-1] + 1
-    young, deep = first << level, (last << level) if level < how.depth else first << level
-    return {"lowest": first << (level - 1), "highest": last << (level - 1), "youngest": young, "deepest": deep}
-
-
-def common(state: State) -> int:
-    """Return how many rows all parties have."""
-    return len(order(state))

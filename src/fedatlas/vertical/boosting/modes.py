@@ -10,7 +10,6 @@ one tree per class in a round, and all trees of a round are grown alike. A party
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 from fedatlas.vertical.boosting.settings import SecureBoost
@@ -48,8 +47,3 @@ def summing(how: SecureBoost, crew: Crew, number: int, level: int) -> tuple[int,
 def crew_of(data: Columns) -> Crew:
     """Return the parties of a run, as one of them knows them."""
     return Crew(data.active, len(data.parties))
-
-
-def passed(nodes: Collection[int], open_: Collection[int]) -> list[int]:
-    """Return the split nodes with an open child. Whoever sums up the child must be told how their rows divide."""
-    return [v for v in nodes if 2 * v in open_ or 2 * v + 1 in open_]

@@ -12,7 +12,7 @@ from fedatlas.algorithm import State, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.privacy.paillier import cryptosystem as paillier
 from fedatlas.rng import numpy_stream
-from fedatlas.vertical.boosting import modes, records, sealed
+from fedatlas.vertical.boosting import modes, sealed
 from fedatlas.vertical.boosting.bins import Grid, cuts_of, grid, numbered, spots
 from fedatlas.vertical.boosting.histogram import Clear
 from fedatlas.vertical.boosting.letter_kinds import (
@@ -22,16 +22,16 @@ from fedatlas.vertical.boosting.letter_kinds import (
     SPLIT,
     SUMS,
     WANTED,
-    common,
     gradients_letter,
     nodes_summed,
-    of_level,
 )
-from fedatlas.vertical.boosting.nodes import begun, bits, moved, own_tree, parents, roots, smaller, some_of, tree_of
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, there, unusable
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
+from fedatlas.vertical.trees import records
+from fedatlas.vertical.trees.letter_parts import common, of_level
+from fedatlas.vertical.trees.nodes import begun, bits, moved, own_tree, parents, roots, smaller, some_of, tree_of
 
 Answered = tuple[Update, State, Any]
 
@@ -87,7 +87,7 @@ def _onwards(how: SecureBoost, data: Columns, message: Any, now: Mapping[str, An
     level, at = now["level"], now["at"]
     if data.party not in modes.summing(how, modes.crew_of(data), now["tree"], level + 1):
         raise ProtocolError(f"level {level + 1} of tree {now['tree']} is not grown on the columns of '{data.name}'.")
-    sizes = of_level(how, level, len(at))
+    sizes = of_level(how.depth, level, len(at))
     said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
     if data.party in said["owners"] and not now["divided"]:
         why = f"it says that '{data.name}' divides nodes, which '{data.name}' was not asked to"
@@ -191,7 +191,7 @@ def _counted(how: SecureBoost, now: Mapping[str, Any], left: Sequence[Any]) -> d
 def split(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Add records to the party's table, and return which rows of each node they send left."""
     now = under_way(session)
-    said = taken(data, message, data.active, WANTED, now["level"], **of_level(how, now["level"], len(now["at"])))
+    said = taken(data, message, data.active, WANTED, now["level"], **of_level(how.depth, now["level"], len(now["at"])))
     if now["divided"]:
         raise ProtocolError("the nodes of this level are divided already.")
     with blamed(data, data.active, WANTED):
@@ -231,7 +231,11 @@ def divided(
     left = found.left[list(wanted)].tolist() if data.rules < 2 else _ways_of_holes(now, x, nodes, wanted)
     trees = len(now["at"])
     places_ = [(now["tree"] - 1) * trees + tree_of(v, trees) for v in nodes]
-    after, numbers = records.with_splits(state, found, wanted, left, places_)
+    lines = [
+        {"tree": tree, "gain": np.nan, "column": found.column[i], "cut": found.cut[i], "left": way}
+        for i, way, tree in zip(wanted, left, places_, strict=True)
+    ]
+    after, numbers = records.with_lines(state, lines)
     table, at = after["boost"]["table"], now["at"]
     left = [bits(records.ways(table, r, x[own_tree(at, v) == v])) for v, r in zip(nodes, numbers, strict=True)]
     return {"nodes": list(nodes), "left": left}, numbers, after

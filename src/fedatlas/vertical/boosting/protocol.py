@@ -17,24 +17,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-
 from fedatlas.algorithm import Question, RoundGenerator, State, Update
 from fedatlas.vertical.boosting import active as label_holder
-from fedatlas.vertical.boosting import inference, letter_kinds, modes, passive, records
-from fedatlas.vertical.boosting.letter_kinds import GAINS
+from fedatlas.vertical.boosting import inference, letter_kinds, modes, passive
 from fedatlas.vertical.boosting.settings import SecureBoost
-from fedatlas.vertical.forms import Exactly, Numbers
-from fedatlas.vertical.letters import LETTERS, Due, Mail, letter, taken, unanswered
-from fedatlas.vertical.parties import Columns, tensor
+from fedatlas.vertical.forms import Exactly
+from fedatlas.vertical.letters import LETTERS, Due, Mail
+from fedatlas.vertical.trees import importance
+from fedatlas.vertical.trees.letter_parts import OWNERS, grown
 
 BINS, START, KEYS, GRADIENTS, HISTOGRAM = "bins", "start", "keys", "gradients", "histogram"
-OPEN, SPLIT, LEAVES, SHARE, IMPORTANCE, WALK, WAY = (
+OPEN, SPLIT, LEAVES, WALK, WAY = (
     "open",
     "split",
     "leaves",
-    "share gains",
-    "importance",
     "walk",
     "way",
 )
@@ -52,12 +48,13 @@ def questions(how: SecureBoost) -> Mapping[str, Question]:
         OPEN: (label_holder.choose, ("owners", "open", "counts", LETTERS)),
         SPLIT: (passive.split, (LETTERS,)),
         LEAVES: (label_holder.leaves, ("nodes",)),
-        SHARE: (share, (LETTERS,)),
-        IMPORTANCE: (own_gains, ("by_column",)),
         WALK: (inference.walk, ("owners", LETTERS)),
         WAY: (inference.way, (LETTERS,)),
     }
-    return {name: Question(partial(answer, how), stateful=True, shows=shows) for name, (answer, shows) in asked.items()}
+    found = {
+        name: Question(partial(answer, how), stateful=True, shows=shows) for name, (answer, shows) in asked.items()
+    }
+    return {**found, **importance.QUESTIONS}
 
 
 def due(part: str, number: int) -> Due:
@@ -66,7 +63,7 @@ def due(part: str, number: int) -> Due:
     if part == "begin":
         return {BINS: ("passive", nothing), START: ("active", nothing)}
     if part == "end":
-        return {SHARE: ("active", nothing), IMPORTANCE: ("all", nothing)}
+        return importance.DUE
     found: dict[str, Any] = dict.fromkeys((KEYS, OPEN, LEAVES), ("active", nothing))
     found |= dict.fromkeys((HISTOGRAM, SPLIT), ("passive", nothing))
     return {**found, GRADIENTS: ("active", ({"tree": number},))}
@@ -102,8 +99,7 @@ def grow(how: SecureBoost, server: State, number: int) -> RoundGenerator:
         _add(counts, said)
         goes_on = bool(said[active]["open"])
         yield from mail.ask(said[active]["owners"], SPLIT, letter_kinds.WANTED.topic)
-    grown = letter_kinds.grown(how, mail.names, trees)
-    done = (yield from mail.ask((active,), LEAVES, SPLITS, says=grown))[active]
+    done = (yield from mail.ask((active,), LEAVES, SPLITS, says=grown(how.depth, mail.names, trees)))[active]
     boost = server["boost"]
     total = {name: boost["total"].get(name, 0) + n for name, n in counts.items()}
     return {
@@ -126,51 +122,9 @@ def infer(how: SecureBoost, server: State) -> RoundGenerator:
     """Compute margins of all aligned rows by a loaded model, in the active party's state."""
     mail, active, step = Mail(server["names"]), server["active"], 0
     while True:
-        told = yield from mail.ask((active,), WALK, letter_kinds.ANSWERED.topic, says=letter_kinds.OWNERS)
+        told = yield from mail.ask((active,), WALK, letter_kinds.ANSWERED.topic, says=OWNERS)
         owners = told[active]["owners"]
         if not owners:
             return server
         step += 1
         yield from mail.ask(owners, WAY, letter_kinds.ASKED.topic, step=step)
-
-
-def importance(how: SecureBoost, server: State) -> RoundGenerator:
-    """Add to the server's state the gain of each column over all trees, by party and place.
-
-    Names stay with the party.
-    """
-    mail, names = Mail(server["names"]), server["names"]
-    yield from mail.ask((server["active"],), SHARE)
-    everybody = range(len(names))
-    found = yield from mail.ask(everybody, IMPORTANCE, GAINS.topic, says={"by_column": Numbers(torch.float64, (None,))})
-    for k, columns in enumerate(server.get("columns", ())):
-        if len(found[k]["by_column"]) != columns:
-            raise unanswered(names[k], IMPORTANCE, f"'by_column' has other than {columns:,} entries")
-    by_party = {names[k]: found[k]["by_column"].tolist() for k in everybody}
-    return {**server, "boost": {**server["boost"], "importance": by_party}}
-
-
-def share(how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any) -> passive.Answered:
-    """Return, at the active party, the gain of each record of each party."""
-    nodes = {name: one.numpy() for name, one in state["boost"]["nodes"].items()}
-    told = []
-    for k in range(len(data.parties)):
-        mine = nodes["party"] == k
-        own = {"records": tensor(nodes["record"][mine]), "gains": tensor(nodes["gain"][mine])}
-        told.append(letter(data, [k], GAINS.topic, own))
-    return {LETTERS: told}, state, session
-
-
-def own_gains(
-    how: SecureBoost, model: Any, data: Columns, message: Any, state: State, session: Any
-) -> passive.Answered:
-    """Keep the gains of the party's splits in its table, and return their sum by column."""
-    boost = state["boost"]
-    told = taken(data, message, data.active, GAINS, lines=len(boost["table"]["tree"]))
-    table = {name: one.clone() for name, one in boost["table"].items()}
-    table["gain"][told["records"]] = told["gains"]
-    return (
-        {"by_column": tensor(records.by_column(table, len(data.names)))},
-        {**state, "boost": {**boost, "table": table}},
-        session,
-    )

@@ -8,14 +8,14 @@ from typing import Any
 from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import for_columns
-from fedatlas.vertical.boosting.files import export, loaded, outputs, reads
+from fedatlas.vertical.boosting.gains import outputs
 from fedatlas.vertical.boosting.guesses import ATTACK
-from fedatlas.vertical.boosting.protocol import begin, due, grow, importance, infer, questions
-from fedatlas.vertical.boosting.records import by_column
+from fedatlas.vertical.boosting.protocol import begin, due, grow, infer, questions
 from fedatlas.vertical.boosting.settings import SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import WORDS
-from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.scheme import Scheme, Trial
+from fedatlas.vertical.trees.files import export, loaded, reads
+from fedatlas.vertical.trees.importance import brought, importance, own
 
 FEW = 200  # rows of a trial on ciphertexts
 
@@ -83,18 +83,6 @@ def facts(server: State) -> Mapping[str, Any]:
     total = server["boost"].get("total", {})
     named = {name: total.get(name, 0) for name in ("ciphertexts", "exponentiations")}
     return {"trees": server["boost"]["nodes"], **named, "counts": total}
-
-
-def brought(server: State) -> Mapping[str, Sequence[float]]:
-    """Return each party's gain by column, over all trees."""
-    found: Mapping[str, Sequence[float]] = server["boost"]["importance"]
-    return found
-
-
-def own(data: Columns, state: State) -> Sequence[float]:
-    """Return the gain of a party's own splits by column."""
-    found: list[float] = by_column(state["boost"]["table"], len(data.names)).tolist()
-    return found
 
 
 def trial(how: SecureBoost) -> Trial:

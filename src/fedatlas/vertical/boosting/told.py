@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedatlas.vertical.boosting.letter_kinds import BY_CLASS, GRADIENTS, LEVEL, SPLIT
-from fedatlas.vertical.boosting.nodes import begun, moved, roots
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import Letter
 from fedatlas.vertical.parties import Whole
+from fedatlas.vertical.trees.nodes import begun, moved, roots
 
 
 class RoundTold(NamedTuple):

@@ -1,7 +1,8 @@
-"""The parts of the trees that a party keeps: its bins and splits, and at the active party the skeleton and leaves.
+"""The parts of the trees that a party keeps: its splits, and at the active party the skeleton and leaves.
 
 A node names (party, record). The record is a line of that party's table, which never leaves the party: column,
-threshold, direction of missing values. All of it is stored as tensors under "boost" in the party's state.
+threshold, direction of missing values. All of it is stored as tensors under "boost" in the party's state, whatever grew
+the trees: stored runs have it there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedatlas.algorithm import State
-from fedatlas.vertical.boosting.bins import Grid
 from fedatlas.vertical.parties import Floats, Whole, tensor
 
 Boost = Mapping[str, Any]
@@ -65,21 +65,22 @@ def ways(table: Mapping[str, torch.Tensor], record: int, x: Floats) -> NDArray[n
     return found
 
 
-def with_splits(
-    state: State, found: Grid, candidates: Sequence[int], left: Sequence[bool], trees: Sequence[int]
+def with_lines(
+    state: State, more: Sequence[Mapping[str, Any]], form: Mapping[str, Any] = TABLE
 ) -> tuple[State, list[int]]:
-    """Return the party's state with these candidates as new records, and the records' numbers.
-
-    ``left``: whether missing values go left, by candidate; ``trees``: its tree.
-    """
+    """Return the party's state with further lines in its table, and the lines' numbers."""
     table = state["boost"]["table"]
-    more = [
-        {"tree": tree, "gain": np.nan, "column": found.column[i], "cut": found.cut[i], "left": way}
-        for i, way, tree in zip(candidates, left, trees, strict=True)
-    ]
     first = len(table["tree"])
-    boost = {**state["boost"], "table": appended(table, more, TABLE)}
+    boost = {**state["boost"], "table": appended(table, more, form)}
     return {**state, "boost": boost}, list(range(first, first + len(more)))
+
+
+def midpoints(values: Floats) -> Floats:
+    """Return (k - 1,), a threshold between each two of k ascending different values: the middle, or the lower one."""
+    with np.errstate(invalid="ignore", over="ignore"):  # between infinities: the lower one will do
+        between = values[:-1] + np.diff(values) / 2
+    found: Floats = np.where(between < values[1:], between, values[:-1])
+    return found
 
 
 def by_column(table: Mapping[str, torch.Tensor], columns: int) -> Floats:

@@ -10,22 +10,8 @@ import numpy as np
 
 from fedatlas.algorithm import State
 from fedatlas.errors import DataError
-from fedatlas.vertical.boosting import records
-from fedatlas.vertical.boosting.gains import log_softmax
-from fedatlas.vertical.parties import Columns, Floats, tensor
-
-
-def outputs(state: State) -> Floats:
-    """Return outputs in the active party's state: (N,) log-odds of the second class, or numbers in the label unit.
-
-    For three or more classes: (N, classes), log-probabilities.
-    """
-    boost = state["boost"]
-    start, scale = boost["unit"].tolist()
-    margin: Floats = boost["margin"].numpy()
-    if margin.ndim > 1:
-        return log_softmax(margin)
-    return margin if boost["task"] == "classes" else start + scale * margin
+from fedatlas.vertical.parties import Columns, tensor
+from fedatlas.vertical.trees import records
 
 
 def export(data: Columns, state: State) -> dict[str, Any]:

@@ -93,3 +93,8 @@ def smaller(at: Whole, parent: int) -> int:
 def parents(nodes: Sequence[int]) -> list[int]:
     """Return the parents of these nodes, ascending."""
     return sorted({v // 2 for v in nodes})
+
+
+def passed(nodes: Collection[int], open_: Collection[int]) -> list[int]:
+    """Return the split nodes with an open child. Whoever sums up the child must be told how their rows divide."""
+    return [v for v in nodes if 2 * v in open_ or 2 * v + 1 in open_]

@@ -1,0 +1,67 @@
+"""Federated Forest as a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedatlas.algorithm import State
+from fedatlas.vertical.forest.active import outputs
+from fedatlas.vertical.forest.files import export, loaded
+from fedatlas.vertical.forest.protocol import begin, grow, infer, questions
+from fedatlas.vertical.forest.settings import FederatedForest, federated_forest
+from fedatlas.vertical.forest.words import KNOWN, WORDS
+from fedatlas.vertical.scheme import Scheme
+from fedatlas.vertical.trees.files import reads
+from fedatlas.vertical.trees.importance import brought, importance, own
+
+
+def said(how: FederatedForest, classes: int) -> str:
+    """Return a line with the number of trees and their depth."""
+    return f"{how.trees} tree{'s' if how.trees != 1 else ''} of depth {how.depth}, labels in code: a simulation that protects nobody"
+
+
+def unfit(how: FederatedForest, task: str, classes: int) -> str:
+    """Return why the key ``task`` does not fit a label, or ""."""
+    return "" if how.task in (None, task) else f"task = '{how.task}', and the label is of {task}"
+
+
+def refusal(how: FederatedForest) -> str:
+    """Return why real parties may not run this."""
+    return f"'federated_forest' runs only in a simulation: {KNOWN} Use 'secureboost' with [[privacy]] between real parties."
+
+
+def warnings(how: FederatedForest) -> Sequence[str]:
+    """Return what is said before a run."""
+    return (f"federated_forest: {KNOWN}",)
+
+
+def facts(server: State) -> Mapping[str, Any]:
+    """Return the nodes of each tree by owner."""
+    return {"trees": server["boost"]["nodes"]}
+
+
+FEDERATED_FOREST = Scheme(
+    name="federated_forest",
+    words=WORDS,
+    build=federated_forest,
+    rounds="trees",
+    said=said,
+    unfit=unfit,
+    refusal=refusal,
+    warnings=warnings,
+    weighted=False,
+    questions=questions,
+    begin=begin,
+    step=grow,
+    end=importance,
+    outputs=outputs,
+    facts=facts,
+    brought=brought,
+    own=own,
+    export=export,
+    keys=(("records", "leaves"), ("trees", "least")),
+    reads=reads,
+    load=loaded,
+    predict=infer,
+)
