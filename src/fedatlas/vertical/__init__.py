@@ -10,8 +10,9 @@ split.py      the split of aligned rows into training, validation and test
 judging.py    the active party's figures of its model
 scheme.py     the record of a scheme
 boosting/     SecureBoost
+ridge/        private ridge regression, whose owners hold rows
 
-`Parties`, `SecureBoostClassifier` and `SecureBoostRegressor` are imported from `fedatlas.estimators` when they are first used.
+`Parties` and the estimators are imported from `fedatlas.estimators` when they are first used.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,13 @@ SCHEMES: Mapping[str, Scheme] = {"secureboost": SECUREBOOST}
 LATER = ("hybrid", "split", "federated_forest", "private_ridge")
 """Schemes that are not in this version."""
 
-_ESTIMATORS = {"Parties": "parties", "SecureBoostClassifier": "columns", "SecureBoostRegressor": "columns"}
+_ESTIMATORS = {
+    "Parties": "parties",
+    "SecureBoostClassifier": "columns",
+    "SecureBoostRegressor": "columns",
+    "PrivateRidge": "ridge",
+    "PrivateRidgeClassifier": "ridge",
+}
 """Public name -> the module of the estimators that holds it."""
 
 
