@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedatlas.algorithm import State
 from fedatlas.errors import DataError, PrivacyError
@@ -18,9 +19,10 @@ from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.link import Observer
 from fedatlas.federation.start import RoundStart
 from fedatlas.record.checkpoint import Checkpoints, RunState
-from fedatlas.vertical.letters import LETTERS
+from fedatlas.vertical.letters import LETTERS, LetterKind
 from fedatlas.vertical.parties import Columns, PartyLeft, tensor
 from fedatlas.vertical.ridge import numbers, owner, protocol
+from fedatlas.vertical.ridge.letter_kinds import COEFFICIENTS, EQUATIONS, EXTENT, KEY, MASKED, MASKS, PLAN, SOLUTION
 from fedatlas.vertical.ridge.roles import ROLES, in_letter
 from fedatlas.vertical.ridge.settings import Ridge, private_ridge
 from test_ridge_numbers import by_hand
@@ -50,11 +52,29 @@ def parties(x: np.ndarray, y: np.ndarray, cuts: Sequence[int], classes: int = 0)
     ]
 
 
+def lying(answer: Any, lie: tuple[str, str, Any], *given: Any) -> Any:
+    """An answer whose letters on a topic have another value in one part; None: without it."""
+    reply, state, session = answer(*given)
+    topic, part, value = lie
+    for one in reply.get(LETTERS, ()):
+        if one["topic"] == topic:
+            one["content"] = {**one["content"], part: value(one["content"][part])}
+            if one["content"][part] is None:
+                del one["content"][part]
+    return reply, state, session
+
+
 class Fit:
     """A fit that can stop between two phases."""
 
-    def __init__(self, how: Ridge, held: Sequence[Columns], observers: Sequence[Observer] = ()) -> None:
-        self.how, self.held, self.states = how, held, PartyState()
+    def __init__(
+        self,
+        how: Ridge,
+        held: Sequence[Columns],
+        observers: Sequence[Observer] = (),
+        lie: tuple[str, str, Any] | None = None,
+    ) -> None:
+        self.how, self.held, self.states, self.lie = how, held, PartyState(), lie
         for one in held:
             if one.y is not None:
                 self.states.after.put(one.party, {"split": {"train": tensor(np.arange(len(one.y)))}})
@@ -62,9 +82,10 @@ class Fit:
         self.open()
 
     def open(self) -> None:
-        self.federation = columns_federation(
-            self.held, protocol.questions(self.how), self.states, observers=self.observers
-        )
+        asked = protocol.questions(self.how)
+        if self.lie:
+            asked = {name: one._replace(answer=partial(lying, one.answer, self.lie)) for name, one in asked.items()}
+        self.federation = columns_federation(self.held, asked, self.states, observers=self.observers)
 
     def phase(self, number: int) -> None:
         server: State = {"names": [one.name for one in self.held]}
@@ -237,3 +258,56 @@ def test_a_plan_without_room_for_an_owners_numbers_is_the_engines_fault() -> Non
         told = [{"from": 2, "to": [0, 1], "topic": "plan", "step": 0, "content": in_letter(plan)}]
         with pytest.raises(PartyLeft, match=rf"'engine' is lost.*{why}"):
             owner.keep_plan(settings(), None, held[0], {LETTERS: told}, dict(fit.states.get(0) or {}), None)
+
+
+KINDS = (EXTENT, PLAN, KEY, EQUATIONS, MASKED, SOLUTION, COEFFICIENTS, MASKS)
+SENDERS = {
+    "extent": "owner-0",
+    "plan": "engine",
+    "key": "provider",
+    "equations": "owner-0",
+    "masked equations": "engine",
+}
+SENDERS |= {"masked solution": "provider", "coefficients": "engine", "masks": "engine"}
+LIES = {
+    "lacking": lambda value: None,
+    "text": lambda value: "x" * 20,
+    "longer": lambda value: torch.cat([value, value]) if isinstance(value, torch.Tensor) else -1,
+}
+FREE = {("extent", "largest", "longer"), ("key", "h", "longer")}
+"""Lies that have the form: the first owner says how many columns there are; a base may have any length, and is refused below."""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.topic)
+def test_a_letter_of_another_form_is_its_senders_fault(kind: LetterKind) -> None:
+    x, y = table()
+    reveal = "owners" if kind is MASKS else "engine"
+    for part in kind.form:  # type: ignore[union-attr]
+        for name, lie in LIES.items():
+            if (kind.topic, part, name) in FREE:
+                continue
+            with pytest.raises(PartyLeft, match=f"party '{SENDERS[kind.topic]}' is lost: its letter '{kind.topic}'"):
+                Fit(settings(reveal=reveal), parties(x, y, [9]), lie=(kind.topic, part, lie)).run()
+
+
+def test_a_key_and_ciphertexts_that_cannot_be_used_are_their_senders_fault() -> None:
+    x, y = table()
+    held = parties(x, y, [9])
+    none = torch.zeros_like
+    for topic, part, lie, sender in [
+        ("key", "h", lambda h: torch.cat([h, h]), "provider"),
+        ("key", "bits", lambda bits: bits - 1, "provider"),
+        ("key", "n", lambda n: n[1:], "provider"),
+        ("equations", "ciphertexts", none, "owner-0"),
+        ("masked equations", "ciphertexts", none, "engine"),
+        ("masked equations", "columns", lambda columns: columns + 1, "engine"),
+    ]:
+        with pytest.raises(PartyLeft, match=f"party '{sender}' is lost: its letter '{topic}'"):
+            Fit(settings(), held, lie=(topic, part, lie)).run()
+
+
+def test_the_page_lists_the_letters_that_cross() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "vertical.md").read_text()
+    found = page.split("| letter | from | to | what it shows |")[1].split("\n\n")[0]
+    listed = {(row.split("|")[1].strip(), row.split("|")[2].strip()) for row in found.splitlines()[2:]}
+    assert listed == {(topic, sender) for sent in LEARNT.values() for sender, _, topic in sent}

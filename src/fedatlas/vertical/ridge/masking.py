@@ -103,7 +103,10 @@ def solved(a: Matrix, b: Matrix, n: int) -> Matrix:
 
 
 def unmasked(found: Matrix, matrix: Matrix, shift: Matrix, n: int) -> list[list[Fraction]]:
-    """Return beta as fractions. ProtocolError if what was found is no masked solution of equations of the size that was planned."""
+    """Return beta as fractions. ProtocolError for a number that is none of that size.
+
+    Many false solutions have such fractions, too: this notices few of them.
+    """
     columns = list(zip(*found, strict=True))
     return [
         [

@@ -66,7 +66,8 @@ def exponents(x: Floats) -> Whole:
 
 def whole(x: Floats, largest: Sequence[int], precision: int) -> Whole:
     """Return (rows, columns) whole numbers, x / 2^e with ``precision`` bits after the point, ties to even."""
-    return np.rint(np.ldexp(x, precision - np.asarray(largest))).astype(np.int64)
+    found: Whole = np.rint(np.ldexp(x, precision - np.asarray(largest))).astype(np.int64)
+    return found
 
 
 def products(a: Whole, b: Whole) -> list[list[int]]:

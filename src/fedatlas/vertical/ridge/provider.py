@@ -12,7 +12,7 @@ from fedatlas.vertical.letters import LETTERS, blamed, letter, taken
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.ridge import masking
 from fedatlas.vertical.ridge.letter_kinds import KEY, MASKED, SOLUTION
-from fedatlas.vertical.ridge.roles import engine, owners
+from fedatlas.vertical.ridge.roles import engine, owners, targets
 from fedatlas.vertical.ridge.settings import Ridge
 
 
@@ -31,11 +31,11 @@ def solve(how: Ridge, model: Any, data: Columns, message: Any, state: State, ses
     told = taken(data, message, engine(data), MASKED, width=keys.public.width)
     width, count = told["columns"], len(told["ciphertexts"])
     with blamed(data, engine(data), MASKED):
-        if count % width or count <= width**2:
+        if count != width * (width + targets(data)):
             raise ProtocolError(f"{count:,} ciphertexts are no equations of {width:,} columns")
         batch = paillier.received(keys.public, {name: told[name] for name in ("key", "ciphertexts")})
-    matrix, targets = masking.square(paillier.decrypt(keys, batch, workers=data.workers), width)
-    solution = masking.as_bytes(masking.solved(matrix, targets, keys.public.n), keys.public.n)
+    left, right = masking.square(paillier.decrypt(keys, batch, workers=data.workers), width)
+    solution = masking.as_bytes(masking.solved(left, right, keys.public.n), keys.public.n)
     to = [engine(data)] if how.reveal == "engine" else owners(len(data.parties))
     sent = letter(data, to, SOLUTION.topic, {"solution": solution}, secret=True)
     return {LETTERS: [sent]}, {**state, "ridge": {}}, session
