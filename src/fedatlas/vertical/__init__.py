@@ -12,6 +12,7 @@ scheme.py     the record of a scheme
 trees/        parts of all schemes of trees
 boosting/     SecureBoost
 forest/       Federated Forest
+ridge/        private ridge regression, whose owners hold rows
 
 `Parties` and the estimators are imported from `fedatlas.estimators` when they are first used.
 """
@@ -36,6 +37,8 @@ _ESTIMATORS = {
     "SecureBoostRegressor": "columns",
     "FederatedForestClassifier": "columns_forest",
     "FederatedForestRegressor": "columns_forest",
+    "PrivateRidge": "ridge",
+    "PrivateRidgeClassifier": "ridge",
 }
 """Public name -> the module of the estimators that holds it."""
 

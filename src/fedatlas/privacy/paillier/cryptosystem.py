@@ -42,7 +42,7 @@ from fedatlas.privacy.paillier.fixed import (
     slot_bits,
     unpack,
 )
-from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey, generate, private_key, public_key
+from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey, generate, generate_plain, private_key, public_key
 from fedatlas.privacy.paillier.sums import add, gather, running, subsets, subtract, times, weighted_sum
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "full",
     "gather",
     "generate",
+    "generate_plain",
     "holder",
     "join",
     "layout",

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from fedatlas.errors import PrivacyError, ProtocolError
-from fedatlas.privacy.paillier.primes import gmp, safe, safe_prime
+from fedatlas.privacy.paillier.primes import gmp, plain_prime, safe, safe_prime
 
 LENGTHS = (2048, 3072)  # bits that protect; shorter keys are for tests
+LONGEST = 4096  # bits of a key of plain primes: safe ones of that length take minutes
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,24 @@ def generate(key_bits: int, *, testing: bool = False) -> PrivateKey:
     return PrivateKey(p, q)
 
 
-def public_key(plain: Any, *, testing: bool = False) -> PublicKey:
-    """Return the public key in a message. ProtocolError if there is none."""
+def generate_plain(key_bits: int, *, testing: bool = False) -> PrivateKey:
+    """Return a new key of primes that need not be safe, for the lengths of `generate` and 4,096 bits. Otherwise as `generate`.
+
+    Who encrypts under it draws randomness from a public base (`encryption.base`), or as textbooks do; the combs of key holders need
+    safe primes.
+    """
+    _allowed(key_bits, testing, plain=True)
+    half = key_bits // 2
+    p = plain_prime(half)
+    while (q := plain_prime(half)) == p:
+        pass
+    return PrivateKey(p, q)
+
+
+def public_key(plain: Any, *, testing: bool = False, plain_primes: bool = False) -> PublicKey:
+    """Return the public key in a message. ProtocolError if there is none. ``plain_primes``: also of `generate_plain`."""
     n = _number(plain, "n")
-    _allowed(n.bit_length(), testing)
+    _allowed(n.bit_length(), testing, plain_primes)
     if n % 2 == 0 or gmp().is_prime(n):
         raise ProtocolError("a Paillier public key arrived whose n is no product of two odd primes: make new keys.")
     return PublicKey(n)
@@ -102,9 +117,10 @@ def private_key(plain: Any, *, testing: bool = False) -> PrivateKey:
     return PrivateKey(p, q)
 
 
-def _allowed(key_bits: int, testing: bool) -> None:
-    if key_bits not in LENGTHS and not (testing and key_bits >= 128 and key_bits % 16 == 0):
-        raise PrivacyError(f"a Paillier key of {key_bits} bits: choose {' or '.join(map(str, LENGTHS))}.")
+def _allowed(key_bits: int, testing: bool, plain: bool = False) -> None:
+    lengths = (*LENGTHS, LONGEST) if plain else LENGTHS
+    if key_bits not in lengths and not (testing and key_bits >= 128 and key_bits % 16 == 0):
+        raise PrivacyError(f"a Paillier key of {key_bits} bits: choose {' or '.join(map(str, lengths))}.")
 
 
 def _bytes(number: int) -> bytes:
@@ -118,6 +134,6 @@ def _tensor(number: int) -> Tensor:
 def _number(plain: Any, key: str) -> int:
     """Return a number of a plain form. ProtocolError if there is none."""
     x = plain.get(key) if isinstance(plain, Mapping) else None
-    if not isinstance(x, torch.Tensor) or x.dtype != torch.uint8 or x.ndim != 1 or x.numel() > max(LENGTHS) // 8:
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.uint8 or x.ndim != 1 or x.numel() > LONGEST // 8:
         raise ProtocolError(f"a Paillier key arrived without a whole '{key}': send the key's plain form.")
     return int.from_bytes(x.cpu().numpy().tobytes(), "big")

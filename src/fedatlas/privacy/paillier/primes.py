@@ -47,6 +47,14 @@ def safe_prime(bits: int) -> int:
                 return int(p)
 
 
+def plain_prime(bits: int) -> int:
+    """Return a random prime of exactly ``bits`` bits, both top bits set, as all such primes are likely."""
+    while True:
+        p = secret.integer_below(1 << (bits - 2)) | 3 << (bits - 2) | 1
+        if gmp().is_prime(p, 40):
+            return p
+
+
 def safe(p: int) -> bool:
     """Whether p and (p - 1) / 2 are prime (Baillie-PSW and an additional Miller-Rabin test)."""
     g = gmp()

@@ -15,6 +15,10 @@ from fedatlas.privacy.paillier.keys import PublicKey
 from fedatlas.privacy.paillier.primes import gmp
 
 TOGETHER = 4  # bases whose products share one table: 11 products, for one multiplication per bit
+LONG, OF_LONG = (
+    512,
+    6,
+)  # bits of weights from which a larger table, of 57 products, takes fewer multiplications, and its bases
 
 
 def weighted_sum(public: PublicKey, batches: Sequence[Batch], weights: Sequence[int], *, workers: int = 1) -> Batch:
@@ -112,13 +116,14 @@ def _alike(batches: Sequence[Batch]) -> None:
         raise ProtocolError(f"batches of {sorted(lengths)} ciphertexts cannot be added up: all clients send as many.")
 
 
-def _plan(weights: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
-    """Return (per group of bases, sets whose products are needed, smaller first; per bit from the top, the set to multiply by a group).
+def _plan(weights: Sequence[int]) -> tuple[int, list[list[int]], list[list[int]]]:
+    """Return (bases in a group; per group, sets whose products are needed, smaller first; per bit from the top, the set of each group).
 
     A set of bases is a bit mask. A product is made from the set without its lowest member, so that set is needed too.
     """
     length = max((k.bit_length() for k in weights), default=0)
-    groups = [weights[at : at + TOGETHER] for at in range(0, len(weights), TOGETHER)]
+    size = TOGETHER if length < LONG else OF_LONG
+    groups = [weights[at : at + size] for at in range(0, len(weights), size)]
     steps = [
         [sum((k >> bit & 1) << j for j, k in enumerate(group)) for group in groups] for bit in reversed(range(length))
     ]
@@ -130,21 +135,22 @@ def _plan(weights: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
                 wanted.add(mask)
                 mask &= mask - 1
         needed.append(sorted(wanted))
-    return needed, steps
+    return size, needed, steps
 
 
-def _powers(bases: Sequence[Any], plan: tuple[list[list[int]], list[list[int]]], square: Any) -> Any:
+def _powers(bases: Sequence[Any], plan: tuple[int, list[list[int]], list[list[int]]], square: Any) -> Any:
     """Return prod_k bases[k]^weights[k] modulo n^2."""
     one = gmp().mpz(1)
+    size, groups, steps = plan
     tables = []
-    for at, needed in enumerate(plan[0]):
+    for at, needed in enumerate(groups):
         table = {0: one}
         for mask in needed:
-            rest, base = table[mask & (mask - 1)], bases[at * TOGETHER + (mask & -mask).bit_length() - 1]
+            rest, base = table[mask & (mask - 1)], bases[at * size + (mask & -mask).bit_length() - 1]
             table[mask] = base if rest is one else rest * base % square
         tables.append(table)
     product = one
-    for step in plan[1]:
+    for step in steps:
         if product is not one:
             product = product * product % square
         for table, mask in zip(tables, step, strict=True):

@@ -1,0 +1,39 @@
+"""The keys of private ridge regression."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from fedatlas.privacy.paillier.keys import LENGTHS, LONGEST
+from fedatlas.registry import Rate
+from fedatlas.vertical.ridge.numbers import FEWEST, MOST
+
+Bits = Annotated[int, Field(ge=FEWEST, le=MOST)]
+
+
+class Ridge(NamedTuple):
+    """Settings by which owners of rows fit a linear model."""
+
+    l2: float
+    precision: int | None  # None: the largest that the key has room for
+    reveal: Literal["engine", "owners"]
+    key_bits: int = 2048
+
+    @property
+    def testing(self) -> bool:
+        """Whether the key is shorter than one that protects."""
+        return self.key_bits not in (*LENGTHS, LONGEST)
+
+
+def private_ridge(
+    *, l2: Rate = 1.0, precision: Bits | Literal["auto"] = "auto", reveal: Literal["engine", "owners"] = "engine"
+) -> Ridge:
+    """Ridge regression over rows of several owners, from encrypted normal equations (Giacomelli et al., ACNS 2018).
+
+    l2: lambda of ||X b - y||^2 + lambda ||b||^2, a sum over rows; the intercept is not penalised.
+    precision: bits after the point of every number; "auto": the most that the key has room for.
+    reveal: who learns the coefficients besides the owners: the "engine", or nobody ("owners").
+    """
+    return Ridge(l2, None if precision == "auto" else precision, reveal)

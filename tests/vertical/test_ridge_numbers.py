@@ -1,0 +1,140 @@
+"""The mathematics of private ridge regression: fixed point, the rule for the key, masked equations, fractions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from fedatlas.errors import DataError, PrivacyError, ProtocolError
+from fedatlas.privacy.paillier import cryptosystem as paillier
+from fedatlas.vertical.ridge import masking, numbers
+
+N = (1 << 127) - 1  # a prime: no ciphertexts here
+
+
+def by_hand(a: list[list[int]], b: list[list[int]]) -> list[list[Fraction]]:
+    """a^-1 b in fractions."""
+    rows = [[Fraction(x) for x in (*one, *other)] for one, other in zip(a, b, strict=True)]
+    for k in range(len(rows)):
+        pivot = next(i for i in range(k, len(rows)) if rows[i][k])
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        rows[k] = [x / rows[k][k] for x in rows[k]]
+        for i in range(len(rows)):
+            if i != k:
+                rows[i] = [x - rows[i][k] * y for x, y in zip(rows[i], rows[k], strict=True)]
+    return [row[len(a) :] for row in rows]
+
+
+def test_the_rule_for_the_key_is_that_of_the_specification() -> None:
+    assert math.ceil(numbers.needed(18, 24, 100, 1.0)) == 2044
+    assert math.ceil(numbers.needed(20, 24, 100, 1.0)) == 2274
+
+
+def test_auto_takes_the_most_bits_that_fit_and_a_key_without_room_is_refused() -> None:
+    plan = numbers.planned(1000, [0] * 17, 1.0, None, 2048)
+    assert numbers.needed(17, plan.precision, 1000, 1.0) < 2048 <= numbers.needed(17, plan.precision + 1, 1000, 1.0)
+    assert numbers.planned(100, [0] * 18, 1.0, 24, 2048).precision == 24
+    with pytest.raises(PrivacyError, match=r"19 columns and 100 rows with 24 bits .* a key of 2,274 bits"):
+        numbers.planned(100, [0] * 20, 1.0, 24, 2048)
+    with pytest.raises(PrivacyError, match="use fewer columns or a longer key"):
+        numbers.planned(100, [0] * 60, 1.0, None, 2048)
+    assert numbers.planned(100, [0] * 3, 1.0, None, 4096).precision == numbers.MOST
+    with pytest.raises(PrivacyError, match="needs a key of"):
+        numbers.planned(100, [-900, 0, 0], 1.0, None, 4096)  # its penalty is l2 2^1800
+
+
+def test_columns_are_divided_by_the_least_power_of_two_that_no_value_exceeds() -> None:
+    x = np.array([[1.0, 0.9, -3.0, 0.0, 5e-324], [-0.5, 1.1, 4.0, 0.0, 0.0]])
+    assert numbers.exponents(x).tolist() == [0, 1, 2, numbers.NOTHING, -1074]
+    whole = numbers.whole(x[:, :3], [0, 1, 2], 3)
+    assert whole.tolist() == [[8, 4, -6], [-4, 4, 8]]  # 0.9 / 2 * 8 = 3.6 and 1.1 / 2 * 8 = 4.4
+
+
+@pytest.mark.parametrize("rows", [1, 1024, 2500])
+def test_products_of_the_largest_numbers_are_exact(rows: int) -> None:
+    draw = np.random.default_rng(0)
+    a = draw.integers(-(1 << 52), (1 << 52) + 1, (rows, 3))
+    a[:, 0] = 1 << 52
+    a[:, 1] = -(1 << 52)
+    assert numbers.products(a, a) == (a.astype(object).T @ a.astype(object)).tolist()
+
+
+def test_penalties_are_of_the_columns_as_they_are() -> None:
+    assert numbers.FixedPoint(10, 8, (0, 2, -3, 7)).penalties(0.5) == [1 << 15, 1 << 11, 1 << 21, 0]
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+def test_masked_equations_have_the_same_solution_as_the_equations(targets: int) -> None:
+    draw = np.random.default_rng(1)
+    x = draw.integers(-9, 10, (12, 4))
+    a, b = numbers.products(x, x), numbers.products(x, draw.integers(-9, 10, (12, targets)))
+    keys = paillier.generate_plain(256, testing=True)
+    n = keys.public.n
+    sealer = paillier.sealer(keys.public, paillier.base(keys.public, paillier.full(keys.public)))
+    sealed = paillier.encrypt(keys.public, [m % n for m in masking.flat(a, b)], keys=sealer)
+    matrix, shift = masking.drawn(4, 4, n), masking.drawn(4, targets, n)
+    sent = masking.masked(sealer, sealed, matrix, shift)
+    left, right = masking.square(paillier.decrypt(paillier.holder(keys, combs=False), sent), 4)
+    product = (np.array(a, object) @ np.array(matrix, object)) % n
+    shifted = (np.array(b, object) + np.array(a, object) @ np.array(shift, object)) % n
+    assert left == product.tolist()
+    assert right == shifted.tolist()
+    assert masking.unmasked(masking.solved(left, right, n), matrix, shift, n) == by_hand(a, b)
+
+
+def test_columns_of_targets_are_solved_one_by_one() -> None:
+    draw = np.random.default_rng(2)
+    a, b = draw.integers(0, 1 << 60, (5, 5)).tolist(), draw.integers(0, 1 << 60, (5, 3)).tolist()
+    every = masking.solved(a, b, N)
+    for k in range(3):
+        assert masking.solved(a, [[row[k]] for row in b], N) == [[row[k]] for row in every]
+
+
+def test_masked_equations_are_spread_evenly_whatever_the_equations_are() -> None:
+    """Each of A R and b + A r is in each quarter of the numbers modulo N as often, within 6 standard errors."""
+    draws, a, b = 400, np.array([[3, 1], [1, 2]], object), np.array([[5], [7]], object)
+    found = []
+    for _ in range(draws):
+        matrix, shift = (np.array(masking.drawn(2, columns, N), object) for columns in (2, 1))
+        found.append([*(a @ matrix % N).ravel(), *((b + a @ shift) % N).ravel()])
+    for entries in zip(*found, strict=True):
+        counts = np.bincount([4 * x // N for x in entries], minlength=4)
+        assert abs(counts - draws / 4).max() < 6 * math.sqrt(draws * 3 / 16)
+
+
+def test_fractions_are_found_again_up_to_the_bound_and_others_are_refused() -> None:
+    most = math.isqrt(N // 2)
+    for a, b in [(0, 1), (1, 1), (-3, 7), (most, most - 1), (-(most - 1), most), (5, most)]:
+        assert masking.fraction(a * pow(b, -1, N) % N, N) == Fraction(a, b)
+    assert masking.fraction(N - 1, N) == -1
+    singular = [[1, 2], [2, 4]]
+    with pytest.raises(DataError, match=r"set algorithm\.l2 above 0"):
+        masking.solved(singular, [[1], [1]], N)
+
+
+def test_a_solution_without_a_fraction_is_refused() -> None:
+    """Modulo 15 with numbers of at most 2 there is no fraction that is 4."""
+    with pytest.raises(ProtocolError, match="no fraction"):
+        masking.fraction(4, 15)
+
+
+def test_matrices_travel_as_bytes() -> None:
+    matrix = masking.drawn(3, 2, N)
+    assert masking.from_bytes(masking.as_bytes(matrix, N), 2) == matrix
+
+
+def test_plain_keys_are_as_long_as_asked_and_4096_bits_are_for_them_only() -> None:
+    keys = paillier.generate_plain(512, testing=True)
+    assert keys.public.bits == 512
+    assert paillier.public_key(keys.public.plain(), testing=True) == keys.public
+    with pytest.raises(PrivacyError, match="choose 2048 or 3072"):
+        paillier.generate(4096)
+    with pytest.raises(PrivacyError, match="choose 2048 or 3072 or 4096"):
+        paillier.generate_plain(1024)
+    n = paillier.PublicKey((3 << 4094) + 1)
+    assert paillier.public_key(n.plain(), plain_primes=True) == n
+    with pytest.raises(PrivacyError, match="4096 bits"):
+        paillier.public_key(n.plain())
