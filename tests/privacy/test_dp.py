@@ -218,7 +218,7 @@ def test_a_change_whose_length_overflows_is_clipped_all_the_same(order):
         ({"model": Tree(w=torch.tensor([1.0, -math.inf]))}, "not finite"),
         ({"model": Tree(w=torch.ones(2)), "n": 3}, "'n' of an update"),
         ({"model": Tree(w=torch.ones(2)), "scores": torch.ones(2)}, "'scores' of an update"),
-        ({"model": Tree(count=torch.ones(2, dtype=torch.int64))}, "whole numbers"),
+        ({"model": Tree(count=torch.ones(2, dtype=torch.int64))}, "other than floats"),
     ],
 )
 def test_what_cannot_be_clipped_is_refused(content, why):

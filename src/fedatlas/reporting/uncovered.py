@@ -55,4 +55,5 @@ def of_class_names(subject: Subject) -> str:
 
 def random_classes(subject: Subject) -> bool:
     """Return whether training rows had random classes, from a list in the experiment file."""
-    return any(one.name == "randomised_response" for one in of_tables(subject.summary["privacy"]["mechanisms"]))
+    rows = [one for one in of_tables(subject.summary["privacy"]["mechanisms"]) if one.acts_on == "rows"]
+    return any(one.entered is not None for one in rows)  # changed rows of which an epsilon is stated are random classes
