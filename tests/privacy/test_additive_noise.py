@@ -202,8 +202,8 @@ def test_a_run_says_what_it_protects_and_predicts_on_plain_rows(tmp_path: Path) 
     found = summary(done)["privacy"]
     assert "epsilon" not in found
     age = found["additive_noise"]["columns"]["age"]
-    assert 55 < age["privacy"] < 72  # ages are spread over nearly the whole range of 70
-    assert 0.3 < age["loss"] < 0.5  # uniform noise as wide as the range loses 0.39 of a uniform column
+    assert 40 < age["privacy"] < 72  # 61 to 70 in 18 draws, 54 once; ages spread over nearly the whole range of 70
+    assert 0.25 < age["loss"] < 0.55  # uniform noise as wide as the range loses 0.39 of a uniform column
     text = Page(done / "report.html").text()
     assert "additive_noise states no epsilon" in text
     assert "age: a value is as hard to guess as one among an interval of" in text
