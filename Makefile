@@ -33,10 +33,10 @@ test test-all: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .
 	@echo "2/4 lint (ruff check)"
 	@$(BIN)/ruff check .
-	@echo "3/4 types (mypy --strict)"
-	@$(BIN)/mypy
-	@echo "4/4 tests (pytest)"
-	@$(BIN)/pytest $(SELECT) $(PYTEST)
+	@echo "3/4 types (mypy --strict), beside 4/4 tests (pytest)"
+	@$(BIN)/mypy > $(VENV)/mypy.log 2>&1 & types=$$!; trap "kill $$types" INT TERM; \
+	$(BIN)/pytest $(SELECT) $(PYTEST); tests=$$?; \
+	wait $$types || { cat $(VENV)/mypy.log; exit 1; }; exit $$tests
 
 test-timing: $(VENV)/.installed-test
 	@for i in 1 2 3 4; do $(BIN)/python -c "while True: pass" & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \

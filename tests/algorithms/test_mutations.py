@@ -19,7 +19,15 @@ def label(value: object) -> str:
     return value if isinstance(value, str) else value.__name__  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("mutation", "check"), FOUND, ids=label)
+QUICK = {m.algorithm: (m, check) for m, check in reversed(FOUND)}.values()
+"""The first fault of each algorithm."""
+
+
+def sought(mutation: Mutation, check: Check) -> Any:
+    return pytest.param(mutation, check, marks=() if (mutation, check) in QUICK else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("mutation", "check"), [sought(*one) for one in FOUND], ids=label)
 def test_the_fault_is_found(mutation: Mutation, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutation.patch is not None:
         mutation.patch(monkeypatch)

@@ -170,6 +170,7 @@ def test_a_moved_scheme_is_whole_without_the_shared_baselines(copy: Path, tmp_pa
     assert models(moved / "seed-1" / "baselines" / "local_only") != before
 
 
+@pytest.mark.slow
 def test_schemes_with_other_local_work_have_baselines_of_their_own(file: Path, tmp_path: Path) -> None:
     compared(file, tmp_path / "out", ["local.lr=0.01,0.1"], "1", baselines=True)
     assert len(list((tmp_path / "out" / SHARED).iterdir())) == 4
@@ -272,6 +273,7 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(file: Path, copy: Pat
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_the_price_of_protection_stands_beside_each_scheme_that_has_one(tmp_path: Path) -> None:
     """Two mechanisms over one algorithm share the run without them, which is that of the scheme that never had any."""
     file = tmp_path / "small.toml"

@@ -69,6 +69,17 @@ RUNS: Mapping[str, dict[str, Any]] = {
     "distributed_dp, stacked": {"privacy": [DISTRIBUTED], "engine": {"plan": "stacked"}},
     "distributed_dp, scaffold": {"privacy": [DISTRIBUTED], "algorithm": {"name": "scaffold", "option": "I"}},
 }
+QUICK = {
+    *(
+        "central_dp, programs",
+        "central_dp, stacked",
+        "central_dp, scaffold",
+        "central_dp, adaptive, compressed",
+        "dp_ftrl",
+    ),
+    *("local_dp", "local_dp, masked", "nbafl", "distributed_dp, stacked"),
+}
+"""Each mechanism and each engine; the other runs are marked slow."""
 Corrupt = Callable[[Rows], Rows]
 
 
@@ -133,7 +144,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     return run
 
 
-@pytest.mark.parametrize("how", RUNS)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how in QUICK else pytest.mark.slow) for how in RUNS])
 def test_a_client_that_fails_is_one_that_changes_nothing(told: Any, how: str) -> None:
     """The same rows, summary, model, exit and words, whatever it was that failed."""
     still = told("still", RUNS[how], None)

@@ -57,7 +57,7 @@ from test_deploy_admission import Site, Talk
 pytestmark = pytest.mark.timing
 
 PATIENCE = 30.0
-MOST = 10.0  # seconds in which a node enters, whatever others do
+MOST = 60.0  # seconds in which a node enters on a busy machine; those in its way stay for 270
 
 
 # ------------------------------------------------------------------------------------------------- streams, connections

@@ -181,7 +181,7 @@ def test_a_key_that_would_do_nothing_is_refused(label: str, keys: Any, said: str
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("bits", [0, 512], ids=["clear", "encrypted"])
+@pytest.mark.parametrize("bits", [pytest.param(0, marks=pytest.mark.slow), 512], ids=["clear", "encrypted"])
 def test_parties_in_processes_grow_the_same_rounds(bits: int, tmp_path: Path) -> None:
     write(tmp_path)
     config = experiment(tmp_path, {"trees": 2}).config
