@@ -22,7 +22,7 @@ from fedatlas.errors import (
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
     from fedatlas.anonymisation.calls import anonymise
-    from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.api import Experiment, attack, audit, dry_run, load, partition, predict, report, resume, run
     from fedatlas.comparison.calls import compare, tune
     from fedatlas.data.dataset import Dataset, Partition
     from fedatlas.estimators import FederatedClassifier, FederatedRegressor
@@ -62,6 +62,7 @@ __all__ = [
     "Tree",
     "anonymise",
     "attack",
+    "audit",
     "compare",
     "dry_run",
     "load",
@@ -80,7 +81,18 @@ _LATER = {
     "fedatlas.comparison.calls": ("compare", "tune"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.estimators": ("FederatedClassifier", "FederatedRegressor"),
-    "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.api": (
+        "Experiment",
+        "attack",
+        "audit",
+        "dry_run",
+        "load",
+        "partition",
+        "predict",
+        "report",
+        "resume",
+        "run",
+    ),
     "fedatlas.recommender.command": ("recommend",),
     "fedatlas.record.fields": ("RoundRow", "RunSummary"),
     "fedatlas.study.study": ("Study",),

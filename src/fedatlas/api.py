@@ -40,6 +40,7 @@ from fedatlas.spelling import unknown_key
 if TYPE_CHECKING:
     import pandas
 
+    from fedatlas.auditing import Audited
     from fedatlas.runs.preview import Shown
     from fedatlas.setup.checked import Checked
 
@@ -332,6 +333,16 @@ def probe(experiment: Experiment | ExperimentConfig) -> dict[str, Any]:
     from fedatlas.runs.probe import probed
 
     return probed(_checked(experiment))
+
+
+def audit(path: str | Path, said: Callable[[str], None] | None = None) -> Audited:
+    """Audit a finished run: attack every recorded view, look for small counts, and write ``release.html`` for those who sign.
+
+    Returns the verdict, the record of ``audit.json`` and the page's path. ``said`` receives a line before each attack.
+    """
+    from fedatlas.auditing import audit as audit_
+
+    return audit_(path, said or (lambda text: None))
 
 
 def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:

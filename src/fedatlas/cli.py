@@ -280,6 +280,26 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
+def audit(
+    run: Annotated[Path, Argument(help="Run folder.")],
+    plugin: Plugin = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Try every attack that applies to a run, and write release.html for those who sign. Exit code 1: it breaks what it states."""
+    from fedatlas.api import audit as audit_
+    from fedatlas.auditing.audit_text import audit_lines
+
+    plug(plugin)
+    without_gpus("cpu")
+    with noticing():
+        done = audit_(run, said=None if as_json or quiet else typer.echo)
+    emit({**done.record, "page": str(done.page)}) if as_json else typer.echo("\n".join(audit_lines(done)))
+    if done.violated:
+        raise typer.Exit(1)
+
+
+@app.command()
 def attack(
     run: Annotated[Path, Argument(help="Run folder.")],
     name: Annotated[str, Option(help="An attack on what a role has seen, such as inverting_gradients.")],

@@ -52,6 +52,7 @@ PUBLIC = [
     "Tree",
     "anonymise",
     "attack",
+    "audit",
     "compare",
     "dry_run",
     "load",

@@ -13,7 +13,7 @@ SAME_NAME = {
     "Axis": "of a tensor's units; of a picture",
     "Batch": "of rows; of ciphertexts under one key: seen inside privacy/paillier alone",
     "Fixed": "numbers as integers, for masks and for sums of gradients: each inside its own folder",
-    "Found": "files of a data set; lines of an audit log",
+    "Found": "files of a data set; lines of an audit log; all that an audit of a run found",
     "Head": "of any request; of a masked ask, which is told beside it",
     "Layout": "of a pool's shared memory; of codes in a plaintext",
     "Limits": "of a group's size, inside one file; of a mechanism, a field of its record",

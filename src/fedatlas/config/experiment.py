@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
+from fedatlas.config.audit import AuditConfig
 from fedatlas.config.engine import EngineConfig
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.parties import VERTICAL, AlignConfig, PartyConfig, check_columns, only_columns
@@ -253,6 +254,7 @@ class ExperimentConfig(ConfigTable):
     parties: tuple[PartyConfig, ...] = ()
     align: AlignConfig | None = None
     observe: ObserveConfig | None = None
+    audit: AuditConfig | None = None
     tracking: TrackingConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     words: WordsConfig | None = None
@@ -350,6 +352,9 @@ class ExperimentConfig(ConfigTable):
         plain = self._values()
         if deciding := [table for table in plain.pop("attack", ()) if table["name"] in POISONING]:
             plain["attack"] = deciding
+        audit = plain.pop("audit", {})
+        if audit.get("canaries"):
+            plain["audit"] = {key: audit[key] for key in ("canaries", "unit")}
         plain.pop("round", None)
         plain.pop("words", None)
         plain.get("engine", {}).pop("cluster", None)
@@ -358,7 +363,12 @@ class ExperimentConfig(ConfigTable):
             plain["algorithm"].pop(SCHEMES[self.algorithm.name].rounds, None)
         elif plain["local"]["schedule"]["name"] == "cosine":
             plain["local"]["schedule"].setdefault("rounds", self.rounds)
-        for key in ("checkpoint", "observe", "tracking", *(() if bound_to_rounds(self.privacy) else ("rounds",))):
+        for key in (
+            "checkpoint",
+            "observe",
+            "tracking",
+            *(() if bound_to_rounds(self.privacy) else ("rounds",)),
+        ):
             plain.pop(key, None)
         text = json.dumps(plain, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -131,6 +131,8 @@ def check_columns(config: Any) -> None:
             raise ConfigError(f"[{table}] is for clients that hold rows: leave it out if parties hold columns.")
     if config.profile != "silo":
         raise ConfigError(f"profile = '{config.profile}': parties that hold columns are silos: leave the key out.")
+    if config.audit is not None and config.audit.canaries:
+        raise ConfigError("audit.canaries are for clients that hold rows: leave the key out.")
     _check_keys(config)
     if config.partition.name != VERTICAL and "partition" in given:
         raise ConfigError(f"partition.name = '{config.partition.name}' deals rows: with [[parties]], leave it out.")

@@ -235,7 +235,7 @@ class Simulation:
             number,
             lr,
             leaving=leaving(how, drawn, setup.seed) if how is not None and how.masks else {},
-            orders=setup.cast.orders(drawn, groups) if setup.checked.poisonings else {},
+            orders=setup.cast.orders(drawn, groups),
             told=lambda: setup.algorithm.broadcast(begun, 0),
             memories=self.server.get(MEMORY, {}),
         )

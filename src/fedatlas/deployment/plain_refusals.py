@@ -117,6 +117,8 @@ def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
         yield "[[models]]: nodes share one network in this version of deployment; use [model]."
     if values.get("public") is not None:
         yield "[public]: public rows do not travel in this version of deployment; remove the table."
+    if (values.get("audit") or {}).get("canaries"):
+        yield "audit.canaries are put into a simulation: not in a deployed run; set canaries = 0."
     if values.get("observe") is not None:
         yield "[observe] keeps views of a simulation: not in a deployed run in this version; remove the table."
     yield from _of_judging(values)

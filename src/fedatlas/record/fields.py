@@ -144,6 +144,7 @@ class RunSummary(TypedDict, total=False):
     figures: Annotated[Open, "those of the last row"]
     groups: Annotated[list[list[int]], "the superclients that were formed"]
     clusters: Annotated[Facts, "client -> cluster, their number, agreement with planted groups"]
+    canaries: Annotated[Facts, "of `[audit]`: their unit, how many were drawn, and the first canary client"]
     privacy: Annotated[Facts, "mechanisms, what each role learns, epsilon"]
     epsilon_together: Annotated[
         list[Facts], "of several seeds that add noise: what they cost together, by what they protect"

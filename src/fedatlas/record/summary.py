@@ -17,6 +17,7 @@ from fedatlas.record.fingerprint import judged_on
 from fedatlas.record.run_folder import SUMMARY, RunFolder
 from fedatlas.record.seed_means import detail_over
 from fedatlas.setup.assembly import Holdings, Setup, judged_rows
+from fedatlas.setup.canaries import facts
 
 TOTALS = ("bytes_up", "bytes_down", "bytes_peer", "flops", "seconds")
 PRIVACY = "bytes_privacy"
@@ -74,6 +75,7 @@ def summarise(setup: Setup, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> di
         "algorithm_facts": dict(setup.held.algorithm_facts),
         **({"figures": rows[-1]["figures"]} if "figures" in rows[-1] else {}),
         "notices": list(setup.notices),
+        **facts(setup.held.canaries),
         "plan": plan.plain(),
         "sha256": {},  # of the model files, once they are written
     }

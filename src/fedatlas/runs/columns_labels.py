@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedatlas.algorithm import Update
 from fedatlas.federation.link import Observer, Request
 from fedatlas.runs.columns_baselines import Finished, drive, finished, opened
 from fedatlas.setup.checked import Checked
 from fedatlas.vertical.letters import LETTERS, Letter
-from fedatlas.vertical.parties import aligned, order, places
+from fedatlas.vertical.parties import Floats, aligned, order, places
 from fedatlas.vertical.scheme import How, KnownRows, LabelAttack, Scheme
 
 
@@ -57,9 +59,16 @@ def labels_told(path: Path, whole: Checked, said: Callable[[str], None]) -> dict
     measured = [_measured(done, scheme, attack, how, rounds, rows) for how in found.values()]
     return {
         "rounds": rounds,
+        "classes": _smaller_and_rest(rows.y) if rows.task == "classes" else [],
         "rules": dict(attack.rules),
         "cases": [{"case": name, "auc": one} for name, one in zip(found, measured, strict=True)],
     }
+
+
+def _smaller_and_rest(y: Floats) -> list[int]:
+    """Return how many rows the smallest class has, and how many the others: an AUC by chance spreads most between these."""
+    held = np.unique(y, return_counts=True)[1]
+    return [int(held.min()), int(held.sum() - held.min())]
 
 
 def _measured(

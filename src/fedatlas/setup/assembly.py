@@ -37,6 +37,7 @@ from fedatlas.privacy.protection import under
 from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
+from fedatlas.setup.canaries import NONE, Canaries, with_canaries
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
 from fedatlas.setup.folds import course_seed, with_fold
@@ -72,6 +73,7 @@ class Holdings(NamedTuple):
     pairs: Mapping[str, Sequence[Any]] = {}  # of these mechanisms, for their figures
     root: bytes = b""  # the secret that these mechanisms draw from; b"" without any
     columns: tuple[Column, ...] = ()  # of a table as its source gives it, before these mechanisms
+    canaries: Canaries = NONE  # of ``[audit]``
 
 
 class Setup(NamedTuple):
@@ -123,7 +125,7 @@ class Setup(NamedTuple):
         """The draw of the clients that attack."""
         held = tuple(k for k, n in self.sizes.items() if n)
         neighbours = neighbours_of(self.algorithm, self.held.algorithm_facts)
-        return AttackerDraw(self.checked.poisonings, self.config, self.seed, held, neighbours)
+        return AttackerDraw(self.checked.poisonings, self.config, self.seed, held, neighbours, self.held.canaries)
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -254,6 +256,7 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     by_share = config.evaluation.on == "validation" and config.evaluation.fold is None
     validation = config.evaluation.validation if by_share else 0.0
     partition = with_fold(config, dataset, split_clients(partition, seed, validation, config.evaluation.clients))
+    partition, canaries = with_canaries(config, mechanisms, dataset, partition)
     check_protected_rows(config, mechanisms, dataset, partition, algorithm)
     root = root or (fresh_root() if on_rows(mechanisms) else b"")
     columns = schema_of(dataset)
@@ -268,7 +271,9 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
     hiding = before.hiding + (learn.more if isinstance(learn, Hidden) else 0)
     whole = whole._replace(poisonings=poisonings)
-    return Holdings(whole, dataset, prepared, how, partition, facts, counts, hiding, (), told, pairs, root, columns)
+    return Holdings(
+        whole, dataset, prepared, how, partition, facts, counts, hiding, (), told, pairs, root, columns, canaries
+    )
 
 
 def described(algorithm: Algorithm, clients: int, seed: int) -> Mapping[str, Any]:
@@ -294,7 +299,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     """
     whole, partition, dataset = shared.checked, shared.partition, shared.dataset
     config, algorithm, seed, module = whole.config, whole.algorithm, course_seed(whole.config), whole.module
-    notices, dtype = list(whole.notices), DTYPES[config.engine.precision]
+    notices, dtype = [*whole.notices, *shared.canaries.notices], DTYPES[config.engine.precision]
     if not alone:
         check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
@@ -313,7 +318,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     sizes = () if alone else partition.sizes
     notices += [*protection_notices(config, whole.mechanisms, algorithm, sizes), *rule_notices(whole.rule)]
-    rows = PartyRows(dataset, partition, config.seed, dtype)
+    rows = PartyRows(dataset, partition, config.seed, dtype, shared.canaries.marked)
     network = next(iter(networks.values())).network
     protection = protection_of(config, whole.mechanisms, partition.sizes, network, algorithm)
     masks = protection is not None and protection.masks
@@ -330,7 +335,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         chain=chain,
         owners=owners,
         public=0 if rows.public is None else rows.public.n,
-        attackers=attackers_of(whole.poisonings, seed),
+        attackers=attackers_of(whole.poisonings, seed) | shared.canaries.attackers(),
         spares=masks or defence_of(config, whole.rule, whole.poisonings) is not None,
     )
     return Setup(shared, algorithm, checked_loss(config, dataset), bench, tuple(dict.fromkeys(notices)))

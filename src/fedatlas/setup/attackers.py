@@ -17,6 +17,7 @@ from fedatlas.engine.job import RowSource
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.registry import arguments, defaults, find
 from fedatlas.rng import numpy_stream
+from fedatlas.setup.canaries import NONE, Canaries
 from fedatlas.setup.cohort import Drawn
 
 
@@ -90,6 +91,7 @@ class AttackerDraw(NamedTuple):
     seed: int
     clients: tuple[int, ...]  # those that hold rows, ascending
     neighbours: int = 0  # of a node, if no server takes part
+    canaries: Canaries = NONE
 
     def attackers(self, groups: Groups | None = None) -> dict[int, int]:
         """Map each attacker to the number of its table.
@@ -129,15 +131,16 @@ class AttackerDraw(NamedTuple):
         return count
 
     def orders(self, drawn: Drawn, groups: Groups | None) -> dict[int, Order]:
-        """Map each attacker that was drawn for this round and attacks in it to its actions."""
+        """Map each attacker that was drawn for this round and attacks in it, and each canary, to its actions."""
         number, cohort = drawn.round.number, drawn.round.cohort
         found = self.attackers(groups).items()
         active = {k: table for k, table in found if k in cohort and self.poisonings[table].active(number)}
         factors = {table: self.factor(table, active, drawn) for table in set(active.values())}
-        return {
+        hostile = {
             k: Order(str(table), factors[table], self.poisonings[table].unit == "superclient")
             for k, table in sorted(active.items())
         }
+        return hostile | self.canaries.orders(cohort)
 
     def factor(self, table: int, active: Mapping[int, int], drawn: Drawn) -> float:
         """Return the factor n / (eta_g n_a) by which attackers scale their change in a round (B18).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -53,8 +53,15 @@ def join(parts: Iterable[Rows]) -> Rows:
 class PartyRows:
     """Source of a party's rows as the model sees them. A client's rows are gathered each time they are needed."""
 
-    def __init__(self, dataset: Dataset, partition: Partition, seed: int, dtype: torch.dtype) -> None:
-        self.dataset, self.partition, self.seed, self.dtype = dataset, partition, seed, dtype
+    def __init__(
+        self,
+        dataset: Dataset,
+        partition: Partition,
+        seed: int,
+        dtype: torch.dtype,
+        marked: Callable[[int, Rows, int], Rows] = lambda party, rows, classes: rows,
+    ) -> None:
+        self.dataset, self.partition, self.seed, self.dtype, self.marked = dataset, partition, seed, dtype, marked
         self.public = self.common("public") if "public" in dataset.splits else None
 
     def __call__(self, party: int) -> Rows:
@@ -70,7 +77,8 @@ class PartyRows:
             if self.partition.feature_skew:
                 return join(self(k) for k in range(len(self.partition.clients)))
             return self.rows(np.sort(np.concatenate(self.partition.clients)))
-        return self._seen(party, self.partition.clients[party])
+        rows = self._seen(party, self.partition.clients[party])
+        return self.marked(party, rows, self.dataset.classes)
 
     def kept(self, party: int, name: str) -> Rows:
         """Return a client's rows kept out of training for ``name``; their feature noise is drawn separately."""

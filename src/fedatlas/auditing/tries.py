@@ -1,0 +1,116 @@
+"""The attacks of an audit: those that the run's file declares, and every other on each role whose view was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fedatlas.attacks import LATER, VIEW_ATTACKS
+from fedatlas.attacks.view_attack import ViewAttack
+from fedatlas.auditing.verdict import TriedAttack, UntriedAttack, tried_of
+from fedatlas.errors import FedatlasError
+from fedatlas.leakage.attack_run import attack_view, check_attack, facts_of
+from fedatlas.record.observed import FOLDER, INDEX
+from fedatlas.record.run_folder import ATTACK, ATTACKED, RunFolder
+from fedatlas.setup.checked import Checked
+from fedatlas.setup.views import view_attacks_of
+
+COLUMNS = "the parties of this run hold columns, and their views are not recorded in this version"
+VIEW = '[observe]\nroles = ["server", "outsider"]'
+GAME = '[evaluation]\nclients = 0.5\n\n[[attack]]\nname = "membership"'
+RULE = "guesses at labels"
+DISTURBING = ("backdoor", "false_claims", "alie", "inner_product", "mimic")
+"""Attacks on training. They disturb a run, and find out nothing about its rows."""
+
+
+class Tries(NamedTuple):
+    """The attacks that were carried out, and those that were not."""
+
+    tried: list[TriedAttack]
+    untried: list[UntriedAttack]
+
+
+def try_all(run: RunFolder, whole: Checked, said: Callable[[str], None]) -> Tries:
+    """Carry out every attack that applies to a run. What was already carried out as declared is taken from its record."""
+    out = Tries([], [])
+    if whole.columns:
+        out.tried.extend(label_guesses(run.summary()))
+        out.untried.extend(UntriedAttack(name, COLUMNS) for name in VIEW_ATTACKS)
+        return _with_later(out)
+    declared = view_attacks_of(whole.config)
+    for name in VIEW_ATTACKS:
+        chances = dict(_chances(run, name, declared))
+        if not chances:
+            out.untried.append(UntriedAttack(name, "no role's view of this run was recorded", VIEW))
+        for made in chances.values():
+            said(f"Attack '{name}' on the view of {made.role} ...")
+            out_of = _once(run, whole, made, kept=name in declared)
+            (out.tried if isinstance(out_of, TriedAttack) else out.untried).append(out_of)  # type: ignore[arg-type]
+    return _with_later(out)
+
+
+def _with_later(found: Tries) -> Tries:
+    later = [UntriedAttack(name, "not in this version") for name in LATER if name not in DISTURBING]
+    return Tries(found.tried, [*found.untried, *later])
+
+
+def _chances(run: RunFolder, name: str, declared: Mapping[str, ViewAttack]) -> Iterator[tuple[str, ViewAttack]]:
+    """Yield role -> the attack: as declared, else on each recorded role that can carry it out, or on the final model."""
+    if name in declared:
+        yield str(declared[name].role), declared[name]
+        return
+    plain = VIEW_ATTACKS[name]()
+    roles = list(run.read_json(f"{FOLDER}/{INDEX}").get("roles", {})) if (run.path / FOLDER / INDEX).exists() else []
+    for role in dict.fromkeys([*roles, *(["outsider"] if plain.rounds is None else [])]):
+        if role.partition(":")[0] in plain.roles:
+            yield role, VIEW_ATTACKS[name](role=role)
+
+
+def _once(run: RunFolder, whole: Checked, made: ViewAttack, *, kept: bool) -> TriedAttack | UntriedAttack:
+    """Return the result of one attack. ``kept``: its record may be in the run's folder, and else is written there."""
+    figure = made.figures[made.leak]
+    try:
+        record = _record(run, made) if kept else None
+        if record is None:
+            check_attack(made, whole.config, run)
+            if missing := [name for name in made.files if not (run.path / ATTACKED / made.name / name).exists()]:
+                return UntriedAttack(made.name, f"{missing[0]} was not drawn before round 1", GAME)
+            record = attack_view(run.path, made.name, {**made.keys, "role": str(made.role)}, whole)
+    except (FedatlasError, RuntimeError) as error:
+        return UntriedAttack(f"{made.name} ({made.role})", str(error))
+    if "unscored" in record:
+        return UntriedAttack(f"{made.name} ({made.role})", str(record["unscored"]))
+    return tried_of(record, made.leak, figure)
+
+
+def _record(run: RunFolder, made: ViewAttack) -> dict[str, Any] | None:
+    """Return the record of a declared attack if it was scored."""
+    path = f"{ATTACKED}/{made.name}/{ATTACK}"
+    if not (run.path / path).exists():
+        return None
+    found: dict[str, Any] = run.read_json(path)
+    same = (found["role"], found["keys"]) == (str(made.role), facts_of(made)["keys"])
+    return found if same and "unscored" not in found else None
+
+
+def label_guesses(summary: Mapping[str, Any]) -> Iterator[TriedAttack]:
+    """Yield the guesses of parties without the label, as a simulation measured them (`runs.columns_labels`)."""
+    found = summary.get("labels_told")
+    if not found or not found.get("classes"):
+        return
+    few, many = found["classes"]
+    beyond = 1.959964 * ((few + many + 1) / (12 * few * many)) ** 0.5  # of an AUC by chance (Mann & Whitney 1947)
+    for party, rules in found["cases"][0]["auc"].items():
+        for rule, auc in rules.items():
+            leak = auc - 0.5
+            yield TriedAttack(
+                f"{RULE}, {found['rules'][rule]}",
+                party,
+                "AUC",
+                few + many,
+                auc,
+                0.5,
+                leak,
+                leak - beyond,
+                leak + beyond,
+            )

@@ -1,0 +1,167 @@
+"""The verdict of an audit: the worst of four, from what was tried and what was not. None of them says that a run is safe.
+
+violated     a lower bound on epsilon above the stated one, or a count of fewer rows than may be told
+leak seen    an attack found more than its placebo, by Holm's rule over all attacks: 5% in all
+none seen    no attack did; each has the smallest leak that it would have shown with 80% chance
+not tried    nothing was tried; the reason for each attack
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scipy.stats import norm, t
+
+from fedatlas.verdict.schemes import holm
+
+VIOLATED, LEAK_SEEN, NONE_SEEN, NOT_TRIED = "violated", "leak seen", "none seen", "not tried"
+ORDER = (VIOLATED, LEAK_SEEN, NONE_SEEN, NOT_TRIED)
+ERROR, POWER = 0.05, 0.8  # chance of a leak seen where there is none, over all attacks; of seeing the smallest leak
+CONFIDENCE = 0.9975  # of a lower bound on epsilon
+ENDS = ("value", "low", "high")
+TWO_SIDED = 0.975  # quantile of a 95% interval's upper end
+
+
+class TriedAttack(NamedTuple):
+    """An attack that was carried out, and its leak: the figure above the placebo."""
+
+    attack: str
+    role: str
+    figure: str  # readable name of the figure
+    targets: int
+    value: float | None  # of the figure
+    placebo: float | None
+    leak: float | None
+    low: float | None  # 95% interval of the leak
+    high: float | None
+    beyond: float = 0.0  # how far from 0 the placebo lies by chance in 95% of draws
+
+    @property
+    def error(self) -> float | None:
+        """Standard error of the leak where there is none; None if so few targets show nothing."""
+        if self.leak is None or self.low is None or self.high is None or self.targets < 2:
+            return None
+        half = max((self.high - self.low) / 2, self.beyond)
+        return half / float(norm.ppf(TWO_SIDED)) * math.sqrt(self.targets / (self.targets - 1))
+
+    @property
+    def p(self) -> float:
+        """Chance of such a leak where there is none, by Student's t over the targets."""
+        if self.error is None or self.leak is None:
+            return 1.0
+        if not self.error:
+            return 0.0 if self.leak > 0 else 1.0
+        return float(t.sf(self.leak / self.error, self.targets - 1))
+
+    def smallest(self, attacks: int) -> float | None:
+        """Return the smallest leak that would have been seen with 80% chance among so many attacks."""
+        if self.error is None:
+            return None
+        free = self.targets - 1
+        return float(t.isf(ERROR / attacks, free) + t.ppf(POWER, free)) * self.error
+
+
+class UntriedAttack(NamedTuple):
+    """An attack or a check that was not carried out, and why."""
+
+    attack: str
+    reason: str
+    add: str = ""  # lines for the experiment file, with which it can be
+
+
+class RowCount(NamedTuple):
+    """A count of rows that the release page would tell."""
+
+    what: str
+    rows: int
+
+
+class Account(NamedTuple):
+    """A stated epsilon, and the lower bound found for the same unit.
+
+    They are compared at a delta that is small against the number of canaries: at a larger one m delta canaries may show by chance.
+    """
+
+    mechanism: str
+    unit: str
+    epsilon: float
+    delta: float
+    empirical_epsilon: float | None
+    canaries: int = 0
+    most: float = 0.0  # the largest lower bound that so many canaries can show
+    compared_epsilon: float | None = None  # what the ledger states at ``compared_delta``
+    compared_delta: float | None = None
+    confidence: float = CONFIDENCE
+
+    @property
+    def broken(self) -> bool:
+        """Whether the lower bound lies above the stated epsilon."""
+        known = self.empirical_epsilon is not None and self.compared_epsilon is not None
+        return known and self.empirical_epsilon > self.compared_epsilon  # type: ignore[operator]
+
+
+class Found(NamedTuple):
+    """Everything an audit found."""
+
+    tried: Sequence[TriedAttack]
+    untried: Sequence[UntriedAttack]
+    accounts: Sequence[Account]
+    small: Sequence[RowCount]  # counts of 1 to ``min_cell`` - 1 rows
+
+
+class Verdict(NamedTuple):
+    """The worst of four, and the reasons."""
+
+    name: str
+    reasons: Sequence[str]
+    p: Mapping[int, float]  # place in `Found.tried` -> p after Holm's rule
+
+
+def judge(found: Found) -> Verdict:
+    """Return the verdict."""
+    ps = dict(enumerate(holm([one.p for one in found.tried])))
+    broken = [one for one in found.accounts if one.broken]
+    leaks = [one for place, one in enumerate(found.tried) if ps[place] < ERROR]
+    reasons = {
+        VIOLATED: [
+            *(
+                f"the lower bound on epsilon from {one.canaries} canaries is {one.empirical_epsilon:.3g}, above the stated "
+                f"{one.compared_epsilon:.3g} of {one.mechanism} (per {one.unit})"
+                for one in broken
+            ),
+            *(f"{one.what}: {one.rows}, fewer than may be told" for one in found.small),
+        ],
+        LEAK_SEEN: [
+            f"the attack {one.attack} from the view of {one.role} found more than its placebo" for one in leaks
+        ],
+        NONE_SEEN: [
+            *(
+                f"the attack {one.attack} from the view of {one.role} found no more than its placebo"
+                for one in found.tried
+            ),
+            *(shown(one) for one in found.accounts if one.empirical_epsilon is not None),
+        ],
+        NOT_TRIED: [f"{one.reason.rstrip('.')} ({one.attack})" for one in found.untried],
+    }
+    name = next((one for one in ORDER[:3] if reasons[one]), NOT_TRIED)
+    return Verdict(name, reasons[name], ps)
+
+
+def shown(one: Account) -> str:
+    """Return what canaries showed that did not contradict the stated epsilon, and what they could have shown."""
+    said = (
+        f"{one.canaries} canaries show an epsilon of at least {one.empirical_epsilon:.3g}; without any noise they would have shown "
+        f"{one.most:.3g}"
+    )
+    few = one.compared_epsilon is not None and one.most <= one.compared_epsilon
+    return f"{said}, so they are too few to contradict the stated {one.compared_epsilon:.3g}" if few else said
+
+
+def tried_of(record: Mapping[str, Any], leak: str, figure: str) -> TriedAttack:
+    """Return an attack from its record, as `fedatlas attack` writes it. ``leak``: the metric that decides."""
+    metric, found = record["metrics"].get(leak, {}), record["leaks"].get(leak, {})
+    value, low, high = (None if (x := found.get(key)) is None or not math.isfinite(x) else x for key in ENDS)
+    known = (record["name"], record["role"], figure, int(record["targets"]), metric.get("value"), metric.get("placebo"))
+    return TriedAttack(*known, value, low, high, found.get("beyond") or 0.0)

@@ -1,0 +1,141 @@
+"""`fedatlas audit` on whole runs: every verdict, the page, the games that a file declares, and mechanisms with a fault."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedatlas
+from fedatlas import Experiment
+from fedatlas.auditing import LEAK_SEEN, NONE_SEEN, NOT_TRIED, VIOLATED
+from fedatlas.auditing.audit_run import AUDIT, RELEASE
+from fedatlas.errors import ConfigError
+from fedatlas.privacy import noise
+
+SMALL: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"name": "digits", "limit": 600},
+    "partition": {"name": "iid", "clients": 4},
+    "model": {"hidden": [8]},
+    "engine": {"name": "loop"},
+}
+NOISED: dict[str, Any] = {
+    "rounds": 3,
+    "algorithm": {"name": "fedavg", "weights": "uniform"},
+    "privacy": [{"name": "central_dp", "clip": 1.0, "noise_multiplier": 5.0, "noise": "seed"}],
+    "local": {"steps": 1},
+    "model": {"hidden": [64]},
+    "audit": {"canaries": 600},
+}
+
+
+def run(path: Path, **more: Any) -> Path:
+    return fedatlas.run(Experiment.of(**{**SMALL, **more}), out=path, baselines=False).path
+
+
+def test_a_run_without_games_is_not_tried_and_the_page_says_what_to_add(tmp_path: Path) -> None:
+    done = fedatlas.audit(run(tmp_path / "run"))
+    assert done.verdict.name == NOT_TRIED
+    assert not done.violated
+    page = done.page.read_text()
+    for words in ("Not tried.", "no epsilon is stated", "[[attack]]", "Decision (release", "not stated: write purpose"):
+        assert words in page
+    assert {one["attack"] for one in done.record["not_tried"]} >= {"membership", "dlg", "inverting_gradients"}
+    assert json.loads((tmp_path / "run" / AUDIT).read_text())["verdict"] == NOT_TRIED
+
+
+def test_an_overfitted_model_leaks_and_the_page_shows_it(tmp_path: Path) -> None:
+    """Twenty rows a client, trained long: the membership game sees it; its terms stand beside it."""
+    game = {"evaluation": {"clients": 0.5}, "attack": [{"name": "membership"}]}
+    few = {"data": {"name": "digits", "limit": 240}, "model": {"hidden": [64]}, "local": {"epochs": 80, "lr": 0.05}}
+    done = fedatlas.audit(run(tmp_path / "run", **few, **game, audit={"purpose": "Reads forms.", "min_cell": 1}))
+    assert done.verdict.name == LEAK_SEEN
+    (one,) = done.record["attacks"]
+    assert one["p"] < 0.05
+    assert one["smallest"] > 0
+    page = done.page.read_text()
+    assert "Reads forms." in page
+    assert "Smallest leak seen" in page
+
+
+def test_a_count_below_the_threshold_is_a_violation_and_ends_with_1(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from fedatlas.cli import app
+
+    path = run(tmp_path / "run", partition={"name": "iid", "clients": 90}, data={"name": "digits", "limit": 600})
+    ended = CliRunner().invoke(app, ["audit", str(path), "--json"])
+    assert ended.exit_code == 1
+    told = json.loads(ended.stdout)
+    assert told["verdict"] == VIOLATED
+    assert told["small_cells"][0]["rows"] < 10
+    assert "fewer than may be told" in (path / RELEASE).read_text()
+
+
+@pytest.mark.parametrize("fault", ["", "noise forgotten", "clipping forgotten"])
+def test_canary_clients_contradict_a_faulty_mechanism_and_no_right_one(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger states the same in all three; the run is repeatable, since its noise is that of the seed."""
+    if fault == "noise forgotten":
+        monkeypatch.setattr(noise, "_drawn", lambda n, *given: torch.zeros(n, dtype=torch.float64))
+    if fault == "clipping forgotten":
+        monkeypatch.setattr("fedatlas.privacy.central_dp.clipped_sum.clipped", lambda changes, clip: changes)
+    done = fedatlas.audit(run(tmp_path / "run", **NOISED))
+    (one,) = done.record["accounts"]
+    assert one["compared_delta"] < 1e-8
+    assert done.violated == bool(fault)
+    assert (one["empirical_epsilon"] > one["compared_epsilon"]) == bool(fault)
+    if not fault:
+        assert done.verdict.name == NONE_SEEN
+        assert "canaries" in done.verdict.reasons[0]
+        assert not any("client 4" in each for each in done.verdict.reasons), "canaries are no parties"
+
+
+def test_canary_rows_are_found_where_gradients_are_not_noised_enough(tmp_path: Path) -> None:
+    """DP-SGD with next to no noise: rows of noise under any label are learnt, those that count as zero are not."""
+    private = {"privacy": [{"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1e-3, "delta": 1e-6, "noise": "seed"}]}
+    more = {"rounds": 30, "local": {"lr": 0.5}, "model": {"hidden": [32]}, "audit": {"canaries": 300, "unit": "record"}}
+    done = fedatlas.audit(run(tmp_path / "run", **private, **more))
+    (one,) = done.record["accounts"]
+    assert one["unit"] == "record"
+    assert one["empirical_epsilon"] > 0.3
+    assert not done.violated, "next to no noise is what the ledger states"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"audit": {"canaries": 10}}, r"no \[\[privacy\]\] of this file states one"),
+        ({**NOISED, "audit": {"canaries": 10, "unit": "record"}}, "protects by client; write 'client'"),
+        (
+            {
+                "privacy": [{"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}],
+                "audit": {"canaries": 400, "unit": "record"},
+            },
+            "at most half of the 600 training rows",
+        ),
+    ],
+)
+def test_canaries_that_would_show_nothing_are_refused(more: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        run(tmp_path / "run", **more)
+
+
+def test_canaries_change_a_run_and_the_rest_of_the_table_does_not() -> None:
+    plain = Experiment.of(**SMALL).config.hash()
+    assert Experiment.of(**SMALL, audit={"purpose": "x", "min_cell": 3}).config.hash() == plain
+    assert (
+        Experiment.of(**{**SMALL, **NOISED}).config.hash()
+        != Experiment.of(**{**SMALL, **NOISED, "audit": {}}).config.hash()
+    )
+
+
+def test_several_seeds_have_to_be_named(tmp_path: Path) -> None:
+    path = fedatlas.run(Experiment.of(**SMALL, seeds=[1, 2]), out=tmp_path / "run", baselines=False).path
+    with pytest.raises(ConfigError, match="holds several seeds"):
+        fedatlas.audit(path)
