@@ -25,7 +25,7 @@ COUNTS = {"rows": {part: WholeNumber(int(part != "held")) for part in PARTS}}  #
 def parted(y: Any, task: str, shares: Mapping[str, float], seed: int) -> dict[str, Whole]:
     """Map each part to its places, ascending. ``shares``: those of "held" and "test".
 
-    With classes, each part gets its share of every class.
+    With classes, each part gets its share of every class: of labels with noise, as the places are told to all.
     """
     stream = numpy_stream(seed, "split")
     out: dict[str, list[Whole]] = {part: [] for part in PARTS}
