@@ -12,6 +12,7 @@ import pytest
 
 import fedatlas
 from fedatlas import api
+from fedatlas.comparison.remarks import epsilon_remark
 from fedatlas.deployment.refusals import deployable
 from fedatlas.errors import CheckpointError, ConfigError, DataError
 from fedatlas.privacy import ledger
@@ -119,6 +120,8 @@ def test_a_resume_draws_no_label_again(tmp_path: Path) -> None:
     assert plain_rows(api.run(whole, out=tmp_path / "same", baselines=False).path) == plain_rows(path)
     other = api.run(short, out=tmp_path / "other", baselines=False).path
     assert (noised(other) != before).any(), "another run draws other noise"
+    rows = {RunFolder(one).summary()["judged_on"] for one in (path, other)}
+    assert len(rows) == 1, "the split looks at no label, so that runs are judged on the same rows"
     assert account([path, other])["accounts"][0]["epsilon"] == pytest.approx(2.0), "on the same labels they add up"
 
 
@@ -181,6 +184,8 @@ def test_a_number_gets_laplace_noise_and_a_page(tmp_path: Path) -> None:
     assert "A label was clipped to -4 to 4 and got Laplace noise of scale 8." in text
     assert "can shift the odds about the label of a row" in text
     assert "Unit of privacy: the label of a row;" in "\n".join(lines(account([done.path])))
+    (remark,) = epsilon_remark({"laplace": [done.summary]})
+    assert "1 with laplace (delta 0), about the label of a row" in remark
     sides = done.summary["gain"]["sides"]
     assert sides["true_labels"]["rmse"] < sides["together"]["rmse"]
     ratio = [side["loss"] / side["rmse"] ** 2 for side in sides.values()]
