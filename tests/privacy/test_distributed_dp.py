@@ -302,11 +302,11 @@ def test_no_rate_is_claimed_for_any_cohort() -> None:
 
 
 def test_the_report_says_what_is_hidden_where_who_takes_part_is_known() -> None:
-    from fedatlas.reporting.privacy import _helped, _promised
+    from fedatlas.reporting.privacy import _helped, promise_text
 
     found = {"epsilon": 2.0, "unit": "client", "neighbours": "zero out", "delta": 1e-5, "noise": "os", "torn": 0,
              "releases": 3, "how": "H.", "withstood": {"asked": 5, "needed": 4, "colluding": 2}}  # fmt: skip
-    assert "about what a given client holds" in _promised(found)
-    assert "that a given client took part" in _promised({**found, "neighbours": "add or remove"})
+    assert "about what a given client holds" in promise_text(found)
+    assert "that a given client took part" in promise_text({**found, "neighbours": "add or remove"})
     assert "that takes noise" not in _helped(found)
     assert "that takes noise" in _helped({"withstood": found["withstood"]})

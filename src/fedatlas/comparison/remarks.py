@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.privacy.mechanisms import MECHANISMS, made
+from fedatlas.privacy.mechanisms import MECHANISMS, of_table
 from fedatlas.privacy.terms import protects
 from fedatlas.verdict.noise import FEWEST, SHARE, last_swing
 from fedatlas.wording import count, listed, number
@@ -91,7 +91,7 @@ def epsilon_remark(schemes: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[s
         if not found:
             continue
         worst = max(found, key=lambda one: float(one["epsilon"]))
-        whom = protects(made(one["name"]) for one in worst["mechanisms"] if one["name"] in MECHANISMS)
+        whom = protects(of_table(one) for one in worst["mechanisms"] if one["name"] in MECHANISMS)
         seeded = ", whose noise is the seed's and protects nobody" if worst.get("noise") == "seed" else ""
         told.setdefault(whom, []).append(
             f"{float(worst['epsilon']):.3g} with {name} (delta {worst['delta']:.3g}){seeded}"

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from fedatlas.data.cells import Dates, Decimal, Thousands
 from fedatlas.data.party_ids import IdPlan, Rule, check_alike, id_plan
 from fedatlas.errors import ConfigError
+from fedatlas.privacy.mechanisms import for_labels
 from fedatlas.registry import ConfigTable, arguments
 from fedatlas.vertical import LATER, SCHEMES
 
@@ -235,19 +236,20 @@ def _check_keys(config: Any) -> None:
 
 
 def _check_mechanisms(config: Any) -> None:
-    scheme = SCHEMES[config.algorithm.name]
+    scheme, names = SCHEMES[config.algorithm.name], [one.name for one in config.privacy]
+    keys = {**{name: one.limits.labels for name, one in for_labels().items()}, **scheme.mechanisms}
     for one in config.privacy:
-        if one.name not in scheme.mechanisms:
+        if one.name not in keys:
             able = ", ".join(f"'{name}'" for name in scheme.mechanisms)
             instead = f"is protected by {able}" if able else "runs only in the clear: remove the table"
             raise ConfigError(
                 f"[[privacy]] '{one.name}' is for updates of clients that hold rows; '{scheme.name}' {instead}."
             )
         for key in one.parameters():
-            if key not in scheme.mechanisms[one.name]:
+            if key not in keys[one.name]:
                 raise ConfigError(f"privacy.{one.name}.{key} is for updates of clients that hold rows: leave it out.")
-    if len(config.privacy) > 1:
-        raise ConfigError(f"[[privacy]]: '{config.privacy[0].name}' is given twice; once is enough.")
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ConfigError(f"[[privacy]]: '{twice}' is given twice; once is enough.")
 
 
 def only_columns(values: dict[str, Any], parties: Sequence[PartyConfig]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from fedatlas import machine
 from fedatlas.algorithm import RoundGenerator, State
 from fedatlas.config import bytes_of
-from fedatlas.course import columns_end
+from fedatlas.course import columns_end, privacy_record
 from fedatlas.course.keeper import Keeper
 from fedatlas.course.matching import Say, followed
 from fedatlas.errors import FedatlasError, ProtocolError
@@ -22,10 +22,12 @@ from fedatlas.federation.client_states import ClientStates, PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.host import Host, Rounds
 from fedatlas.federation.link import Observer
+from fedatlas.federation.secrets import LEDGER
 from fedatlas.federation.start import RoundStart
 from fedatlas.record.checkpoint import Restored, RunState
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.fingerprint import fingerprint, of_tables
+from fedatlas.record.initial_files import write_labels
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.consortium import Consortium
 from fedatlas.vertical import align, judging, split
@@ -57,7 +59,8 @@ class Growing:
     ) -> None:
         self.held, self.how, self.config = held, held.checked.how, held.config
         self.scheme = held.checked.of_columns()
-        self.keeper = Keeper(folder, self.config, fingerprint(of_tables(held.tables)))
+        spent = folder.path / LEDGER if held.checked.enters else None
+        self.keeper = Keeper(folder, self.config, fingerprint(of_tables(held.tables)), spent=spent)
         asked = held.checked.algorithm
         states = PartyState(ClientStates(bytes_of(self.config.engine.state_memory)))
         self.federation: Host = host or columns_federation(
@@ -115,7 +118,11 @@ class Growing:
             folder.rewrite(self.config)
 
     def begin(self) -> RoundRow:
-        """Run round 0 (alignment, split, start of the scheme) and judge the first model."""
+        """Run round 0 (alignment, split, start of the scheme) and judge the first model.
+
+        The secret of noised labels and their line of the ledger are on the disk before it.
+        """
+        write_labels(self.held, self.keeper.folder)
 
         def first() -> RoundGenerator:
             server = yield from align.align(self.held.align, self.server)
@@ -222,9 +229,10 @@ class Growing:
         state = self.federation.states.get(active.party)  # None if the party is elsewhere
         if state is None:
             return columns_end.figures(self.held, server, rows, None)
+        spent = privacy_record.of_labels(self.held, self.keeper.folder)
         judged = Judged(active, state, self.scheme.outputs(state), self.judged_on)
         on = {one: columns_end.judged_on(self.held, state, one) for one in ("test", self.judged_on)}
-        return columns_end.figures(self.held, server, rows, judged, on)
+        return cast(RunSummary, {**columns_end.figures(self.held, server, rows, judged, on), **spent})
 
     def models(self) -> Mapping[str, Any]:
         """Return the files of each party whose state is held here; a remote party writes its own where it runs."""

@@ -22,7 +22,7 @@ from fedatlas.record.summary import FIGURES, of_all_runs
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium
 from fedatlas.vertical.judging import Judged
-from fedatlas.vertical.parties import Columns, order, places
+from fedatlas.vertical.parties import Columns, labels, order, places
 
 MODEL = "model.json"  # the active party's: the model without any party's thresholds
 
@@ -121,12 +121,14 @@ def by_metric(held: Consortium, server: State, judged: Judged | None) -> dict[st
 
 def judged_on(held: Consortium, state: State, on: str) -> str:
     """Return a fingerprint of the rows judged, in any order: equal for runs that can be compared. ``state``: the active party's."""
-    own = held.parties[held.active]
-    assert own.y is not None
-    rows = sorted(order(state)[places(state, on)], key=lambda row: own.ids[row])
+    own, of = held.parties[held.active], order(state)
+    y = labels(own, state)  # with noise, if validation rows have it: a digest confirms a guess
+    assert y is not None
+    at = sorted(places(state, on), key=lambda place: own.ids[of[place]])
+    rows = of[at]
     about = repr((label_of(held), on if on == "test" else "validation"))
     weight = None if own.weight is None else own.weight[rows]
-    return fingerprint((about, "\x1f".join(own.ids[row] for row in rows), own.y[rows], weight))
+    return fingerprint((about, "\x1f".join(own.ids[row] for row in rows), y[at], weight))
 
 
 def figures(

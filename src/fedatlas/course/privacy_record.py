@@ -19,6 +19,7 @@ from fedatlas.rng import numpy_stream
 from fedatlas.rounds import messages
 from fedatlas.setup.assembly import Setup, first_server
 from fedatlas.setup.cohort import Drawn
+from fedatlas.setup.consortium import Consortium
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
 
@@ -54,21 +55,36 @@ def summary(setup: Setup, folder: RunFolder) -> dict[str, Any]:
     """
     how, changing = setup.bench.protection, on_rows(setup.checked.mechanisms)
     every = (*changing, *(how.mechanisms if how is not None else ()))
-    found: dict[str, Any] = {
-        "mechanisms": [plain(one) for one in every],
-        "learns": {one.name: one.learns._asdict() for one in every},
-    }
-    for one in changing:
-        if one.keys.get("noise") == "seed":
-            found["noise"] = "seed"
-        if (figures := one.work().row_figures) is not None:
-            found[one.name] = dict(figures(setup.held.pairs.get(one.name, ())))
+    works = [(one, one.work().row_figures) for one in changing]
+    figures = {one.name: of(setup.held.pairs.get(one.name, ())) for one, of in works if of is not None}
     rounds, accounts = of_rounds(how, setup, folder) if how is not None else {}, of_rows(changing, folder)
+    beside = {"beside": [*accounts]} if accounts and "epsilon" in rounds else {}
+    return {**of_changed(every, figures, accounts), **rounds, **beside}
+
+
+def of_changed(
+    mechanisms: Sequence[Mechanism], figures: Mapping[str, Mapping[str, Any]], accounts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the part of the summary's ``privacy`` about mechanisms and changed rows: by mechanism, its figures and its account."""
+    found: dict[str, Any] = {
+        "mechanisms": [plain(one) for one in mechanisms],
+        "learns": {one.name: one.learns._asdict() for one in mechanisms},
+    }
+    if any(one.keys.get("noise") == "seed" for one in on_rows(mechanisms)):
+        found["noise"] = "seed"
+    found |= {name: dict(one) for name, one in figures.items()}
     for name, account in accounts.items():
         found[name] = {**found.get(name, {}), **account}
         found |= {key: x for key, x in account.items() if key != "covers"}  # that of the rounds replaces it
-    beside = {"beside": [*accounts]} if accounts and "epsilon" in rounds else {}
-    return {**found, **rounds, **beside}
+    return found
+
+
+def of_labels(held: Consortium, folder: RunFolder) -> dict[str, Any]:
+    """Return ``privacy`` of a run over columns whose labels have noise; {} without noise."""
+    changing = on_rows(held.checked.mechanisms)
+    if not changing:
+        return {}
+    return {"privacy": of_changed(changing, held.label_figures, of_rows(changing, folder))}
 
 
 def of_rows(changing: Sequence[Mechanism], folder: RunFolder) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,7 @@ from fedatlas.deployment.plain_refusals import (
 from fedatlas.errors import ConfigError
 from fedatlas.models.initial import by_digest, bytes_of, given, named, read_initial
 from fedatlas.models.registry import MODELS
+from fedatlas.privacy.mechanism import on_rows
 from fedatlas.privacy.mechanisms import every
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import check
@@ -123,8 +124,12 @@ def _of_rows(whole: Checked, nodes: int) -> Iterator[str]:
 def _of_columns(whole: Checked, names: list[str]) -> Iterator[str]:
     if not whole.config.parties:
         yield COLUMNS
-    if why := whole.of_columns().refusal(whole.how):
+    scheme = whole.of_columns()
+    if why := scheme.refusal(whole.how):
         yield why
+    for one in on_rows(whole.mechanisms):
+        if not one.limits.deployed:
+            yield mechanism_refused(one.name, [*scheme.mechanisms])
     parties, listed = [*whole.parties], ", ".join(names)
     if odd := [name for name in parties if name not in names]:
         yield f"party '{odd[0]}' is not a node of this run: give each of [[parties]] the name of its node ({listed})."

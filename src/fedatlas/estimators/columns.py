@@ -21,6 +21,7 @@ from fedatlas.estimators.parameters import free, named, seed_of
 from fedatlas.estimators.parties import Parties
 from fedatlas.federation.client_states import PartyState
 from fedatlas.prediction.parties import outputs_of
+from fedatlas.privacy.mechanism import on_rows
 from fedatlas.runs.columns_baselines import Side, drive, trained
 from fedatlas.setup.consortium import columns_of, consortium_of
 from fedatlas.setup.refusals import checked
@@ -263,6 +264,10 @@ def table_of_party(name: str, parties: Parties, y: np.ndarray | None, task: Any)
 @machine.one_thread_an_operator()
 def trained_on(whole: Any, tables: Sequence[PartyTable]) -> TrainedTogether:
     """Run every round of an experiment on tables whose rows are matched, all of them to train on."""
+    if changing := on_rows(whole.mechanisms):
+        raise ConfigError(
+            f"privacy = '{changing[0].name}': an estimator keeps no ledger of what the noise of labels costs: run an experiment file."
+        )
     held, scheme, key = consortium_of(whole, tables), whole.of_columns(), seed_key(whole.config.seed)
     everything, nothing = np.arange(len(tables[0].ids)), np.array([], np.int64)
     split = {"train": tensor(everything), "held": tensor(nothing), "test": tensor(nothing)}

@@ -16,12 +16,12 @@ Bounds = dict[str, Range] | Range
 """(lowest, highest) value of each column by name, or of every column."""
 
 
-def check_bounds(name: str, bounds: Bounds) -> None:
+def check_bounds(name: str, bounds: Bounds, key: str = "bounds") -> None:
     """Raise ConfigError for a range that is empty or not finite. ``name``: of the mechanism."""
     each: Mapping[str, object] = bounds if isinstance(bounds, dict) else {"": bounds}
     for column, range_ in each.items():
         if isinstance(range_, tuple) and not (all(map(math.isfinite, range_)) and range_[0] < range_[1]):
-            where = f"privacy.{name}.bounds{f'.{column}' if column else ''}"
+            where = f"privacy.{name}.{key}{f'.{column}' if column else ''}"
             raise ConfigError(f"{where} = {list(range_)}: give the lowest and the highest value, the lower one first.")
 
 

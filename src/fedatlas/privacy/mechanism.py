@@ -134,6 +134,9 @@ class Limits(NamedTuple):
         ""
     )  # an objection to what the experiment file asks for; "" if there is none
     columns: tuple[str, ...] = ()  # its keys that apply if parties hold columns; () if it does not support columns
+    labels: tuple[
+        str, ...
+    ] = ()  # of one that changes rows: its keys that apply to the label of parties that hold columns
     deployed: bool = False  # runs between real parties
     undeployed: str = ""  # why its keys forbid that, if others would allow it, and what to write
     masks: str = ""  # why it needs another mechanism that hides what single clients send

@@ -108,8 +108,13 @@ def for_all_rounds(names: Iterable[str]) -> str:
 
 
 def for_columns() -> dict[str, Mechanism]:
-    """Return the mechanisms that support parties that hold columns."""
+    """Return the mechanisms that protect messages between parties that hold columns."""
     return {name: one for name, one in every().items() if one.limits.columns}
+
+
+def for_labels() -> dict[str, Mechanism]:
+    """Return the mechanisms that change the label of parties that hold columns, under every scheme."""
+    return {name: one for name, one in every().items() if one.limits.labels}
 
 
 def every() -> dict[str, Mechanism]:

@@ -10,8 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.config import ExperimentConfig
 from fedatlas.data.dataset import Split
+from fedatlas.data.kept import located
 from fedatlas.data.party_tables import PartyTable
+from fedatlas.data.store import sha256
 from fedatlas.setup.assembly import Setup
 
 WHOLE = 64 << 20  # bytes of inputs that are hashed in full; of larger ones, evenly spaced rows of about that size
@@ -79,6 +82,16 @@ def sources(setup: Setup) -> list[str]:
     files = [f"sha256:{one['sha256']}" for one in setup.dataset.facts.get("files") or ()]
     facts = setup.dataset.facts
     return sorted({*files}) or [f"source:{facts.get('hub') or facts.get('called') or setup.dataset.name}"]
+
+
+def label_sources(config: ExperimentConfig, active: int) -> list[str]:
+    """Return what identifies the rows whose labels a run over columns changes, as `sources` does.
+
+    ``active``: the party whose labels they are.
+    """
+    files = [config.parties[active].path] if config.parties else config.data.files()
+    found = [f"sha256:{sha256(path)}" for path in map(located, files) if path.is_file()]
+    return sorted({*found}) or [f"source:{config.data.options().get('path', config.data.name)}"]
 
 
 def sampled(x: Tensor) -> Tensor:

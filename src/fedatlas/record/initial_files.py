@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -12,11 +13,12 @@ from fedatlas.data.store import sha256
 from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import ledger
-from fedatlas.privacy.mechanism import entered
+from fedatlas.privacy.mechanism import Mechanism, entered
 from fedatlas.record import row_secret
-from fedatlas.record.fingerprint import sources
+from fedatlas.record.fingerprint import label_sources, sources
 from fedatlas.record.run_folder import ATTACKED, RunFolder, file_of
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.consortium import Consortium
 from fedatlas.setup.truth import truth_of
 from fedatlas.setup.views import view_attacks_of
 
@@ -28,7 +30,7 @@ CONSTANTS = "constants.json"  # written for runs with data.constants: names the 
 def write_beginning(setup: Setup, folder: RunFolder) -> None:
     """Write the files that are known before round 1: derived files, draws of attacks, and records of outside code and files."""
     row_secret.write(setup, folder)
-    enter_rows(setup, folder)
+    enter_rows(setup.checked.mechanisms, folder)
     write_derived(setup, folder)
     for name, attack in view_attacks_of(setup.config).items():
         for drawn, arrays in attack.draws(truth_of(setup)).items():
@@ -43,9 +45,18 @@ def write_beginning(setup: Setup, folder: RunFolder) -> None:
         folder.write_json(plugins.RECORD, plugins.LOADED)
 
 
-def enter_rows(setup: Setup, folder: RunFolder) -> None:
+def write_labels(held: Consortium, folder: RunFolder) -> None:
+    """Write what belongs to labels with noise, before anything is computed from them: their secret, the ledger, and whose rows they are."""
+    if not held.root:
+        return
+    row_secret.keep(held.root, folder.path)
+    enter_rows(held.checked.mechanisms, folder)
+    folder.write_json(ROWS, {"rows": label_sources(held.config, held.active)})
+
+
+def enter_rows(mechanisms: Sequence[Mechanism], folder: RunFolder) -> None:
     """Enter changed rows in the ledger, once: a run that begins again changes them by the same secret."""
-    path, due = folder.path / LEDGER, entered(setup.checked.mechanisms)
+    path, due = folder.path / LEDGER, entered(mechanisms)
     there = ledger.read(path).events
     if lines := [event for event in due if event not in there]:
         ledger.append(path, lines)

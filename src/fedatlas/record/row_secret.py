@@ -34,12 +34,17 @@ def write(setup: Setup, folder: RunFolder) -> None:
     """Write the secret of a run, and what its mechanisms told; nothing if no mechanism changes rows."""
     if not (root := setup.held.root):
         return
-    if read(folder.path) != root:
-        write_secret(folder.path / ROOT, root)
+    keep(root, folder.path)
     if any(one.work().new_rows is not None for one in on_rows(setup.checked.mechanisms)):
         columns = [[column.name, list(column.categories)] for column in setup.held.columns]
         values = {"columns": columns, "parties": len(setup.sizes), "seed": setup.config.seed, "told": setup.held.told}
         folder.write_json(TOLD, values)
+
+
+def keep(root: bytes, path: Path) -> None:
+    """Write a secret into the folder of its run, unless it is there."""
+    if read(path) != root:
+        write_secret(path / ROOT, root)
 
 
 def read(path: Path) -> bytes:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from fedatlas.metrics.intervals import over_seeds
 from fedatlas.reporting.blocks import Block, Cells, Figure, TableBlock, TableCell, lead, notice
+from fedatlas.reporting.columns_privacy import mixed
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots
 from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.wording import NAMES, capital, count, csv_text, interval_note, interval_text, number, signed, tick
@@ -30,7 +31,14 @@ def columns_gain_blocks(subject: Subject) -> list[Block]:
     verdicts = [lead(verdict(name, one[figure], figure)) for name, one in found["parties"].items()]
     small = overlap_costs(found, figure)
     notices = [notice(small)] if small else []
-    return [*verdicts, *notices, _parties(found), _sides(subject.summary, found), *_picture(found, figure)]
+    return [
+        *verdicts,
+        *notices,
+        *mixed(subject.summary),
+        _parties(found),
+        _sides(subject.summary, found),
+        *_picture(found, figure),
+    ]
 
 
 def columns_gain_over(entries: Sequence[Entry]) -> list[Block]:
@@ -110,6 +118,7 @@ TITLES = {
     "alone": "the party with the label alone, on the common rows",
     "alone_all": "the party with the label alone, on all its rows",
     "joined": "all columns in one table",
+    "true_labels": "all parties, labels without noise",
 }
 
 
@@ -161,4 +170,4 @@ def signed_tick(v: float) -> str:
     return f"+{tick(v)}" if v > 0 else tick(v)
 
 
-SHORT = {"alone": "alone", "alone_all": "alone, all", "joined": "one table"}
+SHORT = {"alone": "alone", "alone_all": "alone, all", "joined": "one table", "true_labels": "no noise"}

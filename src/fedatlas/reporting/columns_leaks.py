@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedatlas.registry import arguments
 from fedatlas.reporting.blocks import Block, TableBlock, TableCell, Text, notice
+from fedatlas.reporting.columns_privacy import CROSSED, label_noise
 from fedatlas.reporting.entries import PARTY, Plain, Subject
 from fedatlas.vertical import SCHEMES
 from fedatlas.wording import count, csv_text
@@ -27,6 +28,7 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
     out: list[Block] = [Text(intro), table]
     if not s["protected"]:
         out.append(notice(f"This run was in the clear: {words.clear} Only a simulation may do that."))
+    out += [notice(CROSSED)] if label_noise(s) else []
     out += [Text(words.caution)] if words.caution else []
     return out if subject.page == PARTY else [*out, *told_blocks(s)]
 
@@ -47,6 +49,8 @@ def told_blocks(s: Plain) -> list[Block]:
         f"the label ranks the training rows by {which}, from nothing but the rows of nodes that it is told. The figure is the AUC; 0.5 is "
         f"chance, 1 tells all. Of several such parties it is the one that learns most. The first line is this run's settings. {rules}."
     )
+    if label_noise(s):
+        said += " The trees grew on labels with noise, but for the second line; the guesses are compared with the labels as they are."
     head = ["settings", *(f"AUC, {name}" for name in names)]
     title = "What the rows at nodes tell of labels"
     return [Text(said), TableBlock("labels-told", title, head, rows, csv_text(("settings", "party", *names), csv))]

@@ -76,18 +76,18 @@ def privacy_blocks(subject: Subject) -> list[Block]:
     made = of_tables(found["mechanisms"])
     covers = "" if any(one.noise for one in made) else next((one.words.covers for one in made if one.entered), "")
     beside = found.get("beside", ())
-    promised = [_promised(found, covers), *(_promised(found[name], found[name]["covers"]) for name in beside)]
+    promised = [promise_text(found, covers), *(promise_text(found[name], found[name]["covers"]) for name in beside)]
     chosen = CHOSEN if "epsilon" in found and won_a_tuning(subject.folder.path) else ""
     said = [text for text in (*promised, chosen, _helped(found)) if text]
     return [
         *(Text(_done(one), tone="lead") for one in made),
-        *(Text(warned, tone="notice") for warned in _warnings(found, made)),
-        KeyFigures(_keys(subject, found, covers)),
+        *(Text(warned, tone="notice") for warned in warnings_of(found, made)),
+        KeyFigures(key_figures(subject, found, covers)),
         *(Text(said) for one in made for said in one.words.rows(found.get(one.name, {}))),
         *_learns(found),
         *_before(subject, made),
-        *_terms(found, made, covers),
-        *(block for name in beside for block in _terms(found[name], made, found[name]["covers"], {name})),
+        *terms_of(found, made, covers),
+        *(block for name in beside for block in terms_of(found[name], made, found[name]["covers"], {name})),
         *map(Text, said),
         *(
             _accounts(subject, one.words.accounts, found["accounts"])
@@ -99,7 +99,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         Figures(
             [*_epsilons(subject, found), *_bounds(subject, found), *([_phases(subject)] if on_updates(made) else [])]
         ),
-        TermList([(one["name"], facts_text(_given(one))) for one in found["mechanisms"]]),
+        TermList([(one["name"], facts_text(given_keys(one))) for one in found["mechanisms"]]),
     ]
 
 
@@ -111,7 +111,7 @@ def _priced(subject: Subject, made: Sequence[Mechanism]) -> str:
     return f"{said}{'' if measured else UNPRICED}{UNPROTECTED if summary.get('gain') else ''}"
 
 
-def _given(one: Mapping[str, Any]) -> dict[str, Any]:
+def given_keys(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mechanism's keys that were given, without its name."""
     given = {key: value for key, value in one.items() if key != "name" and value not in (None, [])}
     return {key: _in_text(value) for key, value in given.items()}
@@ -149,7 +149,7 @@ def _done(one: Mechanism) -> Markup:
     return Markup(one.words.done).format(**keys)  # noqa: S704  (the words are ours, the keys are escaped)
 
 
-def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
+def warnings_of(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
     """Return warnings, for readers who read nothing else."""
     out = [SIMULATED]
     drawing = [one for one in made if one.keys.get("noise")]
@@ -166,7 +166,7 @@ def _warnings(found: Mapping[str, Any], made: Sequence[Mechanism]) -> list[str]:
     return out + [warned for one in made for warned in one.words.warnings]
 
 
-def _keys(subject: Subject, found: Mapping[str, Any], covers: str) -> list[Key]:
+def key_figures(subject: Subject, found: Mapping[str, Any], covers: str) -> list[Key]:
     """Return the figures that stand first. ``covers``: what epsilon is about, if not its whole unit."""
     cost, out = subject.summary["cost"], []
     if "epsilon" in found:
@@ -246,7 +246,7 @@ def _code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  (escaped before)
 
 
-def _promised(found: Mapping[str, Any], covers: str = "") -> str:
+def promise_text(found: Mapping[str, Any], covers: str = "") -> str:
     """Explain epsilon in a sentence."""
     epsilon = found.get("epsilon")
     if epsilon is None or isinstance(epsilon, str):
@@ -292,7 +292,7 @@ def _helped(found: Mapping[str, Any]) -> str:
 MASKS_ONLY = " That sum is exact up to rounding. Masks do not limit what the sum and the models themselves reveal: that takes noise."
 
 
-def _terms(
+def terms_of(
     found: Mapping[str, Any], made: Sequence[Mechanism], covers: str, accounted: Collection[str] = ()
 ) -> list[Block]:
     """List what an epsilon is about, in the terms of NIST SP 800-226; empty without one. ``accounted``: as `trust_model` has it."""

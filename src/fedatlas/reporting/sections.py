@@ -11,6 +11,7 @@ from fedatlas.reporting.attackers import attacker_blocks
 from fedatlas.reporting.blocks import Block
 from fedatlas.reporting.client_rows import held_blocks
 from fedatlas.reporting.columns_leaks import columns_leak_blocks
+from fedatlas.reporting.columns_privacy import label_privacy_blocks
 from fedatlas.reporting.columns_trees import tree_blocks
 from fedatlas.reporting.confusion import error_blocks, errors_over
 from fedatlas.reporting.curves import curves
@@ -67,6 +68,14 @@ SECTIONS = [
     ReportSection("trees", "The trees", "Trees", run=tree_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("attackers", "The attackers and the defence", "Attackers", run=attacker_blocks),
     ReportSection("privacy", "What was protected, and from whom", "Privacy", page=seeds_blocks, run=privacy_blocks),
+    ReportSection(
+        "privacy",
+        "What was protected, and from whom",
+        "Privacy",
+        page=seeds_blocks,
+        run=label_privacy_blocks,
+        pages=[COLUMNS],
+    ),
     ReportSection("leaks", "What a party could have learnt", "Leaks", run=leak_blocks),
     ReportSection("held", "Data of each {party}", "Data", run=held_blocks),
     ReportSection("held", "Data of each party", "Data", run=columns_result.parties_blocks, pages=[COLUMNS, PARTY]),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.privacy.mechanisms import made
+from fedatlas.runs.privacy_preview import of_changed
 from fedatlas.wording import bytes_text, count, seconds_text
 
 
@@ -74,7 +75,7 @@ def expectations(found: dict[str, Any]) -> list[str]:
         f"{found['trees']} of them{before} with the matching{seeds} {bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}."
     )
     protected = [line for name in found["privacy"]["mechanisms"] for line in made(name).words.preview(found["privacy"])]
-    return [*head, one, *protected, *notices, "Nothing was matched or trained."]
+    return [*head, one, *protected, *of_changed(found["privacy"]), *notices, "Nothing was matched or trained."]
 
 
 LINKED = (

@@ -5,7 +5,11 @@ alone         the active party's columns only, on the rows that all parties have
 alone_all     the same on all its rows but the test rows: a small overlap can cost more than the columns bring
 without_NAME  all parties but one, if several parties hold no label
 joined        all columns in one table, as if one party had them all: shows what privacy costs
+true_labels   all parties, if their labels have noise: the same without that noise, which only a simulation can train
 ============  ======================================================================================================
+
+The party with the label needs no noise to train by itself, so alone and joined use its labels as they are. Parties that are
+left out change no label: without_NAME has the noise of the run.
 
 Differences have intervals by the paired bootstrap: the same test rows are drawn for both models.
 """
@@ -30,13 +34,14 @@ from fedatlas.federation.start import RoundStart
 from fedatlas.metrics.intervals import drawings, interval, usual_draws
 from fedatlas.metrics.metric import Metric
 from fedatlas.metrics.quality import LOWER_IS_BETTER
+from fedatlas.record import row_secret
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import consortium
 from fedatlas.vertical.align import placed
 from fedatlas.vertical.ids import seed_key
 from fedatlas.vertical.judging import Judged
-from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, of_classes, order, places, tensor
+from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, of_classes, order, places, tensor, true_labels
 from fedatlas.vertical.scheme import How, Scheme
 from fedatlas.vertical.split import parted
 
@@ -84,10 +89,15 @@ class Finished(NamedTuple):
         """The party with the label."""
         return self.side.parties[self.side.parties[0].active]
 
+    @property
+    def noised(self) -> bool:
+        """Whether its labels have noise."""
+        return self.active.noised is not None
+
 
 def finished(path: Path, whole: Checked) -> Finished:
     """Read a finished run back from its folder."""
-    parties, states = consortium(whole).parties, PartyState()
+    parties, states = consortium(whole, row_secret.read_again(path, whole)).parties, PartyState()
     rounds = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run.round
     found = [states.get(k) or {} for k in range(len(parties))]
     before = tuple({key: one[key] for key in ("align", "split")} for one in found)
@@ -170,6 +180,11 @@ def kept(all_: Side, which: Sequence[int]) -> Side:
     return Side(tuple(chosen), tuple(all_.states[k] for k in which))
 
 
+def unnoised(all_: Side) -> Side:
+    """Return the parties with their labels as they are."""
+    return all_._replace(parties=tuple(map(true_labels, all_.parties)))
+
+
 def joined(all_: Side) -> Side:
     """Return a single party that holds all columns of the common rows."""
     active = all_.parties[0].active
@@ -193,14 +208,15 @@ def all_rows(all_: Side) -> Side:
 
 def sides_of(all_: Side) -> dict[str, Side]:
     """Return the baselines by name."""
-    active, many = all_.parties[0].active, range(len(all_.parties))
-    sides = {"alone": kept(all_, [active])}
+    active, many, true = all_.parties[0].active, range(len(all_.parties)), unnoised(all_)
+    sides = {"alone": kept(true, [active])}
     if len(all_.parties[active].x) > len(order(all_.states[active])):
-        sides["alone_all"] = all_rows(all_)
+        sides["alone_all"] = all_rows(true)
     if len(many) > 2:
         without = {all_.parties[k].name: [j for j in many if j != k] for k in many if k != active}
         sides |= {f"without_{name}": kept(all_, rest) for name, rest in without.items()}
-    return {**sides, "joined": joined(all_)}
+    more = {"true_labels": true} if all_.parties[active].noised is not None else {}
+    return {**sides, "joined": joined(true), **more}
 
 
 def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> ColumnsGain:
@@ -215,6 +231,9 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> ColumnsGain
     sides = sides_of(done.side)
     judged = {"together": Judged(active, done.state, scheme.outputs(done.state), "test")}
     judged |= {name: grown(side, scheme, whole.how, rounds) for name, side in sides.items()}
+    if done.noised:  # the spread of labels with noise is the unit of all losses
+        for one in judged.values():
+            one.unit = judged["together"].unit
     keys, exact = FIGURES[active.task], {name: one.figures() for name, one in judged.items()}
     metric = judged["together"].metric(whole.config.evaluation.metric)
     drawn = {name: redrawn(one, active.seed) for name, one in judged.items()}

@@ -15,9 +15,10 @@ from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Trial
 from fedatlas.runs import alignment
 from fedatlas.runs.columns_baselines import Side, trial
+from fedatlas.runs.privacy_preview import of_rows
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium
-from fedatlas.vertical.parties import tensor
+from fedatlas.vertical.parties import labels, tensor
 from fedatlas.vertical.split import parted
 
 
@@ -44,7 +45,7 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
     sent, took = (before * mine + (rounds - before) * all_ for mine, all_ in zip(own[1:], found[1:], strict=True))
     return {
         **matching,
-        "privacy": protection(held, most),
+        "privacy": {**protection(held, most), **of_rows(whole.mechanisms, len(seeds))},
         "bytes_alignment": matching["bytes"],
         "seconds_alignment": matching["seconds"],
         "trees": rounds,
@@ -91,9 +92,8 @@ def one_round(held: Consortium, rows: int, before: bool = False) -> Tried:
 def paired(held: Consortium, rows: int) -> Side:
     """Return the parties with the first ``rows`` rows of each, paired by position and split as in a run."""
     active = held.parties[held.active]
-    assert active.y is not None
     at = np.arange(rows)
-    y = active.y[:rows]
+    y = labels(active, {"align": {"order": tensor(at)}})
     split = parted(y, active.task, {"test": held.test, "held": held.held}, active.seed)
     state: State = {"align": {"order": tensor(at)}, "split": {part: tensor(places) for part, places in split.items()}}
     return Side(held.parties, tuple(state for _ in held.parties))

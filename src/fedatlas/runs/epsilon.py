@@ -16,7 +16,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.privacy import accountant, ledger
 from fedatlas.privacy.mechanism import number
-from fedatlas.privacy.mechanisms import every, of_tables
+from fedatlas.privacy.mechanisms import of_tables
 from fedatlas.privacy.terms import CHOSEN, about, trust_model
 from fedatlas.record.initial_files import ROWS
 from fedatlas.record.run_folder import CONFIG, SUMMARY, RunFolder, won_a_tuning
@@ -40,6 +40,7 @@ class Released(NamedTuple):
     trust: str
     noisy: bool  # whether it has noise that is counted, also before it releases anything
     bare: bool  # whether its folder holds models that were trained without protection
+    covers: str = ""  # what the mechanisms behind the events protect of the unit; "": all of it
 
     @property
     def delta(self) -> float:
@@ -47,9 +48,9 @@ class Released(NamedTuple):
         return max((event.delta for event in self.events), default=0.0)
 
     @property
-    def kind(self) -> tuple[str, str]:
-        """The unit and the neighbours that it protects; of a run without noise neither."""
-        return (self.events[0].unit, self.events[0].neighbours) if self.events else ("", "")
+    def kind(self) -> tuple[str, str, str]:
+        """The unit and the neighbours that it protects, and what of the unit; of a run without noise nothing."""
+        return (self.events[0].unit, self.events[0].neighbours, self.covers) if self.events else ("", "", "")
 
 
 def account(paths: Iterable[Path], delta: float | None = None) -> dict[str, Any]:
@@ -103,12 +104,17 @@ def released(path: Path) -> list[Released]:
     rows = rows_of(folder)
     held = folder.read_json("partition.json").get("clients") if (path / "partition.json").exists() else None
     bare = any((path / "baselines").rglob("*.safetensors")) if (path / "baselines").exists() else False
-    kinds = dict.fromkeys((event.unit, event.neighbours) for event in events)
-    each = [ledger.counted([event for event in events if (event.unit, event.neighbours) == kind]) for kind in kinds]
-    return [
-        Released(path, some, torn, rows, held, trust_model(made, {event.mechanism for event in some}), noisy, bare)
-        for some in each or [()]
-    ]
+    covers = {one.name: one.words.covers for one in made}
+
+    def kind(event: ledger.Event) -> tuple[str, str, str]:
+        return event.unit, event.neighbours, covers.get(event.mechanism, "")
+
+    found = []
+    for of in dict.fromkeys(map(kind, events)) or [("", "", "")]:
+        some = ledger.counted([event for event in events if kind(event) == of])
+        trust = trust_model(made, {event.mechanism for event in some})
+        found.append(Released(path, some, torn, rows, held, trust, noisy, bare, of[2]))
+    return found
 
 
 def rows_of(folder: RunFolder) -> frozenset[str]:
@@ -124,7 +130,11 @@ def rows_of(folder: RunFolder) -> frozenset[str]:
 
 
 def together(runs: Sequence[Released]) -> list[list[Released]]:
-    """Return the runs in groups on the same rows, of one unit and one neighbourhood. A run without noise is a group by itself."""
+    """Return the runs in groups on the same rows, of one unit and one neighbourhood. A run without noise is a group by itself.
+
+    Releases that protect only a part of their unit are not added up with those that protect all of it: for the whole unit the sum
+    would be wrong.
+    """
     groups: list[tuple[set[str], list[Released]]] = []
     for one in runs:
         rows, members = set(one.rows), [one]
@@ -144,10 +154,10 @@ def priced(group: Sequence[Released], delta: float | None) -> dict[str, Any]:
         return {**told, "unit": None, "neighbours": None, "epsilon": epsilon, "delta": 0.0, "how": how}
     stated = max(one.delta for one in group) if delta is None else delta
     spent = accountant.spent_together([one.events for one in group], stated)
-    unit, neighbours = first.kind
+    unit, neighbours, covers = first.kind
     return {
         **told,
-        "covers": covered(group),
+        "covers": covers,
         "unit": unit,
         "neighbours": neighbours,
         "epsilon": number(spent.epsilon),
@@ -156,13 +166,6 @@ def priced(group: Sequence[Released], delta: float | None) -> dict[str, Any]:
         "upper_bound": spent.upper_bound,
         "notes": notes(group),
     }
-
-
-def covered(group: Sequence[Released]) -> str:
-    """Return what an epsilon is about, if all releases of a group protect only that part of its unit; else ""."""
-    known, names = every(), {event.mechanism for one in group for event in one.events}
-    said = {known[name].words.covers if name in known else "" for name in names}
-    return said.pop() if len(said) == 1 else ""
 
 
 def notes(group: Sequence[Released]) -> list[str]:

@@ -51,11 +51,11 @@ def run_one(
         return RunFolder.create(path, whole.config, more.options, again=start == "again")
 
     course: Course
+    root = row_secret.read_again(path, whole) if resume else row_secret.read(path)
     if whole.columns:
-        held = consortium(whole)
+        held = consortium(whole, root)
         course = Growing(held, folder(), resume=resume, observers=observers, say=progress.said)
     else:
-        root = row_secret.read_again(path, whole) if resume else row_secret.read(path)
         setup, away = set_up(whole, root=root), elsewhere_for(whole)
         course = Simulation(
             setup, folder(), resume=resume, observers=observers, intervals=more.intervals, elsewhere=away

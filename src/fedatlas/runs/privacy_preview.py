@@ -9,7 +9,7 @@ from fedatlas.course.privacy_record import coming, expected, priced, rows_priced
 from fedatlas.course.protocol_trial import Rehearsed, rehearse
 from fedatlas.engine.executors import Plan
 from fedatlas.federation.cost import KEYS, Cost
-from fedatlas.privacy.mechanism import PHASES, Protection, Trial, entered, on_rows
+from fedatlas.privacy.mechanism import PHASES, Mechanism, Protection, Trial, entered, on_rows
 from fedatlas.privacy.mechanisms import made
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
@@ -101,24 +101,36 @@ def planned(how: Protection, rounds: int) -> dict[str, Any]:
     return {**found, "upper_bound": found["upper_bound"] or bound}
 
 
-def of_rows(setup: Setup) -> dict[str, Any]:
-    """Return ``rows``: the account of each mechanism that changes rows before round 1, by name; {} if none states an epsilon."""
-    changing = on_rows(setup.checked.mechanisms)
-    accounts = rows_priced(changing, entered(changing))
+def of_rows(mechanisms: Sequence[Mechanism], seeds: int = 1) -> dict[str, Any]:
+    """Return ``rows``: the account of each mechanism that changes rows before round 1, by name; {} if none states an epsilon.
+
+    ``seeds``: runs on the same rows, each of which changes them again; the account is that of all.
+    """
+    changing = on_rows(mechanisms)
+    accounts = rows_priced(changing, entered(changing) * seeds)
     return {"rows": accounts} if accounts else {}
 
 
 def sentences(found: Mapping[str, Any], rounds: int) -> list[str]:
     """Return these facts as sentences."""
     out = of_traffic(found) if "mechanisms" in found else []
-    for name, account in found.get("rows", {}).items():
-        out.append(
-            f"Under {name} the changed rows will cost {epsilon_text(account)}, once, for {account['covers'] or 'one row'}. "
-            f"{account['how']}"
-        )
+    out += of_changed(found)
     if "epsilon" in found:
         out.append(f"{count(rounds, 'round')} will cost {epsilon_text(found)}. {found['how']}")
         out += [capital(warned)] if (warned := worthless(found)) else []
+    return out
+
+
+def of_changed(found: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the accounts of changed rows."""
+    out = []
+    for name, account in found.get("rows", {}).items():
+        seeds = account["releases"]
+        often = "once" if seeds == 1 else f"once in each of {seeds} seeds, together"
+        out.append(
+            f"Under {name} the changed rows will cost {epsilon_text(account)}, {often}, for {account['covers'] or 'one row'}. "
+            f"{account['how']}"
+        )
     return out
 
 

@@ -19,6 +19,7 @@ from fedatlas.config import AlgorithmConfig
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.federation.link import Observer
 from fedatlas.files import OWN_FILES
+from fedatlas.privacy.mechanism import on_rows
 from fedatlas.runs.alignment import about, matched
 from fedatlas.runs.columns_baselines import FIGURES, Side, better, drive, grown, kept, redrawn, sent_by, trained
 from fedatlas.setup.checked import Checked
@@ -40,6 +41,10 @@ def probed(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]
     Sizes are numbers of rows, costs bytes and seconds. ConfigError for parties whose tables are not here. DataError for too few
     common rows.
     """
+    if changing := on_rows(whole.mechanisms):
+        raise ConfigError(
+            f"a probe keeps no ledger of what the noise of labels costs: leave out [[privacy]] '{changing[0].name}' to probe without it."
+        )
     scheme = whole.of_columns()
     before = scheme.trial(whole.how).number - 1  # rounds that ask nothing of others
     if before >= whole.config.rounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +18,20 @@ from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, bits_of_part
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.metrics.metric import fitting
+from fedatlas.privacy.mechanism import on_rows
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.checked import Checked
+from fedatlas.setup.label_noise import with_noised_labels
 from fedatlas.vertical.align import Align
 from fedatlas.vertical.parties import Columns, of_classes
 from fedatlas.vertical.scheme import Rows
 
 FOLLOWED = {"classes": ("accuracy", "macro_f1", "auc"), "numbers": ("rmse", "mae", "r2")}
 """Task -> the metrics that ``[stop]`` can follow, as rows have them."""
+TEST_LABELS = (
+    "Labels of test rows have no noise: no epsilon covers figures on them. Labels of rows held out to stop by have noise, and figures on "
+    "them are compared with it."
+)
 
 
 class Consortium(NamedTuple):
@@ -35,6 +41,8 @@ class Consortium(NamedTuple):
     tables: tuple[PartyTable, ...]
     parties: tuple[Columns, ...]
     notices: tuple[str, ...]  # notices about the tables
+    root: bytes = b""  # the secret that the noise of labels follows from; b"": they have none
+    label_figures: Mapping[str, Mapping[str, Any]] = {}  # mechanism -> figures of the noise of labels
 
     @property
     def config(self) -> ExperimentConfig:
@@ -78,15 +86,19 @@ class Consortium(NamedTuple):
         return rows_asked(self.config).held
 
 
-def consortium(whole: Checked) -> Consortium:
-    """Read all tables, without training or sending anything. ConfigError or DataError if one cannot be used."""
+def consortium(whole: Checked, root: bytes = b"") -> Consortium:
+    """Read all tables, without training or sending anything. ConfigError or DataError if one cannot be used.
+
+    ``root``: the run's secret, from which noise of labels is drawn; b"": a new one.
+    """
     tables = tuple(party_tables(whole.config))
     refuse_labels(whole.config, tables)
-    return consortium_of(whole, tables, whole.config.engine.workers or machine.cores())
+    return consortium_of(whole, tables, whole.config.engine.workers or machine.cores(), root)
 
 
-def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1) -> Consortium:
-    """Return the parties with these tables. ConfigError if the scheme does not learn such a label."""
+def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1, root: bytes = b"") -> Consortium:
+    """Return the parties with these tables. ConfigError if the scheme does not learn such a label. ``root``: as `consortium` takes it."""
+    tables, noised, root, figures = with_noised_labels(whole.mechanisms, tables, root, whole.config.seed)
     active = next(k for k, one in enumerate(tables) if one.y is not None)
     scheme, task = whole.of_columns(), tables[active].task
     if task not in scheme.tasks:
@@ -102,8 +114,11 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
         )
     check_metric(whole.config, task, tables[active].name)
     names, seed = tuple(one.name for one in tables), whole.config.seed
-    parties = tuple(columns_of(k, one, active, names, seed, workers) for k, one in enumerate(tables))
-    return Consortium(whole, tuple(tables), parties, (*said_of(tables), *scheme.warnings(whole.how)))
+    parties = tuple(
+        columns_of(k, one, active, names, seed, workers)._replace(noised=noised[k]) for k, one in enumerate(tables)
+    )
+    said = (*said_of(tables), *scheme.warnings(whole.how), *notices_of_labels(whole))
+    return Consortium(whole, tables, parties, said, root, figures)
 
 
 def check_metric(config: ExperimentConfig, task: str, name: str) -> None:
@@ -200,6 +215,14 @@ def refuse_labels(config: ExperimentConfig, tables: Sequence[PartyTable]) -> Non
                 f"party '{one.name}' has an input column '{label}', which is the label of '{holder}': "
                 f'leave it out with drop = ["{label}"], or rename it if it is something else.'
             )
+
+
+def notices_of_labels(whole: Checked) -> list[str]:
+    """Return what is said before a run whose labels have noise."""
+    changing = on_rows(whole.mechanisms)
+    seeded = [f"'{one.name}': noise = \"seed\" protects nobody." for one in changing if one.keys.get("noise") == "seed"]
+    said = [line for one in changing for line in one.words.notices]
+    return [*said, *seeded, TEST_LABELS] if changing else []
 
 
 def said_of(tables: Sequence[PartyTable]) -> list[str]:

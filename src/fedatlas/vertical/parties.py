@@ -46,6 +46,9 @@ class Columns(NamedTuple):
     later: tuple[tuple[str, ...], ...] = ()  # ids by the further keys of a linkage
     linked: bool = False  # whether an id may occur in several rows, which are then left out
     rules: int = 2  # rules for reading tables; by the first, a value that training never lacked goes left
+    noised: Floats | None = (
+        None  # (rows,) labels with noise, drawn before anything is computed; None: there is no noise
+    )
 
 
 class PartyLeft(ProtocolError):
@@ -69,15 +72,36 @@ def places(state: State, which: str) -> Whole:
     return found
 
 
+def labels(data: Columns, state: State) -> Floats | None:
+    """Return (N,), the label of each place: with its noise, if there is any, but for test rows; None without a label.
+
+    Before the split all have their noise. A scheme reads labels here only, so that none without noise reaches it.
+    """
+    if data.y is None or data.noised is None:
+        return None if data.y is None else data.y[order(state)]
+    found = data.noised[order(state)]
+    if "split" in state:
+        test = places(state, "test")
+        found[test] = data.y[order(state)[test]]
+    return found
+
+
+def true_labels(data: Columns) -> Columns:
+    """Return the party with its labels as they are, for figures of a simulation."""
+    return data._replace(noised=None)
+
+
 def aligned(data: Columns, state: State) -> Columns:
-    """Return the party's columns in the order of the places. All values of a row that the party lacks are missing."""
+    """Return the party's columns in the order of the places, with the `labels` of a scheme.
+
+    All values of a row that the party lacks are missing.
+    """
     rows = order(state)
     x = data.x[rows]
     if (rows < 0).any():
         x[rows < 0] = np.nan
-    y = None if data.y is None else data.y[rows]
     weight = None if data.weight is None else data.weight[rows]
-    return data._replace(ids=(), x=x, y=y, weight=weight)
+    return data._replace(ids=(), x=x, y=labels(data, state), weight=weight, noised=None)
 
 
 def each(ask: Ask, names: Sequence[str]) -> Generator[Ask, Replies, Mapping[int, Update]]:

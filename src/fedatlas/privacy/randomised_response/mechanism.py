@@ -8,6 +8,8 @@ occur in the rows would tell something of them. A value is drawn once in a run, 
 that is made of it, is post-processing. Unit: a row whose class (and named categories) are replaced, at pure epsilon for each such value.
 The other columns of a row, whether it is there, and which row it is are not protected.
 
+A label that is a number, at a party that holds columns, is clipped to a public range and gets Laplace noise instead (`bounded`).
+
 Source: Warner 1965; Kairouz, Oh and Viswanath 2014 for k values. P4.
 """
 
@@ -19,13 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from fedatlas.errors import ConfigError, DataError
+from fedatlas.privacy.column_bounds import Range
 from fedatlas.privacy.ledger import Event
-from fedatlas.privacy.mechanism import Learns, Mechanism, Noise, Source, Words, Work
+from fedatlas.privacy.mechanism import Learns, Limits, Mechanism, Noise, Source, Words, Work
+from fedatlas.privacy.randomised_response.bounded import LABEL_KEYS, NAME, of_numbers
 
 if TYPE_CHECKING:
     from fedatlas.privacy.own_rows import OwnRows, RowsHow
 
-NAME = "randomised_response"
 Epsilon = Annotated[float, Field(gt=0, le=64)]
 Names = tuple[str, ...]
 
@@ -46,10 +49,20 @@ LABELS_ONLY = (
 
 
 COUNTED = "randomised_response: epsilon = {:g} for each replaced value, of which a row has {}, once in a run."
+UNLISTED = f"privacy.{NAME}.classes: list all of them, also those that no row has; those that occur in the rows are not looked up."
+NO_CLASSES = (
+    f"[[privacy]] '{NAME}': it replaces classes, and this target holds none; remove the table, or for a label of parties that hold columns "
+    "give range = [LOWEST, HIGHEST] in place of 'classes': it is public, not looked up in the rows, and the noise is Laplace's."
+)
 
 
 def randomised_response(
-    *, epsilon: Epsilon, classes: Names, columns: dict[str, Names] | None = None, noise: Source = "os"
+    *,
+    epsilon: Epsilon,
+    classes: Names | None = None,
+    columns: dict[str, Names] | None = None,
+    noise: Source = "os",
+    range: Range | None = None,
 ) -> Mechanism:
     """Every client replaces the classes of its training rows by random responses, once. Pure epsilon for each class.
 
@@ -57,7 +70,11 @@ def randomised_response(
     classes: all classes, also those that no row has; they are public, and not looked up in the rows.
     columns: further columns of categories that are replaced, with all their categories: {kind = ["a", "b"]}.
     noise: the operating system's randomness, or "seed": repeatable, and protects nobody.
+    range: of a label that is a number, where parties hold columns: its public lowest and highest value. The label is clipped to it and
+        gets Laplace noise of scale (highest - lowest) / epsilon.
     """
+    if range is not None:
+        return of_numbers({"epsilon": epsilon, "classes": classes, "columns": columns, "noise": noise, "range": range})
     lists: dict[str, Any] = {"": classes, **(columns or {})}
     for name, known in lists.items():
         if isinstance(known, tuple):
@@ -89,6 +106,7 @@ def randomised_response(
         ),
         acts_on="rows",
         entered=entered,
+        limits=Limits(refuses=lambda asked: UNLISTED if classes is None else "", labels=LABEL_KEYS),
     )
 
 
@@ -102,18 +120,22 @@ def check_values(name: str, values: Names) -> None:
         raise ConfigError(f"{where}: '{twice}' is listed twice.")
 
 
-def responded(own: OwnRows, how: RowsHow, epsilon: float, classes: Names, columns: Mapping[str, Names]) -> OwnRows:
+def responded(
+    own: OwnRows, how: RowsHow, epsilon: float, classes: Names | None, columns: Mapping[str, Names]
+) -> OwnRows:
     """Return the rows with responses in place of their classes, and of the categories of named columns.
 
-    ConfigError for a target of numbers or tokens, and for a column that has no categories. DataError for a value that is not listed,
-    and for a missing category.
+    ConfigError for a target of numbers or tokens, for classes that are not listed at all, and for a column that has no categories.
+    DataError for a value that is not listed, and for a missing category.
     """
     import torch
 
     from fedatlas.privacy.randomised_response.response import odds, responses
 
     if not own.classes or own.y.dim() != 1:
-        raise ConfigError(f"[[privacy]] '{NAME}': it replaces classes, and this target holds none; remove the table.")
+        raise ConfigError(NO_CLASSES)
+    if classes is None:
+        raise ConfigError(UNLISTED)
     noise, x, told = Noise(secret=how.own), own.x.clone(), list(own.columns)
     y = places("classes", own.classes, classes)[own.y.numpy()]
     y = responses(y, odds(epsilon, len(classes)), noise, "class")
