@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.prediction.parties import outputs_of
 from fedatlas.rng import numpy_stream
 from fedatlas.runs.columns_labels import LettersHeard
-from fedatlas.vertical import FederatedForestClassifier, FederatedForestRegressor, Parties
+from fedatlas.vertical import (
+    SCHEMES,
+    FederatedForestClassifier,
+    FederatedForestRegressor,
+    Parties,
+    SecureBoostClassifier,
+)
 from fedatlas.vertical.forest import FEDERATED_FOREST, FederatedForest, coding, federated_forest, splits
 from fedatlas.vertical.forest.pruning import pruned
 from fedatlas.vertical.letters import LETTERS
@@ -363,6 +370,16 @@ def test_estimators_grow_the_forest() -> None:
     fitted = FederatedForestRegressor(trees=5, features=1.0, random_state=2).fit(rows, target)
     assert fitted.score(rows, target) > 0.7
     assert fitted.predict(rows).tolist() == clone(fitted).fit(rows, target).predict(rows).tolist()
+
+
+@pytest.mark.parametrize("made", [FederatedForestClassifier, FederatedForestRegressor, SecureBoostClassifier])
+def test_a_parameter_has_the_default_of_its_key(made: Any) -> None:
+    build = SCHEMES[made.scheme].build
+    keys = {name: one.default for name, one in signature(build).parameters.items()}
+    own = made().get_params()
+    assert {*own} - {*keys} == {"label_party", "random_state"} | ({"privacy", "settings"} & {*own})
+    assert {name: own[name] for name in keys if name in own} == {name: keys[name] for name in own if name in keys}
+    assert {"trees", "depth"} < {*own}
 
 
 def test_a_label_of_the_other_kind_and_row_weights_are_refused(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ import numpy as np
 from fedatlas.algorithm import State
 from fedatlas.errors import ProtocolError
 from fedatlas.vertical.forest import coding, draws, leaf_sets, passive, splits
-from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, LEVEL, SETS, SHAPE, SPLIT, TREE, WANTED, WIDTH
+from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, SETS, SHAPE, TREE, WANTED, WIDTH
 from fedatlas.vertical.forest.pruning import pruned
 from fedatlas.vertical.forest.records import kept_tree, own_records, shapes
 from fedatlas.vertical.forest.settings import FederatedForest
 from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.trees import records
-from fedatlas.vertical.trees.letter_parts import of_level
+from fedatlas.vertical.trees.letter_parts import LEVEL, SPLIT, of_level
 from fedatlas.vertical.trees.nodes import level_of, moved, passed, some_of, unpacked
 
 Answered = passive.Answered

@@ -10,14 +10,15 @@ import numpy as np
 from fedatlas.algorithm import State, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.vertical.forest import draws, leaf_sets, splits
-from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, LEVEL, SETS, SHAPE, SPLIT, TREE, WANTED, WIDTH
+from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, SETS, SHAPE, TREE, WANTED, WIDTH
 from fedatlas.vertical.forest.records import SHAPE as SHAPES
 from fedatlas.vertical.forest.records import TABLE, kept_tree, own_records, shapes
 from fedatlas.vertical.forest.settings import FederatedForest
 from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, there
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.trees import records
-from fedatlas.vertical.trees.letter_parts import of_level
+from fedatlas.vertical.trees.descent import descended
+from fedatlas.vertical.trees.letter_parts import LEVEL, SPLIT, of_level
 from fedatlas.vertical.trees.nodes import begun, bits, moved, some_of
 
 Answered = tuple[Update, State, Any]
@@ -89,21 +90,12 @@ def _planted(how: FederatedForest, data: Columns, message: Any, state: State) ->
 
 
 def _onwards(how: FederatedForest, data: Columns, message: Any, now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree on the next level, from the letters of the party with the label and of the owners of splits."""
-    level, at = now["level"], now["at"]
-    sizes = of_level(how.depth, level)
-    said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
+    """Return the tree on the next level."""
+    after, open_ = descended(how.depth, data, message, now)
     with blamed(data, data.active, LEVEL):
-        at = moved(at, [said["told"]])
-    for k in said["owners"]:
-        if k != data.party:
-            told = taken(data, message, k, SPLIT, level, **sizes)["told"]
-            with blamed(data, k, SPLIT):
-                at = moved(at, [told])
-    with blamed(data, data.active, LEVEL):
-        if not {*said["open"]} <= {*at[0].tolist()}:
+        if not {*open_} <= {*after["at"][0].tolist()}:
             raise ProtocolError("a node is open that no row is at")
-    return {**now, "at": at, "level": level + 1, "open": said["open"], "divided": False}
+    return {**after, "open": open_}
 
 
 def split(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
