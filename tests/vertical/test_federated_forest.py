@@ -15,7 +15,8 @@ from sklearn.base import clone
 
 import fedatlas
 from boosting_federation import Table, Trained, trained
-from fedatlas.errors import ConfigError
+from fedatlas.algorithm import Question
+from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.prediction.parties import outputs_of
 from fedatlas.rng import numpy_stream
@@ -48,7 +49,7 @@ HOW = federated_forest(trees=3, depth=4, features=0.7)
 
 
 def grown(table: Table, owners: Sequence[Sequence[int]], how: FederatedForest = HOW, **more: Any) -> Trained:
-    return trained(table, owners, how, scheme=FEDERATED_FOREST, **{"train": TRAIN, **more})
+    return trained(table, owners, how, **{"scheme": FEDERATED_FOREST, "train": TRAIN, **more})
 
 
 def joined(table: Table, owners: Sequence[Sequence[int]], how: FederatedForest = HOW, train: Any = TRAIN) -> Forest:
@@ -166,6 +167,48 @@ def test_a_drawn_code_is_a_permutation_or_a_line_that_rises() -> None:
         a, b = coding.mask(0).tolist()
         assert 0 < a < coding.FACTOR
         assert -coding.SHIFT <= b < coding.SHIFT
+
+
+def odd_table(kind: str) -> Table:
+    """A table on which a forest has little to learn, or to judge."""
+    table = made_classes(90) if "class" in kind else made(n=90, task="numbers")
+    x, y = table.x.copy(), table.y.copy()
+    if kind == "constant columns":
+        x[:, [0, 1, 5]] = 7.0
+    if kind == "a column without values":
+        x[:, [1, 4]] = np.nan
+    if kind == "a constant number":
+        y[:] = 2.5
+    if kind == "one class in training":
+        y[TRAIN] = 1
+    if kind == "a class in test rows only":
+        y[TRAIN] = np.minimum(y[TRAIN], 1)
+        y[3] = 2
+    if kind == "a class of one row":
+        y[:] = np.minimum(y, 1)
+        y[TRAIN[4]] = 2
+    return Table(x, y, table.task)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "constant columns",
+        "a column without values",
+        "a constant number",
+        "one class in training",
+        "a class in test rows only",
+        "a class of one row",
+    ],
+)
+def test_tables_that_teach_little_are_grown_as_in_one_table(kind: str) -> None:
+    table = odd_table(kind)
+    found, expected = grown(table, OWNERS[3], active=2), joined(table, OWNERS[3])
+    assert [nested(tree) for tree in found.trees] == [bare(tree) for tree in expected.trees]
+    assert predicted(found).tolist() == expected.outputs
+    assert np.isfinite(expected.outputs).all()
+    split = [node for tree in found.trees for node in tree if "leaf" not in node]
+    assert bool(split) == (kind not in ("a constant number", "one class in training"))
 
 
 # ------------------------------------------------------------------------------------------------ splits
@@ -312,6 +355,38 @@ def lied(kind: str, topic: str, change: Any, what: str) -> None:
     with pytest.raises(PartyLeft, match="party 'p1' is lost"):
         trained(table, owners, HOW, scheme=scheme, train=TRAIN)
     assert done
+
+
+REPEATED = {"number of columns", "learn labels", "leaf sets", "gather votes", "share gains", "importance"}
+"""Questions whose second answer is the first one, and changes nothing."""
+
+
+@pytest.mark.parametrize("kind", ["three classes", "a number"])
+def test_no_question_is_answered_a_second_time_with_the_same_letters(kind: str) -> None:
+    """The sentence is the party's own, and what it keeps stays as it was."""
+    said: dict[str, str] = {}
+    questions = FEDERATED_FOREST.questions
+
+    def again(name: str, asked: Question) -> Question:
+        def answer(model: Any, data: Any, message: Any, state: Any, session: Any) -> Any:
+            first = asked.answer(model, data, message, state, session)
+            if name not in REPEATED:
+                with pytest.raises(ProtocolError) as raised:
+                    asked.answer(model, data, message, first[1], first[2])
+                said.setdefault(name, str(raised.value))
+            return first
+
+        return asked._replace(answer=answer)
+
+    twice = {name: again(name, one) for name, one in questions(HOW).items()}
+    found = grown(TABLES[kind], OWNERS[2], scheme=FEDERATED_FOREST._replace(questions=lambda _: twice))
+    assert [nested(tree) for tree in found.trees] == [bare(tree) for tree in joined(TABLES[kind], OWNERS[2]).trees]
+    assert {*said} == {*twice} - REPEATED
+    assert all("\n" not in one for one in said.values())
+    assert "coded already" in said["code labels"]
+    assert "divided already" in said["divide"]
+    assert "settled already" in said["ripen"]
+    assert "grown already" in said["keep tree"] or "no tree is under way" in said["keep tree"]
 
 
 def turned(told: Any) -> Any:

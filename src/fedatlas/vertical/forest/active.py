@@ -30,7 +30,9 @@ Answered = passive.Answered
 
 
 def start(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Draw the code of the labels, and send them to the others in it."""
+    """Draw the code of the labels, and send them to the others in it. ProtocolError the second time: under another code."""
+    if "boost" in state:
+        raise ProtocolError("the labels are coded already.")
     y = _labels(data, state)
     widths = [taken(data, message, k, WIDTH)["columns"] if k != data.party else len(data.names) for k in _all(data)]
     scale = None if data.task == "classes" else coding.scale_of(y)
@@ -173,8 +175,8 @@ def _decoded(
 def ripen(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Prune the tree, form its leaves, and tell the others its shape."""
     before = passive.under_way(session)
-    if before["open"]:
-        raise ProtocolError("the tree is not grown to its end.")
+    if before["open"] or "ripe" in before:
+        raise ProtocolError(f"the tree is {'settled already' if 'ripe' in before else 'not grown to its end'}.")
     now, boost = _settled(how, data, before, message), state["boost"]
     split = now["split"]
     held = _rows_of(now, split)
@@ -188,7 +190,11 @@ def ripen(how: FederatedForest, model: Any, data: Columns, message: Any, state: 
     after = {**after, "boost": {**after["boost"], "nodes": nodes}}
     owners = {name: sum(split[v][0] == k for v in inner) for k, name in enumerate(data.parties)}
     sent = _to_others(data, SHAPE.topic, {"inner": inner}, now["tree"])
-    return {LETTERS: sent, "nodes": {**owners, "leaves": len(inner) + 1}}, after, {**session, "forest": now}
+    return (
+        {LETTERS: sent, "nodes": {**owners, "leaves": len(inner) + 1}},
+        after,
+        {**session, "forest": {**now, "ripe": True}},
+    )
 
 
 def _rows_of(now: Mapping[str, Any], split: Mapping[int, Any]) -> dict[int, Whole]:
@@ -239,8 +245,10 @@ def _lines(
 
 def vote(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Add the new tree's leaves to the votes of the rows outside of training."""
-    tree = passive.under_way(session)["tree"]
-    rows = passive.judged(state)
+    now = passive.under_way(session)
+    if "ripe" not in now:
+        raise ProtocolError("the tree is not settled.")
+    tree, rows = now["tree"], passive.judged(state)
     votes = state["boost"]["votes"].numpy().copy()
     votes[rows] += next(_values(data, state, message, rows, [tree - 1], tree))
     done = {name: one for name, one in session.items() if name != "forest"}

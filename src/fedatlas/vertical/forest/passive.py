@@ -76,7 +76,7 @@ def under_way(session: Any) -> dict[str, Any]:
 def best(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Tell the party with the label the sums on the left of the best split of each open node; 0 rows: there is none."""
     begins = there(message, TREE.topic)
-    now = _planted(how, data, message, state) if begins else _onwards(how, data, message, under_way(session))
+    now = _planted(how, data, message, state, session) if begins else _onwards(how, data, message, under_way(session))
     held = offered(data, state, now)
     none = np.zeros(now["sums"].shape[1], np.int64)
     left = np.array([held[v].sums if v in held else none for v in now["open"]], np.int64).reshape(-1, len(none))
@@ -84,8 +84,10 @@ def best(how: FederatedForest, model: Any, data: Columns, message: Any, state: S
     return {LETTERS: [told]}, state, {**(session or {}), "forest": {**now, "held": held}}
 
 
-def _planted(how: FederatedForest, data: Columns, message: Any, state: State) -> dict[str, Any]:
+def _planted(how: FederatedForest, data: Columns, message: Any, state: State, session: Any) -> dict[str, Any]:
     said = taken(data, message, data.active, TREE, trees=how.trees + 1, columns=len(data.names))
+    if "forest" in (session or {}) or said["tree"] <= len(shapes(state)):
+        raise ProtocolError(f"tree {said['tree']} is grown already, or under way.")
     return tree_begun(data, state, said["tree"], said["columns"], state["boost"]["coded"])
 
 
@@ -132,7 +134,7 @@ def divided(
 def keep(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Keep the tree as it was pruned, and send the leaf sets of the rows outside of training."""
     begins = there(message, TREE.topic)  # its root is a leaf
-    now = _planted(how, data, message, state) if begins else under_way(session)
+    now = _planted(how, data, message, state, session) if begins else under_way(session)
     inner = taken(data, message, data.active, SHAPE, now["tree"], above=1 << how.depth)["inner"]
     with blamed(data, data.active, SHAPE):
         if any(v > 1 and v // 2 not in inner for v in inner):

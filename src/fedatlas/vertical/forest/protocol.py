@@ -11,14 +11,15 @@ Source: Liu, Liu, Liu, Zhang, Meng and Zheng, IEEE Transactions on Big Data 2020
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.vertical.forest import active, letter_kinds, passive
 from fedatlas.vertical.forest.settings import FederatedForest
 from fedatlas.vertical.forms import Exactly, Form, WholeNumber
-from fedatlas.vertical.letters import LETTERS, Mail
+from fedatlas.vertical.letters import LETTERS, Due, Mail
 from fedatlas.vertical.trees import importance, letter_parts
 from fedatlas.vertical.trees.letter_parts import OWNERS, grown, of_level
 
@@ -49,6 +50,18 @@ def questions(how: FederatedForest) -> Mapping[str, Question]:
         name: Question(partial(answer, how), stateful=True, shows=shows) for name, (answer, shows) in asked.items()
     }
     return {**found, **importance.QUESTIONS}
+
+
+def due(part: str, number: int) -> Due:
+    """Return what parties of a run are asked: at its "begin", in a "step", which is tree ``number``, and at its "end"."""
+    nothing: Sequence[Mapping[str, Any]] = ({},)
+    if part == "begin":
+        return {WIDTH: ("passive", nothing), START: ("active", nothing), LEARN: ("passive", nothing)}
+    if part == "end":
+        return importance.DUE
+    found: dict[str, Any] = dict.fromkeys((CHOOSE, RIPEN, VOTE), ("active", nothing))
+    found |= dict.fromkeys((BEST, SPLIT, KEEP), ("passive", nothing))
+    return {**found, PLANT: ("active", ({"tree": number},))}
 
 
 def _others(server: State) -> tuple[int, ...]:
