@@ -331,6 +331,44 @@ def test_prediction_takes_one_letter_of_each_party_and_one_leaf_is_in_all_sets()
     assert said.tolist() == [expected.said(row) for row in x.tolist()]
 
 
+def open_leaves(found: Trained, party: int, tree: int, x: np.ndarray) -> list[set[int]]:
+    """By row the leaves, from left to right, that are left after a party's own splits; at those of others both branches are."""
+    nodes, name = found.trees[tree], found.parties[party].name
+
+    def below(i: int, row: np.ndarray) -> set[int]:
+        node = nodes[i]
+        if "leaf" in node:
+            return {i}
+        value = row[int(node["column"][1:])]
+        cut = np.inf if node["threshold"] is None else node["threshold"]
+        left = node["missing"] == "left" if np.isnan(value) else value <= cut
+        sides = [node["left"] if left else node["right"]] if node["party"] == name else [node["left"], node["right"]]
+        return set.union(*(below(side, row) for side in sides))
+
+    return [below(0, row) for row in x]
+
+
+def test_a_letter_says_as_much_as_the_sets_of_leaves() -> None:
+    """Rows whose sets are the same have the same bits, and rows with the same bits the same sets; one leaf is in all sets."""
+    found, letters = recorded("three classes")
+    table = TABLES["three classes"]
+    outside = np.setdiff1d(np.arange(len(table.y)), TRAIN)
+    seen = 0
+    for tree in range(HOW.trees):
+        sets = [open_leaves(found, k, tree, table.x[outside]) for k in range(3)]
+        assert all(len(set.intersection(*each)) == 1 for each in zip(*sets, strict=True))
+        for k in (0, 2):
+            (one,) = [
+                each for each in letters[1] if (each["topic"], each["from"], each["step"]) == ("leaf sets", k, tree + 1)
+            ]
+            (told,) = one["content"]["sets"]
+            bits = np.unpackbits(told.numpy(), axis=1, count=len(outside)).T.tolist()
+            pairs = {(tuple(each), tuple(sorted(own))) for each, own in zip(bits, sets[k], strict=True)}
+            assert len(pairs) == len({each for each, _ in pairs}) == len({own for _, own in pairs})
+            seen += len(pairs)
+    assert seen > 12
+
+
 def lied(kind: str, topic: str, change: Any, what: str) -> None:
     """A training in which party 1 changes its first letter on a topic."""
     table, owners = TABLES[kind], OWNERS[2]
@@ -404,9 +442,8 @@ LIES = {
     "counts that do not add up": ("two classes", "best", "best split", raised(0, 1, 0)),
     "sums of no labels": ("a number", "best", "best split", raised(0, 1)),
     "another division": ("two classes", "split", "divide", turned),
-    "both branches": ("two classes", "leaf sets", "keep tree", lambda c: {"sets": [one | 255 for one in c["sets"]]}),
-    "no branch": ("two classes", "leaf sets", "keep tree", lambda c: {"sets": [one & 0 for one in c["sets"]]}),
     "a set too few": ("two classes", "leaf sets", "keep tree", lambda _: {"sets": []}),
+    "a node too few": ("two classes", "leaf sets", "keep tree", lambda c: {"sets": [one[1:] for one in c["sets"]]}),
 }
 
 

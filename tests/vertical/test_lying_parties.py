@@ -55,6 +55,7 @@ ANYTHING = {
     ("tree", "columns.0", "absent"),  # fewer columns may be drawn
     ("wanted", "nodes.0", "absent"),  # fewer nodes may be won, or kept
     ("shape", "inner.0", "absent"),
+    ("leaf sets", "sets.0", "huge"),  # all rows may go left
     ("> choose", "owners.0", "absent"),  # refused, but in the name of who then misses a letter
 }  # a count that is absent is 0
 """(topic, field, lie) that an honest party could say, too."""

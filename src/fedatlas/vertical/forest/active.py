@@ -267,19 +267,22 @@ def gather(how: FederatedForest, model: Any, data: Columns, message: Any, state:
 def _values(data: Columns, state: State, message: Any, rows: Whole, trees: Sequence[int], step: int) -> Any:
     """Yield the values of the rows' leaves, tree by tree."""
     boost, forms, x = state["boost"], shapes(state), aligned(data, state).x[rows]
-    said = {k: taken(data, message, k, SETS, step, sets=len(trees))["sets"] for k in others(data)}
+    sizes = {"sets": len(trees), "packed": -(-len(rows) // 8)}
+    said = {k: taken(data, message, k, SETS, step, **sizes)["sets"] for k in others(data)}
     tree_of, party = boost["nodes"]["tree"].numpy(), boost["nodes"]["party"].numpy()
     for i, t in enumerate(trees):
         leaves, lines = forms[t], np.flatnonzero(tree_of == t)
-        order = sorted({*leaf_sets.inner_of(leaves), *leaves})
-        owner = dict(zip(order, party[lines].tolist(), strict=True))
-        every = [leaf_sets.possible(x, leaves, boost["table"], own_records(boost["table"], t))]
-        for k, sets in said.items():
+        inner = leaf_sets.inner_of(leaves)
+        owner = party[lines][np.searchsorted(sorted({*inner, *leaves}), inner)]
+        told = {data.party: leaf_sets.told(x, leaves, boost["table"], own_records(boost["table"], t))}
+        left: dict[int, leaf_sets.Packed] = {}
+        for k in _all(data):
+            nodes = np.array(inner, np.int64)[owner == k].tolist()
             with blamed(data, k, SETS):
-                found = unpacked(sets[i], len(rows) * len(leaves)).reshape(len(rows), len(leaves))
-                leaf_sets.check(found, leaves, {v for v, one in owner.items() if one == k})
-            every.append(found)
-        yield boost["nodes"]["value"].numpy()[lines[party[lines] < 0]][leaf_sets.reached(every)]
+                if len(lines_ := told[k] if k in told else said[k][i].numpy()) != len(nodes):
+                    raise ProtocolError("it tells of other nodes than are its own")
+            left |= dict(zip(nodes, lines_, strict=True))
+        yield boost["nodes"]["value"].numpy()[lines[party[lines] < 0]][leaf_sets.reached(len(rows), leaves, left)]
 
 
 def outputs(state: State) -> Floats:

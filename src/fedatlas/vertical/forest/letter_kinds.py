@@ -1,8 +1,8 @@
 """The letters of Federated Forest and their forms.
 
 Sizes that receivers know: ``parties``, ``rows`` (that train), ``trees`` (one more than are grown), ``columns`` (of the
-receiver), ``open`` (nodes), ``width`` (entries of a sum), ``sets`` (trees asked about), ``above`` (all nodes of a tree);
-nodes of a level as in `letter_parts.of_level`.
+receiver), ``open`` (nodes), ``width`` (entries of a sum), ``sets`` (trees asked about), ``packed`` (bytes of all rows),
+``above`` (all nodes of a tree); nodes of a level as in `letter_parts.of_level`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from fedatlas.vertical.forest.coding import LIMIT
 from fedatlas.vertical.forms import ListOf, Numbers, WholeNumber
 from fedatlas.vertical.letters import LetterKind
-from fedatlas.vertical.trees.letter_parts import BYTES, MANY
+from fedatlas.vertical.trees.letter_parts import MANY
 
 MOST = 1 << 31  # columns of a party
 
@@ -30,4 +30,4 @@ WANTED = LetterKind(
     },
 )
 SHAPE = LetterKind("shape", {"inner": ListOf(WholeNumber(1, "above"), once=True)})
-SETS = LetterKind("leaf sets", {"sets": ListOf(BYTES, "sets")})
+SETS = LetterKind("leaf sets", {"sets": ListOf(Numbers(torch.uint8, (None, "packed")), "sets")})

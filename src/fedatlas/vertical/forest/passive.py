@@ -158,5 +158,5 @@ def reach(how: FederatedForest, model: Any, data: Columns, message: Any, state: 
 
 def _letter(data: Columns, state: State, x: Floats, trees: Sequence[int], step: int) -> Any:
     table, forms = state["boost"]["table"], shapes(state)
-    sets = [bits(leaf_sets.possible(x, forms[t], table, own_records(table, t))) for t in trees]
+    sets = [tensor(leaf_sets.told(x, forms[t], table, own_records(table, t))) for t in trees]
     return letter(data, [data.active], SETS.topic, {"sets": sets}, step)
