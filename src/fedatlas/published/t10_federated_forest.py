@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from functools import partial
-from hashlib import sha256
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from fedatlas.algorithm import Question
 from fedatlas.config import parse
 from fedatlas.published.gates import (
     FigurePicture,
@@ -26,12 +21,10 @@ from fedatlas.published.gates import (
     reported,
 )
 from fedatlas.rng import numpy_stream
-from fedatlas.runs.columns_baselines import Side, drive, kept, matched, opened, sent_by
+from fedatlas.runs.columns_baselines import kept, matched
+from fedatlas.runs.columns_times import timed
 from fedatlas.setup.consortium import consortium
 from fedatlas.setup.refusals import checked
-from fedatlas.vertical.forest import FEDERATED_FOREST
-from fedatlas.vertical.judging import Judged
-from fedatlas.vertical.scheme import How
 
 TABLES = {"cancer": ("breast_cancer_wdbc", 0), "taiwan": ("credit_default_taiwan", 3000)}
 """Their names, and how many rows are drawn; 0: all."""
@@ -78,33 +71,6 @@ def tables(data: str, limit: int, trees: int, parties: int) -> dict[str, Any]:
     }
 
 
-class Watch:
-    """How long answers take, question by question."""
-
-    def __init__(self, asked: Mapping[str, Question]) -> None:
-        self.spent: list[tuple[str, float]] = []
-        self.on = True
-        self.questions = {name: self._timed(name, one) for name, one in asked.items()}
-
-    def _timed(self, name: str, asked: Question) -> Question:
-        def answer(*given: Any) -> Any:
-            if not self.on:
-                return asked.answer(*given)
-            began = time.process_time()
-            found = asked.answer(*given)
-            self.spent.append((name, time.process_time() - began))
-            return found
-
-        return asked._replace(answer=answer)
-
-    def seconds(self) -> tuple[float, float]:
-        """Return the seconds since the last call: of parties that work side by side, and of all of them added up."""
-        side_by_side = sum(max(s for _, s in each) for _, each in groupby(self.spent, key=lambda one: one[0]))
-        found = side_by_side, sum(s for _, s in self.spent)
-        self.spent = []
-        return found
-
-
 def measured(asked: Mapping[str, Any], domains: int = 0) -> Callable[[int], list[dict[str, Any]]]:
     """Return the measurement of a forest. ``domains``: how many of all join; 0: all of them, in their order."""
 
@@ -112,7 +78,7 @@ def measured(asked: Mapping[str, Any], domains: int = 0) -> Callable[[int], list
         run = checked(parse({**asked, "seed": seed}))
         every = matched(consortium(run))
         side = kept(every, joining(seed)[:domains]) if domains else every
-        return [forest(side, run.how, int(asked["algorithm"]["trees"]))]
+        return [timed(side, run.of_columns(), run.how, int(asked["algorithm"]["trees"]), TIMED)]
 
     return measure
 
@@ -121,37 +87,6 @@ def joining(seed: int) -> list[int]:
     """Return the domains in the order in which they join; the first has the label."""
     others = numpy_stream(seed, "reproduce", "domains").permutation(np.arange(1, max(DOMAINS)))
     return [0, *others.tolist()]
-
-
-def forest(side: Side, how: How, trees: int) -> dict[str, Any]:
-    """Grow a forest, and predict all rows in one round; return figures on test rows, seconds and bytes."""
-    watch = Watch(FEDERATED_FOREST.questions(how))
-    scheme = FEDERATED_FOREST._replace(questions=lambda _: watch.questions)
-    done, timed = opened(side, scheme, how, "domains"), range(1, trees + 1, TIMED)
-    server, sent = done.server, done.bytes
-    watch.seconds()
-    for number in range(1, trees + 1):
-        watch.on = number in timed
-        server = drive(done.federation, partial(scheme.step, how, server, number), number)
-        sent += sent_by(done.federation)
-    spent, work = (one * trees / len(timed) for one in watch.seconds())
-    watch.on = True
-    drive(done.federation, lambda: scheme.predict(how, server), trees + 1)
-    active = side.parties[0].active
-    state = done.state(active)
-    outputs = scheme.outputs(state)
-    figures = Judged(side.parties[active], state, outputs, "test").figures()
-    return {
-        "round": trees,
-        **{key: figures[key] for key in ("accuracy", "auc", "loss")},
-        "columns": sum(len(one.names) for one in side.parties),
-        "training": spent,
-        "training_core_seconds": work,
-        "training_bytes": sent,
-        "prediction": watch.seconds()[0],
-        "prediction_bytes": sent_by(done.federation),
-        "outputs": sha256(outputs.tobytes()).hexdigest(),
-    }
 
 
 def gates(domains: tuple[int, ...]) -> tuple[Gate, ...]:
