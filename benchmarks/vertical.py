@@ -72,6 +72,7 @@ def psi(count: int = IDS) -> list[dict[str, Any]]:
 def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """What can be measured, by name. ``ids``: of each party in ``psi``."""
     import vertical_boosting
+    import vertical_forest
     import vertical_sizes
 
     return {
@@ -83,6 +84,8 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "sizes": vertical_sizes.sizes,
         "linear": vertical_sizes.linear,
         "classes": vertical_boosting.classes,
+        "forest": vertical_forest.forest,
+        "forest-linear": vertical_forest.linear,
     }
 
 

@@ -79,17 +79,19 @@ def algorithms() -> Listing:
 
 def place_of_scheme(name: str) -> dict[str, str]:
     """Return the place of a scheme for columns in the taxonomy."""
-    words = SCHEMES[name].words
+    scheme = SCHEMES[name]
+    words = scheme.words
     return {
         "partitioning": "vertical",
         "communication": "centralised",
         "client_keeps": words.keeps,
         "leaves_client": words.leaves,
         **{
-            f"learns_{case}_{who}": text
-            for case, how in words.cases.items()
+            "_".join(filter(None, ("learns", case, who))): text
+            for case, how in (words.cases or {"": scheme.build()}).items()
             for who, text in learnt(words.learns(how, True))
         },
+        **({"caution": words.caution} if words.caution else {}),
     }
 
 

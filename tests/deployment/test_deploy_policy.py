@@ -67,6 +67,12 @@ ASKED = Asked("operator", "fedavg", epochs=1, rounds=10, cohort=3, masked=False)
             {"members": ("a", "c", "d")},
             "a round of 1 nodes of its members, fewer than min_cohort = 2",
         ),
+        (
+            {},
+            {"tells_labels": True},
+            "'fedavg', by which labels count as known to all parties: known_labels does not name it",
+        ),
+        ({"known_labels": ("other",)}, {"tells_labels": True}, "known_labels does not name it"),
         ({"label": "y"}, {"data": {"label": "x"}}, "data.label, which is not the one that label pins"),
         ({"drop": ("a", "b")}, {"data": {"drop": ["a"]}}, "data.drop, which is not the one that drop pins"),
         (
@@ -119,6 +125,7 @@ def test_what_it_allows_passes():
     Policy().check(ASKED._replace(rows=10))
     Policy().check(ASKED._replace(rows=1, masked=True))
     Policy(label_counts="plain").check(ASKED._replace(counts_labels=True))
+    Policy(known_labels=("fedavg",)).check(ASKED._replace(tells_labels=True))
     Policy().check(ASKED._replace(counts_labels=True, masked=True))
     Policy(label_counts="plain").check(ASKED._replace(counts_labels=True, masked=True, alone=True))
 

@@ -110,6 +110,19 @@ def test_two_nodes_grow_the_trees_of_the_simulation_although_processes_die(two: 
         assert secret not in report, "the server knows no id, and no column by its name"
 
 
+def test_two_nodes_grow_the_forest_of_the_simulation(two: Deployment, tmp_path: Path):
+    """The policy of a trial names the scheme; the report of each party says that labels count as known."""
+    algorithm = {"name": "federated_forest", "trees": 3, "features": 1.0, "depth": 4}
+    given = {**experiment(two.folder, 3), "algorithm": algorithm, "privacy": []}
+    name = two.submit(given)
+    there, ended = two.ended(name)
+    assert ended.status == "finished", (ended, two.log("server"))
+    here = run(Experiment(parse(given)), out=tmp_path / "here", baselines=False).path
+    alike(two, name, there, here)
+    for path in (there, *(two.bundles[party] / "runs" / name for party in NAMES)):
+        assert "count the labels as known to all parties" in (path / "report.html").read_text()
+
+
 def test_what_parties_with_columns_cannot_do_is_said(two: Deployment):
     given = experiment(two.folder, 2)
     strange = {**given, "parties": [{**given["parties"][0], "name": "club"}, given["parties"][1]]}

@@ -29,6 +29,7 @@ from fedatlas.published.gates import (
 )
 from fedatlas.published.reproduction import DRAWN, EXPERIMENTS, KEPT, of_common_seeds, verdict_on
 from fedatlas.published.t3_encryption import COUNTS
+from fedatlas.published.t10_federated_forest import joining
 from fedatlas.record.judged_rows import said_of
 from fedatlas.record.run_folder import JUDGED, RunFolder
 from fedatlas.rng import numpy_stream
@@ -280,7 +281,18 @@ def test_the_gates_of_the_grouping_study() -> None:
     assert found["cifar10, alpha 0.5, spread"].passed is False
 
 
-MORE = ("gains", "spent", "nominal", "exposed", "uploads", "honest")
+MORE = (
+    "gains",
+    "spent",
+    "nominal",
+    "exposed",
+    "uploads",
+    "honest",
+    "training",
+    "training_core_seconds",
+    "prediction",
+    "outputs",
+)
 """Figures of parts that are measured, and of summaries."""
 
 
@@ -328,6 +340,50 @@ def test_the_gates_of_secureboost_can_be_missed() -> None:
     for power, passed in ((1, True), (6, False)):
         spent = {part: PartRuns({1: [{"spent": 1.0 + k**power}]}) for k, part in enumerate(depths, start=1)}
         assert gates["time over depth"].judged(spent).passed is passed
+
+
+def test_the_gates_of_the_forest_can_be_missed() -> None:
+    """Accuracy that falls, a training that gets no longer, a prediction that gets longer, and another forest."""
+    study = EXPERIMENTS["federated-forest"](False, None)
+    gates = {gate.name: gate for gate in study.gates}
+    name = "breast_cancer_wdbc"
+
+    def parts(gate: str, key: str, values: list[Any]) -> dict[str, PartRuns]:
+        named = zip(gates[gate].parts, values, strict=True)
+        return {part: PartRuns({1: [{"round": 1, key: value}]}) for part, value in named}
+
+    def passed(gate: str, key: str, values: list[Any]) -> bool | None:
+        return gates[gate].judged(parts(gate, key, values)).passed
+
+    up = [0.80, 0.83, 0.82, 0.86]
+    for title, key in (("accuracy", "accuracy"), ("training time", "training")):
+        gate = f"{name}, joining: {title}"
+        assert passed(gate, key, up) is True
+        assert passed(gate, key, up[::-1]) is False
+        assert passed(gate, key, [0.80, 0.86, 0.85, 0.81]) is False
+    constant = f"{name}, dealt: prediction time"
+    assert passed(constant, "prediction", [1.0, 1.1, 0.9, 1.2]) is True
+    assert passed(constant, "prediction", [1.0, 1.1, 1.2, 1.6]) is False
+    assert passed(f"{name}, dealt", "outputs", ["a"] * 5) is True
+    assert passed(f"{name}, dealt", "outputs", ["a"] * 4 + ["b"]) is False
+
+
+def test_the_forests_of_a_study_have_the_columns_of_their_domains(shared_data: Any) -> None:
+    """More domains have more columns, and another order with another seed; dealt to any number of domains the forest is the same."""
+    shared_data("tables/breast_cancer_wdbc.csv.gz")
+    study = EXPERIMENTS["federated-forest"](True, 2)
+    measure = {part.name: part.measure for part in study.parts if part.name.startswith("cancer")}
+    assert all(measure.values())
+    (two,), (four,), (every,), (dealt,), (one,) = (
+        measure[f"cancer-{name}"](1)
+        for name in ("joining-2", "joining-4", "joining-8", "dealt-8", "dealt-1")  # type: ignore[misc]
+    )
+    assert two["columns"] < four["columns"] < every["columns"] == dealt["columns"] == one["columns"] == 30
+    assert dealt["outputs"] == one["outputs"] != two["outputs"]
+    assert one["training_bytes"] < two["training_bytes"] < four["training_bytes"]
+    assert 0 < dealt["prediction"] < dealt["training"] <= dealt["training_core_seconds"]
+    assert joining(1) != joining(2)
+    assert sorted(joining(1)) == list(range(8))
 
 
 def test_secureboost_s_boosting_has_the_rows_of_the_run(tmp_path: Path) -> None:

@@ -26,21 +26,25 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import party_half
 from fedatlas.federation.link import Request
 from fedatlas.setup.consortium import columns_of
-from fedatlas.vertical import boosting
-from fedatlas.vertical.scheme import questions
+from fedatlas.vertical import SCHEMES
+from fedatlas.vertical.scheme import Scheme, questions
 from parties import Parties, read, write
 
 
 def all_questions(settings: Mapping[str, Any]) -> dict[str, Question]:
-    """What parties can be asked; ``settings``: keys of SecureBoost."""
-    return questions(boosting.SECUREBOOST, method(settings))
+    """What parties can be asked; ``settings``: keys of a scheme, and under "scheme" its name, if it is not SecureBoost."""
+    return questions(scheme_of(settings), method(settings))
 
 
-def method(settings: Mapping[str, Any]) -> boosting.SecureBoost:
-    """SecureBoost with these keys, ``key_bits`` among them where it is encrypted."""
-    keys = dict(settings)
-    bits = keys.pop("key_bits", 0)
-    return boosting.secureboost(**keys)._replace(key_bits=bits)
+def scheme_of(settings: Mapping[str, Any]) -> Scheme:
+    return SCHEMES[settings.get("scheme", "secureboost")]
+
+
+def method(settings: Mapping[str, Any]) -> Any:
+    """The scheme with these keys, ``key_bits`` among them where it is encrypted."""
+    keys = {name: one for name, one in settings.items() if name not in ("scheme", "key_bits")}
+    how = scheme_of(settings).build(**keys)
+    return how._replace(key_bits=settings["key_bits"]) if "key_bits" in settings else how
 
 
 def closed_but_for(folder: Path, own: Path) -> None:
@@ -63,7 +67,7 @@ def main() -> None:
     os.dup2(2, 1)
     table = read_party(PartyFile(**told["file"]))
     data = columns_of(told["party"], table, told["active"], tuple(told["names"]), told["seed"])
-    half = party_half("secureboost", all_questions(told["settings"]), data, PartyState())
+    half = party_half(scheme_of(told["settings"]).name, all_questions(told["settings"]), data, PartyState())
     while (frame := read(pipe_in)) is not None:
         try:
             if frame["do"] == "answer":
@@ -77,7 +81,9 @@ def main() -> None:
                 write(pipe_out, {"do": "tried"})
             elif frame["do"] == "outputs":
                 state = half.state.after.get(told["party"])
-                write(pipe_out, {"do": "outputs", "outputs": torch.from_numpy(boosting.outputs(state))})
+                write(
+                    pipe_out, {"do": "outputs", "outputs": torch.from_numpy(scheme_of(told["settings"]).outputs(state))}
+                )
             else:
                 state = half.state.after.get(told["party"])
                 write(pipe_out, {"do": "states", "states": dict(state or {})})

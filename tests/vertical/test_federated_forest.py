@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.base import clone
 
-import fedatlas
 from boosting_federation import Table, Trained, trained
-from fedatlas.errors import ConfigError
+from fedatlas.algorithm import Question
+from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.prediction.parties import outputs_of
 from fedatlas.rng import numpy_stream
 from fedatlas.runs.columns_labels import LettersHeard
-from fedatlas.vertical import FederatedForestClassifier, FederatedForestRegressor, Parties
 from fedatlas.vertical.forest import FEDERATED_FOREST, FederatedForest, coding, federated_forest, splits
 from fedatlas.vertical.forest.pruning import pruned
 from fedatlas.vertical.letters import LETTERS
@@ -27,7 +24,6 @@ from fedatlas.vertical.parties import PartyLeft, tensor
 from oracles.federated_forest import Forest, Settings
 from test_secureboost import made
 from test_softmax import made as made_classes
-from test_vertical_run import IDS, tables
 
 TABLES = {
     "two classes": made(n=90),
@@ -41,7 +37,7 @@ HOW = federated_forest(trees=3, depth=4, features=0.7)
 
 
 def grown(table: Table, owners: Sequence[Sequence[int]], how: FederatedForest = HOW, **more: Any) -> Trained:
-    return trained(table, owners, how, scheme=FEDERATED_FOREST, **{"train": TRAIN, **more})
+    return trained(table, owners, how, **{"scheme": FEDERATED_FOREST, "train": TRAIN, **more})
 
 
 def joined(table: Table, owners: Sequence[Sequence[int]], how: FederatedForest = HOW, train: Any = TRAIN) -> Forest:
@@ -159,6 +155,48 @@ def test_a_drawn_code_is_a_permutation_or_a_line_that_rises() -> None:
         a, b = coding.mask(0).tolist()
         assert 0 < a < coding.FACTOR
         assert -coding.SHIFT <= b < coding.SHIFT
+
+
+def odd_table(kind: str) -> Table:
+    """A table on which a forest has little to learn, or to judge."""
+    table = made_classes(90) if "class" in kind else made(n=90, task="numbers")
+    x, y = table.x.copy(), table.y.copy()
+    if kind == "constant columns":
+        x[:, [0, 1, 5]] = 7.0
+    if kind == "a column without values":
+        x[:, [1, 4]] = np.nan
+    if kind == "a constant number":
+        y[:] = 2.5
+    if kind == "one class in training":
+        y[TRAIN] = 1
+    if kind == "a class in test rows only":
+        y[TRAIN] = np.minimum(y[TRAIN], 1)
+        y[3] = 2
+    if kind == "a class of one row":
+        y[:] = np.minimum(y, 1)
+        y[TRAIN[4]] = 2
+    return Table(x, y, table.task)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "constant columns",
+        "a column without values",
+        "a constant number",
+        "one class in training",
+        "a class in test rows only",
+        "a class of one row",
+    ],
+)
+def test_tables_that_teach_little_are_grown_as_in_one_table(kind: str) -> None:
+    table = odd_table(kind)
+    found, expected = grown(table, OWNERS[3], active=2), joined(table, OWNERS[3])
+    assert [nested(tree) for tree in found.trees] == [bare(tree) for tree in expected.trees]
+    assert predicted(found).tolist() == expected.outputs
+    assert np.isfinite(expected.outputs).all()
+    split = [node for tree in found.trees for node in tree if "leaf" not in node]
+    assert bool(split) == (kind not in ("a constant number", "one class in training"))
 
 
 # ------------------------------------------------------------------------------------------------ splits
@@ -281,6 +319,44 @@ def test_prediction_takes_one_letter_of_each_party_and_one_leaf_is_in_all_sets()
     assert said.tolist() == [expected.said(row) for row in x.tolist()]
 
 
+def open_leaves(found: Trained, party: int, tree: int, x: np.ndarray) -> list[set[int]]:
+    """By row the leaves, from left to right, that are left after a party's own splits; at those of others both branches are."""
+    nodes, name = found.trees[tree], found.parties[party].name
+
+    def below(i: int, row: np.ndarray) -> set[int]:
+        node = nodes[i]
+        if "leaf" in node:
+            return {i}
+        value = row[int(node["column"][1:])]
+        cut = np.inf if node["threshold"] is None else node["threshold"]
+        left = node["missing"] == "left" if np.isnan(value) else value <= cut
+        sides = [node["left"] if left else node["right"]] if node["party"] == name else [node["left"], node["right"]]
+        return set.union(*(below(side, row) for side in sides))
+
+    return [below(0, row) for row in x]
+
+
+def test_a_letter_says_as_much_as_the_sets_of_leaves() -> None:
+    """Rows whose sets are the same have the same bits, and rows with the same bits the same sets; one leaf is in all sets."""
+    found, letters = recorded("three classes")
+    table = TABLES["three classes"]
+    outside = np.setdiff1d(np.arange(len(table.y)), TRAIN)
+    seen = 0
+    for tree in range(HOW.trees):
+        sets = [open_leaves(found, k, tree, table.x[outside]) for k in range(3)]
+        assert all(len(set.intersection(*each)) == 1 for each in zip(*sets, strict=True))
+        for k in (0, 2):
+            (one,) = [
+                each for each in letters[1] if (each["topic"], each["from"], each["step"]) == ("leaf sets", k, tree + 1)
+            ]
+            (told,) = one["content"]["sets"]
+            bits = np.unpackbits(told.numpy(), axis=1, count=len(outside)).T.tolist()
+            pairs = {(tuple(each), tuple(sorted(own))) for each, own in zip(bits, sets[k], strict=True)}
+            assert len(pairs) == len({each for each, _ in pairs}) == len({own for _, own in pairs})
+            seen += len(pairs)
+    assert seen > 12
+
+
 def lied(kind: str, topic: str, change: Any, what: str) -> None:
     """A training in which party 1 changes its first letter on a topic."""
     table, owners = TABLES[kind], OWNERS[2]
@@ -307,6 +383,38 @@ def lied(kind: str, topic: str, change: Any, what: str) -> None:
     assert done
 
 
+REPEATED = {"number of columns", "learn labels", "leaf sets", "gather votes", "share gains", "importance"}
+"""Questions whose second answer is the first one, and changes nothing."""
+
+
+@pytest.mark.parametrize("kind", ["three classes", "a number"])
+def test_no_question_is_answered_a_second_time_with_the_same_letters(kind: str) -> None:
+    """The sentence is the party's own, and what it keeps stays as it was."""
+    said: dict[str, str] = {}
+    questions = FEDERATED_FOREST.questions
+
+    def again(name: str, asked: Question) -> Question:
+        def answer(model: Any, data: Any, message: Any, state: Any, session: Any) -> Any:
+            first = asked.answer(model, data, message, state, session)
+            if name not in REPEATED:
+                with pytest.raises(ProtocolError) as raised:
+                    asked.answer(model, data, message, first[1], first[2])
+                said.setdefault(name, str(raised.value))
+            return first
+
+        return asked._replace(answer=answer)
+
+    twice = {name: again(name, one) for name, one in questions(HOW).items()}
+    found = grown(TABLES[kind], OWNERS[2], scheme=FEDERATED_FOREST._replace(questions=lambda _: twice))
+    assert [nested(tree) for tree in found.trees] == [bare(tree) for tree in joined(TABLES[kind], OWNERS[2]).trees]
+    assert {*said} == {*twice} - REPEATED
+    assert all("\n" not in one for one in said.values())
+    assert "coded already" in said["code labels"]
+    assert "divided already" in said["divide"]
+    assert "settled already" in said["ripen"]
+    assert "grown already" in said["keep tree"] or "no tree is under way" in said["keep tree"]
+
+
 def turned(told: Any) -> Any:
     """The same nodes with all their rows on the other side."""
     return {"told": {**told["told"], "left": [255 - one for one in told["told"]["left"]]}}
@@ -322,9 +430,8 @@ LIES = {
     "counts that do not add up": ("two classes", "best", "best split", raised(0, 1, 0)),
     "sums of no labels": ("a number", "best", "best split", raised(0, 1)),
     "another division": ("two classes", "split", "divide", turned),
-    "both branches": ("two classes", "leaf sets", "keep tree", lambda c: {"sets": [one | 255 for one in c["sets"]]}),
-    "no branch": ("two classes", "leaf sets", "keep tree", lambda c: {"sets": [one & 0 for one in c["sets"]]}),
     "a set too few": ("two classes", "leaf sets", "keep tree", lambda _: {"sets": []}),
+    "a node too few": ("two classes", "leaf sets", "keep tree", lambda c: {"sets": [one[1:] for one in c["sets"]]}),
 }
 
 
@@ -335,45 +442,3 @@ def test_sums_divisions_and_leaf_sets_that_cannot_be_lose_their_sender(
     monkeypatch.setattr(coding, "mask", lambda n: np.arange(n) if n else np.array([7, 3], np.int64))
     kind, topic, what, change = LIES[lie]
     lied(kind, topic, change, what)
-
-
-# ------------------------------------------------------------------------------------------------ estimators and refusals
-
-
-def frames(table: Table) -> Parties:
-    ids = [f"i{k}" for k in range(len(table.y))]
-    parts = {name: {f"x{c}": table.x[:, c] for c in own} for name, own in zip("ab", OWNERS[2], strict=True)}
-    return Parties({name: pd.DataFrame({"id": ids, **own}) for name, own in parts.items()}, on="id")
-
-
-def test_estimators_grow_the_forest() -> None:
-    """All rows train; their order is that of a run, so the forest is compared by its figures and by its promises."""
-    table = TABLES["two classes"]
-    rows = frames(table)
-    y = np.where(table.y[[int(one[1:]) for one in rows.ids]] > 0, "yes", "no")
-    one = FederatedForestClassifier(trees=5, features=1.0, random_state=2)
-    found = one.fit(rows, y)
-    assert clone(found).get_params() == one.get_params()
-    assert (found.predict(rows) == y).mean() > 0.9
-    assert np.allclose(found.predict_proba(rows).sum(axis=1), 1)
-    assert set(found.importance_) == {"a", "b"}
-    number = TABLES["a number"]
-    rows = frames(number)
-    target = number.y[[int(one[1:]) for one in rows.ids]]
-    fitted = FederatedForestRegressor(trees=5, features=1.0, random_state=2).fit(rows, target)
-    assert fitted.score(rows, target) > 0.7
-    assert fitted.predict(rows).tolist() == clone(fitted).fit(rows, target).predict(rows).tolist()
-
-
-def test_a_label_of_the_other_kind_and_row_weights_are_refused(tmp_path: Path) -> None:
-    tables(tmp_path)
-    parties = [{"name": n, "path": str(tmp_path / f"{n}.csv"), "id": IDS[n]} for n in ("bank", "shop")]
-    parties[0]["label"] = "default"
-    keys = {"name": "federated_forest", "trees": 2}
-    with pytest.raises(ConfigError, match="task = 'numbers', and the label is of classes"):
-        fedatlas.dry_run(fedatlas.Experiment.of(parties=parties, algorithm={**keys, "task": "numbers"}))
-    before = fedatlas.dry_run(fedatlas.Experiment.of(parties=parties, algorithm=keys))
-    assert any("count the labels as known to all parties" in one for one in before["notices"])
-    parties[0]["weight"] = "age"
-    with pytest.raises(ConfigError, match="counts all rows alike: remove the key 'weight' of 'bank'"):
-        fedatlas.dry_run(fedatlas.Experiment.of(parties=parties, algorithm=keys))

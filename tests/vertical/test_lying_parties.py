@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +23,11 @@ from fedatlas.setup.refusals import checked
 from fedatlas.vertical import align, boosting, judging, split
 from fedatlas.vertical.boosting.letter_kinds import WORKED
 from fedatlas.vertical.boosting.settings import secureboost
-from fedatlas.vertical.letters import LETTERS
+from fedatlas.vertical.forest import FEDERATED_FOREST, federated_forest
+from fedatlas.vertical.letters import LETTERS, LetterKind
 from fedatlas.vertical.parties import Columns, PartyLeft, of_classes
-from fedatlas.vertical.scheme import questions
+from fedatlas.vertical.scheme import Scheme, questions
+from fedatlas.vertical.trees import importance, letter_parts
 from lying_relay import experiment, write_tables
 from nodes_in_process import run_here
 from test_vertical_run import experiment as of_files
@@ -49,6 +52,11 @@ ANYTHING = {
     ("rows at nodes", "rows.0", "wrong length"),  # a row may be asked about twice
     ("> walk", "owners.0", "absent"),  # nobody need be asked
     *((f"> {what}", f"counts.{name}", "absent") for what in ("gradients", "histogram", "open") for name in WORKED),
+    ("tree", "columns.0", "absent"),  # fewer columns may be drawn
+    ("wanted", "nodes.0", "absent"),  # fewer nodes may be won, or kept
+    ("shape", "inner.0", "absent"),
+    ("leaf sets", "sets.0", "huge"),  # all rows may go left
+    ("> choose", "owners.0", "absent"),  # refused, but in the name of who then misses a letter
 }  # a count that is absent is 0
 """(topic, field, lie) that an honest party could say, too."""
 
@@ -57,11 +65,12 @@ class Case(NamedTuple):
     """A run of parties in which one letter or one answer lies."""
 
     parties: int
-    how: boosting.SecureBoost
+    how: Any  # settings of the scheme
     topics: frozenset[str]  # of the letters that lie, and with a ">" in front of the questions whose answers do
     align: align.Align = align.Align()
     common: int = N  # rows that all parties have
-    classes: int = 2
+    classes: int = 2  # of the label; 0: a number
+    scheme: Scheme = boosting.SECUREBOOST
 
 
 SEALED = HOW._replace(key_bits=256)
@@ -71,6 +80,10 @@ TOLD = {f"> {what}" for what in ("order rows", "mask ids", "match", "split rows"
 TOLD |= {f"> {what}" for what in ("open", "leaves", "judge", "importance", "walk")}
 SEVERAL = frozenset({"gradients by class", "sums", "> open"})
 WORK = {"> keys", "> gradients", "> histogram", "> open"}
+TOLD_FIRST = frozenset({"number of columns", "labels", "> code labels"})
+FOREST = TOLD_FIRST | {"tree", "best", "level", "wanted", "split", "shape", "leaf sets", "gains"}
+FOREST |= {f"> {what}" for what in ("plant", "choose", "ripen", "vote", "importance", "gather votes")}
+FORESTS = {"how": federated_forest(trees=1, depth=3, features=1.0), "scheme": FEDERATED_FOREST}
 CASES = {
     "two": Case(2, HOW, frozenset(FIRST | TREE | TOLD)),
     "three": Case(3, HOW, frozenset({"ids", "in all", "level", "split", "> compare sets"})),
@@ -87,6 +100,9 @@ CASES = {
     "classes unpacked": Case(2, SEALED._replace(pack=False), SEVERAL - {"> open"}, classes=3),
     "unmatched": Case(2, HOW, frozenset({"digest of ids", "> compare ids"}), align.Align("none")),
     "few in common": Case(2, HOW, frozenset({"> look of ids"}), common=12),
+    "forest": Case(2, topics=FOREST, classes=3, **FORESTS),
+    "forest of three": Case(3, topics=frozenset({"level", "wanted", "split", "shape", "leaf sets"}), **FORESTS),
+    "forest of numbers": Case(2, topics=TOLD_FIRST | {"best", "leaf sets"}, classes=0, **FORESTS),
 }
 
 
@@ -102,11 +118,12 @@ class Lie(NamedTuple):
 def columns(case: Case) -> list[Columns]:
     stream, names = np.random.default_rng(1), NAMES[: case.parties]
     x = stream.normal(size=(N, case.parties))
-    y = (x.sum(axis=1) + x[:, 1] > 0).astype(float)
-    y += (x[:, 0] > 0.5) * (case.classes - 2)
+    y = x.sum(axis=1) + x[:, 1]
+    if case.classes:
+        y = (y > 0).astype(float) + (x[:, 0] > 0.5) * (case.classes - 2)
     rows = [f"id-{i}" for i in range(N)]
     ids = [(*rows[: case.common], *(f"{name}-{one}" for one in rows[case.common :])) for name in names]
-    label = {"y": y, "task": "classes", "classes": case.classes}
+    label = {"y": y, "task": "classes" if case.classes else "numbers", "classes": case.classes}
     return [
         Columns(k, name, 0, names, ids[k], x[:, [k]], ("c",), **({} if k else label))  # type: ignore[arg-type]
         for k, name in enumerate(names)
@@ -135,21 +152,26 @@ def played(case: Case, lie: Lie | None = None) -> dict[tuple[str, int], Any]:
 
         return asked._replace(answer=answer)
 
-    asked = {name: telling(name, one) for name, one in questions(boosting.SECUREBOOST, case.how).items()}
+    scheme = case.scheme
+    asked = {name: telling(name, one) for name, one in questions(scheme, case.how).items()}
     held = columns_federation(columns(case), asked)
-    known = {"columns": [1] * case.parties, "task": "classes", **of_classes(case.classes)}
+    known = {
+        "columns": [1] * case.parties,
+        "task": "classes" if case.classes else "numbers",
+        **of_classes(case.classes),
+    }
     server: Any = {"names": list(NAMES[: case.parties]), "active": 0, **known}
 
     def begun() -> Any:
         found = yield from align.align(case.align, server)
         found = yield from split.split(found, 0.2)
-        return (yield from boosting.begin(case.how, found))
+        return (yield from scheme.begin(case.how, found))
 
     server = held.drive(begun, RoundStart(0, 1.0))
-    server = held.drive(lambda: boosting.grow(case.how, server, 1), RoundStart(1, 1.0))
+    server = held.drive(lambda: scheme.step(case.how, server, 1), RoundStart(1, 1.0))
     server = held.drive(lambda: judging.judged(server, intervals=case.parties == 2), RoundStart(1, 1.0))
-    server = held.drive(lambda: boosting.importance(case.how, server), RoundStart(2, 1.0))
-    held.drive(lambda: boosting.infer(case.how, server), RoundStart(3, 1.0))
+    server = held.drive(lambda: scheme.end(case.how, server), RoundStart(2, 1.0))
+    held.drive(lambda: scheme.predict(case.how, server), RoundStart(3, 1.0))
     return first
 
 
@@ -218,6 +240,22 @@ def test_what_is_of_another_form_loses_its_sender(name: str, every: bool) -> Non
                     odd.append((topic, NAMES[sender], field, title, found))
     assert odd == [], "\n".join(map(repr, odd))
     assert tried >= (4 if every else 1) * len(case.topics)
+
+
+def test_no_kind_of_letter_is_left_out() -> None:
+    """Of the schemes above, and of what all schemes do before and after."""
+    rooms = {case.scheme.step.__module__.rsplit(".", 1)[0] for case in CASES.values()}
+    modules = [
+        align,
+        split,
+        judging,
+        letter_parts,
+        importance,
+        *(import_module(f"{room}.letter_kinds") for room in rooms),
+    ]
+    topics = {one.topic for module in modules for one in vars(module).values() if isinstance(one, LetterKind)}
+    assert len(topics) > 15
+    assert topics - {topic for case in CASES.values() for topic in case.topics} == set()
 
 
 def outcome(case: Case, lie: Lie) -> str:

@@ -12,11 +12,14 @@ import pytest
 from boosting_federation import Table, Trained, trained
 from fedatlas import catalogue
 from fedatlas.federation.link import Observer
+from fedatlas.rng import numpy_stream
 from fedatlas.runs.columns_labels import LettersHeard
 from fedatlas.vertical.boosting import told
 from fedatlas.vertical.boosting.settings import MODES, SecureBoost, secureboost
 from fedatlas.vertical.boosting.words import learns
+from fedatlas.vertical.forest import FEDERATED_FOREST, federated_forest
 from fedatlas.vertical.letters import LETTERS
+from fedatlas.vertical.trees.nodes import begun, moved
 from test_secureboost import BITS, made
 from test_softmax import made as made_classes
 
@@ -196,6 +199,87 @@ def test_drawn_rows_are_told_and_nothing_of_the_first_trees(mode: str) -> None:
         rounds = told.rounds_told(one.how, party, one.letters[party], 80)
         assert [each.number for each in rounds] == [n for n in (3, 4) if sums(mode, party, n, 1)]
         assert all(each.rows is not None and len(each.rows) == 24 for each in rounds)
+
+
+# ------------------------------------------------------------------------------------------------ a forest
+
+FOREST = federated_forest(trees=4, depth=DEPTH, features=1.0, min_samples=6)
+
+
+class Answers(Observer):
+    """What each party answers the coordinator, besides letters: (question, part)."""
+
+    def __init__(self) -> None:
+        self.parts: set[tuple[str, str]] = set()
+
+    def replied(self, request: Any, update: Any) -> None:
+        self.parts |= {(request.what, part) for part in update if part != LETTERS}
+
+
+def drawn_of(tree: int, train: np.ndarray) -> np.ndarray:
+    """The drawn rows of a tree, from 1, each as often as it was drawn; every party knows the seed."""
+    return train[np.sort(numpy_stream(0, "forest", "rows", tree).integers(0, len(train), len(train)))]
+
+
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "a number"])
+def test_the_drawn_rows_that_a_party_is_told_of_a_forest_are_those_of_the_table(kind: str) -> None:
+    """Put together from its letters alone: rows of nodes that can be split, and the sides of its own splits; no node more or less."""
+    table = {
+        "two classes": made(n=80, seed=1),
+        "three classes": made_classes(80),
+        "a number": made(n=80, task="numbers"),
+    }[kind]
+    train = np.setdiff1d(np.arange(80), np.arange(0, 80, 5))
+    heard, answers = LettersHeard(), Answers()
+    keys = {"active": ACTIVE, "train": train, "scheme": FEDERATED_FOREST, "observers": [heard, answers]}
+    found = trained(table, OWNERS, FOREST, **keys)
+    for party in PASSIVE:
+        known = told_of_forest(party, heard.letters[party], train)
+        assert {*known} == {1, 2, 3, 4}
+        for number, tree in enumerate(found.trees, start=1):
+            expected = by_the_forest_s_table(table, party, number, tree, train)
+            assert alike(known[number]) == expected
+            assert len({*expected}) > 2
+    assert answers.parts == {
+        ("code labels", "started"), ("plant", "open"), ("choose", "open"), ("choose", "owners"), ("ripen", "nodes"), ("vote", "voted"),
+    }, "of a tree the coordinator is told how many nodes are open, and who owns how many"  # fmt: skip
+
+
+def told_of_forest(party: int, letters: Any, train: np.ndarray) -> dict[int, list[int]]:
+    """By tree the deepest node of each drawn row that a party knows of."""
+    known, tree, at = dict[int, list[int]](), 0, begun(1, 0)
+    for one in letters:
+        if one["topic"] == "tree":
+            tree = one["content"]["tree"]
+            at = begun(1, len(np.unique(drawn_of(tree, train))))
+        own = one["from"] == party
+        if one["topic"] == "level" or (one["topic"] == "split" and (not own or one["to"] == [ACTIVE])):
+            at = moved(at, [one["content"]["told"]])
+        known |= {tree: at[0].tolist()} if tree else {}
+    return known
+
+
+def by_the_forest_s_table(table: Table, party: int, number: int, tree: Any, train: np.ndarray) -> list[int]:
+    drawn = drawn_of(number, train)
+    rows, times = np.unique(drawn, return_counts=True)
+    often = dict(zip(rows.tolist(), times.tolist(), strict=True))
+    sets = []
+    for level, owner, own, children in walked(table, tree):
+        here = [i for i in own.tolist() if i in often]
+        pure = table.task == "classes" and len({*table.y[here].tolist()}) == 1
+        if level <= DEPTH and sum(often[i] for i in here) >= FOREST.min_samples and not pure:
+            sets.append({*here})
+        if owner == f"p{party}":
+            sets += [{*side.tolist()} & {*often} for side in children]
+    return alike(tuple(i in some for some in sets) for i in rows.tolist())
+
+
+def test_the_list_of_algorithms_has_the_table_of_the_forest() -> None:
+    (row,) = [one for one in catalogue.rows("algorithms") if one["name"] == "federated_forest"]
+    for each in FEDERATED_FOREST.words.learns(FOREST, False):
+        for who in ("passive", "active", "coordinator"):
+            assert f"{each.step}: {getattr(each, who)}" in row[f"learns_{who}"]
+    assert "count the labels as known to all parties" in row["caution"]
 
 
 # ------------------------------------------------------------------------------------------------ the table

@@ -52,6 +52,7 @@ class AgreedRun(NamedTuple):
             data=self.agreement.config.get("data", {}),
             members=names,
             columns=self.whole.columns,
+            tells_labels=self.whole.scheme is not None and self.whole.scheme.labels_known,
         )
         return known._replace(**more)
 

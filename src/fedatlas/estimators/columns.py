@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -33,21 +34,6 @@ from fedatlas.vertical.parties import Floats, tensor
 from fedatlas.vertical.scheme import How
 
 ID, LABEL = "id", "y"
-KEYS = (
-    "trees",
-    "depth",
-    "bins",
-    "precision",
-    "learning_rate",
-    "l1",
-    "l2",
-    "min_gain",
-    "min_leaf",
-    "subsample",
-    "columns",
-    "complete_secure",
-)
-"""Parameters that are keys of ``[algorithm]``."""
 
 
 class PartyPart(NamedTuple):
@@ -139,7 +125,7 @@ class OfNumbers(RegressorMixin):  # type: ignore[misc]
 class _SecureBoost:
     """The parameters of both estimators."""
 
-    scheme, keys = "secureboost", KEYS
+    scheme = "secureboost"
 
     def __init__(
         self,
@@ -198,13 +184,14 @@ class SecureBoostRegressor(OfNumbers, _SecureBoost, ColumnsEstimator):
 
 
 def train(estimator: Any, parties: Parties, y: np.ndarray, task: str) -> None:
-    """Train an estimator: its ``scheme`` by name, its ``keys`` of ``[algorithm]`` among its parameters."""
+    """Train an estimator: its ``scheme`` by name, whose keys of ``[algorithm]`` are among its parameters."""
     names = parties.names
     holder = names[0] if estimator.label_party is None else estimator.label_party
     if holder not in names:
         raise unknown_name("party", str(holder), names)
-    given = {key: getattr(estimator, key) for key in estimator.keys}
-    privacy, more = getattr(estimator, "privacy", None), getattr(estimator, "settings", None)
+    own = estimator.get_params(deep=False)
+    given = {key: own[key] for key in signature(SCHEMES[estimator.scheme].build).parameters if key in own}
+    privacy, more = own.get("privacy"), own.get("settings")
     if not isinstance(more or {}, Mapping):
         raise ConfigError(f'settings takes keys of [algorithm], such as {{"pack": False}}, not {more!r}.')
     experiment = Experiment.of(

@@ -10,7 +10,7 @@ from fedatlas.estimators.columns import ColumnsEstimator, OfClasses, OfNumbers
 class _FederatedForest:
     """The parameters of both estimators."""
 
-    scheme, keys = "federated_forest", ("trees", "depth", "features", "min_samples", "ccp_alpha")
+    scheme = "federated_forest"
 
     def __init__(
         self,

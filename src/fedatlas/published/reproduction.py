@@ -30,6 +30,7 @@ from fedatlas.published.t4_fedseq_shakespeare import fedseq_shakespeare
 from fedatlas.published.t5_fedseq_grouping import fedseq_grouping
 from fedatlas.published.t8a_ablations import FACTORS, ablation
 from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
+from fedatlas.published.t10_federated_forest import federated_forest_domains
 from fedatlas.published.t10_nbafl import nbafl_losses
 from fedatlas.published.t10_pysyft import pysyft_times
 from fedatlas.published.t10_secureboost import secureboost_credit
@@ -50,6 +51,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "nbafl": nbafl_losses,
     "pysyft": pysyft_times,
     "secureboost": secureboost_credit,
+    "federated-forest": federated_forest_domains,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
     MATRIX: attack_matrix,
 }

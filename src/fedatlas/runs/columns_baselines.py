@@ -37,7 +37,7 @@ from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.record import row_secret
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.setup.checked import Checked
-from fedatlas.setup.consortium import consortium
+from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.vertical.align import placed
 from fedatlas.vertical.ids import seed_key
 from fedatlas.vertical.judging import Judged
@@ -135,14 +135,21 @@ def trained(side: Side, scheme: Scheme, how: How, rounds: int, name: str, observ
 
 def drawn_rows(whole: Checked) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Return (x, y) of the training rows and of the test rows that a run draws, of an experiment with a single party."""
-    held = consortium(whole)
-    (one,) = held.parties
-    assert one.y is not None
-    own = aligned(one, placed(one, {}, seed_key(one.seed), np.arange(len(one.y))))
+    (one,), (state,) = matched(consortium(whole))
+    own = aligned(one, state)
     assert own.y is not None
-    parts = parted(own.y, own.task, {"test": held.test, "held": held.held}, one.seed)
-    train, test = ((own.x[parts[name]], own.y[parts[name]]) for name in ("train", "test"))
+    train, test = ((own.x[places(state, name)], own.y[places(state, name)]) for name in ("train", "test"))
     return train, test
+
+
+def matched(held: Consortium) -> Side:
+    """Return parties that have the same ids, with their rows as a run aligns and splits them."""
+    states = [placed(one, {}, seed_key(one.seed), np.arange(len(one.ids))) for one in held.parties]
+    own = aligned(held.parties[held.active], states[held.active])
+    assert own.y is not None
+    parts = parted(own.y, own.task, {"test": held.test, "held": held.held}, own.seed)
+    split = {name: tensor(rows) for name, rows in parts.items()}
+    return Side(held.parties, tuple({**one, "split": split} for one in states))
 
 
 def sent_by(federation: InProcess) -> int:

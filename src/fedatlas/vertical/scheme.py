@@ -131,6 +131,9 @@ class Scheme(NamedTuple):
     clear: Callable[[How], How] = lambda how: how  # the settings without a mechanism
     protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
+    labels_known: bool = (
+        False  # whether labels count as known to all parties: the policy of each real one must name the scheme
+    )
     warnings: Callable[[How], Sequence[str]] = lambda how: ()  # sentences about the settings, said before a run
     attack: LabelAttack | None = None
     trial: Callable[[How], Trial] = lambda how: Trial()

@@ -27,6 +27,7 @@ min_rows = 10                           # nothing made of fewer rows (sums, upda
 # threshold = 0.66                      # no masked run with a lower privacy.secagg.threshold
 # secure_aggregation = true             # no run whose server sees this node's update alone
 row_order = "secret"                    # the order of rows matched with other parties' columns: "secret" from the server | "seed"
+# known_labels = ["federated_forest"]   # schemes on columns that tell all parties the labels: without the line none takes place
 # max_ids = 100000                      # another party may ask about at most so many ids
 # max_ratio = 10                        # and about at most so many for each id of this node
 # decimal = ","                         # how this node's file is written, where looking does not tell: the decimal mark, and
@@ -40,6 +41,7 @@ TRIAL = (
     ('label_counts = "masked"', 'label_counts = "plain"'),
     ("min_rows = 10", "min_rows = 1"),
     ('row_order = "secret"', 'row_order = "seed"'),
+    ("# known_labels = ", "known_labels = "),
 )
 """Lines that differ in a trial on one machine. Its rows are not secret, its nodes may be small, and it must equal a simulation."""
 
@@ -60,6 +62,7 @@ class Asked(NamedTuple):
     members: tuple[str, ...] | None = None  # names of the nodes of this ask that could count, if known
     alone: bool = False  # whether the server looks at this answer by itself, masks or not
     columns: bool = False  # whether nodes hold columns; then two are enough
+    tells_labels: bool = False  # whether labels count as known to all nodes, which hold columns
     ids: int = 0  # of another party that this ask is about
     own_ids: int = 0  # of this node, if parties hold columns
     rows: int | None = None  # effective number of equally weighted rows behind the answer; None: no rows, or unknown
@@ -87,6 +90,7 @@ class Policy(NamedTuple):
     threshold: Annotated[float, Bound(least=0)] = 0.0
     secure_aggregation: bool = False
     row_order: Literal["secret", "seed"] = "secret"
+    known_labels: tuple[str, ...] = ()
     max_ids: Whole | None = None
     max_ratio: Annotated[float, Bound(least=1e-9)] | None = None
     label_counts: Literal["masked", "plain", "no"] = "masked"
@@ -143,6 +147,10 @@ class Policy(NamedTuple):
         said += [self._pinned(key, asked.data.get(key)) for key in PINNED]
         if self.secure_aggregation and not asked.masked:
             said.append("a run without secure aggregation, which secure_aggregation = true forbids")
+        if asked.tells_labels and asked.algorithm not in self.known_labels:
+            said.append(
+                f"'{asked.algorithm}', by which labels count as known to all parties: known_labels does not name it"
+            )
         hidden = asked.masked and not asked.alone
         if asked.counts_labels and not (self.label_counts == "plain" or (self.label_counts == "masked" and hidden)):
             what = (
@@ -217,6 +225,7 @@ WORDS = {
     "threshold": "a number of 0 or more",
     "secure_aggregation": "true or false",
     "row_order": '"secret" or "seed"',
+    "known_labels": "a list of names",
     "max_ids": "a whole number above 0",
     "max_ratio": "a number above 0",
     "label_counts": '"masked", "plain" or "no"',

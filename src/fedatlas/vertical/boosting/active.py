@@ -23,7 +23,6 @@ from fedatlas.vertical.boosting.letter_kinds import (
     BINS,
     BY_CLASS,
     GRADIENTS,
-    LEVEL,
     RECORDED,
     WANTED,
     classes_summed,
@@ -42,7 +41,7 @@ from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken, unusable
 from fedatlas.vertical.parties import Columns, PartyLeft, Whole, aligned, places, tensor
 from fedatlas.vertical.trees import records
-from fedatlas.vertical.trees.letter_parts import of_level
+from fedatlas.vertical.trees.letter_parts import LEVEL, of_level
 from fedatlas.vertical.trees.nodes import begun, level_of, moved, own_tree, passed, roots, some_of, tree_of
 
 KEY = "key"  # key of a session's memory that lasts over rounds and is never stored

@@ -15,7 +15,7 @@ import torch
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.forms import Exactly, Form, ListOf, Numbers, ShortText, SomeOf, WholeNumber
 from fedatlas.vertical.letters import LetterKind
-from fedatlas.vertical.trees.letter_parts import BYTES, MANY, OWNERS, TOLD, of_level
+from fedatlas.vertical.trees.letter_parts import BYTES, MANY, OWNERS, SPLIT, TOLD, of_level
 
 MOST = 1 << 31  # candidates of a party
 GRADIENTS, BY_CLASS, SUMS = "gradients", "gradients by class", "sums"  # topics whose form depends on the settings
@@ -24,14 +24,6 @@ BATCH: Form = {"key": ShortText(16), "ciphertexts": Numbers(torch.uint8, (None, 
 RECORDS = ListOf(WholeNumber("first", "beyond"), "told", once=True)
 
 BINS = LetterKind("bins", {"candidates": WholeNumber(0, MOST)})
-LEVEL = LetterKind(
-    "level",
-    {
-        "told": TOLD,
-        "open": ListOf(WholeNumber("youngest", "deepest"), once=True),
-        "owners": ListOf(WholeNumber(0, "parties"), once=True),
-    },
-)
 WANTED = LetterKind(
     "wanted",
     {
@@ -40,8 +32,7 @@ WANTED = LetterKind(
         "passed": ListOf(WholeNumber("lowest", "highest"), once=True),
     },
 )
-SPLIT = LetterKind("split", {"told": TOLD})
-RECORDED = LetterKind("split", {"told": TOLD, "records": RECORDS})  # to the party with the label
+RECORDED = LetterKind(SPLIT.topic, {"told": TOLD, "records": RECORDS})  # to the party with the label
 ASKED = LetterKind(
     "rows at nodes",
     {

@@ -18,8 +18,6 @@ from fedatlas.vertical.boosting.histogram import Clear
 from fedatlas.vertical.boosting.letter_kinds import (
     BINS,
     BY_CLASS,
-    LEVEL,
-    SPLIT,
     SUMS,
     WANTED,
     gradients_letter,
@@ -30,7 +28,8 @@ from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, there, unu
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.psi import shuffle
 from fedatlas.vertical.trees import records
-from fedatlas.vertical.trees.letter_parts import common, of_level
+from fedatlas.vertical.trees.descent import descended
+from fedatlas.vertical.trees.letter_parts import SPLIT, common, of_level
 from fedatlas.vertical.trees.nodes import begun, bits, moved, own_tree, parents, roots, smaller, some_of, tree_of
 
 Answered = tuple[Update, State, Any]
@@ -83,23 +82,11 @@ def histogram(how: SecureBoost, model: Any, data: Columns, message: Any, state: 
 
 
 def _onwards(how: SecureBoost, data: Columns, message: Any, now: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """Return (the session on the next level, its open nodes), from the letters of the active party and of the split owners."""
-    level, at = now["level"], now["at"]
-    if data.party not in modes.summing(how, modes.crew_of(data), now["tree"], level + 1):
-        raise ProtocolError(f"level {level + 1} of tree {now['tree']} is not grown on the columns of '{data.name}'.")
-    sizes = of_level(how.depth, level, len(at))
-    said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
-    if data.party in said["owners"] and not now["divided"]:
-        why = f"it says that '{data.name}' divides nodes, which '{data.name}' was not asked to"
-        raise unusable(data.parties[data.active], LEVEL.topic, why)
-    with blamed(data, data.active, LEVEL):
-        at = moved(at, [said["told"]])
-    for k in said["owners"]:
-        if k != data.party:
-            told = taken(data, message, k, SPLIT, level, **sizes)["told"]
-            with blamed(data, k, SPLIT):
-                at = moved(at, [told])
-    return {**now, "at": at, "level": level + 1, "divided": False}, list(said["open"])
+    """Return (the session on the next level, its open nodes)."""
+    level = now["level"] + 1
+    if data.party not in modes.summing(how, modes.crew_of(data), now["tree"], level):
+        raise ProtocolError(f"level {level} of tree {now['tree']} is not grown on the columns of '{data.name}'.")
+    return descended(how.depth, data, message, now)
 
 
 def session_of(session: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedatlas.vertical.boosting import inference, letter_kinds, modes, passive
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.forms import Exactly
 from fedatlas.vertical.letters import LETTERS, Due, Mail
-from fedatlas.vertical.trees import importance
+from fedatlas.vertical.trees import importance, letter_parts
 from fedatlas.vertical.trees.letter_parts import OWNERS, grown
 
 BINS, START, KEYS, GRADIENTS, HISTOGRAM = "bins", "start", "keys", "gradients", "histogram"
@@ -34,7 +34,7 @@ OPEN, SPLIT, LEAVES, WALK, WAY = (
     "walk",
     "way",
 )
-LEVEL, SPLITS = letter_kinds.LEVEL.topic, letter_kinds.SPLIT.topic
+LEVEL, SPLITS = letter_parts.LEVEL.topic, letter_parts.SPLIT.topic
 
 
 def questions(how: SecureBoost) -> Mapping[str, Question]:

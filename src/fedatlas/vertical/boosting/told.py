@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedatlas.vertical.boosting.letter_kinds import BY_CLASS, GRADIENTS, LEVEL, SPLIT
+from fedatlas.vertical.boosting.letter_kinds import BY_CLASS, GRADIENTS
 from fedatlas.vertical.boosting.settings import SecureBoost
 from fedatlas.vertical.letters import Letter
 from fedatlas.vertical.parties import Whole
+from fedatlas.vertical.trees.letter_parts import LEVEL, SPLIT
 from fedatlas.vertical.trees.nodes import begun, moved, roots
 
 

@@ -16,21 +16,23 @@ import numpy as np
 from fedatlas.algorithm import State
 from fedatlas.errors import ProtocolError
 from fedatlas.vertical.forest import coding, draws, leaf_sets, passive, splits
-from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, LEVEL, SETS, SHAPE, SPLIT, TREE, WANTED, WIDTH
+from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, SETS, SHAPE, TREE, WANTED, WIDTH
 from fedatlas.vertical.forest.pruning import pruned
 from fedatlas.vertical.forest.records import kept_tree, own_records, shapes
 from fedatlas.vertical.forest.settings import FederatedForest
 from fedatlas.vertical.letters import LETTERS, blamed, letter, others, taken
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.trees import records
-from fedatlas.vertical.trees.letter_parts import of_level
+from fedatlas.vertical.trees.letter_parts import LEVEL, SPLIT, of_level
 from fedatlas.vertical.trees.nodes import level_of, moved, passed, some_of, unpacked
 
 Answered = passive.Answered
 
 
 def start(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Draw the code of the labels, and send them to the others in it."""
+    """Draw the code of the labels, and send them to the others in it. ProtocolError the second time: under another code."""
+    if "boost" in state:
+        raise ProtocolError("the labels are coded already.")
     y = _labels(data, state)
     widths = [taken(data, message, k, WIDTH)["columns"] if k != data.party else len(data.names) for k in _all(data)]
     scale = None if data.task == "classes" else coding.scale_of(y)
@@ -173,8 +175,8 @@ def _decoded(
 def ripen(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Prune the tree, form its leaves, and tell the others its shape."""
     before = passive.under_way(session)
-    if before["open"]:
-        raise ProtocolError("the tree is not grown to its end.")
+    if before["open"] or "ripe" in before:
+        raise ProtocolError(f"the tree is {'settled already' if 'ripe' in before else 'not grown to its end'}.")
     now, boost = _settled(how, data, before, message), state["boost"]
     split = now["split"]
     held = _rows_of(now, split)
@@ -188,7 +190,11 @@ def ripen(how: FederatedForest, model: Any, data: Columns, message: Any, state: 
     after = {**after, "boost": {**after["boost"], "nodes": nodes}}
     owners = {name: sum(split[v][0] == k for v in inner) for k, name in enumerate(data.parties)}
     sent = _to_others(data, SHAPE.topic, {"inner": inner}, now["tree"])
-    return {LETTERS: sent, "nodes": {**owners, "leaves": len(inner) + 1}}, after, {**session, "forest": now}
+    return (
+        {LETTERS: sent, "nodes": {**owners, "leaves": len(inner) + 1}},
+        after,
+        {**session, "forest": {**now, "ripe": True}},
+    )
 
 
 def _rows_of(now: Mapping[str, Any], split: Mapping[int, Any]) -> dict[int, Whole]:
@@ -239,8 +245,10 @@ def _lines(
 
 def vote(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Add the new tree's leaves to the votes of the rows outside of training."""
-    tree = passive.under_way(session)["tree"]
-    rows = passive.judged(state)
+    now = passive.under_way(session)
+    if "ripe" not in now:
+        raise ProtocolError("the tree is not settled.")
+    tree, rows = now["tree"], passive.judged(state)
     votes = state["boost"]["votes"].numpy().copy()
     votes[rows] += next(_values(data, state, message, rows, [tree - 1], tree))
     done = {name: one for name, one in session.items() if name != "forest"}
@@ -259,19 +267,22 @@ def gather(how: FederatedForest, model: Any, data: Columns, message: Any, state:
 def _values(data: Columns, state: State, message: Any, rows: Whole, trees: Sequence[int], step: int) -> Any:
     """Yield the values of the rows' leaves, tree by tree."""
     boost, forms, x = state["boost"], shapes(state), aligned(data, state).x[rows]
-    said = {k: taken(data, message, k, SETS, step, sets=len(trees))["sets"] for k in others(data)}
+    sizes = {"sets": len(trees), "packed": -(-len(rows) // 8)}
+    said = {k: taken(data, message, k, SETS, step, **sizes)["sets"] for k in others(data)}
     tree_of, party = boost["nodes"]["tree"].numpy(), boost["nodes"]["party"].numpy()
     for i, t in enumerate(trees):
         leaves, lines = forms[t], np.flatnonzero(tree_of == t)
-        order = sorted({*leaf_sets.inner_of(leaves), *leaves})
-        owner = dict(zip(order, party[lines].tolist(), strict=True))
-        every = [leaf_sets.possible(x, leaves, boost["table"], own_records(boost["table"], t))]
-        for k, sets in said.items():
+        inner = leaf_sets.inner_of(leaves)
+        owner = party[lines][np.searchsorted(sorted({*inner, *leaves}), inner)]
+        told = {data.party: leaf_sets.told(x, leaves, boost["table"], own_records(boost["table"], t))}
+        left: dict[int, leaf_sets.Packed] = {}
+        for k in _all(data):
+            nodes = np.array(inner, np.int64)[owner == k].tolist()
             with blamed(data, k, SETS):
-                found = unpacked(sets[i], len(rows) * len(leaves)).reshape(len(rows), len(leaves))
-                leaf_sets.check(found, leaves, {v for v, one in owner.items() if one == k})
-            every.append(found)
-        yield boost["nodes"]["value"].numpy()[lines[party[lines] < 0]][leaf_sets.reached(every)]
+                if len(lines_ := told[k] if k in told else said[k][i].numpy()) != len(nodes):
+                    raise ProtocolError("it tells of other nodes than are its own")
+            left |= dict(zip(nodes, lines_, strict=True))
+        yield boost["nodes"]["value"].numpy()[lines[party[lines] < 0]][leaf_sets.reached(len(rows), leaves, left)]
 
 
 def outputs(state: State) -> Floats:

@@ -1,6 +1,8 @@
-"""Prediction in one round: each party says which leaves its own splits leave open to a row, and one leaf is in all sets.
+"""Prediction in one round: each party says which leaves its own splits leave open to each row, and one leaf is in all sets.
 
-At the nodes of others a party follows both branches. Leaves are in the order of their node numbers.
+A set is told by the party's own nodes, ascending: of the rows that the party's splits above a node let get there, those that go
+left. At the nodes of others it follows both branches. This says as much as the set, in a bit a row and node. So all parties together
+tell a bit a row and inner node, however many they are. Rows are packed, eight in a byte.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.errors import ProtocolError
 from fedatlas.vertical.parties import Floats, Whole
 from fedatlas.vertical.trees.records import ways
 
-Sets = NDArray[np.bool_]
+Packed = NDArray[np.uint8]
+"""(nodes, bytes), which rows; bits behind the last row mean nothing."""
 
 
 def leaves_of(inner: Collection[int]) -> list[int]:
@@ -28,33 +30,26 @@ def inner_of(leaves: Iterable[int]) -> list[int]:
     return sorted({v >> k for v in leaves for k in range(1, v.bit_length())})
 
 
-def possible(x: Floats, leaves: list[int], table: Mapping[str, Any], own: Mapping[int, int]) -> Sets:
-    """Return (rows, leaves), which leaves the rows x (rows, columns) can reach. ``own``: node -> record in the table."""
-    at: dict[int, Sets] = {1: np.ones(len(x), bool)}
+def told(x: Floats, leaves: Iterable[int], table: Mapping[str, Any], own: Mapping[int, int]) -> Packed:
+    """Return which of the rows x (rows, columns) go left at each own node. ``own``: node -> record in the table."""
+    at, found = {1: np.packbits(np.ones(len(x), bool))}, []
     for v in inner_of(leaves):
-        left = ways(table, own[v], x) if v in own else None
-        at[2 * v] = at[v] if left is None else at[v] & left
-        at[2 * v + 1] = at[v] if left is None else at[v] & ~left
-    return np.stack([at[v] for v in leaves], axis=1)
+        left = right = at.pop(v)
+        if v in own:
+            here, left = left, left & np.packbits(ways(table, own[v], x))
+            right = here ^ left
+            found.append(left)
+        at[2 * v], at[2 * v + 1] = left, right
+    return np.array(found, np.uint8).reshape(len(found), -(-len(x) // 8))
 
 
-def check(sets: Sets, leaves: list[int], own: Collection[int]) -> None:
-    """Compare a party's sets with the tree: at its own nodes one branch, elsewhere both. ProtocolError if they differ."""
-    below = dict(zip(leaves, sets.T, strict=True))
-    inner = inner_of(leaves)
-    for v in reversed(inner):
-        below[v] = below[2 * v] | below[2 * v + 1]
-    at: dict[int, Sets] = {1: np.ones(len(sets), bool)}
-    for v in inner:
-        for child in (2 * v, 2 * v + 1):
-            at[child] = at[v] & below[child] if v in own else at[v]
-        if v in own and ((at[2 * v] ^ at[2 * v + 1]) != at[v]).any():
-            raise ProtocolError("a row takes no branch of a split, or both")
-    if any((at[v] != below[v]).any() for v in leaves):
-        raise ProtocolError("a row's leaves are not those of the tree")
-
-
-def reached(every: Iterable[Sets]) -> Whole:
-    """Return (rows,), the place among the leaves of the one that is in all sets."""
-    found: Whole = np.logical_and.reduce([*every]).argmax(axis=1)
+def reached(rows: int, leaves: list[int], left: Mapping[int, Packed]) -> Whole:
+    """Return (rows,), the place among the leaves of the one that is in all sets. ``left``: inner node -> its line of `told`."""
+    at, found = {1: np.packbits(np.ones(rows, bool))}, np.empty(rows, np.int64)
+    for v in inner_of(leaves):
+        here = at.pop(v)
+        at[2 * v] = here & left[v]
+        at[2 * v + 1] = here ^ at[2 * v]
+    for place, v in enumerate(leaves):
+        found[np.unpackbits(at[v], count=rows).view(bool)] = place
     return found

@@ -1,8 +1,8 @@
 """The letters of Federated Forest and their forms.
 
 Sizes that receivers know: ``parties``, ``rows`` (that train), ``trees`` (one more than are grown), ``columns`` (of the
-receiver), ``open`` (nodes), ``width`` (entries of a sum), ``sets`` (trees asked about), ``above`` (all nodes of a tree);
-nodes of a level as in `letter_parts.of_level`.
+receiver), ``open`` (nodes), ``width`` (entries of a sum), ``sets`` (trees asked about), ``packed`` (bytes of all rows),
+``above`` (all nodes of a tree); nodes of a level as in `letter_parts.of_level`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from fedatlas.vertical.forest.coding import LIMIT
 from fedatlas.vertical.forms import ListOf, Numbers, WholeNumber
 from fedatlas.vertical.letters import LetterKind
-from fedatlas.vertical.trees.letter_parts import BYTES, MANY, TOLD
+from fedatlas.vertical.trees.letter_parts import MANY
 
 MOST = 1 << 31  # columns of a party
 
@@ -22,14 +22,6 @@ LABELS = LetterKind(
 )
 TREE = LetterKind("tree", {"tree": WholeNumber(1, "trees"), "columns": ListOf(WholeNumber(0, "columns"), once=True)})
 BEST = LetterKind("best", {"left": Numbers(torch.int64, ("open", "width"))})
-LEVEL = LetterKind(
-    "level",
-    {
-        "told": TOLD,
-        "open": ListOf(WholeNumber("youngest", "deepest"), once=True),
-        "owners": ListOf(WholeNumber(0, "parties"), once=True),
-    },
-)
 WANTED = LetterKind(
     "wanted",
     {
@@ -37,6 +29,5 @@ WANTED = LetterKind(
         "passed": ListOf(WholeNumber("lowest", "highest"), once=True),
     },
 )
-SPLIT = LetterKind("split", {"told": TOLD})
 SHAPE = LetterKind("shape", {"inner": ListOf(WholeNumber(1, "above"), once=True)})
-SETS = LetterKind("leaf sets", {"sets": ListOf(BYTES, "sets")})
+SETS = LetterKind("leaf sets", {"sets": ListOf(Numbers(torch.uint8, (None, "packed")), "sets")})

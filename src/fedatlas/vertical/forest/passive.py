@@ -10,14 +10,15 @@ import numpy as np
 from fedatlas.algorithm import State, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.vertical.forest import draws, leaf_sets, splits
-from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, LEVEL, SETS, SHAPE, SPLIT, TREE, WANTED, WIDTH
+from fedatlas.vertical.forest.letter_kinds import BEST, LABELS, SETS, SHAPE, TREE, WANTED, WIDTH
 from fedatlas.vertical.forest.records import SHAPE as SHAPES
 from fedatlas.vertical.forest.records import TABLE, kept_tree, own_records, shapes
 from fedatlas.vertical.forest.settings import FederatedForest
 from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, there
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, places, tensor
 from fedatlas.vertical.trees import records
-from fedatlas.vertical.trees.letter_parts import of_level
+from fedatlas.vertical.trees.descent import descended
+from fedatlas.vertical.trees.letter_parts import LEVEL, SPLIT, of_level
 from fedatlas.vertical.trees.nodes import begun, bits, moved, some_of
 
 Answered = tuple[Update, State, Any]
@@ -75,7 +76,7 @@ def under_way(session: Any) -> dict[str, Any]:
 def best(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Tell the party with the label the sums on the left of the best split of each open node; 0 rows: there is none."""
     begins = there(message, TREE.topic)
-    now = _planted(how, data, message, state) if begins else _onwards(how, data, message, under_way(session))
+    now = _planted(how, data, message, state, session) if begins else _onwards(how, data, message, under_way(session))
     held = offered(data, state, now)
     none = np.zeros(now["sums"].shape[1], np.int64)
     left = np.array([held[v].sums if v in held else none for v in now["open"]], np.int64).reshape(-1, len(none))
@@ -83,27 +84,20 @@ def best(how: FederatedForest, model: Any, data: Columns, message: Any, state: S
     return {LETTERS: [told]}, state, {**(session or {}), "forest": {**now, "held": held}}
 
 
-def _planted(how: FederatedForest, data: Columns, message: Any, state: State) -> dict[str, Any]:
+def _planted(how: FederatedForest, data: Columns, message: Any, state: State, session: Any) -> dict[str, Any]:
     said = taken(data, message, data.active, TREE, trees=how.trees + 1, columns=len(data.names))
+    if "forest" in (session or {}) or said["tree"] <= len(shapes(state)):
+        raise ProtocolError(f"tree {said['tree']} is grown already, or under way.")
     return tree_begun(data, state, said["tree"], said["columns"], state["boost"]["coded"])
 
 
 def _onwards(how: FederatedForest, data: Columns, message: Any, now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree on the next level, from the letters of the party with the label and of the owners of splits."""
-    level, at = now["level"], now["at"]
-    sizes = of_level(how.depth, level)
-    said = taken(data, message, data.active, LEVEL, level, parties=len(data.parties), **sizes)
+    """Return the tree on the next level."""
+    after, open_ = descended(how.depth, data, message, now)
     with blamed(data, data.active, LEVEL):
-        at = moved(at, [said["told"]])
-    for k in said["owners"]:
-        if k != data.party:
-            told = taken(data, message, k, SPLIT, level, **sizes)["told"]
-            with blamed(data, k, SPLIT):
-                at = moved(at, [told])
-    with blamed(data, data.active, LEVEL):
-        if not {*said["open"]} <= {*at[0].tolist()}:
+        if not {*open_} <= {*after["at"][0].tolist()}:
             raise ProtocolError("a node is open that no row is at")
-    return {**now, "at": at, "level": level + 1, "open": said["open"], "divided": False}
+    return {**after, "open": open_}
 
 
 def split(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -140,7 +134,7 @@ def divided(
 def keep(how: FederatedForest, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Keep the tree as it was pruned, and send the leaf sets of the rows outside of training."""
     begins = there(message, TREE.topic)  # its root is a leaf
-    now = _planted(how, data, message, state) if begins else under_way(session)
+    now = _planted(how, data, message, state, session) if begins else under_way(session)
     inner = taken(data, message, data.active, SHAPE, now["tree"], above=1 << how.depth)["inner"]
     with blamed(data, data.active, SHAPE):
         if any(v > 1 and v // 2 not in inner for v in inner):
@@ -164,5 +158,5 @@ def reach(how: FederatedForest, model: Any, data: Columns, message: Any, state: 
 
 def _letter(data: Columns, state: State, x: Floats, trees: Sequence[int], step: int) -> Any:
     table, forms = state["boost"]["table"], shapes(state)
-    sets = [bits(leaf_sets.possible(x, forms[t], table, own_records(table, t))) for t in trees]
+    sets = [tensor(leaf_sets.told(x, forms[t], table, own_records(table, t))) for t in trees]
     return letter(data, [data.active], SETS.topic, {"sets": sets}, step)

@@ -11,20 +11,22 @@ Source: Liu, Liu, Liu, Zhang, Meng and Zheng, IEEE Transactions on Big Data 2020
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.vertical.forest import active, letter_kinds, passive
 from fedatlas.vertical.forest.settings import FederatedForest
 from fedatlas.vertical.forms import Exactly, Form, WholeNumber
-from fedatlas.vertical.letters import LETTERS, Mail
-from fedatlas.vertical.trees import importance
+from fedatlas.vertical.letters import LETTERS, Due, Mail
+from fedatlas.vertical.trees import importance, letter_parts
 from fedatlas.vertical.trees.letter_parts import OWNERS, grown, of_level
 
 WIDTH, START, LEARN, PLANT, BEST = "number of columns", "code labels", "learn labels", "plant", "best split"
 CHOOSE, SPLIT, RIPEN, KEEP, VOTE = "choose", "divide", "ripen", "keep tree", "vote"
 REACH, GATHER = "leaf sets", "gather votes"
+LEVEL, SPLITS = letter_parts.LEVEL.topic, letter_parts.SPLIT.topic
 VOTED: Mapping[str, Form] = {"voted": Exactly(True)}
 
 
@@ -50,6 +52,18 @@ def questions(how: FederatedForest) -> Mapping[str, Question]:
     return {**found, **importance.QUESTIONS}
 
 
+def due(part: str, number: int) -> Due:
+    """Return what parties of a run are asked: at its "begin", in a "step", which is tree ``number``, and at its "end"."""
+    nothing: Sequence[Mapping[str, Any]] = ({},)
+    if part == "begin":
+        return {WIDTH: ("passive", nothing), START: ("active", nothing), LEARN: ("passive", nothing)}
+    if part == "end":
+        return importance.DUE
+    found: dict[str, Any] = dict.fromkeys((CHOOSE, RIPEN, VOTE), ("active", nothing))
+    found |= dict.fromkeys((BEST, SPLIT, KEEP), ("passive", nothing))
+    return {**found, PLANT: ("active", ({"tree": number},))}
+
+
 def _others(server: State) -> tuple[int, ...]:
     return tuple(k for k in range(len(server["names"])) if k != server["active"])
 
@@ -66,7 +80,7 @@ def begin(how: FederatedForest, server: State) -> RoundGenerator:
 def grow(how: FederatedForest, server: State, number: int) -> RoundGenerator:
     """Grow tree ``number`` (from 1), and return the server's state with each party's number of nodes."""
     mail, master, passive_, level = Mail(server["names"]), (server["active"],), _others(server), 0
-    sent = (letter_kinds.TREE.topic, letter_kinds.LEVEL.topic, letter_kinds.SPLIT.topic)
+    sent = (letter_kinds.TREE.topic, LEVEL, SPLITS)
     said = yield from mail.ask(master, PLANT, says={"open": WholeNumber(0, 2)}, tree=number)
     mine = said[server["active"]]
     while mine["open"]:
@@ -74,11 +88,11 @@ def grow(how: FederatedForest, server: State, number: int) -> RoundGenerator:
         yield from mail.ask(passive_, BEST, *sent)
         sizes = of_level(how.depth, level)
         opened = {**OWNERS, "open": WholeNumber(0, sizes["deepest"] - sizes["youngest"] + 1)}
-        topics = (letter_kinds.BEST.topic, letter_kinds.SPLIT.topic)
+        topics = (letter_kinds.BEST.topic, SPLITS)
         mine = (yield from mail.ask(master, CHOOSE, *topics, says=opened))[server["active"]]
         yield from mail.ask(mine["owners"], SPLIT, letter_kinds.WANTED.topic)
     form = grown(how.depth, mail.names)
-    done = (yield from mail.ask(master, RIPEN, letter_kinds.SPLIT.topic, says=form))[server["active"]]
+    done = (yield from mail.ask(master, RIPEN, SPLITS, says=form))[server["active"]]
     yield from mail.ask(passive_, KEEP, letter_kinds.SHAPE.topic, letter_kinds.TREE.topic)
     yield from mail.ask(master, VOTE, letter_kinds.SETS.topic, says=VOTED)
     boost = server["boost"]

@@ -8,9 +8,9 @@ from typing import Any
 from fedatlas.algorithm import State
 from fedatlas.vertical.forest.active import outputs
 from fedatlas.vertical.forest.files import export, loaded
-from fedatlas.vertical.forest.protocol import begin, grow, infer, questions
+from fedatlas.vertical.forest.protocol import begin, due, grow, infer, questions
 from fedatlas.vertical.forest.settings import FederatedForest, federated_forest
-from fedatlas.vertical.forest.words import KNOWN, WORDS
+from fedatlas.vertical.forest.words import KNOWN, SETS, WORDS
 from fedatlas.vertical.scheme import Scheme
 from fedatlas.vertical.trees.files import reads
 from fedatlas.vertical.trees.importance import brought, importance, own
@@ -18,7 +18,9 @@ from fedatlas.vertical.trees.importance import brought, importance, own
 
 def said(how: FederatedForest, classes: int) -> str:
     """Return a line with the number of trees and their depth."""
-    return f"{how.trees} tree{'s' if how.trees != 1 else ''} of depth {how.depth}, labels in code: a simulation that protects nobody"
+    return (
+        f"{how.trees} tree{'s' if how.trees != 1 else ''} of depth {how.depth}, labels in a code that protects nobody"
+    )
 
 
 def unfit(how: FederatedForest, task: str, classes: int) -> str:
@@ -26,14 +28,9 @@ def unfit(how: FederatedForest, task: str, classes: int) -> str:
     return "" if how.task in (None, task) else f"task = '{how.task}', and the label is of {task}"
 
 
-def refusal(how: FederatedForest) -> str:
-    """Return why real parties may not run this."""
-    return f"'federated_forest' runs only in a simulation: {KNOWN} Use 'secureboost' with [[privacy]] between real parties."
-
-
 def warnings(how: FederatedForest) -> Sequence[str]:
     """Return what is said before a run."""
-    return (f"federated_forest: {KNOWN}",)
+    return (f"federated_forest: {KNOWN} {SETS}",)
 
 
 def facts(server: State) -> Mapping[str, Any]:
@@ -48,10 +45,12 @@ FEDERATED_FOREST = Scheme(
     rounds="trees",
     said=said,
     unfit=unfit,
-    refusal=refusal,
+    refusal=lambda how: "",
+    labels_known=True,
     warnings=warnings,
     weighted=False,
     questions=questions,
+    due=due,
     begin=begin,
     step=grow,
     end=importance,

@@ -12,6 +12,11 @@ KNOWN = (
     "numbers undo the code: count the labels as known to all parties."
 )
 
+SETS = (
+    "Prediction takes one round, which shows the party with the label the leaves that each party's splits leave open to each row: of "
+    "the rows that test, and of every row that is predicted later."
+)
+
 
 def learns(how: FederatedForest, protected: bool) -> Sequence[LearnsRow]:
     """List who learns what while trees grow and predict."""

@@ -1,4 +1,7 @@
-"""Forms of letters about the nodes of a tree and the rows at them, and of answers to the coordinator."""
+"""Letters about the nodes of a tree and the rows at them, and forms of such letters and of answers to the coordinator.
+
+Nodes of a level are from ``lowest`` to below ``highest``, and their children from ``youngest`` to below ``deepest`` (`of_level`).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,22 @@ import torch
 
 from fedatlas.algorithm import State
 from fedatlas.vertical.forms import Form, ListOf, Numbers, WholeNumber
+from fedatlas.vertical.letters import LetterKind
 from fedatlas.vertical.parties import order
 from fedatlas.vertical.trees.nodes import roots
 
 MANY = 1 << 16  # more classes than any label has
 BYTES = Numbers(torch.uint8, (None,))
 TOLD: Form = {"nodes": ListOf(WholeNumber("lowest", "highest"), "told", once=True), "left": ListOf(BYTES, "told")}
+LEVEL = LetterKind(
+    "level",
+    {
+        "told": TOLD,
+        "open": ListOf(WholeNumber("youngest", "deepest"), once=True),
+        "owners": ListOf(WholeNumber(0, "parties"), once=True),
+    },
+)
+SPLIT = LetterKind("split", {"told": TOLD})
 OWNERS: Mapping[str, Form] = {"owners": ListOf(WholeNumber(0, "parties"), once=True)}
 
 
