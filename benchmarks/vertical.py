@@ -73,6 +73,7 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """What can be measured, by name. ``ids``: of each party in ``psi``."""
     import vertical_boosting
     import vertical_sizes
+    import vertical_split
 
     return {
         "psi": lambda: psi(ids),
@@ -83,6 +84,7 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "sizes": vertical_sizes.sizes,
         "linear": vertical_sizes.linear,
         "classes": vertical_boosting.classes,
+        "split": vertical_split.split,
     }
 
 

@@ -188,7 +188,7 @@ def test_a_configuration_reads_back_as_it_was_written(tmp_path):
         ({"privacy": [{"name": "secagg"}]}, "[[privacy]] 'secagg' is for updates"),
         ({"privacy": [{"name": "paillier", "bits": 20}]}, "privacy.paillier.bits is for updates"),
         ({"data": {"name": "digits", "scale": "none"}}, "data.scale: parties hold columns"),
-        ({"data": {"missing": "median"}}, "trees accept missing cells"),
+        ({"data": {"missing": "median"}}, "missing cells are accepted"),
         ({"engine": {"name": "loop"}}, "engine.name: parties hold columns"),
         ({"evaluation": {"drift": True}}, "evaluation.drift"),
         ({"partition": {"name": "hybrid"}}, "partition.name = 'hybrid'"),

@@ -228,7 +228,7 @@ def _check_keys(config: Any) -> None:
         raise ConfigError(f"data.test = '{config.data.test}': give a share of the aligned rows, such as 0.25.")
     if config.data.missing == "median":
         raise ConfigError(
-            "data.missing = 'median': trees accept missing cells; 'drop' leaves out rows without a label or weight."
+            "data.missing = 'median': missing cells are accepted; 'drop' leaves out rows without a label or weight."
         )
 
 

@@ -52,7 +52,7 @@ def labels_told(path: Path, whole: Checked, said: Callable[[str], None]) -> dict
     train, rounds = places(state, "train"), min(done.rounds, attack.rounds)
     assert own.y is not None
     rows = KnownRows(len(order(state)), train, own.y[train], done.active.task, done.active.seed)
-    said(f"What the rows of the first {rounds} {scheme.words.product(done.active.classes)}s tell of labels ...")
+    said(f"What the first {rounds} {scheme.words.product(done.active.classes)}s tell of labels ...")
     found = attack.cases(whole.how)
     measured = [_measured(done, scheme, attack, how, rounds, rows) for how in found.values()]
     return {

@@ -75,6 +75,8 @@ class LabelAttack(NamedTuple):
     measure: Callable[[How, int, Sequence[Letter], KnownRows], Mapping[str, float]]  # party, its letters -> AUC by rule
     rounds: int  # that are trained at most
     rules: Mapping[str, str]  # name -> how it ranks rows
+    told: str = "the rows of nodes that it is told"  # its source, in the report
+    title: str = "What the rows at nodes tell of labels"
 
 
 def in_the_clear(how: How) -> str:
