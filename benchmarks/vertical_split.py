@@ -16,7 +16,7 @@ from vertical_boosting import Row, read, training_rows, yes
 
 from boosting_federation import Table, federation_of, parties_of
 from fedatlas.federation.start import RoundStart
-from fedatlas.vertical.networks import SPLIT, SplitLearning, split_learning
+from fedatlas.vertical.networks import SPLIT, CutNetworks, split_learning
 
 ROWS = (4_000, 8_000, 12_000, 16_000, 22_500)
 TIMES = 5  # of which the fastest counts
@@ -39,7 +39,7 @@ def joined(x: torch.Tensor, y: torch.Tensor, batch: int) -> float:
     return time.process_time() - began
 
 
-def one_round(table: Table, train: np.ndarray, how: SplitLearning) -> tuple[float, int]:
+def one_round(table: Table, train: np.ndarray, how: CutNetworks) -> tuple[float, int]:
     """Core seconds of a round, and its bytes."""
     held, server = federation_of(parties_of(table, OWNERS), how, train, scheme=SPLIT)
     server = held.drive(lambda: SPLIT.begin(how, server), RoundStart(1, 0.0))

@@ -19,7 +19,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config import parse
-from fedatlas.config.parties import VERTICAL, vertical
+from fedatlas.config.parties import HYBRID, VERTICAL, hybrid, vertical
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
@@ -129,7 +129,7 @@ def place(builder: Builder) -> dict[str, str]:
 
 def partitions() -> Listing:
     """List the partitioners with their parameters."""
-    table = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical}
+    table: dict[str, Builder] = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical, HYBRID: hybrid}
     return rows_of(table, source=lambda builder: prose(builder).partition("\n")[2].strip())
 
 

@@ -191,7 +191,7 @@ def test_a_configuration_reads_back_as_it_was_written(tmp_path):
         ({"data": {"missing": "median"}}, "missing cells are accepted"),
         ({"engine": {"name": "loop"}}, "engine.name: parties hold columns"),
         ({"evaluation": {"drift": True}}, "evaluation.drift"),
-        ({"partition": {"name": "hybrid"}}, "partition.name = 'hybrid'"),
+        ({"partition": {"name": "hybrid"}}, "only algorithm 'hybrid' trains on"),
     ],
 )
 def test_what_means_nothing_there_or_is_not_there_yet_is_refused(tmp_path, changed, said):

@@ -30,6 +30,7 @@ ALL = {**SCHEMES, "additive": ADDITIVE}
 MORE = {
     "federated_forest": {"features": 1.0, "depth": 3},
     "split": {"hidden": [16, 8], "learning_rate": 0.1, "batch_size": 4},
+    "hybrid": {"hidden": [16, 8], "learning_rate": 0.1, "batch_size": 4},
 }
 """Keys under which a few rounds learn enough."""
 

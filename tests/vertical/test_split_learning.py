@@ -23,7 +23,7 @@ from fedatlas.record.run_folder import RunFolder
 from fedatlas.rng import torch_stream
 from fedatlas.runs.columns_labels import LettersHeard
 from fedatlas.vertical.letters import LETTERS
-from fedatlas.vertical.networks import SPLIT, SplitLearning, split_learning
+from fedatlas.vertical.networks import SPLIT, CutNetworks, split_learning
 from fedatlas.vertical.networks.guesses import by_direction, by_length, labels_told
 from fedatlas.vertical.networks.network import first_body, first_fusion, scale_of
 from fedatlas.vertical.parties import PartyLeft, tensor
@@ -47,7 +47,7 @@ TEST = np.setdiff1d(np.arange(90), TRAIN)
 class Done:
     """A training in this process, without matching."""
 
-    def __init__(self, table: Table, owners: Any, how: SplitLearning = HOW, active: int = 0, observers: Any = ()):
+    def __init__(self, table: Table, owners: Any, how: CutNetworks = HOW, active: int = 0, observers: Any = ()):
         self.parties, self.how = parties_of(table, owners, active), how
         self.held, server = federation_of(self.parties, how, TRAIN, observers, SPLIT)
         self.server = self.held.drive(SPLIT.begin(how, server), RoundStart(1, 0.0))

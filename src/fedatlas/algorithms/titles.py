@@ -31,6 +31,7 @@ TITLES = {
     "secureboost": "SecureBoost",
     "federated_forest": "Federated Forest",
     "split": "Split learning",
+    "hybrid": "Hybrid federation",
     "centralised": "training on all rows pooled",
     "local_only": "training alone",
 }

@@ -134,6 +134,7 @@ class Scheme(NamedTuple):
     protected: Callable[[How], bool] = lambda how: False  # whether messages hide the labels
     refusal: Callable[[How], str] = in_the_clear  # why real parties may not run this; "" if they may
     warnings: Callable[[How], Sequence[str]] = lambda how: ()  # sentences about the settings, said before a run
+    several_labels: bool = False  # whether parties may have labels of rows that not all have; such a table may be dealt
     attack: LabelAttack | None = None
     trial: Callable[[How], Trial] = lambda how: Trial()
     due: Callable[[str, int], Due] = lambda part, number: {}  # questions to real parties: "begin", "step" number, "end"

@@ -23,7 +23,7 @@ from fedatlas.rng import numpy_stream
 from fedatlas.vertical.letters import Letter
 from fedatlas.vertical.networks.letter_kinds import CUT
 from fedatlas.vertical.networks.network import batches
-from fedatlas.vertical.networks.settings import SplitLearning
+from fedatlas.vertical.networks.settings import CutNetworks
 from fedatlas.vertical.parties import Floats, Whole
 from fedatlas.vertical.scheme import KnownRows, LabelAttack
 
@@ -33,7 +33,7 @@ ROUNDS = 5  # that are trained to measure with
 Flags = NDArray[np.bool_]
 
 
-def gradients_told(how: SplitLearning, party: int, letters: Sequence[Letter], rows: KnownRows) -> list[Floats]:
+def gradients_told(how: CutNetworks, party: int, letters: Sequence[Letter], rows: KnownRows) -> list[Floats]:
     """Return, by round, (training rows, width): the gradient of each row's own loss that a party was sent."""
     found: list[Floats] = []
     came = [one for one in letters if one["topic"] == CUT and party in one["to"]]
@@ -70,7 +70,7 @@ def measured(score: Floats, y: Flags) -> float:
     return 0.5 if found is None else float(found)
 
 
-def labels_told(how: SplitLearning, party: int, letters: Sequence[Letter], rows: KnownRows) -> dict[str, float]:
+def labels_told(how: CutNetworks, party: int, letters: Sequence[Letter], rows: KnownRows) -> dict[str, float]:
     """Return the AUC of each rule for a party with these letters."""
     rounds = gradients_told(how, party, letters, rows)
     y = rows.y if rows.task == "classes" else (rows.y > np.median(rows.y)).astype(np.float64)
@@ -89,7 +89,7 @@ def _of_class(rounds: Sequence[Floats], y: Flags, seed: int) -> Mapping[str, flo
     return {"length": by_length(rounds, y), "direction": float(np.mean(guessed))}
 
 
-def cases(how: SplitLearning) -> Mapping[str, SplitLearning]:
+def cases(how: CutNetworks) -> Mapping[str, CutNetworks]:
     """Return the settings of the run, which has nothing to compare with."""
     return {"this run": how}
 

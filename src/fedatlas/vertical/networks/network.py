@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.models import init_model
-from fedatlas.models.network import Shape, dense_layers
+from fedatlas.models.dense import mlp
+from fedatlas.models.network import HeadedModel, Shape, dense_layers
 from fedatlas.rng import derive, torch_stream
 from fedatlas.vertical.parties import Floats, Whole, tensor
 
@@ -53,6 +54,11 @@ def first_body(columns: int, hidden: tuple[int, ...], seed: int, party: int) -> 
     return weights_of(init_model(built, (columns,), hidden[-1], derive(seed, "init", "body", party)))
 
 
+def first_shared(columns: int, hidden: tuple[int, ...], outputs: int, seed: int) -> Weights:
+    """Return the weights with which the network on shared columns begins: those of ``mlp`` in a run on rows."""
+    return weights_of(init_model(mlp, (columns,), outputs, seed, hidden=hidden))
+
+
 def first_fusion(inputs: int, outputs: int, seed: int) -> Weights:
     """Return the weights with which the fusion begins."""
 
@@ -83,6 +89,16 @@ def fusion_of(weights: Weights, dtype: torch.dtype) -> nn.Module:
     return _filled(module, weights, dtype)
 
 
+def shared_of(weights: Weights, dtype: torch.dtype) -> HeadedModel:
+    """Return the network on shared columns with these weights, of which it holds copies; its body gives the embedding."""
+    shapes = [one.shape for name, one in weights.items() if name.endswith("weight")]
+    with torch.device("meta"):
+        module = mlp((shapes[0][1],), shapes[-1][0], hidden=tuple(shape[0] for shape in shapes[:-1]))
+    found = _filled(module, weights, dtype)
+    assert isinstance(found, HeadedModel)
+    return found
+
+
 def _filled(module: nn.Module, weights: Weights, dtype: torch.dtype) -> nn.Module:
     module = module.to_empty(device="cpu").to(dtype)
     module.load_state_dict(dict(weights))
@@ -98,7 +114,10 @@ def stepped(module: nn.Module, rate: float) -> None:
                 one.grad = None
 
 
-def batches(train: Whole, size: int, seed: int, number: int) -> list[Whole]:
-    """Return the places of each batch of a round: all parties find the same, from the common seed."""
-    order = torch.randperm(len(train), generator=torch_stream(seed, "shuffle", number, 0, 0)).numpy()
+def batches(train: Whole, size: int, seed: int, number: int, party: int = 0) -> list[Whole]:
+    """Return the places of each batch of a round: all parties find the same, from the common seed.
+
+    ``party``: whose own rows they are, if they are a party's; the batches are then those of `data.batches`.
+    """
+    order = torch.randperm(len(train), generator=torch_stream(seed, "shuffle", number, party, 0)).numpy()
     return [train[order[start : start + size]] for start in range(0, len(train), size)]

@@ -9,33 +9,47 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedatlas.algorithm import State, Update
 from fedatlas.errors import DataError, DivergedError, ProtocolError
 from fedatlas.vertical.letters import LETTERS, Letter, letter, taken
-from fedatlas.vertical.networks.letter_kinds import CUT, EMBEDDED, JUDGED, numbers
+from fedatlas.vertical.networks.letter_kinds import ASKED, CUT, EMBEDDED, JUDGED, numbers
 from fedatlas.vertical.networks.network import Scale, batches, body_of, first_body, scale_of, stepped, weights_of
-from fedatlas.vertical.networks.settings import SplitLearning
-from fedatlas.vertical.parties import Columns, Whole, aligned, places, tensor
+from fedatlas.vertical.networks.settings import CutNetworks
+from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, places, tensor
 
 Answered = tuple[Update, State, Any]
 PASS = "pass"  # noqa: S105  # the part of a session that holds a round's work
 
 
-def begun(how: SplitLearning, data: Columns, state: State) -> State:
+def begun(how: CutNetworks, data: Columns, state: State) -> State:
     """Return the party's state with its first network and the scale of its columns. DataError if it has no column."""
     if not data.names:
         raise DataError(f"party '{data.name}' has no column to learn from: leave it out, or give it a column.")
-    scale = scale_of(aligned(data, state).x[places(state, "train")])
-    weights = first_body(len(data.names), how.hidden, data.seed, data.party)
-    return {**state, "nets": {"mean": tensor(scale.mean), "sd": tensor(scale.sd), "weights": weights}}
+    x = own_columns(data, state)
+    scale = scale_of(x[places(state, "train")])
+    weights = first_body(x.shape[1], how.hidden, data.seed, data.party) if x.shape[1] else {}
+    found = {"mean": tensor(scale.mean), "sd": tensor(scale.sd), "weights": weights}
+    return {**state, "nets": {**state.get("nets", {}), **found}}
 
 
-def inputs(how: SplitLearning, data: Columns, state: State) -> Tensor:
-    """Return (aligned rows, columns), scaled."""
+def own_columns(data: Columns, state: State) -> Floats:
+    """Return (aligned rows, columns), those of which the party's own network learns: all but shared ones."""
+    x, own = aligned(data, state).x, state.get("nets", {}).get("own")
+    return x if own is None else x[:, own.numpy()]
+
+
+def inputs(how: CutNetworks, data: Columns, state: State) -> Tensor:
+    """Return the same columns, scaled."""
     nets = state["nets"]
-    return Scale(nets["mean"].numpy(), nets["sd"].numpy()).of(aligned(data, state).x, how.dtype)
+    return Scale(nets["mean"].numpy(), nets["sd"].numpy()).of(own_columns(data, state), how.dtype)
+
+
+def own_network(how: CutNetworks, state: State) -> nn.Module | None:
+    """Return the party's own network; None if it has no column of its own."""
+    weights = state["nets"]["weights"]
+    return body_of(weights, how.dtype) if weights else None
 
 
 def outside(state: State) -> Whole:
@@ -51,33 +65,36 @@ def under_way(session: Any, batch: int) -> dict[str, Any]:
     return now
 
 
-def opened(how: SplitLearning, data: Columns, state: State, number: int) -> dict[str, Any]:
+def opened(how: CutNetworks, data: Columns, state: State, number: int) -> dict[str, Any]:
     """Return the work of a round before its first batch."""
     plan = batches(places(state, "train"), how.batch_size, data.seed, number)
-    network = body_of(state["nets"]["weights"], how.dtype)
-    return {"batch": 0, "plan": plan, "x": inputs(how, data, state), "network": network}
+    return {"batch": 0, "plan": plan, "x": inputs(how, data, state), "network": own_network(how, state)}
 
 
-def told(how: SplitLearning, data: Columns, topic: str, rows: Tensor, step: int = 0) -> Letter:
+def told(how: CutNetworks, data: Columns, topic: str, rows: Tensor, step: int = 0) -> Letter:
     """Return a letter to the party with the label. DivergedError for embeddings that are not finite."""
     if not bool(torch.isfinite(rows).all()):
         raise DivergedError(f"the embeddings of party '{data.name}' are not finite: lower algorithm.learning_rate.")
     return letter(data, [data.active], topic, {"rows": rows.detach()}, step)
 
 
-def start(how: SplitLearning, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+def start(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Draw the first network, and send the embeddings of the rows that judge."""
-    state = begun(how, data, state)
-    return {LETTERS: [_embedded(how, data, state, outside(state))]}, state, session
+    return first(how, model, data, message, begun(how, data, state), session)
 
 
-def _embedded(how: SplitLearning, data: Columns, state: State, rows: Any) -> Letter:
+def first(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Send the embeddings of the rows that judge."""
+    return {LETTERS: [told(how, data, JUDGED, _embedded(how, data, state, outside(state)))]}, state, session
+
+
+def _embedded(how: CutNetworks, data: Columns, state: State, rows: Any) -> Tensor:
     with torch.no_grad():
-        found = body_of(state["nets"]["weights"], how.dtype)(inputs(how, data, state)[rows])
-    return told(how, data, JUDGED, found)
+        found: Tensor = body_of(state["nets"]["weights"], how.dtype)(inputs(how, data, state)[rows])
+    return found
 
 
-def embed(how: SplitLearning, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+def embed(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Step down the gradients of the batch before, if there was one, and send the embeddings of the next."""
     batch = message["batch"]
     now = _moved(how, data, message, session, batch - 1) if batch > 1 else opened(how, data, state, message["round"])
@@ -86,7 +103,7 @@ def embed(how: SplitLearning, model: Any, data: Columns, message: Any, state: St
     return {LETTERS: sent}, state, {**(session or {}), PASS: {**now, "batch": batch, "sent": found}}
 
 
-def _moved(how: SplitLearning, data: Columns, message: Any, session: Any, batch: int) -> dict[str, Any]:
+def _moved(how: CutNetworks, data: Columns, message: Any, session: Any, batch: int) -> dict[str, Any]:
     """Return the work after a step down the gradients of a batch."""
     now = under_way(session, batch)
     sizes = {"rows": len(now["sent"]), "width": how.width}
@@ -95,25 +112,38 @@ def _moved(how: SplitLearning, data: Columns, message: Any, session: Any, batch:
     return now
 
 
-def settle(how: SplitLearning, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+def settle(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Take the last step of a round, keep the weights, and send the embeddings of the rows that judge."""
     now = _moved(how, data, message, session, len((session or {}).get(PASS, {}).get("plan", ())))
     after = {**state, "nets": {**state["nets"], "weights": weights_of(now["network"])}}
     done = {name: one for name, one in session.items() if name != PASS}
-    return {LETTERS: [_embedded(how, data, after, outside(state))]}, after, done
+    return {LETTERS: [told(how, data, JUDGED, _embedded(how, data, after, outside(state)))]}, after, done
 
 
-def ask(how: SplitLearning, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Send the embeddings of all rows that are asked about."""
-    return {LETTERS: [_embedded(how, data, state, slice(None))]}, state, session
+def ask(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Send the embeddings of all rows that are asked about, and which of them this party has."""
+    said = told(how, data, ASKED, _embedded(how, data, state, slice(None)))
+    content = {**said["content"], "has": tensor(order(state) >= 0)}
+    return {LETTERS: [{**said, "content": content}]}, state, session
 
 
-def sizes(how: SplitLearning, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+def sizes(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Return how large the weights on each column are."""
-    return {"by_column": own_sizes(state)}, state, session
+    return {"by_column": own_sizes(state, len(data.names))}, state, session
 
 
-def own_sizes(state: State) -> Tensor:
-    """Return (columns,), the length of the vector of a column's weights in the first layer."""
-    found: Tensor = state["nets"]["weights"]["0.weight"].double().square().sum(dim=0).sqrt()
+def own_sizes(state: State, columns: int) -> Tensor:
+    """Return (columns,), the length of the vector of a column's weights in the first layer that reads it.
+
+    Shared columns count at the party with the label, and are 0 elsewhere.
+    """
+    nets, found = state["nets"], torch.zeros(columns, dtype=torch.float64)
+    if nets["weights"]:
+        found[nets.get("own", torch.arange(columns))] = _lengths(nets["weights"]["0.weight"])
+    if nets.get("model"):
+        found[nets["shared"]] = _lengths(nets["model"]["body.1.weight"])
     return found
+
+
+def _lengths(weights: Tensor) -> Tensor:
+    return weights.double().square().sum(dim=0).sqrt()

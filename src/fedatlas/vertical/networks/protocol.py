@@ -19,15 +19,15 @@ from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.vertical.forms import Exactly, Form, Numbers, WholeNumber
 from fedatlas.vertical.letters import LETTERS, Mail
 from fedatlas.vertical.networks import active, passive
-from fedatlas.vertical.networks.letter_kinds import CUT, EMBEDDED, JUDGED
-from fedatlas.vertical.networks.settings import SplitLearning
+from fedatlas.vertical.networks.letter_kinds import ASKED, CUT, EMBEDDED, JUDGED
+from fedatlas.vertical.networks.settings import CutNetworks
 
 BEGIN, START, EMBED, FUSE, SETTLE = "draw network", "draw networks", "embed", "fuse", "settle network"
 SCORE, ASK, GATHER, SIZES = "score", "embed rows asked about", "score rows asked about", "size of weights"
 SCORED: Mapping[str, Form] = {"scored": Exactly(True)}
 
 
-def questions(how: SplitLearning) -> Mapping[str, Question]:
+def questions(how: CutNetworks) -> Mapping[str, Question]:
     """Return the questions to the parties."""
     asked = {
         BEGIN: (passive.start, (LETTERS,)),
@@ -47,7 +47,7 @@ def _others(server: State) -> tuple[int, ...]:
     return tuple(k for k in range(len(server["names"])) if k != server["active"])
 
 
-def begin(how: SplitLearning, server: State) -> RoundGenerator:
+def begin(how: CutNetworks, server: State) -> RoundGenerator:
     """Draw all networks, and judge them. Follows the alignment and the split of the rows."""
     mail, holder = Mail(server["names"]), (server["active"],)
     yield from mail.ask(_others(server), BEGIN)
@@ -56,7 +56,7 @@ def begin(how: SplitLearning, server: State) -> RoundGenerator:
     return {**server, "nets": {"batches": said[server["active"]]["batches"]}}
 
 
-def step(how: SplitLearning, server: State, number: int) -> RoundGenerator:
+def step(how: CutNetworks, server: State, number: int) -> RoundGenerator:
     """Pass once over the training rows, and judge."""
     mail, holder, passive_ = Mail(server["names"]), (server["active"],), _others(server)
     for batch in range(1, server["nets"]["batches"] + 1):
@@ -67,15 +67,15 @@ def step(how: SplitLearning, server: State, number: int) -> RoundGenerator:
     return server
 
 
-def predict(how: SplitLearning, server: State) -> RoundGenerator:
+def predict(how: CutNetworks, server: State) -> RoundGenerator:
     """Compute the outputs of all aligned rows by a loaded model, in the active party's state."""
     mail = Mail(server["names"])
     yield from mail.ask(_others(server), ASK)
-    yield from mail.ask((server["active"],), GATHER, JUDGED, says=SCORED)
+    yield from mail.ask((server["active"],), GATHER, ASKED, says=SCORED)
     return server
 
 
-def end(how: SplitLearning, server: State) -> RoundGenerator:
+def end(how: CutNetworks, server: State) -> RoundGenerator:
     """Add to the server's state how large the weights on each column are, by party and place. Names stay with the party."""
     mail, names = Mail(server["names"]), server["names"]
     form = {"by_column": Numbers(torch.float64, (None,))}

@@ -1,40 +1,48 @@
-"""Split learning as a scheme."""
+"""Split learning and hybrid federation as schemes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedatlas.vertical.networks import hybrid_protocol
 from fedatlas.vertical.networks.active import outputs
 from fedatlas.vertical.networks.files import export, loaded, own
 from fedatlas.vertical.networks.guesses import ATTACK
 from fedatlas.vertical.networks.protocol import begin, brought, end, predict, questions, step
-from fedatlas.vertical.networks.settings import SplitLearning, split_learning
-from fedatlas.vertical.networks.words import KNOWN, WORDS
+from fedatlas.vertical.networks.settings import CutNetworks, hybrid, split_learning
+from fedatlas.vertical.networks.words import KNOWN, WORDS, WORDS_OF_HYBRID
 from fedatlas.vertical.scheme import Scheme
 
 
-def said(how: SplitLearning, classes: int) -> str:
+def said(how: CutNetworks, classes: int) -> str:
     """Return a line with the number of passes and the networks."""
-    layers = "-".join(map(str, how.hidden))
-    epochs = f"{how.rounds} epoch{'s' if how.rounds != 1 else ''}"
+    layers = " and ".join("-".join(map(str, units)) for units in (how.shared, how.hidden) if units)
+    rounds = f"{how.rounds} round{'s' if how.rounds != 1 else ''}"
     return (
-        f"{epochs}, networks of {layers} units, embeddings and gradients as they are: a simulation that protects nobody"
+        f"{rounds}, networks of {layers} units, embeddings and gradients as they are: a simulation that protects nobody"
     )
 
 
-def unfit(how: SplitLearning, task: str, classes: int) -> str:
+def unfit(how: CutNetworks, task: str, classes: int) -> str:
     """Return "": every label is learned."""
     return ""
 
 
-def refusal(how: SplitLearning) -> str:
+def refusal(how: CutNetworks) -> str:
     """Return why real parties may not run this."""
-    return f"'split' runs only in a simulation: {KNOWN} Use 'secureboost' with [[privacy]] between real parties."
+    return (
+        f"'{name_of(how)}' runs only in a simulation: {KNOWN} Use 'secureboost' with [[privacy]] between real parties."
+    )
 
 
-def warnings(how: SplitLearning) -> Sequence[str]:
+def warnings(how: CutNetworks) -> Sequence[str]:
     """Return what is said before a run."""
-    return (f"split: {KNOWN}",)
+    return (f"{name_of(how)}: {KNOWN}",)
+
+
+def name_of(how: CutNetworks) -> str:
+    """Return the name of the scheme that has these settings."""
+    return "hybrid" if how.shared else "split"
 
 
 SPLIT = Scheme(
@@ -55,7 +63,19 @@ SPLIT = Scheme(
     brought=brought,
     own=own,
     export=export,
-    keys=(("columns", "mean", "sd", "network"), ("unit", "fusion")),
+    keys=(("columns", "mean", "sd", "network"), ("unit", "fusion", "embed")),
     load=loaded,
     predict=predict,
+)
+
+HYBRID = SPLIT._replace(
+    name="hybrid",
+    words=WORDS_OF_HYBRID,
+    build=hybrid,
+    questions=hybrid_protocol.questions,
+    begin=hybrid_protocol.begin,
+    step=hybrid_protocol.step,
+    counts=hybrid_protocol.counts,
+    facts=hybrid_protocol.facts,
+    several_labels=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedatlas.vertical.networks.settings import SplitLearning
+from fedatlas.vertical.networks.settings import CutNetworks
 from fedatlas.vertical.scheme import LearnsRow, Words
 
 KNOWN = (
@@ -13,7 +13,7 @@ KNOWN = (
 )
 
 
-def learns(how: SplitLearning, protected: bool) -> Sequence[LearnsRow]:
+def learns(how: CutNetworks, protected: bool) -> Sequence[LearnsRow]:
     """List who learns what while networks train and predict."""
     return (
         LearnsRow(
@@ -66,5 +66,53 @@ WORDS = Words(
         "settle network": "keeping networks",
         "score": "scoring rows",
         "size of weights": "measuring weights",
+    },
+)
+
+
+def learns_hybrid(how: CutNetworks, protected: bool) -> Sequence[LearnsRow]:
+    """List who learns what in a hybrid federation."""
+    return (
+        LearnsRow(
+            "shared columns",
+            "which of its columns all parties have; their mean and deviation over all parties, and those of a label that is a number",
+            "the same; a digest of the name of each column of the others, from which it can guess the name",
+            "the digests; each party's numbers of rows and of columns, and the sums over all parties",
+        ),
+        LearnsRow(
+            "averaging",
+            "in every round the mean of the networks on shared columns",
+            "the same",
+            "the same; no party's network by itself, in a simulation",
+        ),
+        LearnsRow(
+            "own test rows",
+            "nothing of others",
+            "nothing of others",
+            "how well the network on shared columns does on the test rows of each party",
+        ),
+        *learns(how, protected),
+    )
+
+
+WORDS_OF_HYBRID = WORDS._replace(
+    model="shared and cut networks",
+    keeps="its columns, its rows and labels, and the network on its own columns; the party with the label also outputs and the fusion",
+    leaves=f"the network on shared columns, trained on a party's rows; sums over shared columns; {WORDS.leaves}",
+    learns=learns_hybrid,
+    caution=f"In a hybrid federation {KNOWN}",
+    gain="How large the weights are with which a party's first layer reads a column, scaled; shared columns count at the party with the "
+    "label; they begin above 0 for every column",
+    phases={
+        **WORDS.phases,
+        "name columns": "telling names of columns",
+        "meet columns": "finding shared columns",
+        "outline rows": "drawing test rows of single parties",
+        "sums of columns": "adding up shared columns",
+        "scale columns": "scaling shared columns",
+        "draw all networks": "drawing networks",
+        "train on shared columns": "training on shared columns",
+        "judge own rows": "judging rows of single parties",
+        "embed to judge": "embedding rows",
     },
 )
