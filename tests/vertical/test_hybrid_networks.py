@@ -17,13 +17,14 @@ from fedatlas import api
 from fedatlas.algorithm import Budget
 from fedatlas.config import parse
 from fedatlas.data.batches import Rows
-from fedatlas.errors import ConfigError, DataError
+from fedatlas.errors import ConfigError, DataError, DivergedError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.federation.start import RoundStart
 from fedatlas.models import make_loss
 from fedatlas.models.dense import mlp
 from fedatlas.prediction.parties import outputs_of
+from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.columns_labels import LettersHeard
 from fedatlas.setup.consortium import consortium
 from fedatlas.setup.refusals import checked
@@ -147,6 +148,11 @@ def test_without_shared_columns_it_is_split_learning_bit_for_bit(kind: str) -> N
     assert one.outputs.tolist() == other.outputs.tolist()
 
 
+def test_a_rate_that_is_too_large_is_told_by_the_party_that_diverges() -> None:
+    with pytest.raises(DivergedError, match=r"the training loss of 'p0' is (nan|inf): lower algorithm\.learning_rate"):
+        Done(parties_of(TABLES["two classes"], ALONE), HOW._replace(learning_rate=1e25))
+
+
 def test_parties_that_share_neither_rows_nor_columns_are_refused() -> None:
     with pytest.raises(DataError, match="share neither a row nor a column"):
         Done(parties_of(TABLES["two classes"], ALONE, [[0, 2], [3], [1, 4, 5]]))
@@ -235,6 +241,9 @@ def test_both_groups_of_test_rows_are_told_with_their_mean(kind: str) -> None:
     server = {**found.server, "quality": {name: 0.5}, "rows": {"test": 8, "held": 0}}
     server["nets"]["judged"] = {"rows": 2, "score": 1.5}
     told = HYBRID.counts(server)
+    assert HYBRID.facts({"nets": found.server["nets"]}) == {"figures": {"shared_columns": 2}}, (
+        "in a probe nothing is judged yet"
+    )
     assert told == HYBRID.facts(server)["figures"]
     assert (
         told["common_rows_judged"]
@@ -293,6 +302,8 @@ def test_a_run_tells_both_groups_is_resumed_and_looked_at_before(tmp_path: Path)
     short = api.run(dealt(rounds=1), out=tmp_path / "short", baselines=False)
     api.resume(short.path, ["algorithm.rounds=2"], baselines=False)
     assert plain_rows(short.path) == plain_rows(whole.path)
+    for file in ("model.json", "model-party-0.json", "model-party-1.json", "model-party-2.json"):
+        assert RunFolder(short.path).read_json(file) == RunFolder(whole.path).read_json(file)
     assert fedatlas.dry_run(dealt())["bytes_per_tree"] > 0
 
 

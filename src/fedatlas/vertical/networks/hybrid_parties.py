@@ -26,7 +26,7 @@ from fedatlas.vertical.networks.active import MODEL, in_units, loss_of, read_out
 from fedatlas.vertical.networks.network import batches, first_shared, shared_of, stepped, weights_of
 from fedatlas.vertical.networks.passive import Answered
 from fedatlas.vertical.networks.settings import CutNetworks
-from fedatlas.vertical.parties import Columns, Floats, Whole, order, places, tensor
+from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, order, places, tensor
 
 DIGEST = 64  # characters of the digest of a column's name
 NAMES = LetterKind("names of columns", {"names": ListOf(ShortText(DIGEST), once=True)})
@@ -97,14 +97,19 @@ def training_rows(data: Columns, state: State) -> Whole:
     return np.concatenate([order(state)[places(state, "train")], own]) if data.party == data.active else own
 
 
+def training(data: Columns, state: State) -> Columns:
+    """Return the party with its training rows only: as `aligned` gives them, where a scheme reads its labels."""
+    return aligned(data, {"align": {"order": tensor(training_rows(data, state))}})
+
+
 def sums(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Return (columns + 1,) sums over the training rows of shared columns and of the label, less a mean, by power.
 
     ``around``: the means of the columns and of the label, for sums of squares; None for sums.
     """
-    rows, columns = training_rows(data, state), state["nets"]["shared"].numpy()
-    label = data.y[rows] if data.y is not None and data.task == "numbers" else np.zeros(len(rows))
-    x = np.concatenate([data.x[rows][:, columns], label[:, None]], axis=1)
+    rows, columns = training(data, state), state["nets"]["shared"].numpy()
+    label = rows.y if rows.y is not None and data.task == "numbers" else np.zeros(len(rows.x))
+    x = np.concatenate([rows.x[:, columns], label[:, None]], axis=1)
     around = message["around"]
     some = x if around is None else (x - around.numpy()) ** 2
     found = {"count": (~np.isnan(x)).sum(axis=0).astype(np.float64), "sum": np.nansum(some, axis=0)}
@@ -134,12 +139,14 @@ def join(how: CutNetworks, model: Any, data: Columns, message: Any, state: State
 
 def train(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Train the network on shared columns for an epoch of the party's labelled rows, as FedAvg does."""
-    rows, network = training_rows(data, state), shared_of(message[MODEL], how.dtype)
-    assert data.y is not None
-    x = shared_inputs(how, state["nets"], data.x[rows])
-    y, loss = in_units(data.y[rows], data.task, state["nets"]["unit"], how.dtype), loss_of(data.task, data.classes)
-    weight = None if data.weight is None else tensor(data.weight[rows]).to(how.dtype)
-    for at in batches(np.arange(len(rows)), how.batch_size, data.seed, message["round"], data.party):
+    rows, network = training(data, state), shared_of(message[MODEL], how.dtype)
+    assert rows.y is not None
+    x, weight = (
+        shared_inputs(how, state["nets"], rows.x),
+        None if rows.weight is None else tensor(rows.weight).to(how.dtype),
+    )
+    y, loss = in_units(rows.y, data.task, state["nets"]["unit"], how.dtype), loss_of(data.task, data.classes)
+    for at in batches(np.arange(len(y)), how.batch_size, data.seed, message["round"], data.party):
         one = loss.mean(network(x[at]), y[at], None if weight is None else weight[at])
         if not bool(torch.isfinite(one)):
             raise DivergedError(

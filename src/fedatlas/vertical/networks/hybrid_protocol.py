@@ -169,8 +169,8 @@ def counts(server: State) -> Mapping[str, Any]:
 
 def facts(server: State) -> Mapping[str, Any]:
     """Return ``figures`` of the summary: the same on test rows."""
-    quality = server["tested"]["quality"] if "tested" in server else server["quality"]
-    return {"figures": _of_both(server, quality, server["rows"]["test"])}
+    quality = server["tested"]["quality"] if "tested" in server else server.get("quality", {})
+    return {"figures": _of_both(server, quality, server.get("rows", {}).get("test", 0))}
 
 
 def _of_both(server: State, quality: Mapping[str, Any], common: int) -> Mapping[str, Any]:
