@@ -239,13 +239,18 @@ def rows(kind: str) -> Listing:
     return KINDS[kind]()
 
 
-def entry(name: str) -> PlainValues:
-    """Return everything about a name of any kind; ConfigError for an unknown name."""
+def entries(name: str) -> Listing:
+    """Return everything about a name, of each kind that has it; ConfigError for an unknown name."""
     every = {kind: {row["name"]: row for row in make()} for kind, make in KINDS.items()}
     found = [{"kind": kind, **table[name]} for kind, table in every.items() if name in table]
     if not found:
         raise unknown_name("name", name, [n for table in every.values() for n in table])
-    return found[0]
+    return found
+
+
+def entry(name: str) -> PlainValues:
+    """Return the first of `entries`."""
+    return entries(name)[0]
 
 
 def show_rows(found: Listing) -> None:

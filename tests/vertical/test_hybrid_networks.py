@@ -13,7 +13,7 @@ import torch
 
 import fedatlas
 from boosting_federation import Table
-from fedatlas import api
+from fedatlas import api, catalogue
 from fedatlas.algorithm import Budget
 from fedatlas.config import parse
 from fedatlas.data.batches import Rows
@@ -350,3 +350,7 @@ def test_the_page_says_what_the_table_of_the_report_says() -> None:
     page = (Path(__file__).parents[2] / "docs" / "vertical.md").read_text()
     for row in HYBRID.words.learns(HOW, False):
         assert f"| {' | '.join(row)} |" in page
+
+
+def test_show_tells_of_the_partition_and_of_the_algorithm() -> None:
+    assert [one["kind"] for one in catalogue.entries("hybrid")] == ["partitions", "algorithms"]

@@ -141,10 +141,8 @@ def train(how: CutNetworks, model: Any, data: Columns, message: Any, state: Stat
     """Train the network on shared columns for an epoch of the party's labelled rows, as FedAvg does."""
     rows, network = training(data, state), shared_of(message[MODEL], how.dtype)
     assert rows.y is not None
-    x, weight = (
-        shared_inputs(how, state["nets"], rows.x),
-        None if rows.weight is None else tensor(rows.weight).to(how.dtype),
-    )
+    x = shared_inputs(how, state["nets"], rows.x)
+    weight = None if rows.weight is None else tensor(rows.weight).to(how.dtype)
     y, loss = in_units(rows.y, data.task, state["nets"]["unit"], how.dtype), loss_of(data.task, data.classes)
     for at in batches(np.arange(len(y)), how.batch_size, data.seed, message["round"], data.party):
         one = loss.mean(network(x[at]), y[at], None if weight is None else weight[at])
