@@ -74,6 +74,7 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     import vertical_boosting
     import vertical_forest
     import vertical_sizes
+    import vertical_split
 
     return {
         "psi": lambda: psi(ids),
@@ -86,6 +87,7 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "classes": vertical_boosting.classes,
         "forest": vertical_forest.forest,
         "forest-linear": vertical_forest.linear,
+        "split": vertical_split.split,
     }
 
 

@@ -19,7 +19,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config import parse
-from fedatlas.config.parties import VERTICAL, vertical
+from fedatlas.config.parties import HYBRID, VERTICAL, hybrid, vertical
 from fedatlas.data.by_name import describe_sources, find_data
 from fedatlas.data.partition import PARTITIONS
 from fedatlas.errors import unknown_name
@@ -131,7 +131,7 @@ def place(builder: Builder) -> dict[str, str]:
 
 def partitions() -> Listing:
     """List the partitioners with their parameters."""
-    table = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical}
+    table: dict[str, Builder] = {**builders_of("partitions", PARTITIONS), VERTICAL: vertical, HYBRID: hybrid}
     return rows_of(table, source=lambda builder: prose(builder).partition("\n")[2].strip())
 
 
@@ -241,13 +241,18 @@ def rows(kind: str) -> Listing:
     return KINDS[kind]()
 
 
-def entry(name: str) -> PlainValues:
-    """Return everything about a name of any kind; ConfigError for an unknown name."""
+def entries(name: str) -> Listing:
+    """Return everything about a name, of each kind that has it; ConfigError for an unknown name."""
     every = {kind: {row["name"]: row for row in make()} for kind, make in KINDS.items()}
     found = [{"kind": kind, **table[name]} for kind, table in every.items() if name in table]
     if not found:
         raise unknown_name("name", name, [n for table in every.values() for n in table])
-    return found[0]
+    return found
+
+
+def entry(name: str) -> PlainValues:
+    """Return the first of `entries`."""
+    return entries(name)[0]
 
 
 def show_rows(found: Listing) -> None:

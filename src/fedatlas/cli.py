@@ -258,8 +258,12 @@ def show(
 
     plug(plugin)
     with noticing():
-        found = catalogue.entry(name)
-    emit(found) if as_json else catalogue.show_entry(found)
+        found = catalogue.entries(name)
+    if as_json:
+        emit(found[0] if len(found) == 1 else {one["kind"]: one for one in found})
+        return
+    for one in found:
+        catalogue.show_entry(one)
 
 
 @app.command()

@@ -105,7 +105,7 @@ class _Components:
 
     def check(self) -> None:
         """Raise ConfigError for the first unknown name or key."""
-        columns = "parties" in self.values or self._named("partition") == "vertical"
+        columns = "parties" in self.values or self._named("partition") in {"vertical", "hybrid"}
         self._data()
         for table in ("algorithm", "partition", "model", "compression", "aggregation"):
             if table in self.values and not columns and not (table == "model" and "models" in self.values):

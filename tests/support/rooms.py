@@ -57,7 +57,8 @@ ROOMS: dict[str, set[str]] = {
     "transforms": BASE | {"registry"},
     "privacy": BASE | {"secret", "registry", "aggregation", "transforms", "wording"},
     "algorithms": BASE | {"registry", "rounds", "weighting", "aggregation", "layers"},
-    "vertical": BASE | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "metrics"},
+    "vertical": BASE
+    | {"secret", "registry", "rounds", "aggregation", "transforms", "privacy", "model", "models", "metrics"},
     "attacks": BASE | {"registry", "aggregation", "data", "metrics"},
     "wire.heads": set(),
     "wire.codec": {"errors", "tree", "wire.heads"},

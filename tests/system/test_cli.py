@@ -19,7 +19,7 @@ from fedatlas.aggregation import RULES
 from fedatlas.api import run
 from fedatlas.attacks import ATTACKS
 from fedatlas.cli import app
-from fedatlas.config.parties import VERTICAL, vertical
+from fedatlas.config.parties import HYBRID, VERTICAL, hybrid, vertical
 from fedatlas.data.by_name import SOURCES
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import MECHANISMS
@@ -106,7 +106,7 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
     }
     of_columns: dict[str, Any] = {
         "algorithms": {name: scheme.build for name, scheme in SCHEMES.items()},
-        "partitions": {VERTICAL: vertical},
+        "partitions": {VERTICAL: vertical, HYBRID: hybrid},
     }
     silent, twice = [], []
     for kind in catalogue.KINDS:

@@ -28,7 +28,11 @@ ROUNDS = 6
 ALL = {**SCHEMES, "additive": ADDITIVE}
 """Every scheme, and the one that nobody but these tests knows."""
 
-MORE = {"federated_forest": {"features": 1.0, "depth": 3}}
+MORE = {
+    "federated_forest": {"features": 1.0, "depth": 3},
+    "split": {"hidden": [16, 8], "learning_rate": 0.1, "batch_size": 4},
+    "hybrid": {"hidden": [16, 8], "learning_rate": 0.1, "batch_size": 4},
+}
 """Keys under which a few rounds learn enough."""
 
 

@@ -30,6 +30,8 @@ TITLES = {
     "fedbn": "FedBN",
     "secureboost": "SecureBoost",
     "federated_forest": "Federated Forest",
+    "split": "Split learning",
+    "hybrid": "Hybrid federation",
     "centralised": "training on all rows pooled",
     "local_only": "training alone",
 }

@@ -15,6 +15,9 @@ from fedatlas.registry import ConfigTable, arguments
 from fedatlas.vertical import LATER, SCHEMES
 
 VERTICAL = "vertical"
+HYBRID = "hybrid"
+DEALS = (VERTICAL, HYBRID)
+"""Values of ``partition.name`` by which parties hold columns of one table."""
 ROWS_ONLY = (
     "attack",
     "aggregation",
@@ -82,12 +85,13 @@ class AlignConfig(ConfigTable):
 
 
 class Dealt(ConfigTable):
-    """``[partition] name = "vertical"``: how the columns of one table are dealt to parties."""
+    """``[partition]``, "vertical" or "hybrid": how the columns of one table are dealt to parties."""
 
     parties: int
-    columns: Mapping[str, tuple[str, ...]]
+    columns: Mapping[str, tuple[str, ...]] = {}
     label_party: int | str
     overlap: float
+    shared: float | None = None  # of the columns, those that all parties have; None: "vertical"
 
 
 def vertical(
@@ -107,8 +111,27 @@ def vertical(
     return Dealt(parties=parties, columns=dict(columns), label_party=label_party, overlap=overlap)
 
 
-def dealt(given: Mapping[str, Any]) -> Dealt:
+def hybrid(
+    *,
+    parties: Annotated[int, Field(ge=2, le=8)] = 2,
+    overlap_rows: Annotated[float, Field(gt=0, le=1)] = 0.3,
+    overlap_cols: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    label_party: int | str = 0,
+) -> Dealt:
+    """One table's rows and columns dealt to parties that share some of both, for ``hybrid``; a row is matched by its number.
+
+    parties: number of parties.
+    overlap_rows: share of the rows that all parties have; each other row is at only one of them.
+    overlap_cols: share of the columns that all parties have; each other column is at only one of them.
+    label_party: the party with the labels of common rows, by index or by name; each party has those of its other rows.
+    """
+    return Dealt(parties=parties, label_party=label_party, overlap=overlap_rows, shared=overlap_cols)
+
+
+def dealt(given: Mapping[str, Any], name: str = VERTICAL) -> Dealt:
     """Check the keys of ``[partition]``."""
+    if name == HYBRID:
+        return hybrid(**arguments("partition", hybrid, given))
     found = vertical(**arguments("partition", vertical, given))
     if found.columns and "parties" in given and len(found.columns) != found.parties:
         raise ConfigError(
@@ -123,7 +146,7 @@ def check_columns(config: Any) -> None:
     ``config``: an `ExperimentConfig`.
     """
     given = config.model_fields_set
-    if not (config.parties or config.partition.name == VERTICAL):
+    if not (config.parties or config.partition.name in DEALS):
         _only_of_columns(config)
         return
     _check_names(config)
@@ -135,7 +158,7 @@ def check_columns(config: Any) -> None:
     if config.audit is not None and config.audit.canaries:
         raise ConfigError("audit.canaries are for clients that hold rows: leave the key out.")
     _check_keys(config)
-    if config.partition.name != VERTICAL and "partition" in given:
+    if config.partition.name not in DEALS and "partition" in given:
         raise ConfigError(f"partition.name = '{config.partition.name}' deals rows: with [[parties]], leave it out.")
     for key in ("clients", "min_size"):
         if key in config.partition.model_fields_set:
@@ -144,7 +167,7 @@ def check_columns(config: Any) -> None:
         key = next(iter(config.partition.parameters()))
         raise ConfigError(f"partition.{key} deals the columns of one table: with [[parties]], leave it out.")
     if not config.parties:
-        dealt(config.partition.parameters())
+        dealt(config.partition.parameters(), config.partition.name)
     if config.align is not None and config.align.reveal != "all":
         raise ConfigError(
             f"align.reveal = '{config.align.reveal}': every party learns which of its rows are common, because a tree tells it "
@@ -160,8 +183,6 @@ def _only_of_columns(config: Any) -> None:
         raise ConfigError(
             f"algorithm '{name}' works with parties that hold columns: add [[parties]], or [partition] name = 'vertical'."
         )
-    if config.partition.name == "hybrid":
-        raise ConfigError("partition.name = 'hybrid' is not supported in this version: use 'vertical'.")
 
 
 def _check_names(config: Any) -> None:
@@ -189,7 +210,12 @@ def _check_names(config: Any) -> None:
         raise ConfigError(
             '[[parties]]: no party names its label; set label = "COLUMN" at the one that holds the target.'
         )
-    if len(holders) > 1:
+    several = SCHEMES[name].several_labels
+    if config.partition.name == HYBRID and not several:
+        raise ConfigError(
+            f"partition.name = 'hybrid' deals rows that only algorithm 'hybrid' trains on; '{name}' takes 'vertical'."
+        )
+    if len(holders) > 1 and not several:
         raise ConfigError(
             f"[[parties]]: '{holders[0]}' and '{holders[1]}' both name a label; exactly one party may hold it."
         )
@@ -231,7 +257,7 @@ def _check_keys(config: Any) -> None:
         raise ConfigError(f"data.test = '{config.data.test}': give a share of the aligned rows, such as 0.25.")
     if config.data.missing == "median":
         raise ConfigError(
-            "data.missing = 'median': trees accept missing cells; 'drop' leaves out rows without a label or weight."
+            "data.missing = 'median': missing cells are accepted; 'drop' leaves out rows without a label or weight."
         )
 
 

@@ -146,7 +146,7 @@ def figures(
         "data": table.called or held.config.data.name,
         "data_facts": {"label": label_of(held), "test": f"a share of {held.test} of the aligned rows"},
         "model": scheme.words.model,
-        "partition": "vertical",
+        "partition": "hybrid" if not held.config.parties and scheme.several_labels else "vertical",
         "clients": len(held.names),
         "task": table.task,
         "class_names": list(table.class_names),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.cells import OPTION, Dates, Reading, now, read_as, with_keys
+from fedatlas.data.cells import OPTION, Dates, Reading, in_order, now, read_as, with_keys
 from fedatlas.data.dataset import Column, Names
 from fedatlas.data.decimals import with_points
 from fedatlas.data.frame import (
@@ -163,6 +163,30 @@ def bits_of_parties() -> int:
     return 64 if now().rules > 1 else 32
 
 
+def alike(tables: Sequence[PartyTable]) -> list[PartyTable]:
+    """Return the tables with one list of classes, where several hold labels; a class that one lacks is in its doubts.
+
+    ConfigError if their labels are of different kinds.
+    """
+    held = [one for one in tables if one.y is not None]
+    if len(held) < 2:
+        return list(tables)
+    if len({one.task for one in held}) > 1:
+        first, other = held[0], next(one for one in held if one.task != held[0].task)
+        raise ConfigError(
+            f"the label of '{first.name}' is of {first.task}, and that of '{other.name}' of {other.task}: set 'task' at both."
+        )
+    classes = in_order({name for one in held for name in one.class_names})
+    return [one if one.y is None or not classes else _with_classes(one, one.y, classes) for one in tables]
+
+
+def _with_classes(table: PartyTable, y: Floats, classes: Names) -> PartyTable:
+    """Return a table whose labels are numbers of these classes."""
+    number = np.array([classes.index(name) for name in table.class_names], np.float64)
+    said = [f"'{table.name}' has no row of class '{name}'." for name in classes if name not in table.class_names]
+    return table._replace(y=number[y.astype(np.int64)], class_names=classes, doubts=(*table.doubts, *said))
+
+
 def count_rows(n: int) -> str:
     """Return '1 row', '2 rows' and so on."""
     return f"{n:,} row{'s' if n != 1 else ''}"
@@ -260,6 +284,9 @@ class Deal(NamedTuple):
     columns: Mapping[str, Sequence[str]]
     label_party: int | str
     overlap: float
+    shared: float | None = (
+        None  # of the columns, those that all parties have, and each has labels of its own rows; None: none
+    )
 
 
 def deal(
@@ -281,8 +308,10 @@ def deal(
         f"party-{k}": known[k * len(known) // how.parties : (k + 1) * len(known) // how.parties]
         for k in range(how.parties)
     }
+    if how.shared is not None:
+        groups = shared_columns(known, how.parties, how.shared, seed)
     named = [name for own in groups.values() for name in own]
-    for name in named:
+    for name in named if how.shared is None else ():
         if name not in known:
             raise unknown_name("column", name, known)
         if named.count(name) > 1:
@@ -292,7 +321,8 @@ def deal(
             f"partition: party '{empty[0]}' gets no column: there are {len(known)} columns for {len(groups)} parties."
         )
     holder = label_holder(how.label_party, list(groups))
-    rows = shares(len(y), len(groups), how.overlap, seed)
+    rows = shares(len(y), len(groups), how.overlap, seed, exact=how.shared is None)
+    common = set.intersection(*({*mine.tolist()} for mine in rows))
     out = []
     for k, (name, own) in enumerate(groups.items()):
         at = [known.index(column) for column in own]
@@ -300,9 +330,12 @@ def deal(
         x, names = spread([schema[j] for j in at], raw[mine][:, at])
         table = PartyTable(name, tuple(str(i) for i in mine), tuple(schema[j] for j in at), x, names)
         table = table._replace(reading=reading or now(), bits=64 if raw.dtype == np.float64 else 32)
-        if k == holder:
+        if k == holder or how.shared is not None:
             task, classes = target_
             own_y, own_weight = (None if one is None else one[mine].astype(np.float64) for one in (y, weight))
+            if own_y is not None and k != holder:
+                own_y[[i in common for i in mine.tolist()]] = np.nan
+            own_weight = own_weight if k == holder else None
             table = table._replace(y=own_y, weight=own_weight, task=task, class_names=classes)
         out.append(table)
     return out
@@ -319,10 +352,21 @@ def label_holder(asked: int | str, names: Sequence[str]) -> int:
     return asked
 
 
-def shares(n: int, parties: int, overlap: float, seed: int) -> list[NDArray[np.int64]]:
-    """Return the rows of each party, each in a separate order: a share common to all, and every other row at one party."""
+def shared_columns(known: Sequence[str], parties: int, shared: float, seed: int) -> dict[str, Sequence[str]]:
+    """Return each party's columns, in the table's order: a share that all have, and every other column at one party (D12)."""
+    drawn = numpy_stream(seed, "partition", "hybrid").permutation(len(known))
+    common = int(shared * len(known))
+    mine = [{*drawn[:common].tolist(), *drawn[common + k :: parties].tolist()} for k in range(parties)]
+    return {f"party-{k}": [name for j, name in enumerate(known) if j in own] for k, own in enumerate(mine)}
+
+
+def shares(n: int, parties: int, overlap: float, seed: int, exact: bool = True) -> list[NDArray[np.int64]]:
+    """Return the rows of each party, each in a separate order: a share common to all, and every other row at one party.
+
+    ``exact``: the share is rounded, else cut.
+    """
     stream = numpy_stream(seed, "partition", "vertical")
     drawn = stream.permutation(n)
-    common = round(overlap * n)
+    common = round(overlap * n) if exact else int(overlap * n)
     rest = drawn[common:]
     return [stream.permutation(np.concatenate([drawn[:common], rest[k::parties]])) for k in range(parties)]

@@ -66,7 +66,7 @@ def dealt_refused(name: str) -> str:
 
 def of_columns(values: Mapping[str, Any]) -> bool:
     """Return whether parties hold columns, as far as the values tell."""
-    return bool(values.get("parties")) or _at(values, "partition", "name") == "vertical"
+    return bool(values.get("parties")) or _at(values, "partition", "name") in {"vertical", "hybrid"}
 
 
 def _of_names(values: Mapping[str, Any]) -> Iterator[str]:
@@ -100,7 +100,7 @@ def of_all(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield why a run cannot be deployed, for rows and for columns."""
     if values.get("tracking") is not None:
         yield "[tracking]: a deployed run tells no tool in this version; remove the table."
-    if _at(values, "partition", "name") == "vertical" and not values.get("parties"):
+    if _at(values, "partition", "name") in {"vertical", "hybrid"} and not values.get("parties"):
         yield COLUMNS
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedatlas.config import ExperimentConfig, parse
-from fedatlas.config.parties import VERTICAL
+from fedatlas.config.parties import DEALS
 from fedatlas.errors import ConfigError, FedatlasError
 from fedatlas.privacy.mechanisms import MASKS, of_table
 from fedatlas.recommender.answer import features_asked, forecast_at, outside
@@ -109,7 +109,7 @@ def read_experiment(basis: Basis, asked: Requirements, path: Path) -> UserExperi
     """Return the experiment of a file and the facts of its rows; ConfigError for rows without classes."""
     _, values = toml_of(path, "experiment")
     given = parse(values)  # also the tables that choices replace, so that a mistake in them is told
-    if given.parties or given.partition.name == VERTICAL:
+    if given.parties or given.partition.name in DEALS:
         raise ConfigError(
             "parties of this experiment hold columns, and a study answers only for clients that hold rows: 'fedatlas compare' "
             "measures choices on its rows."

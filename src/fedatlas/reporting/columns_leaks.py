@@ -36,7 +36,8 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
 def told_blocks(s: Plain) -> list[Block]:
     """Return the measured attack: what a party without the label makes of the rows that it is told, by settings."""
     found = s.get("labels_told")
-    if found is None:
+    attack = SCHEMES[s["algorithm"]].attack
+    if found is None or attack is None:
         return []
     names = list(dict.fromkeys(rule for case in found["cases"] for one in case["auc"].values() for rule in one))
     rows = [[case["case"], *(cell(case["auc"], name) for name in names)] for case in found["cases"]]
@@ -46,14 +47,16 @@ def told_blocks(s: Plain) -> list[Block]:
     which = "whether it is above the median" if s["task"] == "numbers" else "its class"
     said = (
         f"Measured in this simulation, where the labels are known, on the first {rounds} in the clear: how well a curious party without "
-        f"the label ranks the training rows by {which}, from nothing but the rows of nodes that it is told. The figure is the AUC; 0.5 is "
+        f"the label ranks the training rows by {which}, from nothing but {attack.told}. The figure is the AUC; 0.5 is "
         f"chance, 1 tells all. Of several such parties it is the one that learns most. The first line is this run's settings. {rules}."
     )
     if label_noise(s):
         said += " The trees grew on labels with noise, but for the second line; the guesses are compared with the labels as they are."
     head = ["settings", *(f"AUC, {name}" for name in names)]
-    title = "What the rows at nodes tell of labels"
-    return [Text(said), TableBlock("labels-told", title, head, rows, csv_text(("settings", "party", *names), csv))]
+    return [
+        Text(said),
+        TableBlock("labels-told", attack.title, head, rows, csv_text(("settings", "party", *names), csv)),
+    ]
 
 
 def cell(by_party: Plain, rule: str) -> TableCell:

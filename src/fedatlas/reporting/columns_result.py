@@ -78,9 +78,26 @@ def result_blocks(subject: Subject) -> list[Block]:
     out: list[Block] = [lead(first), KeyFigures(cards), Text(hidden, tone="" if s["protected"] else "notice")]
     if len(s["class_names"]) > 2:
         out.append(classes_table(subject))
+    if "other_rows_judged" in s.get("figures", {}):
+        out.append(groups_table(s))
     if s.get("stopped"):
         out.append(Text(f"Stopped {s['stopped']}"))
     return [*out, *(notice(f"Notice: {said}") for said in s["notices"])]
+
+
+def groups_table(s: Plain) -> TableBlock:
+    """Return how the model does on test rows that all parties have, and on those that only one has (hybrid)."""
+    found = s["figures"]
+    name = "rmse" if s["task"] == "numbers" else "accuracy"
+    common, other = found["common_rows_judged"], found["other_rows_judged"]
+    groups = [
+        ("all parties have, by all columns", "common_rows", common),
+        ("one party has, by shared columns", "other_rows", other),
+    ]
+    groups.append(("both", "both", common + other))
+    rows = [[said, f"{n:,}", f"{found[f'{name}_of_{key}']:.4g}"] for said, key, n in groups]
+    head = ["test rows that", "rows", NAMES[name]]
+    return TableBlock("groups", "Rows that all parties have, and others", head, rows, csv_text(head, rows))
 
 
 def classes_table(subject: Subject) -> TableBlock:

@@ -57,7 +57,7 @@ def labels_told(path: Path, whole: Checked, said: Callable[[str], None]) -> dict
     train, rounds = places(state, "train"), min(done.rounds, attack.rounds)
     assert own.y is not None
     rows = KnownRows(len(order(state)), train, own.y[train], done.active.task, done.active.seed)
-    said(f"What the rows of the first {rounds} {scheme.words.product(done.active.classes)}s tell of labels ...")
+    said(f"What the first {rounds} {scheme.words.product(done.active.classes)}s tell of labels ...")
     tried = [(name, how, done.side) for name, how in attack.cases(whole.how).items()]
     if done.noised:
         name, how, side = tried[0]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fedatlas import plugins
 from fedatlas.config import ExperimentConfig, parse
-from fedatlas.config.parties import VERTICAL
+from fedatlas.config.parties import DEALS
 from fedatlas.data.by_name import find_source
 from fedatlas.data.cells import now
 from fedatlas.data.kept import located
@@ -86,7 +86,7 @@ def written(values: Mapping[str, Any], seed: int) -> dict[str, Any]:
 def of_columns(values: Mapping[str, Any]) -> bool:
     """Return whether the parties of written values hold columns."""
     dealt = values.get("partition")
-    return bool(values.get("parties")) or (isinstance(dealt, dict) and dealt.get("name") == VERTICAL)
+    return bool(values.get("parties")) or (isinstance(dealt, dict) and dealt.get("name") in DEALS)
 
 
 def described(values: Mapping[str, Any]) -> Described:

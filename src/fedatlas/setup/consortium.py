@@ -9,12 +9,22 @@ import numpy as np
 
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig
-from fedatlas.config.parties import dealt
+from fedatlas.config.parties import HYBRID, dealt
 from fedatlas.data.by_name import find_source
 from fedatlas.data.cells import Reading, now
 from fedatlas.data.dataset import Column, Split
 from fedatlas.data.loaded import OWN_FRACTION, Loaded, LoadRequest, draw
-from fedatlas.data.party_tables import Deal, PartyFile, PartyTable, bits_of_parties, count_rows, deal, read_party
+from fedatlas.data.party_tables import (
+    Deal,
+    PartyFile,
+    PartyTable,
+    alike,
+    bits_of_parties,
+    count_rows,
+    deal,
+    label_holder,
+    read_party,
+)
 from fedatlas.data.store import Store
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.metrics.metric import fitting
@@ -99,7 +109,7 @@ def consortium(whole: Checked, root: bytes = b"") -> Consortium:
 def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1, root: bytes = b"") -> Consortium:
     """Return the parties with these tables. ConfigError if the scheme does not learn such a label. ``root``: as `consortium` takes it."""
     tables, noised, root, figures = with_noised_labels(whole.mechanisms, tables, root, whole.config.seed)
-    active = next(k for k, one in enumerate(tables) if one.y is not None)
+    active = holder_of(whole.config, tables)
     scheme, task = whole.of_columns(), tables[active].task
     if task not in scheme.tasks:
         raise ConfigError(
@@ -119,6 +129,14 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
     )
     said = (*said_of(tables), *scheme.warnings(whole.how), *notices_of_labels(whole))
     return Consortium(whole, tables, parties, said, root, figures)
+
+
+def holder_of(config: ExperimentConfig, tables: Sequence[PartyTable]) -> int:
+    """Return the party with the label: the first that has one, or the one that is dealt the labels of common rows."""
+    if not config.parties and config.partition.name == HYBRID:
+        asked = dealt(config.partition.parameters(), HYBRID).label_party
+        return label_holder(asked, [one.name for one in tables])
+    return next(k for k, one in enumerate(tables) if one.y is not None)
 
 
 def check_metric(config: ExperimentConfig, task: str, name: str) -> None:
@@ -166,13 +184,13 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
     """Return each party's table: from its own file, or columns of one table dealt to the parties."""
     if config.parties:
         drop = config.data.missing == "drop"
-        return [read_party(file, drop) for file in files_of(config)]
-    how = dealt(config.partition.parameters())
+        return alike([read_party(file, drop) for file in files_of(config)])
+    how = dealt(config.partition.parameters(), config.partition.name)
     loaded = whole_table(config)
     rows = loaded.train
     schema = loaded.schema or tuple(Column(str(j)) for j in range(rows.x.shape[1]))
     weight = None if rows.weight is None else rows.weight.numpy()
-    plan = Deal(how.parties, how.columns, how.label_party, how.overlap)
+    plan = Deal(how.parties, how.columns, how.label_party, how.overlap, how.shared)
     about = (loaded.task, loaded.class_names)
     reading = Reading.from_json({**now().to_json(), **loaded.facts.get("reading", {})})
     return deal(schema, rows.x.numpy(), rows.y.numpy(), weight, about, plan, config.seed, reading)

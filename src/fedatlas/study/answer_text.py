@@ -184,7 +184,7 @@ def most_where(study: Measurements, told: Sequence[SettingAnswer], choice: str) 
 def of_columns(run: RunRow) -> bool:
     """Return whether the parties of a run hold columns."""
     held = run.get("configuration") or {}
-    return bool(held.get("parties")) or held.get("partition", {}).get("name") == "vertical"
+    return bool(held.get("parties")) or held.get("partition", {}).get("name") in {"vertical", "hybrid"}
 
 
 def notes(study: Measurements, told: Sequence[SettingAnswer]) -> list[str]:

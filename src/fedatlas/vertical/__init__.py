@@ -12,6 +12,7 @@ scheme.py     the record of a scheme
 trees/        parts of all schemes of trees
 boosting/     SecureBoost
 forest/       Federated Forest
+networks/     split learning and hybrid federation
 ridge/        private ridge regression, whose owners hold rows
 
 `Parties` and the estimators are imported from `fedatlas.estimators` when they are first used.
@@ -23,12 +24,18 @@ from typing import Any
 
 from fedatlas.vertical.boosting import SECUREBOOST
 from fedatlas.vertical.forest import FEDERATED_FOREST
+from fedatlas.vertical.networks import HYBRID, SPLIT
 from fedatlas.vertical.scheme import Scheme
 
-SCHEMES: Mapping[str, Scheme] = {"secureboost": SECUREBOOST, "federated_forest": FEDERATED_FOREST}
+SCHEMES: Mapping[str, Scheme] = {
+    "secureboost": SECUREBOOST,
+    "federated_forest": FEDERATED_FOREST,
+    "split": SPLIT,
+    "hybrid": HYBRID,
+}
 """Schemes that ``[algorithm]`` can name if parties hold columns."""
 
-LATER = ("hybrid", "split", "private_ridge")
+LATER = ("private_ridge",)
 """Schemes that are not in this version."""
 
 _ESTIMATORS = {

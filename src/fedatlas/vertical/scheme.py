@@ -75,6 +75,8 @@ class LabelAttack(NamedTuple):
     measure: Callable[[How, int, Sequence[Letter], KnownRows], Mapping[str, float]]  # party, its letters -> AUC by rule
     rounds: int  # that are trained at most
     rules: Mapping[str, str]  # name -> how it ranks rows
+    told: str = "the rows of nodes that it is told"  # its source, in the report
+    title: str = "What the rows at nodes tell of labels"
 
 
 def in_the_clear(how: How) -> str:
@@ -135,6 +137,7 @@ class Scheme(NamedTuple):
         False  # whether labels count as known to all parties: the policy of each real one must name the scheme
     )
     warnings: Callable[[How], Sequence[str]] = lambda how: ()  # sentences about the settings, said before a run
+    several_labels: bool = False  # whether parties may have labels of rows that not all have; such a table may be dealt
     attack: LabelAttack | None = None
     trial: Callable[[How], Trial] = lambda how: Trial()
     due: Callable[[str, int], Due] = lambda part, number: {}  # questions to real parties: "begin", "step" number, "end"
