@@ -67,4 +67,5 @@ def _losses(canaries: Canaries, setup: Setup, params: dict[str, torch.Tensor]) -
     x, y = canaries.row(own, setup.dataset.shape, setup.dataset.classes)
     with torch.inference_mode():
         found = torch.nn.functional.cross_entropy(module(x), y, reduction="none")
-    return np.array(found, float)
+    out: np.ndarray = found.double().numpy()
+    return out
