@@ -22,7 +22,19 @@ from fedatlas.errors import (
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
     from fedatlas.anonymisation.calls import anonymise
-    from fedatlas.api import Experiment, attack, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.api import (
+        Experiment,
+        attack,
+        dry_run,
+        load,
+        partition,
+        predict,
+        report,
+        resume,
+        rollback,
+        run,
+        versions,
+    )
     from fedatlas.comparison.calls import compare, tune
     from fedatlas.data.dataset import Dataset, Partition
     from fedatlas.estimators import FederatedClassifier, FederatedRegressor
@@ -70,8 +82,10 @@ __all__ = [
     "recommend",
     "report",
     "resume",
+    "rollback",
     "run",
     "tune",
+    "versions",
 ]
 
 _LATER = {
@@ -80,7 +94,10 @@ _LATER = {
     "fedatlas.comparison.calls": ("compare", "tune"),
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.estimators": ("FederatedClassifier", "FederatedRegressor"),
-    "fedatlas.api": ("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "run"),
+    "fedatlas.api": (
+        *("Experiment", "attack", "dry_run", "load", "partition", "predict", "report", "resume", "rollback", "run"),
+        "versions",
+    ),
     "fedatlas.recommender.command": ("recommend",),
     "fedatlas.record.fields": ("RoundRow", "RunSummary"),
     "fedatlas.study.study": ("Study",),

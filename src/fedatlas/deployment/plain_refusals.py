@@ -117,6 +117,8 @@ def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
         yield "[[models]]: nodes share one network in this version of deployment; use [model]."
     if values.get("public") is not None:
         yield "[public]: public rows do not travel in this version of deployment; remove the table."
+    if _at(values, "guard", "from") == "train":
+        yield "guard.from = 'train': the server of a deployed run has test rows only (--test); use 'test'."
     if values.get("observe") is not None:
         yield "[observe] keeps views of a simulation: not in a deployed run in this version; remove the table."
     yield from _of_judging(values)
