@@ -239,7 +239,7 @@ def export(
     typer.echo(f"{onnx} written")
 
 
-Guarded = Annotated[Path, Argument(help="Folder of a run with a [guard] table.")]
+Guarded = Annotated[Path, Argument(help="Folder of a run that has a guard.")]
 
 
 def versions(run: Guarded, as_json: Json = False) -> None:

@@ -49,8 +49,7 @@ def guard_texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return heading and text of the guard's score of a round, if it has a guard."""
     if "committed" not in row:
         return []
-    said = {True: "", False: f" rejected, version {row['version']} stays", None: ""}[row["committed"]]
-    return [("guard", f"{figure_text(row['score'])}{said}")]
+    return [("guard", f"{figure_text(row['score'])}{' rejected' if row['committed'] is False else ''}")]
 
 
 def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:

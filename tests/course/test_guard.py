@@ -14,11 +14,13 @@ from configured import set_up
 from fedatlas import ConfigError, Experiment
 from fedatlas.config import parse
 from fedatlas.course.guard import CommitGuard
+from fedatlas.course.progress import Silent
 from fedatlas.federation.client_states import PartyState
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.versions import versions_of
 from fedatlas.setup.refusals import checked
+from fedatlas.terminal import columns
 from fedatlas.tree import Tree
 
 SMALL: dict[str, Any] = {
@@ -71,6 +73,28 @@ def test_a_poisoned_round_is_rejected_and_the_version_before_it_served(poisoned:
     summary = json.loads((poisoned / "summary.json").read_text())
     assert summary["guard"]["rejected_rounds"] == [3]
     assert "Which models were committed" in (poisoned / "report.html").read_text()
+    assert dict(columns(rows[3]))["guard"].endswith(" rejected")
+    assert dict(columns(rows[2]))["guard"] == f"{rows[2]['score']:.4f}"
+
+
+class Heard(Silent):
+    """Keeps the notices."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def said(self, notice: str) -> None:
+        self.notices.append(notice)
+
+
+def test_whoever_watches_is_told_of_a_rejection(tmp_path: Path):
+    heard = Heard()
+    fedatlas.run(
+        Experiment.of(**tables(rounds=3, attack=POISON)), out=tmp_path / "run", baselines=False, progress=heard
+    )
+    (told,) = [one for one in heard.notices if one.startswith("Round 3 is rejected")]
+    assert f"macro F1 {rows_of(tmp_path / 'run')[3]['score']:.4f} on the guard's rows" in told
+    assert told.endswith("Version 2 stays.")
 
 
 def test_infinite_tolerance_is_bitwise_off(tmp_path: Path):
@@ -91,7 +115,7 @@ def test_without_a_guard_hash_and_rows_are_as_before():
 class Fixed(CommitGuard):
     """A guard that is told each score."""
 
-    told = 0.0
+    told: float | None = 0.0
 
     def score(self, model: Any) -> float | None:  # noqa: ARG002
         return self.told
@@ -125,6 +149,18 @@ def test_a_lower_figure_may_be_better():
     ):
         guard.told = score
         assert guard.decide(number, None)["committed"] is committed  # type: ignore[arg-type]
+
+
+def test_a_model_that_is_not_finite_is_rejected():
+    guard = Fixed(set_up(parse(tables())))
+    guard.decide(0, None)  # type: ignore[arg-type]
+    guard.told = None
+    assert guard.decide(1, None) == {"committed": False, "version": 0, "score": None}  # type: ignore[arg-type]
+    assert "a model that is not finite on the guard's rows" in guard.rejection(1)
+    first = Fixed(set_up(parse(tables())))
+    first.told = None
+    with pytest.raises(ConfigError, match=r"guard.metric = 'macro_f1' is undefined on the guard's rows"):
+        first.decide(0, None)  # type: ignore[arg-type]
 
 
 def test_nobody_trains_or_tests_on_the_guards_rows():

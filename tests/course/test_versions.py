@@ -162,6 +162,10 @@ def test_a_run_under_way_or_without_versions_is_refused(whole: Path, tmp_path: P
         with pytest.raises(ConfigError, match="is being run by another process"):
             fedatlas.rollback(whole, 1)
         other.communicate()
+    run(tmp_path / "several", rounds=0, seeds=[3, 4])
+    with pytest.raises(ConfigError, match=r"name the folder of one, such as '.*several/seed-3'"):
+        fedatlas.versions(tmp_path / "several")
+    assert [one.version for one in fedatlas.versions(tmp_path / "several" / "seed-3")] == [0]
     fedatlas.run(Experiment.of(**{**SMALL, "rounds": 1}), out=tmp_path / "plain", baselines=False)
     with pytest.raises(ConfigError, match=r"keeps no versions: a run with a \[guard\] table does"):
         fedatlas.versions(tmp_path / "plain")

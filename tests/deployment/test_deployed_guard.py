@@ -84,6 +84,8 @@ def test_a_rejection_and_a_rollback_leave_the_bytes_of_a_simulation(tmp_path: Pa
     run_submitted(run, ServerContext(Bundle.open(made.paths["server"], "server"), Nodes(listener), test))
     assert run.state.status == "finished", run.state.why
 
+    assert "rounds may be rejected" in (made.paths["north"] / "audit.jsonl").read_text()
+
     here = tmp_path / "here"
     with pytest.raises(Killed):
         fedatlas.run(Experiment.of(**GIVEN), out=here, baselines=False, observers=[Stopping()])

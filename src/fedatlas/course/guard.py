@@ -8,7 +8,7 @@ the number of its round. The score of a rejected model counts nowhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedatlas.course.metric_rows import said_of
@@ -21,7 +21,7 @@ from fedatlas.setup.guard import METRIC, guards
 BEST_OF = 10  # committed versions
 
 
-class Standing(NamedTuple):
+class GuardState(NamedTuple):
     """The state of a guard between two rounds, as a checkpoint holds it."""
 
     version: int  # the round whose model is the model
@@ -38,7 +38,7 @@ class CommitGuard:
         d = setup.dataset
         self.metric = fitting(how.metric or METRIC[d.task], d.task, d.name, "guard.metric")
         self.sign = -1.0 if self.metric.lower_is_better else 1.0
-        self.standing = self.began = Standing(0, ())  # began: as at the start of the round
+        self.standing = self.began = GuardState(0, ())  # began: as at the start of the round
         self.record: dict[str, Any] | None = None  # of the round's version, until it is saved
 
     def score(self, model: Model) -> float | None:
@@ -62,10 +62,21 @@ class CommitGuard:
         )
         if committed:
             held = scores if score is None else (*scores, score)
-            self.standing = Standing(number, held[-BEST_OF:])
+            self.standing = GuardState(number, held[-BEST_OF:])
         about = {"version": number, "from": version, "score": score, "committed": committed, "time": time.time()}
         self.record = {**about, "scores": list(self.standing.scores)}
         return {"committed": committed, "version": self.standing.version, "score": score}
+
+    def rejection(self, number: int) -> str:
+        """Return the notice of a rejected round."""
+        version, scores = self.standing
+        score = None if self.record is None else self.record["score"]
+        found = "a model that is not finite" if score is None else f"{self.metric.words} {score:.4f}"
+        best = self.sign * max(self.sign * x for x in scores)
+        return (
+            f"Round {number} is rejected: {found} on the guard's rows, best of the last {BEST_OF} versions {best:.4f}. "
+            f"Version {version} stays."
+        )
 
     def passed_over(self) -> dict[str, Any]:
         """Return the fields of a row whose round made no model."""
@@ -86,9 +97,9 @@ class CommitGuard:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on from the state in a checkpoint."""
-        self.standing = Standing(kept["version"], tuple(kept["scores"]))
+        self.standing = GuardState(kept["version"], tuple(kept["scores"]))
 
-    def summary(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return ``guard`` of the summary."""
         how = self.setup.config.guard
         assert how is not None

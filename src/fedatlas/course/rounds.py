@@ -303,6 +303,7 @@ class Simulation:
         self.decided = self.guard.decide(number, next(iter(self.snapshot.models().values())))
         if self.decided["committed"] is False:
             self.state = self.began
+            self.news.append(self.guard.rejection(number))
 
     def _diverged(self, number: int, why: str) -> DivergedError:
         if number == 0:

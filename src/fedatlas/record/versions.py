@@ -92,6 +92,10 @@ def _opened(path: Path) -> tuple[Checkpoints, dict[str, Any]]:
     config = RunFolder.open(path).config()
     if config.guard is None:
         raise ConfigError(NONE.format(path))
+    if config.seeds is not None:
+        raise ConfigError(
+            f"'{path}' holds several seeds: name the folder of one, such as '{path / f'seed-{config.seeds[0]}'}'."
+        )
     checkpoints = Checkpoints(path / "checkpoint", config.hash(), config.checkpoint.keep)
     try:
         newest = checkpoints.newest()
