@@ -179,6 +179,7 @@ def test_versions_share_files(tmp_path: Path):
     assert [name for name in names if name.startswith("manifest")] == ["manifest-000005.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_fork(), reason="this system has no fork, which the harness uses")
 def test_kills_around_a_rejection_or_a_rollback_lose_nothing(tmp_path: Path):
     script = Path(__file__).parents[1] / "support" / "killed_versions.py"
