@@ -22,7 +22,20 @@ from fedatlas.errors import (
 if TYPE_CHECKING:
     from fedatlas.algorithm import Algorithm, Ask, Local, Replies, Round, Task
     from fedatlas.anonymisation.calls import anonymise
-    from fedatlas.api import Experiment, attack, audit, dry_run, load, partition, predict, report, resume, run
+    from fedatlas.api import (
+        Experiment,
+        attack,
+        audit,
+        dry_run,
+        load,
+        partition,
+        predict,
+        report,
+        resume,
+        rollback,
+        run,
+        versions,
+    )
     from fedatlas.comparison.calls import compare, tune
     from fedatlas.data.dataset import Dataset, Partition
     from fedatlas.estimators import FederatedClassifier, FederatedRegressor
@@ -71,8 +84,10 @@ __all__ = [
     "recommend",
     "report",
     "resume",
+    "rollback",
     "run",
     "tune",
+    "versions",
 ]
 
 _LATER = {
@@ -82,16 +97,8 @@ _LATER = {
     "fedatlas.data.dataset": ("Dataset", "Partition"),
     "fedatlas.estimators": ("FederatedClassifier", "FederatedRegressor"),
     "fedatlas.api": (
-        "Experiment",
-        "attack",
-        "audit",
-        "dry_run",
-        "load",
-        "partition",
-        "predict",
-        "report",
-        "resume",
-        "run",
+        *("Experiment", "attack", "audit", "dry_run", "load", "partition", "predict", "report", "resume", "rollback"),
+        *("run", "versions"),
     ),
     "fedatlas.recommender.command": ("recommend",),
     "fedatlas.record.fields": ("RoundRow", "RunSummary"),

@@ -25,6 +25,7 @@ from fedatlas.prediction import finished_run
 from fedatlas.prediction.parties import predict as predict_between
 from fedatlas.record.initial_files import same_beginning
 from fedatlas.record.run_folder import CONFIG, OPTIONS, RunFolder, asked
+from fedatlas.record.versions import Version, roll_back, versions_of
 from fedatlas.registry import keywords
 from fedatlas.reporting import write_report
 from fedatlas.runs.ensure import carry_out, rounds_done, start_of
@@ -356,6 +357,19 @@ def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
     found = attack_view(path, name, keys)
     write_report([Path(path)])
     return found
+
+
+def versions(path: str | Path) -> list[Version]:
+    """Return the models that the guard of a run judged (``[guard]``), with scores; ``current`` marks the model now."""
+    return versions_of(Path(path))
+
+
+def rollback(path: str | Path, version: int) -> Version:
+    """Make a committed version the model of a run, from which `resume` goes on. What the run has released stays released.
+
+    ConfigError for an unknown or rejected version, and for a run that another process runs.
+    """
+    return roll_back(Path(path), version)
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

@@ -30,9 +30,11 @@ from fedatlas.commands import (
     plug,
     predict,
     probe,
+    rollback,
     spelled,
     split,
     stoppable,
+    versions,
     without_gpus,
 )
 from fedatlas.errors import ConfigError, FedatlasError, first_line, lacks_memory, not_utf8
@@ -64,6 +66,8 @@ app.command()(align)
 app.command()(probe)
 app.command()(predict)
 app.command()(export)
+app.command()(versions)
+app.command()(rollback)
 app.command()(cli_anonymise.anonymise)
 app.command()(cli_compare.compare)
 app.command()(cli_compare.tune)

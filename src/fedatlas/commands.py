@@ -1,4 +1,4 @@
-"""Options and output shared by the commands, and four of them: ``fedatlas align``, ``probe``, ``predict`` and ``export``."""
+"""Options and output shared by the commands, and six: ``align``, ``probe``, ``predict``, ``export``, ``versions``, ``rollback``."""
 
 from __future__ import annotations
 
@@ -237,3 +237,24 @@ def export(
     with noticing():
         export_onnx(load(run), onnx, client=client, model=model)
     typer.echo(f"{onnx} written")
+
+
+Guarded = Annotated[Path, Argument(help="Folder of a run that has a guard.")]
+
+
+def versions(run: Guarded, as_json: Json = False) -> None:
+    """List the models that the guard of a run judged, with their scores."""
+    from fedatlas.record.versions import lines_of, versions_of
+
+    found = versions_of(run)
+    emit([one._asdict() for one in found]) if as_json else typer.echo("\n".join(lines_of(found)))
+
+
+def rollback(
+    run: Guarded, version: Annotated[int, Argument(help="A committed version that 'fedatlas versions' lists.")]
+) -> None:
+    """Make an earlier version the model of a run; 'fedatlas run --resume' goes on from it."""
+    from fedatlas.record.versions import roll_back
+
+    roll_back(run, version)
+    typer.echo(f"Version {version} is the model of {run}; go on with: fedatlas run --resume {run}")

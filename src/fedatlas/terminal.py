@@ -45,6 +45,13 @@ def figure_text(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, (int, float)) else "-"
 
 
+def guard_texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return heading and text of the guard's score of a round, if it has a guard."""
+    if "committed" not in row:
+        return []
+    return [("guard", f"{figure_text(row['score'])}{' rejected' if row['committed'] is False else ''}")]
+
+
 def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return heading and text of each figure of a round."""
     quality = (
@@ -55,6 +62,7 @@ def columns(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("round", str(row["round"])),
         *((title, figure_text(row[key])) for title, key in quality),
         ("loss", figure_text(row["loss"])),
+        *guard_texts(row),
         ("s/round", f"{row['seconds']:.2f}"),
         ("bytes", bytes_text(sent)),
     ]
@@ -267,6 +275,9 @@ def end_table(summary: Mapping[str, Any]) -> Table:
     if cost.get("bytes_peer"):
         table.add_row("between clients", bytes_text(cost["bytes_peer"]))
     table.add_row("time", seconds_text(cost["seconds"]))
+    if guard := summary.get("guard"):
+        gone = f", {len(guard['rejected_rounds'])} rounds rejected" if guard["rejected_rounds"] else ""
+        table.add_row("guard", f"version {guard['version']} is the model; {guard['committed']} committed{gone}")
     for name, text in protected_texts(summary):
         table.add_row(name, text)
     for one in summary.get("epsilon_together", ()):

@@ -41,7 +41,7 @@ TABLES = {
 }
 KINDS = [(way, kind) for way, table in TABLES.items() for kind in table]
 BODIES = (RowsFacts, ColumnsFacts, Agreement, SumTerms, Sums, RowsSetup, Request, Reply)
-SCHEMA = (5, "375a5c77d11f")
+SCHEMA = (6, "60ce99e618f5")
 """PROTOCOL, and the digest of the messages and bodies that it stands for. A change of one raises the number; both are then written here."""
 
 site = pytest.fixture(lambda tmp_path: (yield from listening(tmp_path)))
@@ -202,7 +202,7 @@ def test_a_node_refuses_a_message_that_it_cannot_read(tmp_path: Path):
     for message, why in [
         (RawMessage({"kind": "train", "run": "r"}), f"the message 'train' is not one of protocol {PROTOCOL}."),
         (
-            RawMessage({"kind": "commit", "run": "r", "verdicts": [[1, 1]]}),
+            RawMessage({"kind": "commit", "run": "r", "verdicts": [[1, 1, -1]]}),
             "'commit.verdicts.0.1' is not true or false",
         ),
         (RawMessage({"kind": "begin", "run": "r"}, b"\0" * 64), "the field 'begin.agreement' is missing"),

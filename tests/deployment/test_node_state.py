@@ -76,3 +76,30 @@ def test_a_new_attempt_and_a_round_without_verdict_begin_from_what_counted(tmp_p
     assert value(again(kept)) == 10.0
     with pytest.raises(ProtocolError, match="round 3 has landed"):
         kept.known((3, 0, 0), "late")
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_rollback_restores_the_state_after_an_earlier_round(tmp_path: Path, reopened: bool) -> None:
+    kept = NodeState(tmp_path, ME, versions=True)
+
+    def then() -> NodeState:
+        return NodeState(tmp_path, ME, versions=True) if reopened else kept
+
+    for number, counted in ((1, True), (2, False), (3, True)):
+        worked(kept, number, 10.0 * number)
+        kept.commit(number, counted)
+        kept = then()
+    worked(kept, 4, 40.0)
+    kept.commit(4, False, back=2)
+    kept = then()
+    assert (value(kept), kept.round) == (10.0, 4), "the node did not count in round 2, so its state is that of round 1"
+    worked(kept, 5, 50.0)
+    kept.commit(5, True)
+    kept.commit(6, False, back=4)
+    kept = then()
+    assert value(kept) == 10.0, "version 4 is what the rollback made"
+    kept.commit(7, False, back=0)
+    kept = then()
+    assert value(kept) is None
+    kept.commit(8, False, back=5)
+    assert value(then()) == 50.0, "no version is removed"

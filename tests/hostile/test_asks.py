@@ -345,7 +345,7 @@ class Node:
         told = {"model": self.model} if message is None else message
         asked = Request("run", 1, 0, 0, 0, what, told, 0.05, len(NAMES), self.n, "mean")._replace(**change)
         body = codec.encode(asked.plain())
-        verdicts = tuple((at, True) for at in range(landed + 1))
+        verdicts = tuple((at, True, -1) for at in range(landed + 1))
         task = TaskRequest("run", asked.ask[1:], digest_of(body), self.digest, verdicts, body)
         (said,) = self.trainer.serve(written(task))
         return said

@@ -44,7 +44,7 @@ RECORDS = [
     NodeHello(messages.PROTOCOL, "1", "0", ready=True, runs={"r": 3}),
     NodeFacts("r", {"schema": [["a", ["x", "y"]]], "rows": [1, 2]}),
     TaskReply("r", PLACE, DIGEST, 1, (1, 2, 3, 0.5, None), BODY),
-    TaskRequest("r", PLACE, DIGEST, DIGEST, ((1, True),), BODY),
+    TaskRequest("r", PLACE, DIGEST, DIGEST, ((1, True, -1),), BODY),
     Submission(Signed("{}", "", "")),
 ]
 STREAMS = [b"".join(frames(written(one))) for one in RECORDS]

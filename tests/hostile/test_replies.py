@@ -60,6 +60,7 @@ class Played:
         deal(config, NAMES, folder, judge)
         whole = deployable(config, NAMES)
         self.lie, self.work, self.verdicts = lie, dict[int, Work](), dict[int, Any]()
+        self.rollbacks: dict[int, int] = {}
         self.closed = SimpleNamespace(attempt=lambda number: 0)
         self.check: Any = None
         self.lost: list[tuple[str, str]] = []  # (task, why)

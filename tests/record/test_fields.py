@@ -46,6 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "attack": {
         "attack": [{"name": "label_flip", "share": 0.3, "pairs": [[3, 5]]}],
         "aggregation": {"name": "median"},
+        "guard": {"rows": 50},
     },
     "numbers": {"data": {"name": "diabetes"}},
     "units": {"algorithm": {"name": "fedma"}, "model": {"hidden": [4]}},

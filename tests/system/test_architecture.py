@@ -61,8 +61,10 @@ PUBLIC = [
     "recommend",
     "report",
     "resume",
+    "rollback",
     "run",
     "tune",
+    "versions",
 ]
 
 # Distribution -> the module it is imported as, where the two differ.

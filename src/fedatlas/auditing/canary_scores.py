@@ -56,7 +56,8 @@ def _fall(
     canaries: Canaries, setup: Setup, first: dict[str, torch.Tensor], last: dict[str, torch.Tensor]
 ) -> np.ndarray:
     loss = [_losses(canaries, setup, one) for one in (first, last)]
-    return loss[0] - loss[1]
+    fall: np.ndarray = loss[0] - loss[1]
+    return fall
 
 
 def _losses(canaries: Canaries, setup: Setup, params: dict[str, torch.Tensor]) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
@@ -195,6 +195,19 @@ class EvaluationConfig(ConfigTable):
         return number % self.every == 0 if self.rounds is None else number in self.rounds
 
 
+class GuardConfig(ConfigTable):
+    """``[guard]``: rows of the server's own decide whether a round's model is committed."""
+
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True, allow_inf_nan=True
+    )
+
+    source: Literal["test", "train"] = Field(default="test", alias="from")
+    rows: Whole = 500
+    metric: MetricName | None = None  # None: macro_f1; for numbers r2, for texts accuracy
+    tol: Annotated[float, Field(ge=0)] = 0.02  # inf: every model is committed
+
+
 class StopConfig(ConfigTable):
     """``[stop]``: conditions to end before the last round."""
 
@@ -251,6 +264,7 @@ class ExperimentConfig(ConfigTable):
     privacy: tuple[PrivacyConfig, ...] = ()
     attack: tuple[AttackConfig, ...] = ()
     aggregation: AggregationConfig | None = None
+    guard: GuardConfig | None = None
     parties: tuple[PartyConfig, ...] = ()
     align: AlignConfig | None = None
     observe: ObserveConfig | None = None
@@ -338,6 +352,8 @@ class ExperimentConfig(ConfigTable):
         for several in ("privacy", "attack", "parties"):
             if not getattr(self, several):
                 out.pop(several)
+        if self.guard is not None:
+            out["guard"]["tol"] = self.guard.tol  # JSON has no infinity
         if not self.models:
             out.pop("models")
         else:

@@ -28,6 +28,7 @@ ROWS_ONLY = (
     "local",
     "compression",
     "public",
+    "guard",
     "observe",
 )
 """Tables of an experiment that apply only to clients that hold rows."""

@@ -50,10 +50,16 @@ class Keeper:
         """Return whether a checkpoint is due after this round."""
         return number == self.rounds or number % self.every == 0
 
-    def save(self, state: RunState, parties: PartyState, beside: Mapping[str, Any]) -> None:
-        """Write a checkpoint with the states and, in addition, ``beside``."""
+    def save(
+        self,
+        state: RunState,
+        parties: PartyState,
+        beside: Mapping[str, Any],
+        version: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a checkpoint with the states and, in addition, ``beside``. ``version``: the record of the round's version."""
         extra = {"data": self.data, "rows_sha256": self.folder.rows_sha256(), **beside}
         if self.spent is not None:
             extra["ledger"] = list(ledger.mark(self.spent))
-        self.checkpoints.save(state, parties, extra)
+        self.checkpoints.save(state, parties, extra, version)
         self.saved = state.round

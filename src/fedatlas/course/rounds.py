@@ -15,6 +15,7 @@ from fedatlas.course import attack_record, rounds_end
 from fedatlas.course.client_models import files_of
 from fedatlas.course.drift import Drift
 from fedatlas.course.evaluation import Evaluator, NotJudged, floats_in
+from fedatlas.course.guard import guard_of
 from fedatlas.course.keeper import Keeper
 from fedatlas.course.plan import resolve_plan
 from fedatlas.course.privacy_record import OWN_VIEW, SILENT, leaving, parted
@@ -33,7 +34,7 @@ from fedatlas.federation.secrets import LEDGER, Keyring
 from fedatlas.federation.start import RoundStart
 from fedatlas.models import flops
 from fedatlas.privacy.ask_protocol import MEMORY
-from fedatlas.record.checkpoint import Restored, RunState
+from fedatlas.record.checkpoint import GUARD, Restored, RunState
 from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.fingerprint import fingerprint, of_rows
 from fedatlas.record.initial_files import restore_derived, write_beginning
@@ -94,9 +95,10 @@ class Simulation:
         """
         self.setup, self.protection = setup, setup.bench.protection
         config, how = setup.config, self.protection
-        # Remote parties wait for the checkpoint of each round.
-        spent = folder.path / LEDGER if setup.checked.enters else None
-        self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), 0 if parties is None else 1, spent)
+        self.guard = guard_of(setup)
+        # Remote parties wait for the checkpoint of each round, and each version is kept.
+        spent, every = folder.path / LEDGER if setup.checked.enters else None, 1 if parties or self.guard else 0
+        self.keeper = Keeper(folder, config, fingerprint(of_rows(setup)), every, spent)
         states = PartyState(ClientStates(bytes_of(config.engine.state_memory)))
         self.restored = self.keeper.checkpoints.load(states) if resume else None
         if self.restored:
@@ -133,6 +135,7 @@ class Simulation:
         self.evaluator = self.federation.judge or Evaluator(setup)
         self.evaluator.with_intervals = intervals
         self.state = self.began = RunState(0, {}, 0)  # began: as at the start of the round
+        self.decided: dict[str, Any] = {}  # the guard's fields of the round's row
         self.news: list[str] = [STAYS] if elsewhere and not self.elsewhere else []
 
     @property
@@ -195,6 +198,8 @@ class Simulation:
         self.federation.states.landed = self.state.round
         self._opened()  # refused now, if its clients cannot open it in this run
         self.federation.restore(restored.extra)
+        if self.guard:
+            self.guard.restore(restored.extra[GUARD])
         if self.recorder:
             self.recorder.recording.resume(restored.run.round)
         folder = self.keeper.folder
@@ -219,6 +224,7 @@ class Simulation:
             cost = spent._replace(bytes_up=up, bytes_down=down, bytes_privacy=cost.bytes_privacy + spent.bytes_privacy)
         self.snapshot.attackers()  # raises ConfigError for a share of superclients that rounds to zero
         self.news += state_notices(self.setup, self.server)
+        self._decide(0)
         return self._judged(0, None, cost, math.nan, started)
 
     def step(self) -> RoundRow:
@@ -248,9 +254,12 @@ class Simulation:
                 self.drift.begin(self.server.get("model", {}))
             rounds = setup.algorithm.rounds or federated
             self._drive(lambda: rounds(setup.algorithm, begun, drawn.round), start)
+            self._decide(number)
             return self._judged(number, drawn, self.federation.cost, lr, started)
         except DivergedError:  # both sides keep the last finite state
             self.state = self.began
+            if self.guard:
+                self.guard.undo()
             if self.recorder:
                 self.recorder.recording.drop()
             self.federation.server.commit(number, ())
@@ -258,7 +267,7 @@ class Simulation:
 
     def land(self, row: RoundRow) -> None:
         """Make a round final."""
-        self.federation.server.commit(row["round"])
+        self.federation.server.commit(row["round"], () if row.get("committed") is False else None)
         self.state = self.keeper.land(row, self.state)
         if self.keeper.due(self.number):
             self.save()
@@ -270,7 +279,8 @@ class Simulation:
         if self.recorder:
             self.recorder.keep()
         beside = {"plan": self.plan.plain(), **self.federation.record()}
-        self.keeper.save(self.state, self.federation.states, beside)
+        beside |= {GUARD: self.guard.plain()} if self.guard else {}
+        self.keeper.save(self.state, self.federation.states, beside, self.guard.taken() if self.guard else None)
         self.federation.landed(self.number)
         if self.keyring is not None:
             self.keyring.forget(self.keeper.checkpoints.oldest())
@@ -283,6 +293,18 @@ class Simulation:
             why = f"{error}{self.setup.loss.domain}; lower local.lr (now {start.lr:g})"
             raise self._diverged(start.round, why) from None
 
+    def _decide(self, number: int) -> None:
+        """Let the guard judge the model of a round. If it is rejected, the server keeps its state from before the round."""
+        if self.guard is None:
+            return
+        if number and self.federation.given_up:
+            self.decided = self.guard.passed_over()
+            return
+        self.decided = self.guard.decide(number, next(iter(self.snapshot.models().values())))
+        if self.decided["committed"] is False:
+            self.state = self.began
+            self.news.append(self.guard.rejection(number))
+
     def _diverged(self, number: int, why: str) -> DivergedError:
         if number == 0:
             return DivergedError(f"the run diverged before round 1: {why}.")
@@ -291,14 +313,14 @@ class Simulation:
 
     def _judged(self, number: int, drawn: Drawn | None, cost: Cost, lr: float, started: float) -> RoundRow:
         """Return the row of a driven round; fields that ``[[privacy]]`` hides go to a separate file."""
-        config, card = self.config, self.setup.algorithm.card
+        config = self.config
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
         now = self.snapshot
         before = time.perf_counter()
         quality = self._quality(now) if evaluated else self.evaluator.blank()
         quality |= attack_record.figures(now, evaluated)
-        figures = None if card.figures is None else {"figures": dict(card.figures(self.server))}
-        self.check_finite(number, {**quality, **(figures or {})})
+        figures = self._own_figures()
+        self.check_finite(number, {**quality, **figures})
         if self.recorder:
             self.recorder.end(number, now.models())
         made, self.key_seconds = self.key_seconds, 0.0
@@ -310,6 +332,7 @@ class Simulation:
             **quality,
             **self._facts(drawn, cost, lr),
             **attack_record.outcome(self.setup, self.federation, drawn),
+            **self.decided,
             "seconds": made + time.perf_counter() - started,
             "seconds_by_phase": {**cost.seconds, **keys, **opening, "evaluate": time.perf_counter() - before},
             **{key: getattr(cost, key) for key in ("bytes_up", "bytes_down", "bytes_peer")},
@@ -319,7 +342,7 @@ class Simulation:
         row |= {
             "flops": self._flops(self.federation.view),
             "peak_memory_bytes": machine.peak_memory(),
-            **(figures or {}),
+            **figures,
         }
         if self.drift:
             row["drift_correlation"] = self.drift.figure() if evaluated else None
@@ -328,6 +351,11 @@ class Simulation:
             failed = {str(k): why for k, why in self.federation.view.failed.items()}
             self.keeper.folder.append_line(OWN_VIEW, {**own, **({"failed": failed} if failed else {})})
         return cast(RoundRow, row)
+
+    def _own_figures(self) -> dict[str, Any]:
+        """Return the algorithm's figures about the server's state, if it has any."""
+        of = self.setup.algorithm.card.figures
+        return {} if of is None else {"figures": dict(of(self.server))}
 
     def _quality(self, now: Snapshot) -> dict[str, Any]:
         """Return the quality fields of a row; blank if the parties that judge could not."""
@@ -389,7 +417,17 @@ class Simulation:
 
     def figures(self, rows: Sequence[RoundRow], diverged: str) -> RunSummary:
         """Return the run's part of summary.json."""
-        return rounds_end.figures(self.snapshot, self.plan, self.keeper.folder, rows, diverged)
+        found = rounds_end.figures(self.snapshot, self.plan, self.keeper.folder, self._of_version(rows), diverged)
+        return {**found, "guard": self.guard.summary(rows)} if self.guard else found
+
+    def _of_version(self, rows: Sequence[RoundRow]) -> Sequence[RoundRow]:
+        """Return the rows; after a rollback, the last one without figures, which are another version's."""
+        version = None if self.guard is None else self.guard.standing.version
+        if version is None or rows[-1]["version"] == version:
+            return rows
+        of_model = {**self.evaluator.blank(), **attack_record.figures(self.snapshot, True)}
+        last = {**rows[-1], **of_model, **self._own_figures(), "version": version}
+        return [*rows[:-1], cast(RoundRow, last)]
 
     def models(self) -> Mapping[str, Any]:
         """Return the model files and the scores of the rows on which the models were judged."""

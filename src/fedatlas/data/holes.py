@@ -14,7 +14,7 @@ from fedatlas.errors import DataError
 
 Missing = Literal["error", "drop", "median"]
 
-SIDES = {"train": "training", "test": "test", "public": "public"}
+SIDES = {"train": "training", "test": "test", "public": "public", "guard": "guard"}
 """Split -> adjective for its rows."""
 NAMED = 8  # most further columns that a message names
 

@@ -229,15 +229,15 @@ def _refuse_infinite(dataset: Dataset, side: str, x: Tensor) -> None:
     )
 
 
-def remove_public(dataset: Dataset, side: str, index: np.ndarray) -> Dataset:
-    """Return the data set with the rows ``index`` of its "test" or "train" split moved to the split "public"."""
+def move_rows(dataset: Dataset, side: str, index: np.ndarray, name: str) -> Dataset:
+    """Return the data set with the rows ``index`` of its "test" or "train" split moved to the split of this name."""
     rows = dataset.splits[side]
     rest = np.setdiff1d(np.arange(len(rows.y)), index)
     if not len(rest):
-        raise ConfigError(f"[public] takes all {len(rows.y)} {side} rows: ask for fewer.")
-    facts = {**dataset.facts, f"{side}_rows": len(rest), "public_rows": len(index)}
-    moved = {side: rows.numbered().take(rest), "public": public_split(rows, index)}
-    return replace(dataset.with_splits(**moved), facts=facts)
+        raise ConfigError(f"[{name}] takes all {len(rows.y)} {side} rows: ask for fewer.")
+    facts = {**dataset.facts, f"{side}_rows": len(rest), f"{name}_rows": len(index)}
+    made = public_split(rows, index) if name == "public" else rows._replace(client=None, row=None).take(index)
+    return replace(dataset.with_splits(**{side: rows.numbered().take(rest), name: made}), facts=facts)
 
 
 def public_split(rows: Split, index: np.ndarray) -> Split:

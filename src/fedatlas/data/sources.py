@@ -22,9 +22,9 @@ from fedatlas.data.loaded import (
     check_test_classes,
     draw,
     limit_rows,
+    move_rows,
     numbered,
     public_split,
-    remove_public,
     split_test,
     to_dataset,
 )
@@ -124,7 +124,18 @@ def take_public(dataset: Dataset, config: PublicConfig, seed: int, store: Store 
                 f"public.from = '{config.source}': its rows have the shape {other.shape}, but those of '{dataset.name}' {dataset.shape}."
             )
         return dataset.with_splits(public=public_split(other.train, _public_rows(other.train, other, config, seed)))
-    return remove_public(dataset, side, _public_rows(dataset.splits[side], dataset, config, seed))
+    return move_rows(dataset, side, _public_rows(dataset.splits[side], dataset, config, seed), "public")
+
+
+def take_guard(dataset: Dataset, side: str, rows: int, seed: int) -> Dataset:
+    """Return the data set with this many rows of a side, in proportion to the classes, as its split "guard".
+
+    Nobody trains on them, and no other figure of the run is made of them.
+    """
+    held = dataset.splits[side]
+    if rows > len(held.y):
+        raise ConfigError(f"guard.rows = {rows}: '{dataset.name}' has {len(held.y)} {side} rows; ask for fewer.")
+    return move_rows(dataset, side, draw(held, dataset.task, rows, numpy_stream(seed, "split", "guard")), "guard")
 
 
 def _public_rows(rows: Split, dataset: Dataset, config: PublicConfig, seed: int) -> np.ndarray:

@@ -39,6 +39,7 @@ class NodeLog:
             cohort=about.names,
             rounds=whole.config.rounds,
             mechanisms=[one.name for one in whole.mechanisms],
+            guard=None if whole.config.guard is None else "rounds may be rejected, and the run rolled back",
             ids=next((str(one.ids) for one in whole.config.parties if one.name == about.names[agreed.number]), ""),
         )
 

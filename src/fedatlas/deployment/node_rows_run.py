@@ -52,7 +52,7 @@ class NodeRowsRun:
         if self.number in setup.judging:
             self.setup = with_judging(self.setup, judges(self.setup))
         folder = bundle.path / "state" / agreed.agreement.run
-        self.state = NodeState(folder, self.number)
+        self.state = NodeState(folder, self.number, versions=self.config.guard is not None)
         how = self.setup.bench.protection
         self.private = how is not None
         rows, algorithm = len(splits["train"].y), self.setup.algorithm

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from fedatlas import machine, summaries
 from fedatlas.data.dataset import Dataset, HeldRows, Partition, Split
+from fedatlas.data.sources import take_guard
 from fedatlas.deployment.node_rows import RowsFacts, dataset_of, two_rows
 from fedatlas.engine.executors import Plan
-from fedatlas.errors import ProtocolError
+from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.privacy.mechanism import on_updates
 from fedatlas.setup.assembly import Holdings, Setup, assemble, described, prepare
 from fedatlas.setup.checked import Checked
@@ -162,6 +163,10 @@ def server_setup(whole: Checked, about: RowsFacts, sizes: Mapping[str, int], lea
         empty._replace(weight=None) if on_updates(whole.mechanisms) else empty
     )  # nodes judge; under masks all rows count alike
     dataset = dataset_of(about, {"train": empty, "test": unseen if test is None else test})
+    if (guard := whole.config.guard) is not None:
+        if test is None:
+            raise ConfigError("[guard]: the server judges each model by rows of its own: start it with --test FILE.")
+        dataset = take_guard(dataset, guard.source, guard.rows, whole.config.seed)
     counts = tuple(np.broadcast_to(np.arange(1), n) for n in sizes.values())  # an array of n rows that takes 8 bytes
     partition = Partition(counts, info={"names": list(sizes)}, counted=True)
     return assemble(holdings(whole, dataset, partition, of_one(-1, len(sizes)), learn))

@@ -1,6 +1,7 @@
 """A node's state of a run on its disk: nothing is lost or counted twice, whichever process dies.
 
     state.bin          state after the last landed round: {round, state, ended}
+    versions/NNN.bin   under [guard]: state after round NNN; written only when it changed, and never removed
     pending/NNN.bin    one file per ask of the current round: {place, digest, asked, left, reply, state afterwards}
 
 The file of an ask is on the disk before its reply leaves. The same ask gets the same bytes again. Another ask of that
@@ -34,10 +35,13 @@ class StoredReply(NamedTuple):
 
 
 class NodeState:
-    """The state of one run at one node; ``party`` is what its party half works on."""
+    """The state of one run at one node; ``party`` is what its party half works on.
 
-    def __init__(self, folder: Path, client: int) -> None:
-        self.folder, self.client = folder, client
+    ``versions``: whether the experiment lets the server go back to an earlier version (``[guard]``).
+    """
+
+    def __init__(self, folder: Path, client: int, *, versions: bool = False) -> None:
+        self.folder, self.client, self.versions = folder, client, versions
         self.party = PartyState()
         self.round = -1  # the last round that landed here
         self.place = (0, 0)  # the current (round, attempt)
@@ -102,21 +106,45 @@ class NodeState:
         self.replies[place] = reply
         return reply
 
-    def commit(self, round: int, counted: bool) -> None:
-        """Land a round. A repeated verdict changes nothing."""
+    def commit(self, round: int, counted: bool, back: int = -1) -> None:
+        """Land a round. A repeated verdict changes nothing.
+
+        ``back``: the state is that after this earlier round, and no work of the round counts; -1: it is not. ProtocolError
+        if the experiment has no versions. Round numbers only grow, whatever a server says of rejections and rollbacks.
+        """
         if round <= self.round:
             return
-        here = round == self.place[0]
+        if back >= 0 and not (self.versions and back < round and not counted):
+            raise ProtocolError(
+                "a rollback is told that the experiment does not allow, or to a round that is not over."
+            )
+        here = round == self.place[0] and back < 0
         if here:
             self.party.commit(round, (self.client,) if counted else ())
         else:
             self._drop()
+        if back >= 0:
+            self._go_back(back)
         self.round = self.party.landed = round
+        if self.versions and (back >= 0 or (here and counted)):
+            write_bytes(self._version(round), codec.encode({"state": self.party.get(self.client)}))
         value = {"round": round, "state": self.party.get(self.client), "ended": self.party.ended}
         write_bytes(self.folder / "state.bin", codec.encode(value))
         if self.replies:
             shutil.rmtree(self.folder / "pending", ignore_errors=True)
         self.replies.clear()
+
+    def _version(self, round: int) -> Path:
+        return self.folder / "versions" / f"{round:06d}.bin"
+
+    def _go_back(self, round: int) -> None:
+        """Take the state after an earlier round: that of the last round up to it which changed the state."""
+        known = [path for path in sorted(self._version(0).parent.glob("*.bin")) if int(path.stem) <= round]
+        state = codec.decode(known[-1].read_bytes(), own=True)["state"] if known else None
+        if state is None:
+            self.party.after.remove(self.client)
+        else:
+            self.party.after.put(self.client, state)
 
     def _drop(self) -> None:
         """Drop the work since the last commit, which did not count."""

@@ -115,6 +115,7 @@ class NodesLink:
         self.closed = AskJournal(folder / CLOSED)
         self.work: dict[int, Work] = {}  # of the replies to the current ask
         self.verdicts: dict[int, tuple[int, ...]] = {}  # rounds that some node has not acknowledged: who counted
+        self.rollbacks: dict[int, int] = {}  # rounds that were passed over by a rollback -> its version
         self.acknowledged: dict[int, int] = {}  # client -> the last round that it reported as landed
         self.check: Callable[[Request, Reply, Work], str] = lambda request, reply, work: unlikely(reply, work)
         self.whole = self.patient = False  # whether an ask needs all nodes, and waits for absent ones (`together`)
@@ -144,7 +145,8 @@ class NodesLink:
     def told(self, client: int) -> Verdicts:
         """Return the verdicts that a node has not acknowledged."""
         after = self.acknowledged.get(client, -1)
-        return tuple((at, client in who) for at, who in sorted(self.verdicts.items()) if at > after)
+        due = [(at, who) for at, who in sorted(self.verdicts.items()) if at > after]
+        return tuple((at, client in who, self.rollbacks.get(at, -1)) for at, who in due)
 
     def landed(self, number: int) -> None:
         """Send the verdicts to all connected nodes."""

@@ -201,7 +201,8 @@ def run_submitted(job: SubmittedRun, context: ServerContext) -> None:
     """Run a submission to its end. Its folder records the outcome."""
     job.stands("running")
     try:
-        with read_as(RunFolder(job.folder / RUN).reading()), given(job.initial()):
+        folder = RunFolder(job.folder / RUN)
+        with read_as(folder.reading()), given(job.initial()), folder.claimed():
             _run(job, context)
     except Stopped as error:
         job.stands("stopped", str(error))

@@ -19,10 +19,9 @@ from fedatlas.federation.party import PartyHalf
 from fedatlas.federation.server import Guard, ServerHalf
 from fedatlas.federation.start import RoundStart
 from fedatlas.privacy.ask_protocol import RoundClosed, SessionFailed
+from fedatlas.record.checkpoint import ROLLBACKS, VERDICTS
 from fedatlas.setup.assembly import Setup
 from fedatlas.tree import Tree
-
-VERDICTS = "verdicts"
 
 
 class StreamsHost(Host):
@@ -84,11 +83,14 @@ class StreamsHost(Host):
 
     def record(self) -> dict[str, Any]:
         """Return the verdicts that are still to be sent."""
-        return {VERDICTS: [[at, list(who)] for at, who in sorted(self.link.verdicts.items())]}
+        due = {VERDICTS: [[at, list(who)] for at, who in sorted(self.link.verdicts.items())]}
+        back = [[at, version] for at, version in self.link.rollbacks.items() if at in self.link.verdicts]
+        return {**due, **({ROLLBACKS: back} if back else {})}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """Restore the verdicts after a restart."""
         self.link.verdicts = {at: tuple(who) for at, who in extra.get(VERDICTS, [])}
+        self.link.rollbacks = dict(extra.get(ROLLBACKS, []))
 
     def landed(self, number: int) -> None:
         """Send the verdicts to the nodes."""

@@ -368,11 +368,11 @@ class Trainer:
             return answer
 
     def _land(self, running: NodeRowsRun | NodeColumnsRun, verdicts: Verdicts) -> None:
-        if any(number > running.agreed.whole.config.rounds for number, _ in verdicts):
+        if any(number > running.agreed.whole.config.rounds for number, *_ in verdicts):
             raise ProtocolError("a round has landed that the experiment does not have.")
-        for number, counted in sorted(verdicts):
+        for number, counted, back in sorted(verdicts):
             if number > running.state.round:  # a repeated verdict ends no session
-                running.state.commit(number, counted)
+                running.state.commit(number, counted, back)
                 running.half.sessions.clear()
 
     def _commit(self, asked: RoundVerdicts) -> RoundLanded | None:

@@ -56,7 +56,7 @@ def deal(config: ExperimentConfig, names: Sequence[str], folder: Path, judge: st
         return
     whole = resolve(config)
     config, part = whole.config, whole.config.partition
-    dataset = load(config, whole.algorithm)
+    dataset = load(config.model_copy(update={"guard": None}), whole.algorithm)  # the server takes its rows out itself
     partition = make_partition(part.name, part.parameters(), dataset, part.clients, config.seed, part.min_size)
     if partition.feature_skew:
         raise ConfigError(dealt_refused(part.name))

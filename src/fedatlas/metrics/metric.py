@@ -236,13 +236,13 @@ def positive_class(
     return 0 if counts and counts[0] < counts[1] else 1
 
 
-def fitting(name: str, task: Task, what: str) -> Metric:
-    """Return the metric called ``name``. ConfigError if it does not fit the task of the data called ``what``."""
+def fitting(name: str, task: Task, what: str, key: str = "evaluation.metric") -> Metric:
+    """Return the metric called ``name`` that ``key`` names. ConfigError if it does not fit the task of the data called ``what``."""
     found = METRICS[name]
     if task in found.tasks:
         return found
     able = [one.name for one in METRICS.values() if task in one.tasks]
     said = {"classes": "a class", "numbers": "a number", "tokens": "a text"}[task]
     raise ConfigError(
-        f"evaluation.metric = '{name}': the target of '{what}' is {said}; use {' or '.join(able)}, or remove the key."
+        f"{key} = '{name}': the target of '{what}' is {said}; use {' or '.join(able)}, or remove the key."
     )

@@ -4,8 +4,9 @@
       manifest-000012.json     round, files with SHA-256, length of metrics.jsonl, plan, configuration hash, its own hash
       server-000012.bin        the server's state (codec bytes)
       client-7-000012.bin      client 7's state as of round 12; written only when it changed
+    versions/000012.json       under [guard], of each judged model: its score and, if it was committed, its files
 
-A manifest names a client's newest file, however old. Files that no kept manifest names are removed.
+A manifest names a client's newest file, however old. Files that no kept manifest and no version names are removed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from fedatlas.privacy.ask_protocol import MEMORY
 from fedatlas.wire import codec
 
 FORMAT = 1
+GUARD = "guard"  # in a manifest's extra contents: the state of the guard
+VERDICTS, ROLLBACKS = "verdicts", "rollbacks"  # there too, in a deployed run: what nodes are still to be told
+VERSIONS = "versions"  # the folder beside that of checkpoints
 
 
 class RunState(NamedTuple):
@@ -47,31 +51,73 @@ class Checkpoints:
 
     def __init__(self, folder: Path, config_hash: str, keep: int = 2) -> None:
         self.folder, self.config_hash, self.keep = folder, config_hash, keep
-        self.clients: dict[str, list[str]] = {}  # client -> [file, SHA-256]
+        self.server: list[str] = []  # file and SHA-256
+        self.clients: dict[str, list[str]] = {}  # client -> the same
+        self._of_versions: set[str] | None = None  # files that a version names, once they have been looked up
 
-    def save(self, run: RunState, party: PartyState, extra: Mapping[str, Any]) -> None:
-        """Write what changed since the last call, then the manifest, then remove files that no manifest names."""
-        number, server_file = run.round, f"server-{run.round:06d}.bin"
+    def save(
+        self, run: RunState, party: PartyState, extra: Mapping[str, Any], version: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write what changed since the last call, then the manifest, then remove files that nothing names.
+
+        ``version``: the record of the round's version, whose files are kept for good if it was committed. A state that a
+        rejection restored shares the file that it had.
+        """
+        number = run.round
         private = MEMORY in run.server  # it may hold keys of noise that is in the model
-        server_sum = write_bytes(self.folder / server_file, codec.encode(dict(run.server)), private=private)
+        known = [] if version is None else self.server
+        self.server = self._written(f"server-{number:06d}.bin", run.server, known, private=private)
         for k in party.after.take_changed():
-            name = f"client-{k}-{number:06d}.bin"
             state = party.get(k)
             if state is None:  # the only round it worked in did not count
                 self.clients.pop(str(k), None)
                 continue
-            self.clients[str(k)] = [name, write_bytes(self.folder / name, codec.encode(dict(state)))]
-        body = {
-            "format": FORMAT,
-            "round": number,
-            "config": self.config_hash,
-            "server": [server_file, server_sum],
-            "clients": self.clients,
-            "metrics_bytes": run.rows,
-            "extra": dict(extra),
-        }
-        write_bytes(self.folder / f"manifest-{number:06d}.json", _sealed(body))
+            known = [] if version is None else self.clients.get(str(k), [])
+            self.clients[str(k)] = self._written(f"client-{k}-{number:06d}.bin", state, known)
+        held = {"format": FORMAT, "config": self.config_hash, "server": self.server, "clients": self.clients}
+        if version is not None:
+            self._keep_version({**held, **version})
+        body = {**held, "round": number, "metrics_bytes": run.rows, "extra": dict(extra)}
+        self.replace(body)
         self._forget()
+
+    def replace(self, body: Mapping[str, Any]) -> None:
+        """Write the manifest of a round."""
+        write_bytes(self.folder / f"manifest-{body['round']:06d}.json", _sealed(body))
+
+    def newest(self) -> dict[str, Any]:
+        """Return the newest intact manifest. CheckpointError if there is none."""
+        return self._intact([])
+
+    def versions(self) -> list[dict[str, Any]]:
+        """Return the records of all versions, ascending. CheckpointError for a damaged one."""
+        return [_open(path, self.config_hash) for path in sorted(self._beside().glob("*.json"))]
+
+    def check_files(self, body: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if a file that a manifest or a version names is missing or altered."""
+        for entry in (body["server"], *body["clients"].values()):
+            self._read(entry)  # only a check: all of them at once may exceed the memory
+
+    def _beside(self) -> Path:
+        return self.folder.with_name(VERSIONS)
+
+    def _written(self, name: str, state: State, known: list[str], *, private: bool = False) -> list[str]:
+        """Write a state and return its file and SHA-256; if it equals the ``known`` one, return that."""
+        data = codec.encode(dict(state))
+        if known and known[1] == hashlib.sha256(data).hexdigest():
+            return known
+        return [name, write_bytes(self.folder / name, data, private=private)]
+
+    def _keep_version(self, record: dict[str, Any]) -> None:
+        if not record["committed"]:
+            record = {key: x for key, x in record.items() if key not in {"server", "clients"}}
+        self._named_by_versions().update(_named(record))
+        write_bytes(self._beside() / f"{record['version']:06d}.json", _sealed(record))
+
+    def _named_by_versions(self) -> set[str]:
+        if self._of_versions is None:
+            self._of_versions = {name for one in self.versions() for name in _named(one)}
+        return self._of_versions
 
     def oldest(self) -> int:
         """Return the round of the oldest kept checkpoint, or -1; a resumed run repeats no round before it."""
@@ -80,20 +126,23 @@ class Checkpoints:
     def load(self, party: PartyState) -> Restored:
         """Return the newest intact checkpoint. CheckpointError if there is none."""
         refused: list[str] = []
+        body = self._intact(refused)
+        for k, entry in body["clients"].items():
+            party.after.restore(int(k), self._read(entry))
+        self.server, self.clients = body["server"], dict(body["clients"])
+        run = RunState(body["round"], self._read(self.server), body["metrics_bytes"])
+        return Restored(run, body["extra"], tuple(refused))
+
+    def _intact(self, refused: list[str]) -> dict[str, Any]:
+        """Return the newest intact manifest, and add to ``refused`` why newer ones cannot be used."""
         for path in sorted(self.folder.glob("manifest-*.json"), reverse=True):
             try:
                 body = _open(path, self.config_hash)
-                server = self._read(body["server"])
-                for entry in body["clients"].values():
-                    self._read(entry)  # only a check: all of them at once may exceed the memory
+                self.check_files(body)
             except CheckpointError as error:
                 refused.append(str(error))
                 continue
-            for k, entry in body["clients"].items():
-                party.after.restore(int(k), self._read(entry))
-            self.clients = dict(body["clients"])
-            run = RunState(body["round"], server, body["metrics_bytes"])
-            return Restored(run, body["extra"], tuple(refused))
+            return body
         why = (
             " ".join(refused)
             or f"'{self.folder}' holds none, as the run ended before its first checkpoint; start it again."
@@ -116,16 +165,21 @@ class Checkpoints:
 
     def _forget(self) -> None:
         manifests = sorted(self.folder.glob("manifest-*.json"), reverse=True)
-        named: set[str] = set()
+        named = {*self._named_by_versions()}
         for path in manifests[: self.keep]:
             try:
                 body = _open(path, self.config_hash)
             except CheckpointError:
                 continue
-            named |= {path.name, body["server"][0], *(entry[0] for entry in body["clients"].values())}
+            named |= {path.name, *_named(body)}
         for path in self.folder.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
+
+
+def _named(body: Mapping[str, Any]) -> set[str]:
+    """Return the files that a manifest or a version names; a rejected version names none."""
+    return {entry[0] for entry in (body["server"], *body["clients"].values())} if "server" in body else set()
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:

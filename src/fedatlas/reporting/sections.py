@@ -17,6 +17,7 @@ from fedatlas.reporting.confusion import error_blocks, errors_over
 from fedatlas.reporting.curves import curves
 from fedatlas.reporting.entries import COLUMNS, PARTY, ROWS, Entry, Subject
 from fedatlas.reporting.epsilon_of_seeds import seeds_blocks
+from fedatlas.reporting.guard import guard_blocks
 from fedatlas.reporting.privacy import privacy_blocks
 from fedatlas.reporting.reproduction import left_blocks, repeat_blocks
 from fedatlas.reporting.view_attacks import leak_blocks
@@ -67,6 +68,7 @@ SECTIONS = [
     ),
     ReportSection("trees", "The trees", "Trees", run=tree_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("attackers", "The attackers and the defence", "Attackers", run=attacker_blocks),
+    ReportSection("guard", "Which models were committed", "Versions", run=guard_blocks),
     ReportSection("privacy", "What was protected, and from whom", "Privacy", page=seeds_blocks, run=privacy_blocks),
     ReportSection(
         "privacy",

@@ -20,7 +20,7 @@ from fedatlas.data.dataset import Column, Dataset, Partition
 from fedatlas.data.holes import schema_of
 from fedatlas.data.partition import make_partition
 from fedatlas.data.preprocess import Preprocess, preprocess
-from fedatlas.data.sources import load_dataset, take_public
+from fedatlas.data.sources import load_dataset, take_guard, take_public
 from fedatlas.engine.device import CPU
 from fedatlas.engine.job import Bench, Built, LocalOptions
 from fedatlas.engine.optim import Optimizer
@@ -342,11 +342,13 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
 
 
 def load(config: ExperimentConfig, algorithm: Algorithm) -> Dataset:
-    """Return the data set, with the public rows that the experiment asks for."""
+    """Return the data set, with the public rows and the guard's that the experiment asks for."""
     dataset = load_dataset(config.data, config.seed)
     if config.public is not None:
         dataset = take_public(dataset, config.public, config.seed)
         check_public(algorithm, config.public, dataset)
+    if config.guard is not None:
+        dataset = take_guard(dataset, config.guard.source, config.guard.rows, config.seed)
     check_classes(algorithm, dataset)
     return dataset
 

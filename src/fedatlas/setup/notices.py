@@ -18,6 +18,7 @@ from fedatlas.engine.model import Network
 from fedatlas.models import has_batch_norm
 from fedatlas.models.registry import OWN
 from fedatlas.registry import defaults, find, shown
+from fedatlas.setup.guard import guards
 
 LIKE_OWNERS = frozenset(
     "bank branch center centre client clinic company device hospital institution office owner party region school site station".split()
@@ -52,6 +53,8 @@ def unused_notices(config: ExperimentConfig, algorithm: Algorithm) -> list[str]:
     out = []
     if config.public is not None and algorithm.demands.public is None:
         out.append(f"[public]: '{algorithm.name}' uses no public rows; they are only removed from the others.")
+    if config.guard is not None and not guards(config, algorithm):
+        out.append(f"[guard]: '{algorithm.name}' sends no updates to judge; its rows are only removed from the others.")
     if (config.data.model_extra or {}).get("client") and config.partition.name != "natural":
         out.append(
             f"data.client is not used: partition.name = '{config.partition.name}' decides who holds what; 'natural' uses that column."

@@ -15,7 +15,7 @@ from fedatlas.errors import ProtocolError
 from fedatlas.wire.fields import Bound, plain, record
 from fedatlas.wire.frames import Body, RawMessage
 
-PROTOCOL = 5
+PROTOCOL = 6
 """The protocol number, raised by every change of a message. Programs with different numbers refuse each other."""
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,39}"
@@ -30,8 +30,8 @@ Landed = Annotated[int, Bound(least=-1)]
 """The last round that landed; -1 before the first."""
 Place = tuple[Count, Count, Count]
 """(round, attempt, number of the ask)."""
-Verdicts = tuple[tuple[Count, bool], ...]
-"""(a round that landed, whether the node counted in it)."""
+Verdicts = tuple[tuple[Count, bool, Landed], ...]
+"""(a round that landed, whether the node counted in it, the round to whose state it goes back; -1: to none)."""
 Measured = Annotated[float, Bound(nan=True)] | None
 """A figure of a model; None if the model was not judged."""
 Work = tuple[Count, Count, Count, float, Measured]
