@@ -72,6 +72,7 @@ def psi(count: int = IDS) -> list[dict[str, Any]]:
 def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """What can be measured, by name. ``ids``: of each party in ``psi``."""
     import vertical_boosting
+    import vertical_ridge
     import vertical_sizes
 
     return {
@@ -83,6 +84,8 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "sizes": vertical_sizes.sizes,
         "linear": vertical_sizes.linear,
         "classes": vertical_boosting.classes,
+        "ridge": vertical_ridge.ridge,
+        "ridge_rows": vertical_ridge.ridge_rows,
     }
 
 

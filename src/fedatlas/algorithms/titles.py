@@ -30,6 +30,7 @@ TITLES = {
     "fedbn": "FedBN",
     "secureboost": "SecureBoost",
     "federated_forest": "Federated Forest",
+    "private_ridge": "private ridge regression",
     "centralised": "training on all rows pooled",
     "local_only": "training alone",
 }

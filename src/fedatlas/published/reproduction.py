@@ -32,6 +32,7 @@ from fedatlas.published.t8a_ablations import FACTORS, ablation
 from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
 from fedatlas.published.t10_nbafl import nbafl_losses
 from fedatlas.published.t10_pysyft import pysyft_times
+from fedatlas.published.t10_ridge import private_ridge_costs
 from fedatlas.published.t10_secureboost import secureboost_credit
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
 from fedatlas.record.run_folder import RunFolder
@@ -50,6 +51,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "nbafl": nbafl_losses,
     "pysyft": pysyft_times,
     "secureboost": secureboost_credit,
+    "private-ridge": private_ridge_costs,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
     MATRIX: attack_matrix,
 }

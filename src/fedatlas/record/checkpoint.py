@@ -60,7 +60,10 @@ class Checkpoints:
             if state is None:  # the only round it worked in did not count
                 self.clients.pop(str(k), None)
                 continue
-            self.clients[str(k)] = [name, write_bytes(self.folder / name, codec.encode(dict(state)))]
+            written = write_bytes(
+                self.folder / name, codec.encode(dict(state)), private=True
+            )  # it may hold a party's key
+            self.clients[str(k)] = [name, written]
         body = {
             "format": FORMAT,
             "round": number,

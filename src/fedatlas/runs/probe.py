@@ -40,7 +40,7 @@ def probed(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]
     Sizes are numbers of rows, costs bytes and seconds. ConfigError for parties whose tables are not here. DataError for too few
     common rows.
     """
-    scheme = whole.of_columns()
+    scheme = whole.of_matched()
     before = scheme.trial(whole.how).number - 1  # rounds that ask nothing of others
     if before >= whole.config.rounds:
         raise ConfigError(
