@@ -12,7 +12,7 @@ from fedatlas.published.gates import Gate, GateVerdict, Part, Runs, Target
 from fedatlas.runs.ridge_cost import MeasuredFit, drawn_side, measured_fit, table_side
 
 TABLES = ("power_plant", "concrete_strength")
-OWNERS, L2, LINEAR = 10, 1.0, 0.95
+OWNERS, L2, LINEAR, REPEATS = 10, 1.0, 0.95, 5
 NOTES = (
     "Ten owners of rows; Giacomelli, Jha, Joye, Page and Yoon 2018, with a key of 2,048 bits, l2 = 1, and as many bits after the point as",
     "fit. The slides say that the method is faster than other secure linear models; they name none, nor any figure, so nothing is compared",
@@ -42,8 +42,14 @@ def on_table(name: str) -> Callable[[int], list[dict[str, Any]]]:
 
 
 def on_drawn(rows: int, columns: int, *, sealed: bool) -> Callable[[int], list[dict[str, Any]]]:
-    """Return the measurement of drawn numbers."""
-    return lambda seed: [row(measured_fit(drawn_side(rows, columns, OWNERS, seed), L2, sealed=sealed))]
+    """Return the measurement of drawn numbers; in the clear, where a fit takes less than a second, the fastest of several."""
+
+    def measure(seed: int) -> list[dict[str, Any]]:
+        side = drawn_side(rows, columns, OWNERS, seed)
+        fits = [measured_fit(side, L2, sealed=sealed) for _ in range(1 if sealed else REPEATS)]
+        return [row(min(fits, key=lambda fit: fit.core_seconds))]
+
+    return measure
 
 
 def row(fit: MeasuredFit) -> dict[str, Any]:
