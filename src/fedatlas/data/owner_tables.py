@@ -75,8 +75,8 @@ def _as(one: PartyTable, schema: tuple[Column, ...], classes: Names) -> PartyTab
     """Return a table in the columns and classes of all owners."""
     parts = []
     for column in schema:
-        names = spread_names(next(own for own in one.schema if own.name == column.name))
-        own = {name: one.x[:, one.names.index(name)] for name in names}
+        held = spread_names(next(own for own in one.schema if own.name == column.name))
+        own = {name: one.x[:, one.names.index(name)] for name in held}
         missing = np.isnan(next(iter(own.values())))
         parts += [own.get(name, np.where(missing, np.nan, 0.0)) for name in spread_names(column)]
     names = tuple(name for column in schema for name in spread_names(column))
@@ -91,7 +91,7 @@ def without_holes(tables: Sequence[PartyTable], drop: bool) -> list[PartyTable]:
     out = []
     for one in tables:
         holes = ~np.isfinite(one.x)
-        lost = holes.any(axis=1)
+        lost = np.asarray(holes.any(axis=1))
         if lost.any() and not drop:
             column = one.names[int(holes.any(axis=0).argmax())]
             raise DataError(

@@ -102,8 +102,8 @@ def gain_blocks(subject: Subject) -> list[Block]:
     head = ["owner", "rows alone", f"{NAMES[figure]} together", "alone", "gain"]
     text = csv_text(("owner", "together", "alone", "gain", "low", "high"), table)
     joined = number(found["sides"]["joined"][figure])
-    said = f"On the test rows of all owners. The same model of all rows in one table gives {joined}."
-    return [TableBlock("gain-parties", "Each owner alone", head, rows, text), Text(said)]
+    about = f"On the test rows of all owners. The same model of all rows in one table gives {joined}."
+    return [TableBlock("gain-parties", "Each owner alone", head, rows, text), Text(about)]
 
 
 def held_blocks(subject: Subject) -> list[Block]:

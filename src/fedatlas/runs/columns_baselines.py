@@ -100,7 +100,7 @@ def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[
         states.after.put(k, one)
     federation = columns_federation(side.parties, scheme.questions(how), states, name=name, observers=observers)
     active = side.parties[0].active
-    known = of_classes(side.parties[active].classes)
+    known: dict[str, Any] = dict(of_classes(side.parties[active].classes))
     if scheme.layout == "rows":
         known["owners"] = [one.party for one in side.parties if one.y is not None]
     server: State = {"names": [one.name for one in side.parties], "active": active, **known}

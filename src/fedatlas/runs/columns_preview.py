@@ -14,9 +14,10 @@ from fedatlas import machine
 from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Trial
 from fedatlas.runs import alignment
-from fedatlas.runs.columns_baselines import Side, trial
+from fedatlas.runs.columns_baselines import trial
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import tensor
 from fedatlas.vertical.split import parted
 

@@ -69,8 +69,8 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
         write_summary(RunFolder(path), summary)
     if more.baselines is not False:
         if whole.columns:
-            summary["gain"], reached = gain_and_answer(path, whole, summary, progress.said)
-            summary["answer"] = told(reached)
+            summary["gain"], between = gain_and_answer(path, whole, summary, progress.said)
+            summary["answer"] = told(between)
             if (found := labels_told(path, whole, progress.said)) is not None:
                 summary["labels_told"] = found
         elif run is not None and baselines.wanted(whole.config, summary, more.baselines):

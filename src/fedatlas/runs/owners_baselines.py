@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.course.owners import joint
 from fedatlas.runs.answer import DRAWS, asked_of, evidence_of
-from fedatlas.runs.columns_baselines import ColumnsGain, Finished, Opened, Side, compared, finished, trained
+from fedatlas.runs.columns_baselines import ColumnsGain, Finished, Opened, compared, finished, trained
 from fedatlas.setup.checked import Checked
 from fedatlas.verdict.answer import Answer, PartyEvidence, answer
 from fedatlas.vertical import owners
 from fedatlas.vertical.judging import Judged
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import Columns, places
 from fedatlas.vertical.scheme import How, Scheme
 
@@ -66,7 +68,7 @@ def gain_of_owners(path: Path, whole: Checked, said: Callable[[str], None]) -> C
 
 
 def owners_answer(
-    config: ExperimentConfig, summary: Mapping[str, object], judged: Mapping[str, Judged], done: Finished
+    config: ExperimentConfig, summary: Mapping[str, Any], judged: Mapping[str, Judged], done: Finished
 ) -> Answer:
     """Return the answer by the rule of all runs: each owner's own test rows, by the model of all and by its own."""
     together = judged["together"]

@@ -20,11 +20,12 @@ from fedatlas.errors import ConfigError, DataError
 from fedatlas.federation.link import Observer
 from fedatlas.files import OWN_FILES
 from fedatlas.runs.alignment import about, matched
-from fedatlas.runs.columns_baselines import FIGURES, Side, better, drive, grown, kept, redrawn, sent_by, trained
+from fedatlas.runs.columns_baselines import FIGURES, better, drive, grown, kept, redrawn, sent_by, trained
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.setup.resolution import resolve
 from fedatlas.vertical.judging import Judged
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import order, tensor
 from fedatlas.vertical.split import parted
 from fedatlas.wording import count

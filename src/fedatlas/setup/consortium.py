@@ -207,7 +207,7 @@ def owners_tables(config: ExperimentConfig) -> list[PartyTable]:
     names = tables[0].class_names
     if len(names) == 1:
         raise DataError(f"the label has only one class ('{names[0]}') at all parties: there is nothing to learn.")
-    if absent := [name for c, name in enumerate(names) if not any((one.y == c).any() for one in tables)]:
+    if absent := [name for c, name in enumerate(names) if not any(np.any(one.y == c) for one in tables)]:
         raise DataError(f"no party has a row of class '{absent[0]}': leave it out of the label's classes.")
     return tables
 
@@ -258,7 +258,7 @@ def said_of_owners(tables: Sequence[PartyTable]) -> list[str]:
         out += one.doubts
         if one.left_out:
             out.append(f"{count_rows(one.left_out)} of '{one.name}' left out: no label, or a missing cell.")
-        if absent := [name for c, name in enumerate(one.class_names) if not (one.y == c).any()]:
+        if absent := [name for c, name in enumerate(one.class_names) if not np.any(one.y == c)]:
             out.append(f"'{one.name}' has no row of class '{absent[0]}': others teach it.")
     low = np.min([one.x.min(axis=0) for one in tables], axis=0)
     high = np.max([one.x.max(axis=0) for one in tables], axis=0)
