@@ -73,6 +73,7 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """What can be measured, by name. ``ids``: of each party in ``psi``."""
     import vertical_boosting
     import vertical_forest
+    import vertical_ridge
     import vertical_sizes
     import vertical_split
 
@@ -88,6 +89,8 @@ def parts(ids: int) -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "forest": vertical_forest.forest,
         "forest-linear": vertical_forest.linear,
         "split": vertical_split.split,
+        "ridge": vertical_ridge.ridge,
+        "ridge_rows": vertical_ridge.ridge_rows,
     }
 
 

@@ -300,7 +300,7 @@ def predict(
     if RunFolder.open(Path(path)).of_columns:
         if not isinstance(rows, Mapping):
             raise ConfigError(
-                'parties that hold columns predict together: give {"NAME": file} with a file for each party.'
+                'parties predict from files of their own: give {"NAME": file} with a file for each party (owners of rows: for one).'
             )
         return predict_between(Path(path), {str(name): str(file) for name, file in rows.items()}).table
     return load(path, module).predict(rows, client=client, model=model, holes=holes, keep=keep)
@@ -325,7 +325,7 @@ def align(
     from fedatlas.runs import alignment
 
     whole = _checked(experiment)
-    whole.of_columns()
+    whole.of_matched()
     return alignment.looked_at(consortium(whole)) if dry_run else alignment.aligned(whole, say=say)
 
 

@@ -78,26 +78,27 @@ def algorithms() -> Listing:
 
 
 def place_of_scheme(name: str) -> dict[str, str]:
-    """Return the place of a scheme for columns in the taxonomy."""
+    """Return the place of a scheme in the taxonomy."""
     scheme = SCHEMES[name]
     words = scheme.words
     return {
-        "partitioning": "vertical",
+        "partitioning": "vertical" if SCHEMES[name].layout == "columns" else "horizontal",
         "communication": "centralised",
         "client_keeps": words.keeps,
         "leaves_client": words.leaves,
         **{
             "_".join(filter(None, ("learns", case, who))): text
             for case, how in (words.cases or {"": scheme.build()}).items()
-            for who, text in learnt(words.learns(how, True))
+            for who, text in learnt(words.learns(how, True), [*words.who])
         },
         **({"caution": words.caution} if words.caution else {}),
     }
 
 
-def learnt(rows: Sequence[LearnsRow]) -> list[tuple[str, str]]:
-    """Return (role, what it learns at each step) of a table of a scheme, in which labels are hidden."""
-    return [(who, "; ".join(f"{row.step}: {getattr(row, who)}" for row in rows)) for who in LearnsRow._fields[1:]]
+def learnt(rows: Sequence[LearnsRow], who: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (role, what it learns at each step) of a table of a scheme, in which labels are hidden. ``who``: the roles."""
+    fields = zip(who, LearnsRow._fields[1:], strict=True)
+    return [(role, "; ".join(f"{row.step}: {getattr(row, field)}" for row in rows)) for role, field in fields]
 
 
 def rows_of(

@@ -312,14 +312,20 @@ TOGETHER = {
 def between_texts(gained: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return lines about the figures of the run and its baselines, and about the gain from each party's columns."""
     figure = gained["figure"]
+    titles = (
+        TOGETHER if "alone" in gained["sides"] else {**TOGETHER, "joined": "all rows in one table"}
+    )  # owners of rows
     out = [
-        (f"{figure}, {TOGETHER.get(name, name)}".replace("_", " "), figure_text(side[figure]))
+        (f"{figure}, {titles.get(name, name)}".replace("_", " "), figure_text(side[figure]))
         for name, side in gained["sides"].items()
     ]
     for name, found in gained["parties"].items():
         one = found[figure]
         ends = f" ({figure_text(one['low'])} to {figure_text(one['high'])})" if one["low"] is not None else ""
-        out.append((f"{figure}, gained by {name}'s columns", f"{figure_text(one['value'])}{ends}"))
+        whose = (
+            f"by {name}'s columns" if "alone" in gained["sides"] else f"by {name}, which alone would have its own rows"
+        )
+        out.append((f"{figure}, gained {whose}", f"{figure_text(one['value'])}{ends}"))
     return out
 
 

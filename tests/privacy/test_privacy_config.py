@@ -198,7 +198,7 @@ def test_the_template_shows_a_table_that_works() -> None:
         ("privacy.secag={}", "unknown mechanism 'secag': did you mean 'secagg'?"),
         ("privacy.secagg.treshold=0.7", "did you mean 'privacy.secagg.threshold'?"),
         ("privacy.secagg.threshold=0.5", "privacy.secagg.threshold = 0.5: expected a number above 0.5."),
-        ("privacy.paillier.key_bits=1024", "privacy.paillier.key_bits = 1024: expected 2048 or 3072"),
+        ("privacy.paillier.key_bits=1024", "privacy.paillier.key_bits = 1024: expected 2048, 3072 or 4096"),
         ("privacy.central_dp={}", "privacy.central_dp.clip: this key is required."),
         ("privacy.local_dp.clip=1.0", "privacy.local_dp.epsilon: this key is required."),
         ("privacy.nbafl={epsilon=50, clip=true}", "privacy.nbafl.clip = true: expected a number"),

@@ -386,6 +386,40 @@ def test_the_forests_of_a_study_have_the_columns_of_their_domains(shared_data: A
     assert sorted(joining(1)) == list(range(8))
 
 
+def test_the_gates_of_private_ridge_can_be_missed() -> None:
+    """A prediction beyond the stated bound, a ciphertext too many, and seconds that follow no line."""
+    gates = {gate.name: gate for gate in EXPERIMENTS["private-ridge"](False, None).gates}
+    rows = {"away": 1e-7, "bound": 1e-6, "ciphertexts": 30, "counted": 30, "spent": 1.0}
+    exact = gates["power_plant, exact"]
+    for away, passed in ((1e-6, True), (1.1e-6, False)):
+        assert exact.judged({"power_plant": PartRuns({1: [{**rows, "away": away}]})}).passed is passed
+    sent = gates["ciphertexts"]
+    for last, passed in ((30, True), (31, False)):
+        found = {part: PartRuns({1: [rows]}) for part in sent.parts} | {
+            sent.parts[-1]: PartRuns({1: [{**rows, "ciphertexts": last}]})
+        }
+        assert sent.judged(found).passed is passed
+    for name, over, power in (
+        ("time over columns", (4, 8, 12, 16), 2),
+        ("time over rows, in the clear", (5, 10, 20, 40), 1),
+    ):
+        for more, passed in ((0, True), (4, False)):
+            spent = {
+                part: PartRuns({1: [{**rows, "spent": float(x) ** (power + more)}]})
+                for part, x in zip(gates[name].parts, over, strict=True)
+            }
+            assert gates[name].judged(spent).passed is passed
+
+
+def test_private_ridge_is_measured_on_drawn_rows_and_counts_what_crosses() -> None:
+    (part,) = [one for one in EXPERIMENTS["private-ridge"](True, None).parts if one.name == "columns-2"]
+    assert part.measure is not None
+    (row,) = part.measure(1)
+    assert row["away"] <= row["bound"]
+    assert row["ciphertexts"] == row["counted"] == 10 * (6 + 3) + 3 * 4
+    assert row["spent"] > 0
+
+
 def test_secureboost_s_boosting_has_the_rows_of_the_run(tmp_path: Path) -> None:
     """Its rows are drawn as those of the party that holds one whole table: the trivial figures of both agree."""
     target = EXPERIMENTS["secureboost"](True, 1)

@@ -10,11 +10,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from fedatlas import spelling
-from fedatlas.aggregation import REDUCERS, rules
+from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.rules import RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
-from fedatlas.attacks import LATER as LATER_ATTACKS
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import VERTICAL
 from fedatlas.data.by_name import SOURCES
@@ -25,7 +24,6 @@ from fedatlas.privacy.mechanisms import MECHANISMS, every
 from fedatlas.published import EXPERIMENTS
 from fedatlas.registry import Component, field_model, keywords
 from fedatlas.transforms import TRANSFORMS
-from fedatlas.vertical import LATER as LATER_SCHEMES
 from fedatlas.vertical import SCHEMES
 
 REGISTRIES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
@@ -92,7 +90,6 @@ def known_names() -> dict[str, Any]:
             "refused": {name: why for name, made in ALGORITHMS.items() if (why := undeployable(made()))},
             "mechanisms": {name: one.limits.deployed for name, one in every().items()},
         },
-        "elsewhere": [VERTICAL, *SCHEMES, *LATER_SCHEMES, *LATER_ATTACKS, *rules.LATER],
     }
 
 

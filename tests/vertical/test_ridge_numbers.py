@@ -138,3 +138,63 @@ def test_plain_keys_are_as_long_as_asked_and_4096_bits_are_for_them_only() -> No
     assert paillier.public_key(n.plain(), plain_primes=True) == n
     with pytest.raises(PrivacyError, match="4096 bits"):
         paillier.public_key(n.plain())
+
+
+def closed(x: np.ndarray, y: np.ndarray, penalties: list[Fraction]) -> list[Fraction]:
+    """The coefficients of least squares with these penalties, in fractions; the last column is that of the intercept."""
+    rows = [[*map(Fraction, row), Fraction(1)] for row in x.tolist()]
+    p, targets = len(rows[0]), [*map(Fraction, y.tolist())]
+    a = [[sum(row[i] * row[j] for row in rows) + (penalties[i] if i == j else 0) for j in range(p)] for i in range(p)]
+    b = [[sum(row[i] * t for row, t in zip(rows, targets, strict=True))] for i in range(p)]
+    return [one for (one,) in by_hand(a, b)]  # type: ignore[arg-type]
+
+
+def drawn_table(kind: str, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels, well and ill conditioned."""
+    n = int(draw.integers(6, 30))
+    x = draw.normal(size=(n, 3)) * 10.0 ** draw.integers(-3, 4, 3)
+    if kind == "alike":  # two columns that are nearly the same
+        x[:, 1] = x[:, 0] * (1 + 1e-4 * draw.normal(size=n))
+    elif kind == "rare":  # a column that is nearly always 0
+        x[:, 2] = 0
+        x[0, 2] = 1.0
+    elif kind == "halves":  # every number lies in the middle between two steps
+        x = (np.rint(x / np.abs(x).max(axis=0) * 100) + 0.5) / 256
+        x[0] = 1.0
+    y = x @ draw.normal(size=3) * 3 + draw.normal(size=n) + 5
+    return x, y
+
+
+@pytest.mark.parametrize("precision", [8, 14])
+@pytest.mark.parametrize("kind", ["plain", "alike", "rare", "halves"])
+def test_no_drawn_table_breaks_the_bound_of_an_owner_for_the_worst_row(kind: str, precision: int) -> None:
+    """Exact coefficients of the numbers and of the rounded ones; the worst row in their range has the sign of every difference."""
+    draw, finite, near = np.random.default_rng(precision), 0, 0
+    for l2 in (0.0, 1e-3, 1.0, 50.0):
+        for _ in range(6):
+            x, y = drawn_table(kind, draw)
+            largest = (*numbers.exponents(x).tolist(), int(numbers.exponents(y[:, None])[0]))
+            plan = numbers.FixedPoint(len(y), precision, largest)
+            scaled, label = np.ldexp(x, -np.array(largest[:-1])), np.ldexp(y, -largest[-1])
+            penalties = [Fraction(l2) / Fraction(4) ** e for e in largest[:-1]] + [Fraction(0)]
+            whole = [
+                numbers.whole(x, largest[:-1], precision),
+                numbers.whole(y[:, None], largest[-1:], precision)[:, 0],
+            ]
+            step = 2.0**-precision
+            rounded = [Fraction(d, 4**precision) for d in plan.penalties(l2)]
+            try:
+                due, got = closed(scaled, label, penalties), closed(whole[0] * step, whole[1] * step, rounded)
+            except StopIteration:  # singular once rounded: refused in a run
+                continue
+            worst = float(sum(abs(a - b) for a, b in zip(due, got, strict=True))) * 2.0 ** largest[-1]
+            coefficients = plan.unscaled([[one] for one in got])
+            cut = len(y) // 2
+            for own in (slice(None), slice(0, cut), slice(cut, None), slice(0, 1)):
+                bound = numbers.error(plan, l2, x[own], y[own, None], coefficients)
+                assert worst <= bound
+                finite += np.isfinite(bound)
+                near += worst > bound / 1000
+    assert finite > 20
+    if kind != "alike":
+        assert near > 10  # the bound is not far from what happens

@@ -32,6 +32,7 @@ TITLES = {
     "federated_forest": "Federated Forest",
     "split": "Split learning",
     "hybrid": "Hybrid federation",
+    "private_ridge": "private ridge regression",
     "centralised": "training on all rows pooled",
     "local_only": "training alone",
 }

@@ -19,7 +19,7 @@ from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.audit import AuditConfig
 from fedatlas.config.engine import EngineConfig
 from fedatlas.config.observe import ObserveConfig
-from fedatlas.config.parties import DEALS, AlignConfig, PartyConfig, check_columns, only_columns
+from fedatlas.config.parties import DEALS, AlignConfig, PartyConfig, check_columns, of_rows, only_columns
 from fedatlas.config.privacy import PrivacyConfig, bound_to_rounds
 from fedatlas.config.tracking import TrackingConfig
 from fedatlas.config.words import WordsConfig
@@ -335,8 +335,8 @@ class ExperimentConfig(ConfigTable):
 
     @property
     def columns(self) -> bool:
-        """Return whether parties hold columns of the same rows, instead of rows with the same columns."""
-        return bool(self.parties) or self.partition.name in DEALS
+        """Return whether a scheme of `SCHEMES` trains, whose parties hold columns of the same rows (or rows, as its layout says)."""
+        return bool(self.parties) or self.partition.name in DEALS or of_rows(self.algorithm.name)
 
     def plain(self) -> dict[str, Any]:
         """Return the whole configuration as plain values that TOML can hold and `parse` reads back; defaults included, None left out."""

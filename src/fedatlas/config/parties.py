@@ -12,7 +12,7 @@ from fedatlas.data.party_ids import IdPlan, Rule, check_alike, id_plan
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanisms import for_labels
 from fedatlas.registry import ConfigTable, arguments
-from fedatlas.vertical import LATER, SCHEMES
+from fedatlas.vertical import SCHEMES
 
 VERTICAL = "vertical"
 HYBRID = "hybrid"
@@ -40,7 +40,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
 """Keys of other tables that also apply here; for ``[data]``, if each party brings its file."""
 IdPart = str | dict[Rule, str]
 """A column of an id, or {rule: column}."""
-ABLE = ", ".join(f"'{name}'" for name in SCHEMES)
+ABLE = ", ".join(f"'{name}'" for name, one in SCHEMES.items() if one.layout == "columns")
 
 
 class PartyConfig(ConfigTable):
@@ -48,7 +48,7 @@ class PartyConfig(ConfigTable):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
     path: str
-    id: str | tuple[IdPart | tuple[IdPart, ...], ...]
+    id: str | tuple[IdPart | tuple[IdPart, ...], ...] | None = None  # None: of parties that hold rows
     label: str | None = None
     weight: str | None = None
     task: Literal["auto", "classes", "numbers"] | None = None
@@ -66,7 +66,9 @@ class PartyConfig(ConfigTable):
 
     @property
     def ids(self) -> IdPlan:
-        """How the rows get their ids."""
+        """How the rows get their ids. ConfigError without a column for them."""
+        if self.id is None:
+            raise ConfigError('id is missing: name the column by which rows are matched, as in id = "COLUMN".')
         return id_plan(self.id, self.normalise or ())
 
 
@@ -141,12 +143,20 @@ def dealt(given: Mapping[str, Any], name: str = VERTICAL) -> Dealt:
     return found.model_copy(update={"parties": len(found.columns)}) if found.columns else found
 
 
+def of_rows(name: str) -> bool:
+    """Return whether an algorithm is a scheme of parties that hold rows of the same columns."""
+    return name in SCHEMES and SCHEMES[name].layout == "rows"
+
+
 def check_columns(config: Any) -> None:
     """Raise ConfigError for keys that have no meaning where parties hold columns, or are not supported yet.
 
     ``config``: an `ExperimentConfig`.
     """
     given = config.model_fields_set
+    if of_rows(config.algorithm.name):
+        check_rows(config)
+        return
     if not (config.parties or config.partition.name in DEALS):
         _only_of_columns(config)
         return
@@ -177,6 +187,59 @@ def check_columns(config: Any) -> None:
     _check_mechanisms(config)
 
 
+def check_rows(config: Any) -> None:
+    """Raise ConfigError for keys that have no meaning for a scheme whose parties hold rows of the same columns."""
+    name, given = config.algorithm.name, config.model_fields_set
+    for table in (*ROWS_ONLY, "align", "stop"):
+        if table in given and getattr(config, table):
+            raise ConfigError(
+                f"[{table}] has no meaning for '{name}', which solves one system of equations: leave it out."
+            )
+    if config.profile != "silo":
+        raise ConfigError(f"profile = '{config.profile}': the owners of '{name}' are silos: leave the key out.")
+    if config.evaluation.on == "validation":
+        raise ConfigError(f"evaluation.on = 'validation': '{name}' has nothing to stop by: leave the key out.")
+    if config.parties and "partition" in given:
+        raise ConfigError("[partition] deals the rows of one table: with [[parties]], leave it out.")
+    if config.partition.name == VERTICAL:
+        raise ConfigError(
+            f"partition.name = '{VERTICAL}' deals columns, and the owners of '{name}' hold rows: use 'iid' or another."
+        )
+    _check_keys(config, "rows of the same columns")
+    _check_owners(config.parties, (*SCHEMES[name].roles, "joined"))
+    if not config.parties and config.partition.clients == 1:
+        raise ConfigError("partition.clients = 1: one owner needs no protocol; deal the rows to two or more.")
+    _check_mechanisms(config)
+
+
+def _check_owners(parties: Sequence[PartyConfig], taken: Sequence[str]) -> None:
+    """Raise ConfigError for ``[[parties]]`` that cannot be owners of rows. ``taken``: names that they may not have."""
+    _check_named(parties)
+    for one in parties:
+        if one.name in taken:
+            raise ConfigError(f"[[parties]]: '{one.name}' is the name of a role of this protocol: rename the party.")
+        if not one.label:
+            raise ConfigError(
+                f"party '{one.name}' names no label: each owner of rows has its own; set label = \"COLUMN\"."
+            )
+        if one.weight is not None:
+            raise ConfigError(f"party '{one.name}': weight: all rows count alike here: leave the key out.")
+        for key in ("id", "normalise"):
+            if getattr(one, key) is not None:
+                raise ConfigError(
+                    f"party '{one.name}': {key} is for rows that are matched, and owners of rows match none: leave it out, and name "
+                    "a column of ids in drop."
+                )
+
+
+def _check_named(parties: Sequence[PartyConfig]) -> None:
+    names = [one.name for one in parties]
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ConfigError(f"two of [[parties]] are called '{twice[0]}': rename one.")
+    if len(names) == 1:
+        raise ConfigError("[[parties]]: name two or more; to train one party's table alone, use [data] name = 'file'.")
+
+
 def _only_of_columns(config: Any) -> None:
     if config.align is not None:
         raise ConfigError("[align] matches rows of [[parties]], or of [partition] name = 'vertical': add one of them.")
@@ -188,10 +251,6 @@ def _only_of_columns(config: Any) -> None:
 
 def _check_names(config: Any) -> None:
     name = config.algorithm.name
-    if name in LATER:
-        raise ConfigError(
-            f"algorithm.name = '{name}' is not supported in this version: parties that hold columns train {ABLE}."
-        )
     if name not in SCHEMES:
         asked = (
             f"algorithm '{name}' trains"
@@ -199,13 +258,9 @@ def _check_names(config: Any) -> None:
             else "no algorithm is given, and the default 'fedavg' works"
         )
         raise ConfigError(f"{asked} with clients that hold rows; for columns set algorithm.name = {ABLE}.")
-    names = [one.name for one in config.parties]
-    if twice := sorted({one for one in names if names.count(one) > 1}):
-        raise ConfigError(f"two of [[parties]] are called '{twice[0]}': rename one.")
-    if len(names) > 8:
-        raise ConfigError(f"[[parties]]: there are {len(names)}, but at most 8 can be matched.")
-    if len(names) == 1:
-        raise ConfigError("[[parties]]: name two or more; to train one party's table alone, use [data] name = 'file'.")
+    if len(config.parties) > 8:
+        raise ConfigError(f"[[parties]]: there are {len(config.parties)}, but at most 8 can be matched.")
+    _check_named(config.parties)
     holders = [one.name for one in config.parties if one.label]
     if config.parties and not holders:
         raise ConfigError(
@@ -241,21 +296,26 @@ def _check_ids(config: Any) -> None:
         raise ConfigError("align.name = 'none' compares one id in each row: with several keys in turn, use 'psi'.")
 
 
-def _check_keys(config: Any) -> None:
+def _check_keys(config: Any, held: str = "columns") -> None:
     for table, keys in KEPT.items():
-        held = getattr(config, table)
+        own = getattr(config, table)
         if table == "data" and not config.parties:
-            keys = (*keys, "name", "limit", *(held.model_extra or {}))
-        for key in sorted({*held.model_fields_set, *(held.model_extra or {})} - {*keys}):
-            if key not in type(held).model_fields or getattr(held, key) != type(held).model_fields[key].default:
+            keys = (*keys, "name", "limit", *(own.model_extra or {}))
+        for key in sorted({*own.model_fields_set, *(own.model_extra or {})} - {*keys}):
+            if key not in type(own).model_fields or getattr(own, key) != type(own).model_fields[key].default:
                 why = (
                     "each of [[parties]] names its own file"
                     if table == "data" and config.parties
                     else "it has no meaning here"
                 )
-                raise ConfigError(f"{table}.{key}: parties hold columns, and {why}: leave it out.")
+                raise ConfigError(f"{table}.{key}: parties hold {held}, and {why}: leave it out.")
     if config.data.test_file:
-        raise ConfigError(f"data.test = '{config.data.test}': give a share of the aligned rows, such as 0.25.")
+        rows = "aligned rows" if held == "columns" else "rows of each party"
+        raise ConfigError(f"data.test = '{config.data.test}': give a share of the {rows}, such as 0.25.")
+    if config.data.missing == "median" and held != "columns":
+        raise ConfigError(
+            "data.missing = 'median': 'drop' leaves out rows with a missing cell; no median is agreed on here."
+        )
     if config.data.missing == "median":
         raise ConfigError(
             "data.missing = 'median': missing cells are accepted; 'drop' leaves out rows without a label or weight."
@@ -264,7 +324,8 @@ def _check_keys(config: Any) -> None:
 
 def _check_mechanisms(config: Any) -> None:
     scheme, names = SCHEMES[config.algorithm.name], [one.name for one in config.privacy]
-    keys = {**{name: one.limits.labels for name, one in for_labels().items()}, **scheme.mechanisms}
+    noises = for_labels() if scheme.layout == "columns" else {}
+    keys = {**{name: one.limits.labels for name, one in noises.items()}, **scheme.mechanisms}
     for one in config.privacy:
         if one.name not in keys:
             able = ", ".join(f"'{name}'" for name in scheme.mechanisms)
@@ -282,9 +343,11 @@ def _check_mechanisms(config: Any) -> None:
 def only_columns(values: dict[str, Any], parties: Sequence[PartyConfig]) -> dict[str, Any]:
     """Return the plain values of an experiment that have a meaning if parties hold columns."""
     out = {key: value for key, value in values.items() if key not in {*ROWS_ONLY, "profile"}}
-    if SCHEMES[out["algorithm"]["name"]].rounds in out["algorithm"]:
+    scheme = SCHEMES[out["algorithm"]["name"]]
+    if scheme.fixed or scheme.rounds in out["algorithm"]:
         out.pop("rounds", None)
-    out["partition"] = {k: v for k, v in out["partition"].items() if k not in {"clients", "min_size"}}
+    if scheme.layout == "columns":
+        out["partition"] = {k: v for k, v in out["partition"].items() if k not in {"clients", "min_size"}}
     if parties:
         out.pop("partition")
     for table, keys in KEPT.items():

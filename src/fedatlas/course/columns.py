@@ -123,21 +123,29 @@ class Growing:
         The secret of noised labels and their line of the ledger are on the disk before it.
         """
         write_labels(self.held, self.keeper.folder)
-
-        def first() -> RoundGenerator:
-            server = yield from align.align(self.held.align, self.server)
-            server = yield from split.split(server, self.held.test, self.held.held)
-            server = yield from self.scheme.begin(self.how, server)
-            return (yield from judging.judged(server, self.judged_on))
-
         try:
-            row = self._round(0, first)
+            row = self._round(0, self.first)
         except FedatlasError:
             self.keeper.folder.discard()
             raise
-        self.news += self.server["align"]["notices"]
+        self.news += self.server.get("align", {}).get("notices", [])
         self.keeper.folder.write_json("partition.json", columns_end.partition_record(self.held, self.server))
         return row
+
+    def first(self) -> RoundGenerator:
+        """Return round 0."""
+        server = yield from align.align(self.held.align, self.server)
+        server = yield from split.split(server, self.held.test, self.held.held)
+        server = yield from self.scheme.begin(self.how, server)
+        return (yield from self.judged(server))
+
+    def judged(self, server: State) -> RoundGenerator:
+        """Add the figures of a round to the coordinator's state."""
+        return judging.judged(server, self.judged_on)
+
+    def judges(self, number: int) -> bool:
+        """Return whether the model is judged after a round."""
+        return number == self.config.rounds or number % self.config.evaluation.every == 0
 
     def step(self) -> RoundRow:
         """Run one round of the scheme, and judge the model if the round is due.
@@ -145,11 +153,10 @@ class Growing:
         An error raised in the round says how many rounds are kept; the state before the round is saved first.
         """
         number = self.number + 1
-        evaluated = number == self.config.rounds or number % self.config.evaluation.every == 0
 
         def one() -> RoundGenerator:
             server = yield from self.scheme.step(self.how, self.server, number)
-            return (yield from judging.judged(server, self.judged_on)) if evaluated else {**server, "quality": {}}
+            return (yield from self.judged(server)) if self.judges(number) else {**server, "quality": {}}
 
         try:
             return self._round(number, one)
@@ -238,7 +245,9 @@ class Growing:
         """Return the files of each party whose state is held here; a remote party writes its own where it runs."""
         out: dict[str, Any] = {}
         brought = self.scheme.brought(self.server)
-        for data, table in zip(self.held.parties, self.held.tables, strict=True):
+        for data, table in zip(
+            self.held.parties, self.held.tables, strict=False
+        ):  # roles without data come after the tables
             if (state := self.federation.states.get(data.party)) is not None:
                 out |= columns_end.part(self.held.checked, data, table, state, brought[table.name])
         return out

@@ -39,6 +39,14 @@ def own_file(name: str) -> str:
 
 def partition_record(held: Consortium, server: State) -> dict[str, Any]:
     """Return ``partition.json``: each party's columns, rows and number of matched ids, but never an id."""
+    reading_ = {"reading": {"rules": rules}} if (rules := held.tables[0].reading.rules) > 1 else {}
+    if held.rows:
+        columns = [column.name for column in held.holder.schema]
+        own = [
+            {"name": one.name, "columns": columns, "rows": len(one.ids), **server["own"][one.name]}
+            for one in held.tables
+        ]
+        return {"parties": own, "rows": dict(server["rows"]), **reading_}
     return {
         "parties": [
             {
@@ -53,7 +61,7 @@ def partition_record(held: Consortium, server: State) -> dict[str, Any]:
         ],
         "align": {**held.align.record(), "ids": server["align"]["ids"], "common": server["align"]["common"]},
         "rows": dict(server["rows"]),
-        **({"reading": {"rules": rules}} if (rules := held.tables[0].reading.rules) > 1 else {}),
+        **reading_,
     }
 
 
@@ -70,20 +78,26 @@ def part(whole: Checked, data: Columns, table: PartyTable, state: State, gains: 
         own_file(data.name): {**about, **found.get("own", {})},
     }
     if found["model"] is not None:
-        judged = Judged(data, state, scheme.outputs(state), "test")
-        said, constant = judged.said(), judged.by_constant(judged.constant())
-        out |= {MODEL: found["model"], JUDGED: {**kept(said, COMMON), **kept(constant, COMMON, TRIVIAL)}}
+        out[MODEL] = found["model"]
+    if found["model"] is not None and scheme.layout == "columns":
+        out |= judged_rows(Judged(data, state, scheme.outputs(state), "test"))
     return out
+
+
+def judged_rows(judged: Judged) -> dict[str, Any]:
+    """Return the file with what the model and a constant say of the test rows."""
+    said, constant = judged.said(), judged.by_constant(judged.constant())
+    return {JUDGED: {**kept(said, COMMON), **kept(constant, COMMON, TRIVIAL)}}
 
 
 def reading(config: ExperimentConfig, data: Columns, table: PartyTable) -> dict[str, Any]:
     """Return how a party's file was read, so that new rows can be read in the same way."""
     file = config.parties[data.party] if config.parties else None
     schema = [{"name": c.name, "categories": list(c.categories)} for c in table.schema]
-    label = {"class_names": list(table.class_names), "task": table.task} if data.party == data.active else {}
+    label = {"class_names": list(table.class_names), "task": table.task} if table.y is not None else {}
     how = {"reading": {**table.reading.to_json(), "bits": table.bits}} if table.reading != OLDEST else {}
     normalised = {"normalise": file.normalise} if file and file.normalise else {}
-    return {"id": file.id if file else "row", **normalised, "schema": schema, **label, **how}
+    return {"id": (file.id or "") if file else "row", **normalised, "schema": schema, **label, **how}
 
 
 def named(table: PartyTable, gains: Sequence[float]) -> dict[str, float]:
@@ -119,10 +133,21 @@ def by_metric(held: Consortium, server: State, judged: Judged | None) -> dict[st
     }
 
 
+def kind_of_parties(held: Consortium) -> str:
+    """Return how the parties came to their tables, as summaries name it."""
+    if held.rows:
+        return "owners" if held.config.parties else held.config.partition.name
+    return "hybrid" if not held.config.parties and held.checked.of_columns().several_labels else "vertical"
+
+
 def judged_on(held: Consortium, state: State, on: str) -> str:
     """Return a fingerprint of the rows judged, in any order: equal for runs that can be compared. ``state``: the active party's."""
-    own, of = held.parties[held.active], order(state)
-    y = labels(own, state)  # with noise, if validation rows have it: a digest confirms a guess
+    return of_judged(held, held.parties[held.active], state, on)
+
+
+def of_judged(held: Consortium, own: Columns, state: State, on: str = "test") -> str:
+    """Return the same for the rows of a party, or of all owners of rows as one."""
+    y, of = labels(own, state), order(state)  # with noise, if validation rows have it: a digest confirms a guess
     assert y is not None
     at = sorted(places(state, on), key=lambda place: own.ids[of[place]])
     rows = of[at]
@@ -144,23 +169,30 @@ def figures(
         **of_all_runs(held.config, rows, [key for key in (*FIGURES, "auc") if key in final]),
         "algorithm": scheme.name,
         "data": table.called or held.config.data.name,
-        "data_facts": {"label": label_of(held), "test": f"a share of {held.test} of the aligned rows"},
+        "data_facts": {
+            "label": label_of(held),
+            "test": f"a share of {held.test} of the {'rows of each owner' if held.rows else 'aligned rows'}",
+        },
         "model": scheme.words.model,
-        "partition": "hybrid" if not held.config.parties and scheme.several_labels else "vertical",
-        "clients": len(held.names),
+        "partition": kind_of_parties(held),
+        "clients": len(held.tables),
         "task": table.task,
         "class_names": list(table.class_names),
         "protected": scheme.protected(held.checked.how),
         "final": {"round": last, **final, "interval": ends(server["intervals"])},
         **by_metric(held, server, judged),
         "rows": dict(server["rows"]),
-        "align": {**held.align.record(), **{k: one for k, one in server["align"].items() if k != "notices"}},
+        **(
+            {}
+            if held.rows
+            else {"align": {**held.align.record(), **{k: x for k, x in server["align"].items() if k != "notices"}}}
+        ),
         "parties": parties_of(held, server),
         "importance": {one.name: named(one, brought[one.name]) for one in held.tables},
         **scheme.facts(server),
         **({"judged_on": on["held" if "tested" in server else "test"]} if on else {}),
         "weighted": table.weight is not None,
-        "notices": [*held.notices, *server["align"]["notices"]],
+        "notices": [*held.notices, *server.get("align", {}).get("notices", [])],
         "plan": {"workers": held.parties[0].workers},
         "data_sha256": hashlib.sha256("".join(one.called for one in held.tables).encode()).hexdigest(),
     }
@@ -194,7 +226,7 @@ def parties_of(held: Consortium, server: State) -> list[dict[str, Any]]:
             "active": k == held.active,
             "columns": len(one.schema),
             "rows": len(one.ids),
-            "matched": server["align"]["rows"],
+            **(server["own"][one.name] if held.rows else {"matched": server["align"]["rows"]}),
         }
         for k, one in enumerate(held.tables)
     ]

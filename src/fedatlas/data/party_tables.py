@@ -51,7 +51,7 @@ class PartyFile(NamedTuple):
 
     name: str
     path: str
-    id: IdSpec
+    id: IdSpec = ""  # "": of an owner of rows, which matches none
     label: str = ""
     weight: str = ""
     task: TaskChoice = "auto"
@@ -122,12 +122,13 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
 def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool) -> PartyTable:
     """Return a party's table from what was read. DataError as in `read_party`. ``called``: the file's name."""
     problems = Problems(what)
-    plan = file.ids
-    problems.add(absent(table.columns, {**file._asdict(), "id": plan.columns}, f"{what}: ", f"'{called}'"))
-    named = [name for name in (*plan.columns, file.label, file.weight) if name]
+    plan = file.ids if file.id else None
+    keys = plan.columns if plan else ()
+    problems.add(absent(table.columns, {**file._asdict(), "id": keys}, f"{what}: ", f"'{called}'"))
+    named = [name for name in (*keys, file.label, file.weight) if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise ConfigError(f"{what}: '{twice[0]}' is named for two roles; id, label and weight need separate columns.")
-    roles = Roles(file.label, "", file.weight, file.task, (*file.drop, *plan.columns), file.categories)
+    roles = Roles(file.label, "", file.weight, file.task, (*file.drop, *keys), file.categories)
     try:
         table = with_points(table, number_columns(table.columns, roles), what, OWN_KEY)
     except DataError as error:
@@ -136,7 +137,8 @@ def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_
     needed = {"label": file.label, "weight": file.weight}
     lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows", problems)
     table = table[~lost]
-    if {*plan.columns} <= {*table.columns}:
+    ids = None
+    if plan and {*keys} <= {*table.columns}:
         with problems.noted():
             ids = ids_of(table, plan, what)
     bits = bits_of_parties()
@@ -155,7 +157,7 @@ def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_
     found = PartyTable(file.name, (), schema, x, names, y, weight, task, classes, int(lost.sum()), called)
     reading = now()._replace(commas=form_of(table).decimal == "," and not now().decimal)
     found = found._replace(reading=reading, bits=bits, doubts=tuple(f"'{file.name}': {one}" for one in said if one))
-    return found.with_ids(ids)
+    return found._replace(ids=tuple(map(str, range(len(x))))) if ids is None else found.with_ids(ids)
 
 
 def bits_of_parties() -> int:
@@ -197,7 +199,8 @@ def target(table: pd.DataFrame, file: PartyFile, what: str, bits: int) -> tuple[
     if not file.label:
         return None, "", ()
     what_ = f"{what}: the label '{file.label}'"
-    y, task, names = encode_target(table[file.label], file.task, what_, keys=OWN_KEY, bits=bits)
+    least = 2 if file.id else 1  # an owner of rows may lack a class that others have
+    y, task, names = encode_target(table[file.label], file.task, what_, least, keys=OWN_KEY, bits=bits)
     return y.double().numpy(), task, names
 
 
@@ -242,6 +245,8 @@ def new_rows(file: str, trained: TrainedTable) -> PartyTable:
     what, called = f"party '{trained.name}'", Path(file).name
     with read_as(trained.reading):
         table = read_table(file, OPTION)
+        if not trained.id:
+            return as_trained(table, trained, called)
         plan = id_plan(trained.id, trained.normalise)
         if lost := [name for name in plan.columns if name not in table.columns]:
             raise DataError(f"{what}: '{called}' lacks its id column '{lost[0]}'.")

@@ -23,13 +23,14 @@ from fedatlas.estimators.parties import Parties
 from fedatlas.federation.client_states import PartyState
 from fedatlas.prediction.parties import outputs_of
 from fedatlas.privacy.mechanism import on_rows
-from fedatlas.runs.columns_baselines import Side, drive, trained
+from fedatlas.runs.columns_baselines import drive, trained
 from fedatlas.setup.consortium import columns_of, consortium_of
 from fedatlas.setup.refusals import checked
 from fedatlas.vertical import SCHEMES
 from fedatlas.vertical.align import placed
 from fedatlas.vertical.ids import seed_key
 from fedatlas.vertical.judging import probabilities
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import Floats, tensor
 from fedatlas.vertical.scheme import How
 

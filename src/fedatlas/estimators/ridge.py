@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,12 +13,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from fedatlas import machine
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.federation.client_states import PartyState
-from fedatlas.federation.columns_federation import columns_federation
 from fedatlas.registry import arguments
-from fedatlas.runs.columns_baselines import drive
-from fedatlas.vertical.parties import Columns, Floats, tensor
-from fedatlas.vertical.ridge import numbers, protocol
+from fedatlas.runs.columns_baselines import trained
+from fedatlas.vertical.owners import side_of
+from fedatlas.vertical.parties import Floats
+from fedatlas.vertical.ridge import PRIVATE_RIDGE, numbers
 from fedatlas.vertical.ridge.roles import ROLES, planned_of
 from fedatlas.vertical.ridge.settings import Ridge, private_ridge
 
@@ -47,7 +45,7 @@ class _PrivateRidge(BaseEstimator):  # type: ignore[misc]
     def _how(self) -> Ridge:
         keys = {"l2": self.l2, "precision": self.precision, "reveal": self.reveal}
         found: Ridge = private_ridge(**arguments("algorithm", private_ridge, keys))
-        return found._replace(key_bits=self.key_bits)
+        return found._replace(key_bits=self.key_bits, encrypted=True)
 
     def _owned(self, X: Any, y: Any, groups: Any) -> list[Owned]:
         """Return the rows and targets of each owner, in the order of `owners_`."""
@@ -68,9 +66,8 @@ class _PrivateRidge(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, owned: Sequence[Owned], classes: int) -> None:
         how = self._how
-        fixed, found = fitted(how, owned, classes)
+        fixed, found, self.error_ = fitted(how, owned, classes)
         self.precision_ = fixed.precision
-        self.error_ = numbers.error(fixed, how.l2)
         self.coef_, self.intercept_ = found[:-1].T, found[-1]
 
     def _scores(self, X: Any) -> Floats:
@@ -90,8 +87,8 @@ class PrivateRidge(RegressorMixin, _PrivateRidge):  # type: ignore[misc]
     Paillier's key, 2048, 3072 or 4096; shorter keys are for tests.
 
     Fitted: ``coef_`` (columns,), ``intercept_``, ``n_features_in_``, ``owners_`` (those in ``groups``, or the places in the list),
-    ``precision_``, and ``error_``, above which rounding changes no prediction by, for rows no larger than those of training: a bound for
-    the worst data, infinite if l2 is 0.
+    ``precision_``, and ``error_``: rounding changes no prediction by more than this, in the label's unit, for rows whose values are no
+    larger than those of training. Each owner finds such a bound from its own rows, and this is the least; infinite if none can.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -163,20 +160,9 @@ def _together(tables: Sequence[Any], ys: Any) -> tuple[Any, np.ndarray, np.ndarr
 
 
 @machine.one_thread_an_operator()
-def fitted(how: Ridge, owned: Sequence[Owned], classes: int) -> tuple[numbers.FixedPoint, Floats]:
-    """Return the fixed point and (columns + 1, targets) coefficients, the intercept last, as the first owner learns them."""
-    names = (*(name for name, _, _ in owned), *ROLES)
-    columns = tuple(str(j) for j in range(owned[0][1].shape[1]))
-    rows = [*owned, *((name, np.empty((0, len(columns))), None) for name in ROLES)]
-    parties, states = [], PartyState()
-    for k, (name, x, y) in enumerate(rows):
-        parties.append(Columns(k, name, 0, names, (), x, columns, y, classes=classes, workers=machine.cores()))
-        if y is not None:
-            states.after.put(k, {"split": {"train": tensor(np.arange(len(y)))}})
-    federation = columns_federation(parties, protocol.questions(how), states, name="estimator")
-    server = drive(federation, partial(protocol.begin, how, {"names": list(names)}), 0)
-    for number in range(1, protocol.PHASES + 1):
-        server = drive(federation, partial(protocol.step, how, server, number), number)
-    held = states.get(0)
-    assert held is not None
-    return planned_of(held["ridge"]["plan"]), held["ridge"]["coefficients"].numpy()
+def fitted(how: Ridge, owned: Sequence[Owned], classes: int) -> tuple[numbers.FixedPoint, Floats, float]:
+    """Return the fixed point, (columns + 1, targets) coefficients, the intercept last, and the least of the owners' bounds."""
+    side = side_of(owned, ROLES, classes=classes, workers=machine.cores())
+    done = trained(side, PRIVATE_RIDGE, how, PRIVATE_RIDGE.fixed, "estimator")
+    held = [done.state(k)["ridge"] for k in range(len(owned))]
+    return planned_of(held[0]["plan"]), held[0]["coefficients"].numpy(), min(one["error"] for one in held)

@@ -47,7 +47,7 @@ class Predicted(NamedTuple):
 def predict(
     path: Path, files: Mapping[str, str], observers: Iterable[Observer] = (), form: Mapping[str, str] = {}
 ) -> Predicted:
-    """Return the predictions of a finished run for new rows. ``files``: party -> its file.
+    """Return the predictions of a finished run for new rows. ``files``: party -> its file; of owners of rows, of one or more.
 
     ``form``: how these files are written, some of `OF_THE_FILE`, ``NAME=VALUE`` for one party; else each as in training, or found
     by looking.
@@ -64,6 +64,8 @@ def predict(
     for name in files:
         if name not in names:
             raise unknown_name("party", name, names)
+    if scheme.layout == "rows":
+        return of_owners(folder, scheme, files, form)
     if absent := [name for name in names if name not in files]:
         raise ConfigError(
             f"party '{absent[0]}' has no rows: give a file for each party, as in {' '.join(f'{n}=FILE' for n in names)}."
@@ -96,6 +98,32 @@ def predict(
     )
     said = (*(doubt for one in tables for doubt in one.doubts), *said)
     return Predicted(as_table(dict(tables[active].shown), outputs, saved[active]), lacking, sent, said)
+
+
+def of_owners(folder: RunFolder, scheme: Scheme, files: Mapping[str, str], form: Mapping[str, str]) -> Predicted:
+    """Return the predictions of one or more owners for rows of their own, each by its own file of the model; nothing is sent.
+
+    DataError for a missing cell.
+    """
+    import pandas
+
+    if not files:
+        raise ConfigError("no owner has rows to predict: give a file for at least one, as in NAME=FILE.")
+    parts, said = [], list[str]()
+    for name, file in files.items():
+        saved = folder.read_json(model_file(name), "party", "id", "schema", *scheme.keys[0])
+        table = read(saved, file, scheme, form, [*files])
+        if (holes := ~np.isfinite(table.x)).any():
+            column = table.names[int(holes.any(axis=0).argmax())]
+            raise DataError(
+                f"party '{name}': {int(holes.any(axis=1).sum())} rows lack a number, first in '{column}': fill the cells."
+            )
+        data = columns_of(0, table, 0, (name,), 0)._replace(classes=len(saved["class_names"]))
+        outputs = scheme.outputs(scheme.load(data, {"table": saved, "model": None}))
+        found = as_table({}, outputs, saved)
+        parts.append(found if len(files) == 1 else found.assign(party=name)[["party", *found.columns]])
+        said += table.doubts
+    return Predicted(pandas.concat(parts, ignore_index=True), {}, 0, tuple(said))
 
 
 def outputs_of(

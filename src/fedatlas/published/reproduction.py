@@ -33,6 +33,7 @@ from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
 from fedatlas.published.t10_federated_forest import federated_forest_domains
 from fedatlas.published.t10_nbafl import nbafl_losses
 from fedatlas.published.t10_pysyft import pysyft_times
+from fedatlas.published.t10_ridge import private_ridge_costs
 from fedatlas.published.t10_secureboost import secureboost_credit
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
 from fedatlas.record.run_folder import RunFolder
@@ -52,6 +53,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "pysyft": pysyft_times,
     "secureboost": secureboost_credit,
     "federated-forest": federated_forest_domains,
+    "private-ridge": private_ridge_costs,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
     MATRIX: attack_matrix,
 }

@@ -73,7 +73,9 @@ class Checkpoints:
                 self.clients.pop(str(k), None)
                 continue
             known = [] if version is None else self.clients.get(str(k), [])
-            self.clients[str(k)] = self._written(f"client-{k}-{number:06d}.bin", state, known)
+            self.clients[str(k)] = self._written(
+                f"client-{k}-{number:06d}.bin", state, known, private=True
+            )  # it may hold a party's key
         held = {"format": FORMAT, "config": self.config_hash, "server": self.server, "clients": self.clients}
         if version is not None:
             self._keep_version({**held, **version})

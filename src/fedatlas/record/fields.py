@@ -178,5 +178,6 @@ class RunSummary(TypedDict, total=False):
     ciphertexts: Annotated[int, "columns: how many were sent"]
     exponentiations: Annotated[int, "columns: modular powers that were computed"]
     counts: Annotated[Open, "columns: what the scheme counts"]
+    solved: Annotated[Facts, "owners of rows, simulated: coefficients, precision, the bound of its error, ciphertexts"]
     labels_told: Annotated[Facts, "columns, simulated: what parties without the label make of its rows, by settings"]
     data_sha256: Annotated[str, "columns: of the tables' names"]

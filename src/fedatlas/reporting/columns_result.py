@@ -61,13 +61,6 @@ def party_blocks(subject: Subject) -> list[Block]:
 def result_blocks(subject: Subject) -> list[Block]:
     """Return the figures to show first."""
     s = subject.summary
-    ends = s["final"]["interval"]
-    keys = ("rmse", "r2", "loss") if s["task"] == "numbers" else ("auc", "accuracy", "loss")
-    cards = []
-    for key in keys:
-        low, high = ends.get(key, (None, None))
-        note = f"95% interval {interval_text(low, high)}" if low is not None else ""
-        cards.append(Key(capital(NAMES[key]), subject.printed(f"final.{key}"), note))
     words = SCHEMES[s["algorithm"]].words
     hidden = words.hidden if s["protected"] else f"This was a simulation in the clear: {words.clear}"
     names = " and ".join(one["name"] for one in s["parties"])
@@ -75,7 +68,7 @@ def result_blocks(subject: Subject) -> list[Block]:
         f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
         f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} test rows not used for training."
     )
-    out: list[Block] = [lead(first), KeyFigures(cards), Text(hidden, tone="" if s["protected"] else "notice")]
+    out: list[Block] = [lead(first), cards(subject), Text(hidden, tone="" if s["protected"] else "notice")]
     if len(s["class_names"]) > 2:
         out.append(classes_table(subject))
     if "other_rows_judged" in s.get("figures", {}):
@@ -98,6 +91,16 @@ def groups_table(s: Plain) -> TableBlock:
     rows = [[said, f"{n:,}", f"{found[f'{name}_of_{key}']:.4g}"] for said, key, n in groups]
     head = ["test rows that", "rows", NAMES[name]]
     return TableBlock("groups", "Rows that all parties have, and others", head, rows, csv_text(head, rows))
+
+
+def cards(subject: Subject) -> KeyFigures:
+    """Return the figures of the model with their intervals."""
+    s, found = subject.summary, []
+    for key in ("rmse", "r2", "loss") if s["task"] == "numbers" else ("auc", "accuracy", "loss"):
+        low, high = s["final"]["interval"].get(key, (None, None))
+        note = f"95% interval {interval_text(low, high)}" if low is not None else ""
+        found.append(Key(capital(NAMES[key]), subject.printed(f"final.{key}"), note))
+    return KeyFigures(found)
 
 
 def classes_table(subject: Subject) -> TableBlock:

@@ -224,7 +224,10 @@ def columns_cost_blocks(subject: Subject) -> list[Block]:
     spent = s["cost"]["seconds_by_phase"]
     lines = [
         *([name, subject.printed(f"cost.{key}", bytes_text)] for key, name in SENT.items()),
-        ["of these, alignment and set-up", bytes_text(first["bytes_up"] + first["bytes_down"])],
+        [
+            f"of these, {'alignment and ' if 'align' in s else ''}set-up",
+            bytes_text(first["bytes_up"] + first["bytes_down"]),
+        ],
         ["time", subject.printed("cost.seconds", seconds_text)],
         *([f"of which {phases.get(p, p)}", seconds_text(v)] for p, v in spent.items()),
         *([name, f"{n:,}"] for name, n in s.get("counts", {}).items() if n),

@@ -13,11 +13,12 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
 from fedatlas.record.run_folder import ATTACK, ATTACKED, CONFIG, FOUND, METRICS, SUMMARY, RunFolder
 from fedatlas.record.summary import over
+from fedatlas.vertical import SCHEMES
 from fedatlas.wording import count, interval_note, number, printed, where
 
 Plain = Mapping[str, Any]
-ROWS, COLUMNS, PARTY = "rows", "columns", "party"
-"""The kinds of page: clients that hold rows; the party with the label, if parties hold columns; another such party."""
+ROWS, COLUMNS, PARTY, OWNERS = "rows", "columns", "party", "owners"
+"""The kinds of page: clients that hold rows; the party with the label, if parties hold columns; another such party; owners of rows."""
 
 
 class Subject(NamedTuple):
@@ -131,6 +132,13 @@ def value_at(found: Any, path: str) -> Any:
 KIND = {"accuracy": "classes", "rmse": "numbers"}
 
 
+HOLD = {
+    COLUMNS: "parties hold columns",
+    ROWS: "clients hold rows",
+    OWNERS: "owners of rows have a protocol of their own",
+}
+
+
 def read_entries(paths: Sequence[Path]) -> list[Entry]:
     """Return the runs of these folders. ConfigError if one is not a run, is not finished, or cannot be compared with the others."""
     if not paths:
@@ -141,10 +149,11 @@ def read_entries(paths: Sequence[Path]) -> list[Entry]:
     for other in entries[1:]:
         pages = first.subjects[0].page, other.subjects[0].page
         if pages[0] != pages[1]:
-            columns, rows = (first, other) if pages[0] == COLUMNS else (other, first)
-            raise ConfigError(
-                f"in '{columns.label}' parties hold columns, in '{rows.label}' clients hold rows: write a report for each."
+            one, two = (
+                f"in '{e.label}' {HOLD[page]}"
+                for e, page in sorted(zip((first, other), pages, strict=True), key=lambda x: x[1])
             )
+            raise ConfigError(f"{one}, {two}: write a report for each.")
         if other.headline != first.headline:
             raise ConfigError(
                 f"'{first.label}' predicts {KIND[first.headline]}, but '{other.label}' {KIND[other.headline]}: write a report for each."
@@ -184,7 +193,8 @@ def _subject(path: Path, label: str, key: str) -> Subject:
     if folder.of_columns:
         own = next(one["name"] for one in summary["parties"] if one["active"])
         partition = folder.read_json("partition.json")
-        return Subject(key, label, folder, config, folder.rows(), summary, partition, {}, page=COLUMNS, party=own)
+        page = COLUMNS if SCHEMES[config.algorithm.name].layout == "columns" else OWNERS
+        return Subject(key, label, folder, config, folder.rows(), summary, partition, {}, page=page, party=own)
     partition = folder.read_json("partition.json", "clients", "held_out", "feature_skew", "info")
     preprocess = folder.read_json("preprocess.json", "kind", "rules", "scale")
     if not (rows := folder.rows()):

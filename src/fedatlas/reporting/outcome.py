@@ -13,7 +13,8 @@ from fedatlas.metrics.metric import skewed
 from fedatlas.metrics.quality import LOWER_IS_BETTER
 from fedatlas.reporting.blocks import Block, Cells, Key, KeyFigures, TableBlock, TableCell, Text, lead, notice, optional
 from fedatlas.reporting.columns_result import columns_sentence
-from fedatlas.reporting.entries import COLUMNS, Entry, Plain, Subject, whole
+from fedatlas.reporting.entries import COLUMNS, OWNERS, Entry, Plain, Subject, whole
+from fedatlas.reporting.owners_result import owners_sentence
 from fedatlas.reporting.uncovered import of_kept_rows
 from fedatlas.wording import (
     DASH,
@@ -52,6 +53,8 @@ def sentence(entry: Entry) -> Markup:
     """Return the run in a sentence."""
     if entry.subjects[0].page == COLUMNS:
         return columns_sentence(entry)
+    if entry.subjects[0].page == OWNERS:
+        return owners_sentence(entry)
     s = entry.subjects[0].summary
     n = len(entry.subjects)
     seeds = (

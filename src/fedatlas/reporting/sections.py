@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedatlas.reporting import columns_gain, columns_result, costs, gain, outcome
+from fedatlas.reporting import columns_gain, columns_result, costs, gain, outcome, owners_result
 from fedatlas.reporting.answer import answer_blocks
 from fedatlas.reporting.attackers import attacker_blocks
 from fedatlas.reporting.blocks import Block
@@ -15,7 +15,7 @@ from fedatlas.reporting.columns_privacy import label_privacy_blocks
 from fedatlas.reporting.columns_trees import tree_blocks
 from fedatlas.reporting.confusion import error_blocks, errors_over
 from fedatlas.reporting.curves import curves
-from fedatlas.reporting.entries import COLUMNS, PARTY, ROWS, Entry, Subject
+from fedatlas.reporting.entries import COLUMNS, OWNERS, PARTY, ROWS, Entry, Subject
 from fedatlas.reporting.epsilon_of_seeds import seeds_blocks
 from fedatlas.reporting.guard import guard_blocks
 from fedatlas.reporting.privacy import privacy_blocks
@@ -40,11 +40,16 @@ class ReportSection(NamedTuple):
 
 
 SECTIONS = [
-    ReportSection("answer", "The answer", "Answer", page=answer_blocks, pages=[ROWS, COLUMNS]),
+    ReportSection("answer", "The answer", "Answer", page=answer_blocks, pages=[ROWS, COLUMNS, OWNERS]),
     ReportSection("result", "Results", "Result", page=outcome.opening),
     ReportSection(
         "result", "Results", "Result", page=outcome.opening, run=columns_result.result_blocks, pages=[COLUMNS]
     ),
+    ReportSection("result", "Results", "Result", page=outcome.opening, run=owners_result.result_blocks, pages=[OWNERS]),
+    ReportSection(
+        "coefficients", "The coefficients", "Coefficients", run=owners_result.coefficient_blocks, pages=[OWNERS]
+    ),
+    ReportSection("gain", "What does each owner gain?", "Gain", run=owners_result.gain_blocks, pages=[OWNERS]),
     ReportSection("result", "About this page", "Start", run=columns_result.party_blocks, pages=[PARTY]),
     ReportSection("gain", "What does each {party} gain?", "Gain", page=gain.gain_over, run=gain.gain_blocks),
     ReportSection(
@@ -81,12 +86,14 @@ SECTIONS = [
     ReportSection("leaks", "What a party could have learnt", "Leaks", run=leak_blocks),
     ReportSection("held", "Data of each {party}", "Data", run=held_blocks),
     ReportSection("held", "Data of each party", "Data", run=columns_result.parties_blocks, pages=[COLUMNS, PARTY]),
+    ReportSection("held", "Data of each owner", "Data", run=owners_result.held_blocks, pages=[OWNERS]),
     ReportSection("cost", "What it cost", "Cost", run=costs.cost_blocks),
-    ReportSection("cost", "What it cost", "Cost", run=costs.columns_cost_blocks, pages=[COLUMNS]),
+    ReportSection("cost", "What it cost", "Cost", run=costs.columns_cost_blocks, pages=[COLUMNS, OWNERS]),
     ReportSection("errors", "Errors of the model", "Errors", page=errors_over, run=error_blocks),
     ReportSection("left", "What the {parties} sent", "Sent", run=left_blocks),
     ReportSection("left", "What each party could learn", "Leaks", run=columns_leak_blocks, pages=[COLUMNS, PARTY]),
-    ReportSection("repeat", "Repeat {run}", "Repeat", folder=repeat_blocks, pages=[ROWS, COLUMNS]),
+    ReportSection("left", "What each role could learn", "Leaks", run=owners_result.leak_blocks, pages=[OWNERS]),
+    ReportSection("repeat", "Repeat {run}", "Repeat", folder=repeat_blocks, pages=[ROWS, COLUMNS, OWNERS]),
 ]
 
 
@@ -94,5 +101,6 @@ TITLES: Mapping[str, Callable[[Sequence[Entry]], str]] = {
     ROWS: outcome.run_title,
     COLUMNS: lambda entries: (outcome.run_title if len(entries) > 1 else columns_result.columns_title)(entries),
     PARTY: columns_result.party_title,
+    OWNERS: lambda entries: (outcome.run_title if len(entries) > 1 else owners_result.owners_title)(entries),
 }
 """Kind of page -> its title."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedatlas.privacy.mechanisms import made
 from fedatlas.runs.privacy_preview import of_changed
-from fedatlas.wording import bytes_text, count, seconds_text
+from fedatlas.wording import bytes_text, capital, count, seconds_text
 
 
 def length(shortest: int, longest: int) -> str:
@@ -61,7 +61,9 @@ def passes_text(passes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def expectations(found: dict[str, Any]) -> list[str]:
-    """Return sentences about a dry run of parties that hold columns."""
+    """Return sentences about a dry run of parties that hold columns, or rows of the same columns."""
+    if "owners" in found:
+        return of_owners(found)
     lines = sentences({**found, "bytes": found["bytes_alignment"], "seconds": found["seconds_alignment"]})
     notices = [line for line in lines if line.startswith("Notice")]
     head = [line.removesuffix(" Nothing was sent.") for line in lines if not line.startswith("Notice")]
@@ -76,6 +78,25 @@ def expectations(found: dict[str, Any]) -> list[str]:
     )
     protected = [line for name in found["privacy"]["mechanisms"] for line in made(name).words.preview(found["privacy"])]
     return [*head, one, *protected, *of_changed(found["privacy"]), *notices, "Nothing was matched or trained."]
+
+
+def of_owners(found: dict[str, Any]) -> list[str]:
+    """Return sentences about a dry run of owners of rows."""
+    rows = ", ".join(f"{name} {n:,}" for name, n in found["owners"].items())
+    error = (
+        "with no bound of its error below the label's spread"
+        if found["error"] is None
+        else f"which changes no prediction by more than {found['error']:.2g}"
+    )
+    seeds = f", {found['seeds']} seeds" if found["seeds"] > 1 else ""
+    return [
+        f"Rows: {rows}; {count(found['columns'], 'column')}, {found['rows']:,} rows to train on.",
+        f"{capital(found['said'])}{seeds}.",
+        f"Numbers have {found['precision']} bits after the point, {error}.",
+        f"{count(found['ciphertexts'], 'ciphertext')}; about {bytes_text(found['bytes'])} and {seconds_text(found['seconds'])}.",
+        *(f"Notice: {said}" for said in found["notices"]),
+        "Nothing was sent or trained.",
+    ]
 
 
 LINKED = (

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedatlas.config import ExperimentConfig
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.answer import DRAWS, asked_of, evidence_of
-from fedatlas.runs.columns_baselines import gain
+from fedatlas.runs.columns_baselines import finished, gain
+from fedatlas.runs.owners_baselines import gain_of_owners, owners_answer
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
 from fedatlas.verdict.answer import Answer, PartyEvidence, answer
 from fedatlas.vertical.judging import Judged
@@ -37,9 +39,20 @@ def columns_answer(config: ExperimentConfig, summary: Mapping[str, Any], judged:
     return answer(asked, evidence, summary["seed"], judged_on, len(together.train), DRAWS)
 
 
+def gain_and_answer(
+    path: Path, whole: Checked, summary: Mapping[str, Any], said: Callable[[str], None]
+) -> tuple[dict[str, Any], Answer]:
+    """Return the gain of a finished run and its answer, from baselines that are trained here."""
+    if whole.of_columns().layout == "rows":
+        found = gain_of_owners(path, whole, said)
+        return found.gain, owners_answer(whole.config, summary, found.judged, finished(path, whole))
+    found = gain(path, whole, said)
+    return found.gain, columns_answer(whole.config, summary, found.judged)
+
+
 def columns_answer_again(path: Path, summary: Mapping[str, Any]) -> Answer | None:
     """Return the answer of a finished run by its present words and margin; None without baselines, which are trained again."""
     if "gain" not in summary:
         return None
     whole = checked(RunFolder(path).config())
-    return columns_answer(whole.config, summary, gain(path, whole, lambda text: None).judged)
+    return gain_and_answer(path, whole, summary, lambda text: None)[1]

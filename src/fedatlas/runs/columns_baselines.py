@@ -41,19 +41,13 @@ from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.vertical.align import placed
 from fedatlas.vertical.ids import seed_key
 from fedatlas.vertical.judging import Judged
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import Columns, Floats, Whole, aligned, of_classes, order, places, tensor, true_labels
 from fedatlas.vertical.scheme import How, Scheme
 from fedatlas.vertical.split import parted
 
 FIGURES: Mapping[str, tuple[str, ...]] = {"classes": ("auc", "accuracy", "loss"), "numbers": ("rmse", "loss")}
 """Task -> the figures that are compared; the first is the headline."""
-
-
-class Side(NamedTuple):
-    """Parties to train with, and their states as an alignment leaves them."""
-
-    parties: tuple[Columns, ...]
-    states: tuple[State, ...]
 
 
 class ColumnsGain(NamedTuple):
@@ -82,7 +76,12 @@ class Finished(NamedTuple):
 
     side: Side
     rounds: int
-    state: State  # of the party with the label, at the end
+    states: tuple[State, ...]  # of all, at the end
+
+    @property
+    def state(self) -> State:
+        """That of the party with the label."""
+        return self.states[self.side.parties[0].active]
 
     @property
     def active(self) -> Columns:
@@ -100,8 +99,8 @@ def finished(path: Path, whole: Checked) -> Finished:
     parties, states = consortium(whole, row_secret.read_again(path, whole)).parties, PartyState()
     rounds = Checkpoints(path / "checkpoint", whole.config.hash()).load(states).run.round
     found = [states.get(k) or {} for k in range(len(parties))]
-    before = tuple({key: one[key] for key in ("align", "split")} for one in found)
-    return Finished(Side(parties, before), rounds, found[parties[0].active])
+    before = tuple({key: one[key] for key in ("align", "split") if key in one} for one in found)
+    return Finished(Side(parties, before), rounds, tuple(found))
 
 
 def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[Observer] = ()) -> Opened:
@@ -111,7 +110,9 @@ def opened(side: Side, scheme: Scheme, how: How, name: str, observers: Iterable[
         states.after.put(k, one)
     federation = columns_federation(side.parties, scheme.questions(how), states, name=name, observers=observers)
     active = side.parties[0].active
-    known = of_classes(side.parties[active].classes)
+    known: dict[str, Any] = dict(of_classes(side.parties[active].classes))
+    if scheme.layout == "rows":
+        known["owners"] = [one.party for one in side.parties if one.y is not None]
     server: State = {"names": [one.name for one in side.parties], "active": active, **known}
     begun = drive(federation, lambda: scheme.begin(how, server), 0)
     return Opened(federation, begun, sent_by(federation))
@@ -241,25 +242,32 @@ def gain(path: Path, whole: Checked, said: Callable[[str], None]) -> ColumnsGain
     if done.noised:  # the spread of labels with noise is the unit of all losses
         for one in judged.values():
             one.unit = judged["together"].unit
+    others = [one.name for one in parties if one is not active]
+    without = {name: "alone" if len(others) == 1 else f"without_{name}" for name in others}
+    rows = {name: len(places(side.states[0], "train")) for name, side in sides.items()}
+    return ColumnsGain({**compared(judged, active, whole, without), "rows": rows}, judged)
+
+
+def compared(
+    judged: Mapping[str, Judged], active: Columns, whole: Checked, without: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the figures of each model, and by how much that of all is better. ``active``: who judges; ``without``: as `by_metric`."""
     keys, exact = FIGURES[active.task], {name: one.figures() for name, one in judged.items()}
     metric = judged["together"].metric(whole.config.evaluation.metric)
     drawn = {name: redrawn(one, active.seed) for name, one in judged.items()}
     against = {
         name: {key: better(key, exact["together"], exact[name], drawn["together"], drawn[name]) for key in keys}
-        for name in sides
+        for name in judged
+        if name != "together"
     }
-    others = [one.name for one in parties if one is not active]
-    without = {name: "alone" if len(others) == 1 else f"without_{name}" for name in others}
-    told = {
+    return {
         "figure": keys[0],
         "sides": {name: {key: one[key] for key in keys} for name, one in exact.items()},
         "parties": {name: against[other] for name, other in without.items()},
         "without": without,
         "against": against,
-        "rows": {name: len(places(side.states[0], "train")) for name, side in sides.items()},
         "metric": by_metric(judged, metric, active.seed, without),
     }
-    return ColumnsGain(told, judged)
 
 
 def by_metric(judged: Mapping[str, Judged], metric: Metric, seed: int, without: Mapping[str, str]) -> dict[str, Any]:

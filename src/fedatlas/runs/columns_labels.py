@@ -17,9 +17,10 @@ import numpy as np
 
 from fedatlas.algorithm import Update
 from fedatlas.federation.link import Observer, Request
-from fedatlas.runs.columns_baselines import Side, drive, finished, opened, unnoised
+from fedatlas.runs.columns_baselines import drive, finished, opened, unnoised
 from fedatlas.setup.checked import Checked
 from fedatlas.vertical.letters import LETTERS, Letter
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import Floats, aligned, order, places, true_labels
 from fedatlas.vertical.scheme import How, KnownRows, LabelAttack, Scheme
 

@@ -14,10 +14,11 @@ from fedatlas import machine
 from fedatlas.algorithm import State
 from fedatlas.privacy.mechanism import Trial
 from fedatlas.runs import alignment
-from fedatlas.runs.columns_baselines import Side, trial
+from fedatlas.runs.columns_baselines import trial
 from fedatlas.runs.privacy_preview import of_rows
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import labels, tensor
 from fedatlas.vertical.split import parted
 
@@ -36,6 +37,8 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
     seeds = whole.config.seeds or (whole.config.seed,)
     held, *_ = [consortium(whole.with_seed(seed)) for seed in seeds]  # all, to find refusals
     scheme, rounds = whole.of_columns(), whole.config.rounds
+    if scheme.layout == "rows":
+        return of_owners(held, len(seeds))
     matching = alignment.looked_at(held)
     most = min(len(one.x) for one in held.parties)
     asked = scheme.trial(whole.how)
@@ -59,6 +62,32 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
         "bytes": len(seeds) * (matching["bytes"] + round(sent)),
         "seconds": len(seeds) * (matching["seconds"] + took),
     }
+
+
+def of_owners(held: Consortium, seeds: int) -> dict[str, Any]:
+    """Return the same for owners of rows of the same columns, whose rows are split as in a run; nothing is sent."""
+    whole = held.checked
+    scheme = whole.of_columns()
+    about = dict(scheme.rehearsed(whole.how, owners_side(held)))
+    return {
+        "owners": {one.name: len(one.ids) for one in held.tables},
+        **about,
+        "said": scheme.said(whole.how, len(held.holder.class_names)),
+        "protected": scheme.protected(whole.how),
+        "notices": list(held.notices),
+        "seeds": seeds,
+        "bytes": seeds * about["bytes"],
+        "seconds": seeds * about["seconds"],
+    }
+
+
+def owners_side(held: Consortium) -> Side:
+    """Return owners of rows and the roles apart, with the split of each owner's rows as in a run."""
+    shares, states = {"test": held.test, "held": 0.0}, list[State]()
+    for one in held.parties:
+        parts = {} if one.y is None else parted(one.y, one.task, shares, one.seed, one.party)
+        states.append({"split": {part: tensor(rows) for part, rows in parts.items()}} if parts else {})
+    return Side(held.parties, tuple(states))
 
 
 def protection(held: Consortium, rows: int) -> dict[str, Any]:

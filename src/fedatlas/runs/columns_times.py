@@ -10,8 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from fedatlas.algorithm import Question
-from fedatlas.runs.columns_baselines import Side, drive, opened, sent_by
+from fedatlas.runs.columns_baselines import drive, opened, sent_by
 from fedatlas.vertical.judging import Judged
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.scheme import How, Scheme
 
 

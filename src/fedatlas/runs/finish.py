@@ -13,9 +13,9 @@ from fedatlas.record.fields import RoundRow, RunSummary
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.summary import write_summary
 from fedatlas.reporting import write_report
-from fedatlas.runs import baselines, columns_baselines
+from fedatlas.runs import baselines
 from fedatlas.runs.answer import answer_of, told
-from fedatlas.runs.columns_answer import columns_answer
+from fedatlas.runs.columns_answer import gain_and_answer
 from fedatlas.runs.columns_labels import labels_told
 from fedatlas.runs.deployed_answer import deployed_answer
 from fedatlas.runs.price import train_unprotected
@@ -69,9 +69,8 @@ def finish(done: Run, whole: Checked, more: More, progress: Progress, run: Runne
         write_summary(RunFolder(path), summary)
     if more.baselines is not False:
         if whole.columns:
-            between = columns_baselines.gain(path, whole, progress.said)
-            summary["gain"] = between.gain
-            summary["answer"] = told(columns_answer(whole.config, summary, between.judged))
+            summary["gain"], between = gain_and_answer(path, whole, summary, progress.said)
+            summary["answer"] = told(between)
             if (found := labels_told(path, whole, progress.said)) is not None:
                 summary["labels_told"] = found
         elif run is not None and baselines.wanted(whole.config, summary, more.baselines):

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedatlas import machine
 from fedatlas.course.columns import Growing
 from fedatlas.course.course import Course
+from fedatlas.course.owners import Solving
 from fedatlas.course.progress import NOBODY, Progress, Run, stopped
 from fedatlas.course.rounds import Elsewhere, Simulation
 from fedatlas.errors import DivergedError
@@ -54,7 +55,8 @@ def run_one(
     root = row_secret.read_again(path, whole) if resume else row_secret.read(path)
     if whole.columns:
         held = consortium(whole, root)
-        course = Growing(held, folder(), resume=resume, observers=observers, say=progress.said)
+        kind = Solving if held.rows else Growing
+        course = kind(held, folder(), resume=resume, observers=observers, say=progress.said)
     else:
         setup, away = set_up(whole, root=root), elsewhere_for(whole)
         course = Simulation(

@@ -221,7 +221,7 @@ def between_clients(setup: Setup, m: int) -> int:
 def show(found: dict[str, Any]) -> None:
     """Print the result of `dry_run`."""
     console = Console(highlight=False, soft_wrap=True)
-    if "parties" in found:
+    if "parties" in found or "owners" in found:
         console.print("\n".join(expectations(found)), markup=False)
         return
     sizes = found["partition"]["sizes"]

@@ -21,11 +21,12 @@ from fedatlas.federation.link import Observer
 from fedatlas.files import OWN_FILES
 from fedatlas.privacy.mechanism import on_rows
 from fedatlas.runs.alignment import about, matched
-from fedatlas.runs.columns_baselines import FIGURES, Side, better, drive, grown, kept, redrawn, sent_by, trained
+from fedatlas.runs.columns_baselines import FIGURES, better, drive, grown, kept, redrawn, sent_by, trained
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.setup.resolution import resolve
 from fedatlas.vertical.judging import Judged
+from fedatlas.vertical.owners import Side
 from fedatlas.vertical.parties import order, tensor
 from fedatlas.vertical.split import parted
 from fedatlas.wording import count
@@ -45,7 +46,7 @@ def probed(whole: Checked, observers: Iterable[Observer] = ()) -> dict[str, Any]
         raise ConfigError(
             f"a probe keeps no ledger of what the noise of labels costs: leave out [[privacy]] '{changing[0].name}' to probe without it."
         )
-    scheme = whole.of_columns()
+    scheme = whole.of_matched()
     before = scheme.trial(whole.how).number - 1  # rounds that ask nothing of others
     if before >= whole.config.rounds:
         raise ConfigError(

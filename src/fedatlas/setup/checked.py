@@ -45,7 +45,7 @@ class Checked(NamedTuple):
         """The parties' names in order; () if only the data tell how many there are."""
         if self.config.parties:
             return tuple(one.name for one in self.config.parties)
-        if not self.columns:
+        if self.scheme is None or self.scheme.layout == "rows":
             return tuple(str(k) for k in range(self.config.partition.clients))
         how = dealt(self.config.partition.parameters())
         return tuple(how.columns) or tuple(f"party-{k}" for k in range(how.parties))
@@ -69,6 +69,15 @@ class Checked(NamedTuple):
         if self.scheme is None:
             raise ConfigError("there is nothing to align: add [[parties]], or [partition] name = 'vertical'.")
         return self.scheme
+
+    def of_matched(self) -> Scheme:
+        """Return the scheme; ConfigError if the parties' rows are not matched."""
+        found = self.of_columns()
+        if found.layout == "rows":
+            raise ConfigError(
+                f"there is nothing to align: the owners of '{found.name}' hold different rows of the same columns."
+            )
+        return found
 
     def of_rows(self) -> Checked:
         """Return the experiment itself; ConfigError if parties hold columns."""

@@ -19,7 +19,8 @@ def of_columns(config: ExperimentConfig) -> bool:
 
 def rounds_key(config: ExperimentConfig) -> str:
     """Return the key that sets how many rounds an experiment has."""
-    return f"algorithm.{SCHEMES[config.algorithm.name].rounds}" if config.columns else "rounds"
+    key = SCHEMES[config.algorithm.name].rounds if config.columns else ""
+    return f"algorithm.{key}" if key else "rounds"
 
 
 def rounds_of(config: ExperimentConfig) -> int:
@@ -31,9 +32,11 @@ def method_of(config: ExperimentConfig) -> Checked:
     """Write out every key of an experiment's scheme. ConfigError for a key or a value that the scheme refuses."""
     scheme, given = SCHEMES[config.algorithm.name], config.algorithm.parameters()
     found = arguments("algorithm", scheme.build, given)
-    if "rounds" in config.model_fields_set and scheme.rounds not in given:
+    if "rounds" in config.model_fields_set and scheme.rounds and scheme.rounds not in given:
         found[scheme.rounds] = config.rounds
-    rounds, one = found[scheme.rounds], scheme.words.round
+    rounds, one = found[scheme.rounds] if scheme.rounds else scheme.fixed, scheme.words.round
+    if not scheme.rounds and "rounds" in config.model_fields_set and config.rounds != rounds:
+        raise ConfigError(f"rounds = {config.rounds}: '{scheme.name}' always has {rounds} {one}s; remove the key.")
     if "rounds" in config.model_fields_set and config.rounds != rounds:
         raise ConfigError(
             f"rounds = {config.rounds}, but algorithm.{scheme.rounds} = {rounds}: here a round is a {one}; remove one of the two."

@@ -9,11 +9,13 @@ import numpy as np
 
 from fedatlas import machine
 from fedatlas.config import ExperimentConfig
-from fedatlas.config.parties import HYBRID, dealt
+from fedatlas.config.parties import HYBRID, dealt, of_rows
 from fedatlas.data.by_name import find_source
 from fedatlas.data.cells import Reading, now
 from fedatlas.data.dataset import Column, Split
 from fedatlas.data.loaded import OWN_FRACTION, Loaded, LoadRequest, draw
+from fedatlas.data.owner_tables import dealt_rows, read_owners
+from fedatlas.data.partition import split
 from fedatlas.data.party_tables import (
     Deal,
     PartyFile,
@@ -49,7 +51,7 @@ class Consortium(NamedTuple):
 
     checked: Checked
     tables: tuple[PartyTable, ...]
-    parties: tuple[Columns, ...]
+    parties: tuple[Columns, ...]  # of owners of rows, and then the roles without data
     notices: tuple[str, ...]  # notices about the tables
     root: bytes = b""  # the secret that the noise of labels follows from; b"": they have none
     label_figures: Mapping[str, Mapping[str, Any]] = {}  # mechanism -> figures of the noise of labels
@@ -67,7 +69,12 @@ class Consortium(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The parties' names."""
-        return tuple(one.name for one in self.tables)
+        return tuple(one.name for one in self.parties)
+
+    @property
+    def rows(self) -> bool:
+        """Whether parties hold rows of the same columns, each with its label."""
+        return self.checked.of_columns().layout == "rows"
 
     @property
     def active(self) -> int:
@@ -82,7 +89,9 @@ class Consortium(NamedTuple):
     @property
     def beginning(self) -> dict[str, Any]:
         """The coordinator's state before the first question: its facts about the parties."""
-        known = {"columns": [len(one.names) for one in self.tables], "task": self.holder.task}
+        known: dict[str, Any] = {"columns": [len(one.names) for one in self.tables], "task": self.holder.task}
+        if self.rows:
+            known["owners"] = list(range(len(self.tables)))
         return {"names": list(self.names), "active": self.active, **known, **of_classes(len(self.holder.class_names))}
 
     @property
@@ -123,12 +132,16 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
             f"algorithm.name = '{scheme.name}' counts all rows alike: remove the key 'weight' of '{tables[active].name}'."
         )
     check_metric(whole.config, task, tables[active].name)
-    names, seed = tuple(one.name for one in tables), whole.config.seed
+    names, seed = (*(one.name for one in tables), *scheme.roles), whole.config.seed
+    apart = [without_rows(name, tables[active]) for name in scheme.roles]
+    noises = (*noised, *(None for _ in apart))
     parties = tuple(
-        columns_of(k, one, active, names, seed, workers)._replace(noised=noised[k]) for k, one in enumerate(tables)
+        columns_of(k, one, active, names, seed, workers)._replace(noised=noises[k])
+        for k, one in enumerate((*tables, *apart))
     )
-    said = (*said_of(tables), *scheme.warnings(whole.how), *notices_of_labels(whole))
-    return Consortium(whole, tables, parties, said, root, figures)
+    said = said_of_owners(tables) if scheme.layout == "rows" else said_of(tables)
+    said = [*said, *scheme.warnings(whole.how), *notices_of_labels(whole)]
+    return Consortium(whole, tables, parties, tuple(said), root, figures)
 
 
 def holder_of(config: ExperimentConfig, tables: Sequence[PartyTable]) -> int:
@@ -137,6 +150,13 @@ def holder_of(config: ExperimentConfig, tables: Sequence[PartyTable]) -> int:
         asked = dealt(config.partition.parameters(), HYBRID).label_party
         return label_holder(asked, [one.name for one in tables])
     return next(k for k, one in enumerate(tables) if one.y is not None)
+
+
+def without_rows(name: str, table: PartyTable) -> PartyTable:
+    """Return the empty table of a role without data, with an owner's columns and classes."""
+    x = np.empty((0, len(table.names)))
+    found = PartyTable(name, (), table.schema, x, table.names, task=table.task, class_names=table.class_names)
+    return found._replace(reading=table.reading)
 
 
 def check_metric(config: ExperimentConfig, task: str, name: str) -> None:
@@ -160,7 +180,7 @@ def check_metric(config: ExperimentConfig, task: str, name: str) -> None:
 def align_of(config: ExperimentConfig) -> Align:
     """Return the method of matching rows."""
     found = Align(config.align.name, config.align.group) if config.align is not None else Align()
-    if not config.parties:
+    if not config.parties or of_rows(config.algorithm.name):
         return found
     plan = config.parties[0].ids  # that of all parties
     return found._replace(keys=plan.rules, linked=plan.linked)
@@ -181,7 +201,9 @@ def columns_of(k: int, table: PartyTable, active: int, names: tuple[str, ...], s
 
 
 def party_tables(config: ExperimentConfig) -> list[PartyTable]:
-    """Return each party's table: from its own file, or columns of one table dealt to the parties."""
+    """Return each party's table: from its own file, or columns (or rows) of one table dealt to the parties."""
+    if of_rows(config.algorithm.name):
+        return owners_tables(config)
     if config.parties:
         drop = config.data.missing == "drop"
         return alike([read_party(file, drop) for file in files_of(config)])
@@ -194,6 +216,35 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
     about = (loaded.task, loaded.class_names)
     reading = Reading.from_json({**now().to_json(), **loaded.facts.get("reading", {})})
     return deal(schema, rows.x.numpy(), rows.y.numpy(), weight, about, plan, config.seed, reading)
+
+
+def owners_tables(config: ExperimentConfig) -> list[PartyTable]:
+    """Return the table of each owner of rows: from its own file, or rows of one table as ``[partition]`` deals them.
+
+    DataError for a class without rows, and for classes of which there is only one.
+    """
+    drop = config.data.missing == "drop"
+    if config.parties:
+        tables = read_owners(files_of(config), drop)
+    else:
+        loaded, part = whole_table(config), config.partition
+        rows = loaded.train
+        owners = None if rows.client is None else rows.client.numpy()
+        given = (part.name, part.parameters(), rows.y.numpy(), owners, part.clients, config.seed, part.min_size)
+        dealt_ = split(*given, loaded.facts.get("owners", ""))
+        if dealt_.feature_skew:
+            raise ConfigError(
+                f"partition.name = '{part.name}' changes inputs as they are read: use one that only deals rows."
+            )
+        if rows.weight is not None:
+            raise ConfigError("data.weight: all rows count alike here: leave the key out.")
+        tables = dealt_rows(loaded, rows, dealt_.clients, drop)
+    names = tables[0].class_names
+    if len(names) == 1:
+        raise DataError(f"the label has only one class ('{names[0]}') at all parties: there is nothing to learn.")
+    if absent := [name for c, name in enumerate(names) if not any(np.any(one.y == c) for one in tables)]:
+        raise DataError(f"no party has a row of class '{absent[0]}': leave it out of the label's classes.")
+    return tables
 
 
 def files_of(config: ExperimentConfig) -> list[PartyFile]:
@@ -241,6 +292,24 @@ def notices_of_labels(whole: Checked) -> list[str]:
     seeded = [f"'{one.name}': noise = \"seed\" protects nobody." for one in changing if one.keys.get("noise") == "seed"]
     said = [line for one in changing for line in one.words.notices]
     return [*said, *seeded, TEST_LABELS] if changing else []
+
+
+def said_of_owners(tables: Sequence[PartyTable]) -> list[str]:
+    """Return notices about the tables of owners of rows."""
+    out: list[str] = []
+    for one in tables:
+        out += one.doubts
+        if one.left_out:
+            out.append(f"{count_rows(one.left_out)} of '{one.name}' left out: no label, or a missing cell.")
+        if absent := [name for c, name in enumerate(one.class_names) if not np.any(one.y == c)]:
+            out.append(f"'{one.name}' has no row of class '{absent[0]}': others teach it.")
+    low = np.min([one.x.min(axis=0) for one in tables], axis=0)
+    high = np.max([one.x.max(axis=0) for one in tables], axis=0)
+    if constant := [name for name, a, b in zip(tables[0].names, low, high, strict=True) if a == b]:
+        out.append(
+            f"Columns with a single value carry no information; their coefficient is 0: {', '.join(constant[:5])}."
+        )
+    return out
 
 
 def said_of(tables: Sequence[PartyTable]) -> list[str]:

@@ -8,6 +8,7 @@ elligator.py  ids as points of curve25519
 align.py      private set intersection, as questions and generators
 split.py      the split of aligned rows into training, validation and test
 judging.py    the active party's figures of its model
+owners.py     owners of rows: each splits its own, and judges by sums
 scheme.py     the record of a scheme
 trees/        parts of all schemes of trees
 boosting/     SecureBoost
@@ -25,6 +26,7 @@ from typing import Any
 from fedatlas.vertical.boosting import SECUREBOOST
 from fedatlas.vertical.forest import FEDERATED_FOREST
 from fedatlas.vertical.networks import HYBRID, SPLIT
+from fedatlas.vertical.ridge import PRIVATE_RIDGE
 from fedatlas.vertical.scheme import Scheme
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -32,11 +34,9 @@ SCHEMES: Mapping[str, Scheme] = {
     "federated_forest": FEDERATED_FOREST,
     "split": SPLIT,
     "hybrid": HYBRID,
+    "private_ridge": PRIVATE_RIDGE,
 }
-"""Schemes that ``[algorithm]`` can name if parties hold columns."""
-
-LATER = ("private_ridge",)
-"""Schemes that are not in this version."""
+"""Schemes that ``[algorithm]`` can name if parties hold columns, or, as their `Scheme.layout` says, rows."""
 
 _ESTIMATORS = {
     "Parties": "parties",

@@ -157,12 +157,15 @@ def question(outputs: Outputs) -> Mapping[str, Question]:
         if message["on"] not in JUDGED_ON:
             raise ProtocolError("a model is judged on rows that test or that are held out, and on no others.")
         found = Judged(data, state, outputs(state), message["on"])
-        ends = {}
-        if message["intervals"]:
-            ends = {k: [*one] for k, one in bootstrap(found.weighted(), len(found.y), data.seed, "test").items()}
+        ends = drawn(found, data.seed) if message["intervals"] else {}
         return {"figures": found.figures(), "intervals": ends}, state, session
 
     return {JUDGE: Question(judge, shows=("figures", "intervals"), stateful=True)}
+
+
+def drawn(found: Judged, seed: int) -> dict[str, Any]:
+    """Return each figure with its interval on bootstrap samples of the judged rows."""
+    return {k: [*one] for k, one in bootstrap(found.weighted(), len(found.y), seed, "test").items()}
 
 
 def due(on: str, *, last: bool) -> Due:

@@ -1,4 +1,4 @@
-"""A scheme: how parties that hold different columns of the same rows train a model.
+"""A scheme: how parties that hold different columns of the same rows, or rows of the same columns, train a model.
 
 One record of pure functions serves a run, its baselines, its preview, prediction, deployment and the catalogue.
 Alignment (`align`), the split of the rows (`split`) and judging (`judging`) are the same for all schemes.
@@ -7,10 +7,10 @@ Alignment (`align`), the split of the rows (`split`) and judging (`judging`) are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedatlas.algorithm import Question, RoundGenerator, State
-from fedatlas.vertical import align, judging, split
+from fedatlas.vertical import align, judging, owners, split
 from fedatlas.vertical.letters import Due, Letter
 from fedatlas.vertical.parties import Columns, Floats, Whole
 
@@ -25,6 +25,14 @@ class LearnsRow(NamedTuple):
     passive: str  # a party without the label
     active: str  # the party with it
     coordinator: str
+
+
+WHO: Mapping[str, str] = {
+    "passive": "a party without the label",
+    "active": "the party with the label",
+    "coordinator": "the coordinator",
+}
+"""The roles of a scheme on columns."""
 
 
 class Words(NamedTuple):
@@ -43,6 +51,7 @@ class Words(NamedTuple):
     caution: str = ""  # a further caution to the reader of that table
     cases: Mapping[str, How] = {}  # name -> settings under which parties learn other things than under the others
     phases: Mapping[str, str] = {}  # question -> its action, where its name does not tell it
+    who: Mapping[str, str] = WHO  # each role in that table, and its words there
     several: str = ""  # product of one round with a label of three or more classes; "": the same
 
     def product(self, classes: int) -> str:
@@ -99,7 +108,7 @@ class Scheme(NamedTuple):
     name: str
     words: Words
     build: Callable[..., How]  # from the keys of ``[algorithm]``
-    rounds: str  # the key of ``[algorithm]`` with the number of rounds
+    rounds: str  # the key of ``[algorithm]`` with the number of rounds; "": they are `fixed`
     questions: Callable[[How], Mapping[str, Question]]
     begin: Callable[[How, State], RoundGenerator]  # after alignment and split
     step: Callable[[How, State, int], RoundGenerator]  # one round
@@ -140,11 +149,22 @@ class Scheme(NamedTuple):
     several_labels: bool = False  # whether parties may have labels of rows that not all have; such a table may be dealt
     attack: LabelAttack | None = None
     trial: Callable[[How], Trial] = lambda how: Trial()
+    layout: Literal["columns", "rows"] = "columns"  # "rows": each party holds rows of the same columns, with its label
+    roles: tuple[str, ...] = ()  # parties without data, after the owners of rows
+    fixed: int = 0  # rounds of every run, where no key says how many (``rounds`` is "")
+    found: Callable[[owners.Side, How], Mapping[str, Any]] = (
+        lambda side, how: {}
+    )  # rows, simulated: all parties at the end -> the summary's entry of the scheme
+    rehearsed: Callable[[How, owners.Side], Mapping[str, Any]] = (
+        lambda how, side: {}
+    )  # rows: parties with split rows -> what a dry run says of cost and precision
     due: Callable[[str, int], Due] = lambda part, number: {}  # questions to real parties: "begin", "step" number, "end"
 
 
 def questions(scheme: Scheme, how: How) -> dict[str, Question]:
     """Return every question that a party of a run can be asked."""
+    if scheme.layout == "rows":
+        return {**owners.questions(scheme.outputs), **scheme.questions(how)}
     return {**align.QUESTIONS, **split.QUESTIONS, **scheme.questions(how), **judging.question(scheme.outputs)}
 
 

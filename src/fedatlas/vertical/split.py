@@ -22,12 +22,12 @@ TOLD = LetterKind(PLACES, {"places": {part: Numbers(torch.int64, (None,), 0, "pl
 COUNTS = {"rows": {part: WholeNumber(int(part != "held")) for part in PARTS}}  # without a share, none are held out
 
 
-def parted(y: Any, task: str, shares: Mapping[str, float], seed: int) -> dict[str, Whole]:
-    """Map each part to its places, ascending. ``shares``: those of "held" and "test".
+def parted(y: Any, task: str, shares: Mapping[str, float], seed: int, *purpose: int) -> dict[str, Whole]:
+    """Map each part to its places, ascending. ``shares``: those of "held" and "test". ``purpose``: of the stream, besides the split.
 
     With classes, each part gets its share of every class.
     """
-    stream = numpy_stream(seed, "split")
+    stream = numpy_stream(seed, "split", *purpose)
     out: dict[str, list[Whole]] = {part: [] for part in PARTS}
     groups = [np.flatnonzero(y == value) for value in np.unique(y)] if task == "classes" else [np.arange(len(y))]
     for rows in groups:

@@ -43,7 +43,7 @@ from fedatlas.privacy.paillier.fixed import (
     unpack,
 )
 from fedatlas.privacy.paillier.keys import PrivateKey, PublicKey, generate, generate_plain, private_key, public_key
-from fedatlas.privacy.paillier.sums import add, gather, running, subsets, subtract, times, weighted_sum
+from fedatlas.privacy.paillier.sums import add, gather, running, subsets, subtract, times, weighted_sum, weighted_sums
 
 __all__ = [
     "Base",
@@ -80,4 +80,5 @@ __all__ = [
     "times",
     "unpack",
     "weighted_sum",
+    "weighted_sums",
 ]

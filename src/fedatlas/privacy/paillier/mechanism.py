@@ -31,7 +31,7 @@ DONE = (
 
 def paillier(
     *,
-    key_bits: Literal[2048, 3072] = 2048,
+    key_bits: Literal[2048, 3072, 4096] = 2048,
     bits: Bits = 24,
     range: Positive = 16.0,
     encrypt: str | tuple[str, ...] = "all",
@@ -41,7 +41,7 @@ def paillier(
 ) -> Mechanism:
     """Clients encrypt what they send. The server adds ciphertexts without reading any, and one client opens the sum.
 
-    key_bits: length of the key that all clients share.
+    key_bits: length of the key that all clients share; 4096 is for the equations of `algorithm.name = "private_ridge"`.
     bits: a value is one of 2^bits steps across [-range, range).
     range: the largest size of a value that can be sent; a larger one is refused, never clipped.
     encrypt: "all", "output" (the last layer), "outermost:N" (the N layers nearest the output), or names of parameters.
@@ -72,7 +72,9 @@ def recorded(keys: Mapping[str, Any], done: str, work: Callable[[], Work], *sent
     warnings = (*sentences, SHORT) if short else sentences
     notices = (SHORT_NOTICE.format(name="paillier"),) if short else ()
     made = encryption(paillier, keys, done, work, extras, warnings=warnings, notices=notices, columns=("key_bits",))
+    too_long = LONG if keys["key_bits"] == 4096 else ""
     return made._replace(
+        limits=made.limits._replace(refuses=lambda asked: too_long),
         preview=lambda trial: {"key": key_seconds_of(keys["key_bits"])},
         words=made.words._replace(preview=key_sentences),
     )
@@ -80,6 +82,10 @@ def recorded(keys: Mapping[str, Any], done: str, work: Callable[[], Work], *sent
 
 # ------------------------------------------------------------------------------------------------ a closed model
 
+LONG = (
+    "privacy.paillier.key_bits = 4096: keys of safe primes of that length take minutes to make; use 3072. Only 'private_ridge', whose key "
+    "has other primes, takes 4096."
+)
 ROOM = 16  # sums for which a slot has room at least: a run may go on for more rounds within a power of two
 
 

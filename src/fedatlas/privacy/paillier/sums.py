@@ -42,6 +42,51 @@ def weighted_sum(public: PublicKey, batches: Sequence[Batch], weights: Sequence[
     return computed(public, len(batches[0]), workers, lambda places: map(one, places))
 
 
+def weighted_sums(
+    public: PublicKey, batches: Sequence[Batch], weights: Sequence[Sequence[int]], *, workers: int = 1
+) -> Batch:
+    """Return sum_k weights[r][k] batches[k] for every row r of weights: all rows of the first ciphertext, then those of the next.
+
+    The products of bases are shared by the rows, so that more bases share a table. Weights are whole numbers from 0.
+    """
+    _alike(batches)
+    g, square, width = gmp(), gmp().mpz(public.n) ** 2, public.width
+    data, rows = [raw(public, batch) for batch in batches], len(weights)
+    length = max(k.bit_length() for row in weights for k in row)
+    size = min(range(1, len(batches) + 1), key=lambda s: -(-len(batches) // s) * (length + 2**s / rows))
+    steps = [_steps(row, size, length) for row in weights]
+
+    def powers(places: range) -> Iterator[Any]:
+        here, tables = -1, list[_Products]()
+        for place in places:
+            if place // rows != here:
+                here = place // rows
+                bases = [number(each, here, width) for each in data]
+                tables = [_Products(bases[at : at + size], square) for at in range(0, len(bases), size)]
+            product = g.mpz(1)
+            for step in steps[place % rows]:
+                product = product * product % square
+                for table, mask in zip(tables, step, strict=True):
+                    if mask:
+                        product = product * table[mask] % square
+            yield product
+
+    return computed(public, len(batches[0]) * rows, workers, powers)
+
+
+class _Products(dict[int, Any]):
+    """Products of sets of bases, by bit mask, made when they are first needed."""
+
+    def __init__(self, bases: Sequence[Any], square: Any) -> None:
+        super().__init__({1 << j: base for j, base in enumerate(bases)})
+        self.square = square
+
+    def __missing__(self, mask: int) -> Any:
+        rest = mask & (mask - 1)
+        found = self[mask] = self[rest] * self[mask ^ rest] % self.square
+        return found
+
+
 def add(public: PublicKey, a: Batch, b: Batch, *, workers: int = 1) -> Batch:
     """Return a + b."""
     return weighted_sum(public, [a, b], [1, 1], workers=workers)
@@ -123,12 +168,9 @@ def _plan(weights: Sequence[int]) -> tuple[int, list[list[int]], list[list[int]]
     """
     length = max((k.bit_length() for k in weights), default=0)
     size = TOGETHER if length < LONG else OF_LONG
-    groups = [weights[at : at + size] for at in range(0, len(weights), size)]
-    steps = [
-        [sum((k >> bit & 1) << j for j, k in enumerate(group)) for group in groups] for bit in reversed(range(length))
-    ]
+    steps = _steps(weights, size, length)
     needed = []
-    for place in range(len(groups)):
+    for place in range(-(-len(weights) // size)):
         wanted = set()
         for mask in {step[place] for step in steps}:
             while mask:
@@ -136,6 +178,14 @@ def _plan(weights: Sequence[int]) -> tuple[int, list[list[int]], list[list[int]]
                 mask &= mask - 1
         needed.append(sorted(wanted))
     return size, needed, steps
+
+
+def _steps(weights: Sequence[int], size: int, length: int) -> list[list[int]]:
+    """Return, for each bit from the top, the set of each group of so many bases whose weights have it."""
+    groups = [weights[at : at + size] for at in range(0, len(weights), size)]
+    return [
+        [sum((k >> bit & 1) << j for j, k in enumerate(group)) for group in groups] for bit in reversed(range(length))
+    ]
 
 
 def _powers(bases: Sequence[Any], plan: tuple[int, list[list[int]], list[list[int]]], square: Any) -> Any:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.algorithm import State
+from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import for_columns
+from fedatlas.privacy.paillier.keys import LENGTHS
 from fedatlas.vertical.boosting.gains import outputs
 from fedatlas.vertical.boosting.guesses import ATTACK
 from fedatlas.vertical.boosting.protocol import begin, due, grow, infer, questions
@@ -21,8 +23,14 @@ FEW = 200  # rows of a trial on ciphertexts
 
 
 def under(how: SecureBoost, lock: Mechanism) -> SecureBoost:
-    """Return the settings under Paillier, with which gradients leave the active party encrypted."""
-    return how._replace(**{key: lock.keys[key] for key in lock.limits.columns})
+    """Return the settings under Paillier, with which gradients leave the active party encrypted. ConfigError for too long a key."""
+    keys = {key: lock.keys[key] for key in lock.limits.columns}
+    if keys["key_bits"] not in LENGTHS:
+        raise ConfigError(
+            f"privacy.{lock.name}.key_bits = {keys['key_bits']}: trees take {' or '.join(map(str, LENGTHS))}; longer keys are for "
+            "'private_ridge'."
+        )
+    return how._replace(**keys)
 
 
 def clear(how: SecureBoost) -> SecureBoost:

@@ -13,8 +13,25 @@ from fedatlas.vertical.align import Answered
 from fedatlas.vertical.letters import LETTERS, blamed, letter, taken
 from fedatlas.vertical.parties import Columns, tensor
 from fedatlas.vertical.ridge import masking, numbers
-from fedatlas.vertical.ridge.letter_kinds import COEFFICIENTS, EQUATIONS, EXTENT, MASKED, MASKS, PLAN, SOLUTION
-from fedatlas.vertical.ridge.roles import in_letter, key_kept, key_told, owners, planned_of, provider, sealer, targets
+from fedatlas.vertical.ridge.roles import (
+    COEFFICIENTS,
+    EQUATIONS,
+    EXTENT,
+    MASKED,
+    MASKS,
+    PLAIN,
+    PLAN,
+    SOLUTION,
+    entries,
+    in_letter,
+    key_kept,
+    key_told,
+    owners,
+    planned_of,
+    provider,
+    sealer,
+    targets,
+)
 from fedatlas.vertical.ridge.settings import Ridge
 
 
@@ -37,7 +54,7 @@ def add_up(how: Ridge, model: Any, data: Columns, message: Any, state: State, se
     told, public = key_told(how, data, message)
     held = state["ridge"]
     width, c = planned_of(held["plan"]).width, targets(data)
-    count, parts = width * (width + 1) // 2 + width * c, []
+    count, parts = entries(width, c), []
     for k in owners(len(data.parties)):
         one = taken(data, message, k, EQUATIONS, count=count, width=public.width)
         with blamed(data, k, EQUATIONS):
@@ -47,6 +64,19 @@ def add_up(how: Ridge, model: Any, data: Columns, message: Any, state: State, se
     parts.append(paillier.encrypt(public, penalty, keys=sealer(public, paillier.base_of(told)), workers=data.workers))
     sums = paillier.weighted_sum(public, parts, [1] * len(parts), workers=data.workers)
     return {}, {**state, "ridge": {**held, **told, "equations": sums.plain()}}, session
+
+
+def add_up_plain(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Keep the solution of equations that crossed in the clear. DataError if they are singular."""
+    plan_, c = planned_of(state["ridge"]["plan"]), targets(data)
+    sizes = {"count": entries(plan_.width, c), "width": -(-masking.CLEAR.bit_length() // 8)}
+    parts = [taken(data, message, k, PLAIN, **sizes)["numbers"] for k in owners(len(data.parties))]
+    values = [sum(one) for one in zip(*(masking.from_bytes(part, sizes["count"])[0] for part in parts), strict=True)]
+    a, b = masking.of_flat(values, plan_.width)
+    for j, penalty in enumerate(plan_.penalties(how.l2)):
+        a[j][j] += penalty
+    solution = [[masking.fraction(x, masking.CLEAR) for x in row] for row in masking.solved(a, b, masking.CLEAR)]
+    return {}, {**state, "ridge": {"plan": in_letter(plan_), "coefficients": tensor(plan_.unscaled(solution))}}, session
 
 
 def mask(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -74,6 +104,9 @@ def hold(how: Ridge, model: Any, data: Columns, message: Any, state: State, sess
 def unmask(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Send the owners the coefficients, or, where the engine is not to learn them, the masks; and forget the masks."""
     held, c, to = state["ridge"], targets(data), owners(len(data.parties))
+    if not how.encrypted:
+        told = letter(data, to, COEFFICIENTS.topic, {"coefficients": held["coefficients"]}, secret=True)
+        return {LETTERS: [told]}, state, session
     if how.reveal == "owners":
         masks = {"matrix": held["matrix"], "shift": held["shift"]}
         told = letter(data, to, MASKS.topic, masks, secret=True)

@@ -32,6 +32,9 @@ from fedatlas.vertical.parties import Whole
 Matrix = list[list[int]]
 """Rows of whole numbers."""
 
+CLEAR = (1 << 4423) - 1
+"""A prime longer than any key, modulo which equations in the clear are solved, as exactly as under a key."""
+
 SINGULAR = (
     "the columns determine the coefficients only with a penalty, since a column is constant or follows from others: "
     "set algorithm.l2 above 0, or drop the column."
@@ -51,6 +54,13 @@ def flat(a: Matrix, b: Matrix) -> list[int]:
     return upper + [row[j] for j in range(len(b[0])) for row in b]
 
 
+def of_flat(values: Sequence[int], p: int) -> tuple[Matrix, Matrix]:
+    """Return the matrix (p, p) and the targets (p, c) of numbers in the order of `flat`."""
+    at, first = triangle(p), p * (p + 1) // 2
+    columns = [values[k : k + p] for k in range(first, len(values), p)]
+    return [[values[j] for j in row] for row in at], [list(row) for row in zip(*columns, strict=True)]
+
+
 def drawn(rows: int, columns: int, n: int) -> Matrix:
     """Draw a matrix, each entry uniform below n."""
     return [[secret.integer_below(n) for _ in range(columns)] for _ in range(rows)]
@@ -65,14 +75,14 @@ def masked(
     """
     p, public, at = len(matrix), keys.public, triangle(len(matrix))
     columns = [equations.at(at[:, j]) for j in range(p)]
-    found = [
-        paillier.weighted_sum(public, columns, [row[k] for row in matrix], workers=workers).ciphertexts
-        for k in range(p)
-    ]
+    products = paillier.weighted_sums(
+        public, columns, [*zip(*matrix, strict=True), *zip(*shift, strict=True)], workers=workers
+    )
+    found = [products.at(slice(k, None, p + len(shift[0]))).ciphertexts for k in range(p + len(shift[0]))]
     for k in range(len(shift[0])):
         first = p * (p + 1) // 2 + k * p
-        parts, weights = [*columns, equations.at(slice(first, first + p))], [*(row[k] for row in shift), 1]
-        found.append(paillier.weighted_sum(public, parts, weights, workers=workers).ciphertexts)
+        shifted = paillier.Batch(public.name, found[p + k])
+        found[p + k] = paillier.add(public, shifted, equations.at(slice(first, first + p)), workers=workers).ciphertexts
     sums = paillier.Batch(public.name, torch.cat(found))
     zeros = paillier.encrypt(public, [0] * len(sums), keys=keys, workers=workers)
     return paillier.add(public, sums, zeros, workers=workers)

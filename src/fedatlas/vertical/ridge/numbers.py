@@ -103,21 +103,26 @@ def planned(rows: int, largest: Sequence[int], l2: float, precision: int | None,
     )
 
 
-def error(plan: FixedPoint, l2: float) -> float:
-    """Return by how much a prediction, in the label's unit, can differ from that of the numbers before they were rounded.
+def error(plan: FixedPoint, l2: float, x: Floats, y: Floats, coefficients: Floats) -> float:
+    """Return a bound on how far a prediction is from that of the coefficients of the numbers before they were rounded.
 
-    It holds for all data whose values are as large as the plan says, and is therefore far above what is usual. Infinite without a
-    penalty, as then nothing bounds the condition of X'X.
+    x, y: rows of one owner and their targets (rows, targets). coefficients: (columns + 1, targets) of the columns as they are. It holds
+    for every row whose values are no larger than the plan says, in the label's unit. The owner asks nobody: all that it needs of the
+    other owners' rows is how many there are. Infinite if its own rows do not determine the coefficients.
 
-    In scaled numbers, u = 2^(-f-1): entries of A and b change by at most s = n (2 u + u^2) + 2 u^2. A' >= m, the least eigenvalue that
-    the penalty and the ones of the intercept leave, so |change of beta| <= (sqrt(p) s + p s |beta|) / m. And |beta| follows from
-    l2 |w|^2 <= n, the objective at 0.
+    In scaled numbers, A* and b* those before rounding: A* (beta - beta*) = (A* - A) beta - (b* - b). An entry of A or b is a sum over n
+    rows of products of numbers of at most 1, each rounded by at most u = 2^(-f-1), so it changes by at most 2 n u, and a penalty by
+    2 u^2. And the least eigenvalue of A* is at least that of the owner's own part with the penalty, since the other owners' parts have
+    none below 0. The last term is the rounding of the coefficients to doubles.
     """
-    f, n, p = plan.precision, plan.rows, plan.width
-    u, least = 2.0 ** (-f - 1), min((float(d) for d in plan.penalties(l2)[:-1]), default=0.0) / 4.0**f
-    if not least:
+    n, p, u = plan.rows, plan.width, 2.0 ** (-plan.precision - 1)
+    own = np.concatenate([np.ldexp(x, -np.array(plan.largest[:-1])), np.ones((len(x), 1))], axis=1)
+    penalty = np.array([*(math.ldexp(l2, -2 * e) for e in plan.largest[:-1]), 0.0])
+    gram = own.T @ own + np.diag(penalty)
+    least = float(np.linalg.eigvalsh(gram)[0]) - (len(x) + p * p) * 2.0**-52 * float(np.trace(gram))
+    if least <= 0:
         return math.inf
-    weights = math.sqrt(n / least)
-    size = math.hypot(weights, 1 + math.sqrt(p) * weights)
-    s, m = n * (2 * u + u * u) + 2 * u * u, min(n / 5, least / (4 * p + 1))
-    return 2.0 ** plan.largest[-1] * math.sqrt(p) * (math.sqrt(p) * s + p * s * size) / m
+    powers = np.array([*plan.largest[:-1], 0]) - plan.largest[-1]
+    size = float(np.abs(np.ldexp(coefficients, powers[:, None])).sum(axis=0).max())
+    residual = math.sqrt(p) * (2 * n * u * (1 + size) + 2 * u * u * size)
+    return math.ldexp(math.sqrt(p) * residual / least + 2.0**-53 * size, plan.largest[-1])

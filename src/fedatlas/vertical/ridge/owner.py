@@ -13,12 +13,19 @@ from fedatlas.vertical.align import Answered
 from fedatlas.vertical.letters import LETTERS, blamed, letter, taken, unusable
 from fedatlas.vertical.parties import Columns, tensor
 from fedatlas.vertical.ridge import masking, numbers
-from fedatlas.vertical.ridge.letter_kinds import COEFFICIENTS, EQUATIONS, EXTENT, MASKS, PLAN, SOLUTION
 from fedatlas.vertical.ridge.roles import (
+    COEFFICIENTS,
+    EQUATIONS,
+    EXTENT,
+    MASKS,
+    PLAIN,
+    PLAN,
+    SOLUTION,
     engine,
     in_letter,
     key_kept,
     key_told,
+    outputs_of,
     own_rows,
     planned_of,
     provider,
@@ -52,22 +59,32 @@ def keep_plan(how: Ridge, model: Any, data: Columns, message: Any, state: State,
     return {}, {**state, "ridge": {"plan": in_letter(plan)}}, session
 
 
-def encrypt(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Send the engine the encrypted X'X and X'y of the party's rows."""
-    told, public = key_told(how, data, message)
+def equations(data: Columns, state: State, modulus: int) -> list[int]:
+    """Return X'X and X'y of the party's training rows as whole numbers below a modulus (`masking.flat`)."""
     plan = planned_of(state["ridge"]["plan"])
     x, y = own_rows(data, state)
     ones = np.full((len(x), 1), 1 << plan.precision)
     left = np.concatenate([numbers.whole(x, plan.largest[:-1], plan.precision), ones], axis=1)
     right = numbers.whole(y, [plan.largest[-1]] * y.shape[1], plan.precision)
-    plain = [m % public.n for m in masking.flat(numbers.products(left, left), numbers.products(left, right))]
+    return [m % modulus for m in masking.flat(numbers.products(left, left), numbers.products(left, right))]
+
+
+def encrypt(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Send the engine the encrypted X'X and X'y of the party's rows."""
+    told, public = key_told(how, data, message)
     keys = sealer(public, paillier.base_of(told))
-    sent = paillier.encrypt(public, plain, keys=keys, workers=data.workers)
+    sent = paillier.encrypt(public, equations(data, state, public.n), keys=keys, workers=data.workers)
     return (
         {LETTERS: [letter(data, [engine(data)], EQUATIONS.topic, sent.plain(), secret=True)]},
         {**state, "ridge": {**state["ridge"], "n": told["n"]}},
         session,
     )
+
+
+def tell(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
+    """Send the engine X'X and X'y in the clear."""
+    sent = masking.as_bytes([equations(data, state, masking.CLEAR)], masking.CLEAR)
+    return {LETTERS: [letter(data, [engine(data)], PLAIN.topic, {"numbers": sent}, secret=True)]}, state, session
 
 
 def hold(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
@@ -81,7 +98,7 @@ def finish(how: Ridge, model: Any, data: Columns, message: Any, state: State, se
     """Keep the coefficients: the engine's, or the party's own from the masked solution and the masks."""
     held = state["ridge"]
     plan, c = planned_of(held["plan"]), targets(data)
-    if how.reveal == "engine":
+    if how.told == "engine":
         told = taken(data, message, engine(data), COEFFICIENTS, columns=plan.width, targets=c)
         found: torch.Tensor = told["coefficients"]
     else:
@@ -91,4 +108,11 @@ def finish(how: Ridge, model: Any, data: Columns, message: Any, state: State, se
         with blamed(data, engine(data), MASKS):
             solution = masking.unmasked(masking.from_bytes(held["solution"], c), matrix, shift, key_kept(held).n)
         found = tensor(plan.unscaled(solution))
-    return {}, {**state, "ridge": {"plan": held["plan"], "coefficients": found}}, session
+    error = numbers.error(plan, how.l2, *own_rows(data, state), found.numpy())
+    kept = {
+        "plan": held["plan"],
+        "coefficients": found,
+        "error": error,
+        "outputs": tensor(outputs_of(data, found.numpy())),
+    }
+    return {}, {**state, "ridge": kept}, session

@@ -5,6 +5,8 @@
     phase 2    engine: masked equations -> provider: masked solution -> engine, or owners
     phase 3    engine: coefficients, or masks -> owners
 
+In the clear the owners' equations go to the engine as they are in phase 1, and nobody has a part in phase 2.
+
 All that a phase leaves to the next one is in the parties' states, the provider's key and the engine's masks among it. So a run can stop
 between two phases and go on. Key and masks are forgotten when they have served.
 
@@ -19,8 +21,18 @@ from functools import partial
 from fedatlas.algorithm import Question, RoundGenerator, State
 from fedatlas.vertical.letters import LETTERS, Mail
 from fedatlas.vertical.ridge import engine, owner, provider
-from fedatlas.vertical.ridge.letter_kinds import COEFFICIENTS, EQUATIONS, EXTENT, KEY, MASKED, MASKS, PLAN, SOLUTION
-from fedatlas.vertical.ridge.roles import ROLES, owners
+from fedatlas.vertical.ridge.roles import (
+    COEFFICIENTS,
+    EQUATIONS,
+    EXTENT,
+    KEY,
+    MASKED,
+    MASKS,
+    PLAIN,
+    PLAN,
+    SOLUTION,
+    owners,
+)
 from fedatlas.vertical.ridge.settings import Ridge
 
 PHASES = 3
@@ -32,6 +44,7 @@ SAY, CHOOSE, KEEP, MAKE, ENCRYPT, ADD = (
     "encrypt equations",
     "add up equations",
 )
+TELL, ADD_PLAIN = "tell equations", "solve equations"
 MASK, SOLVE, HOLD, WAIT, UNMASK, FINISH = (
     "mask equations",
     "solve",
@@ -57,6 +70,8 @@ def questions(how: Ridge) -> Mapping[str, Question]:
         WAIT: owner.hold,
         UNMASK: engine.unmask,
         FINISH: owner.finish,
+        TELL: owner.tell,
+        ADD_PLAIN: engine.add_up_plain,
     }
     return {name: Question(partial(answer, how), stateful=True, shows=(LETTERS,)) for name, answer in asked.items()}
 
@@ -73,23 +88,24 @@ def begin(how: Ridge, server: State) -> RoundGenerator:
 def step(how: Ridge, server: State, number: int) -> RoundGenerator:
     """Run phase ``number``, 1 to 3. DataError in phase 2 if the columns do not determine the coefficients."""
     mail, (own, middle, key_holder) = Mail(server["names"]), _roles(server)
-    if number == 1:
+    if number == 1 and not how.encrypted:
+        yield from mail.ask(own, TELL)
+        yield from mail.ask(middle, ADD_PLAIN, PLAIN.topic)
+    elif number == 1:
         yield from mail.ask(key_holder, MAKE)
         yield from mail.ask(own, ENCRYPT, KEY.topic)
         yield from mail.ask(middle, ADD, KEY.topic, EQUATIONS.topic)
-    elif number == 2:
+    elif number == 2 and how.encrypted:
         yield from mail.ask(middle, MASK)
         yield from mail.ask(key_holder, SOLVE, MASKED.topic)
         to, what = (middle, HOLD) if how.reveal == "engine" else (own, WAIT)
         yield from mail.ask(to, what, SOLUTION.topic)
-    else:
+    elif number == 3:
         yield from mail.ask(middle, UNMASK)
         yield from mail.ask(own, FINISH, COEFFICIENTS.topic, MASKS.topic)
     return server
 
 
 def _roles(server: State) -> tuple[tuple[int, ...], tuple[int], tuple[int]]:
-    count = len(server["names"])
-    first = len(owners(count))
-    assert len(ROLES) == count - first
-    return tuple(owners(count)), (first,), (first + 1,)
+    own = owners(len(server["names"]))
+    return tuple(own), (len(own),), (len(own) + 1,)

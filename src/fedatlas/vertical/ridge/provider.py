@@ -11,8 +11,7 @@ from fedatlas.vertical.align import Answered
 from fedatlas.vertical.letters import LETTERS, blamed, letter, taken
 from fedatlas.vertical.parties import Columns
 from fedatlas.vertical.ridge import masking
-from fedatlas.vertical.ridge.letter_kinds import KEY, MASKED, SOLUTION
-from fedatlas.vertical.ridge.roles import engine, owners, targets
+from fedatlas.vertical.ridge.roles import KEY, MASKED, SOLUTION, engine, owners, targets
 from fedatlas.vertical.ridge.settings import Ridge
 
 
