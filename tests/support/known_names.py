@@ -90,6 +90,7 @@ def known_names() -> dict[str, Any]:
             "refused": {name: why for name, made in ALGORITHMS.items() if (why := undeployable(made()))},
             "mechanisms": {name: one.limits.deployed for name, one in every().items()},
         },
+        "elsewhere": [VERTICAL, *SCHEMES, *LATER_ATTACKS, *rules.LATER],
     }
 
 

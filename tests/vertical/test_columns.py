@@ -179,7 +179,6 @@ def test_a_configuration_reads_back_as_it_was_written(tmp_path):
     ("changed", "said"),
     [
         ({"algorithm": {"name": "fedavg"}}, "algorithm.name = 'secureboost'"),
-        ({"algorithm": {"name": "split"}}, "'split' is not supported in this version"),
         ({"algorithm": {"name": "private_ridge"}}, "party 'bank': id is for rows that are matched"),
         ({"local": {"epochs": 2}}, "[local] is for clients that hold rows"),
         ({"compression": {"name": "float16"}}, "[compression] is for clients that hold rows"),

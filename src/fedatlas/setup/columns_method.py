@@ -45,7 +45,8 @@ def method_of(config: ExperimentConfig) -> Checked:
     for table in config.privacy:
         builder = MECHANISMS[table.name]
         mechanisms.append(builder(**arguments(f"privacy.{table.name}", builder, table.parameters())))
-        how = scheme.under(how, mechanisms[-1])
+        if table.name in scheme.mechanisms:  # noise of labels changes no setting
+            how = scheme.under(how, mechanisms[-1])
     if rounds < 1:
         raise ConfigError(f"algorithm.{scheme.rounds} = 0: ask for at least one {one}.")
     algorithm = AlgorithmConfig(name=scheme.name, **found)
