@@ -30,7 +30,7 @@ from test_columns_relay import (
 
 NAMES = ["bank", "shop", "phone"]
 KEYS = {"algorithm": {"name": "federated_forest", "trees": 2, "depth": 3, "features": 1.0}, "privacy": []}
-ORDER, KNOWN = 'row_order = "secret"\n', 'known_labels = ["federated_forest"]\n'
+ORDER, KNOWN = 'row_order = "seed"\n', 'known_labels = ["federated_forest"]\n'
 
 
 def where(topic: str, lie: Any) -> Any:

@@ -10,10 +10,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from fedatlas import spelling
-from fedatlas.aggregation import REDUCERS
+from fedatlas.aggregation import REDUCERS, rules
 from fedatlas.aggregation.rules import RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
+from fedatlas.attacks import LATER as LATER_ATTACKS
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import VERTICAL
 from fedatlas.data.by_name import SOURCES
