@@ -52,7 +52,7 @@ SMALL: dict[str, Any] = {
     "local": {"epochs": 5, "batch_size": 2, "lr": 0.1},
     "evaluation": {"clients": 0.5, "every": 40},
 }
-PRIVATE: dict[str, Any] = {"rounds": 20, "local": {"epochs": 1, "batch_size": 20, "lr": 1.0}}
+PRIVATE: dict[str, Any] = {"rounds": 20, "local": {"epochs": 1, "batch_size": 0, "lr": 1.0}}
 MNIST: dict[str, Any] = {
     **FEW_ROWS,
     "rounds": 20,
@@ -83,7 +83,8 @@ def under_dp(given: dict[str, Any], epsilon: float) -> dict[str, Any]:
 def played(folder: Path, config: ExperimentConfig, methods: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return accuracy and, by method, the attack's record with the seconds of processor time that it took; kept in the folder."""
     done = ensure(checked(config), folder, More(options={"baselines": False}))
-    out: dict[str, Any] = {"accuracy": done.summary["final"]["accuracy"]}
+    spent = (done.summary.get("privacy") or {}).get("epsilon")
+    out: dict[str, Any] = {"accuracy": done.summary["final"]["accuracy"], "epsilon": spent}
     for name, keys in methods.items():
         kept = folder / f"membership-{name.replace(' ', '-')}.json"
         if not kept.exists():
@@ -129,7 +130,9 @@ def membership(out: Path, seeds: list[int], small: bool) -> bool:
             two = played(out / f"{kind}-epsilon-{epsilon:g}-{seed}", config, methods)
             most = max(two[name]["leaks"]["auc"]["high"] for name in methods)
             best = max(best, two["accuracy"])
-            print(f"  test accuracy {two['accuracy']:.4f}; the leak ends at {most:+.4f} at most", flush=True)
+            spent = f"epsilon {two['epsilon']:.3f} spent"
+            print(f"  test accuracy {two['accuracy']:.4f}; {spent}; the leak ends at {most:+.4f} at most", flush=True)
+            shown &= two["epsilon"] <= epsilon
             shown &= epsilon > 2 or most < (MOST_OF_FEW if small else MOST)
         shown &= bool(above) and best > (GUESSED_OF_TWO if small else GUESSED)
     print("shown" if shown else "NOT shown", flush=True)
