@@ -5,7 +5,8 @@ only for shadow models; the other half are the non-members. Online, LiRA and RMI
 instead, which they have without the truth: the one exception. Membership follows from data, partition and seed, so only a holder of
 the data can score. The placebo tells non-members from other non-members: random halves of them, each with its complement, so that
 its mean is 0.5 and its spread says what chance does. A leak is claimed only beyond that spread; where none is seen, the smallest AUC
-is told that so many rows would have shown with 80% power (normal approximation, deviation by Hanley & McNeil 1982).
+is told that so many rows would have shown with 80% power (normal approximation, deviation by Hanley & McNeil 1982). A game that a
+classifier wins without the model is unfair and has no figure.
 
 role: the role whose view is attacked: "server", "client:3" or "outsider".
 """
@@ -74,7 +75,7 @@ def membership(
     (Shokri et al. 2017), by likelihood ratios to shadow models (LiRA, Carlini et al. 2022; RMIA, Zarifzadeh et al. 2024), or by a
     random forest that knows the truth of half of the rows. Needs evaluation.clients above 0: the held-out rows are the non-members. A5.
 
-    method: "loss", "shadow", "lira", "rmia", or "worst_case".
+    method: by the loss, by shadow models, by likelihood ratios to shadow models (lira, rmia), or knowing half of the truth.
     online: shadow models of lira and rmia are trained on random halves of the candidates, not of the auxiliary rows.
     shadows: the attacker's own models, each trained on half of its rows; 16 for lira and rmia, 4 for shadow.
     epochs: training epochs of a shadow model; 30 for shadow, for lira and rmia as many as the federation's.
