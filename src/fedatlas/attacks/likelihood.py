@@ -77,7 +77,8 @@ def _evidence(phi: Floats, inside: np.ndarray, offline: bool) -> Floats:
     p = _sigmoid(phi)
     outer = np.where(inside, 0.0, p).sum(0) / (~inside).sum(0)
     inner = OFFLINE * outer + 1 - OFFLINE if offline else np.where(inside, p, 0.0).sum(0) / inside.sum(0)
-    return np.maximum((outer + inner) / 2, SMALLEST)
+    mean: Floats = np.maximum((outer + inner) / 2, SMALLEST)
+    return mean
 
 
 def _sigmoid(x: Floats) -> Floats:
