@@ -1,5 +1,7 @@
 """What rules cost and what they are worth: ``python benchmarks/attacks.py rules | cost | sign_flip | replacement [--seeds 1 2 3]``.
 
+``membership`` and ``mnist``, what membership attacks find: `membership`.
+
 ``rules``: one round's 100 updates of a million weights through each rule, one thread. ``cost``: seconds of a run with ``share = 0`` and
 with an attack that changes nothing beside the plain run, alternating. ``sign_flip``: MNIST, 50 clients alike, MLP1, everybody in every
 round, a fifth of them sending ten times the reversed change; each rule beside its own clean run. ``replacement``: after convergence one
@@ -16,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import membership
 import torch
 
 from fedatlas.aggregation import RULES
@@ -124,15 +127,20 @@ def replacement(out: Path, seeds: list[int]) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rules", "cost", "sign_flip", "replacement"))
+    parser.add_argument("what", choices=("rules", "cost", "sign_flip", "replacement", "membership", "mnist"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("attacks"))
     given = parser.parse_args()
     if given.what == "rules":
         rules(given.repeats)
     elif given.what == "cost":
         cost(given.out, given.repeats)
+    elif given.what == "membership":
+        membership.membership(given.out, given.seeds, given.small)
+    elif given.what == "mnist":
+        membership.mnist(given.out, given.seeds)
     else:
         {"sign_flip": sign_flip, "replacement": replacement}[given.what](given.out, given.seeds)
 

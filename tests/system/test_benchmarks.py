@@ -239,6 +239,12 @@ def test_sums_in_rings_are_measured(load):
         assert ring.said(found).count(": 8.00 s (target") == ring.said(found).count("MISSED") == cells
 
 
+@pytest.mark.slow
+def test_membership_shows_in_an_overfitted_model_and_not_under_dp_sgd(load: Any, tmp_path: Path) -> None:
+    """60 clients with 20 rows each: LiRA's interval lies above the placebo's, DP-SGD hides it and still learns."""
+    assert load("membership").membership(tmp_path, [1], small=True)
+
+
 def test_noise_is_measured_beside_a_trusted_servers(load: Any) -> None:
     """The bytes of distributed noise are those of masks, and both cost more than the server's noise."""
     noise = load("noise_speed")

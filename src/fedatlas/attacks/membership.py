@@ -1,10 +1,12 @@
 """The membership game (A5): tell rows that clients trained on from rows that they held out.
 
 Members and non-members are equal in number for each client and class. Half of the held-out rows are the attacker's auxiliary rows,
-only for shadow models; the other half are the non-members. Membership follows from data, partition and seed, so only a holder of
+only for shadow models; the other half are the non-members. Online, LiRA and RMIA train shadow models on random halves of the candidates
+instead, which they have without the truth: the one exception. Membership follows from data, partition and seed, so only a holder of
 the data can score. The placebo tells non-members from other non-members: random halves of them, each with its complement, so that
 its mean is 0.5 and its spread says what chance does. A leak is claimed only beyond that spread; where none is seen, the smallest AUC
-is told that so many rows would have shown with 80% power (normal approximation, deviation by Hanley & McNeil 1982).
+is told that so many rows would have shown with 80% power (normal approximation, deviation by Hanley & McNeil 1982). A game that a
+classifier wins without the model is unfair and has no figure.
 
 role: the role whose view is attacked: "server", "client:3" or "outsider".
 """
@@ -12,30 +14,36 @@ role: the role whose view is attacked: "server", "client:3" or "outsider".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedatlas.attacks.declaration import Declaration
+from fedatlas.attacks.forest import played_blind, sorted_probabilities, told_apart
+from fedatlas.attacks.likelihood import confidence, halves, lira, rmia
+from fedatlas.attacks.low_rate import RATE, LowRate, low_rate
 from fedatlas.attacks.roles import ViewRole
-from fedatlas.attacks.shadow_models import Training, by_loss, by_shadows
-from fedatlas.attacks.view_attack import Arrays, Files, Knowledge, Picture, Score, Truth, ViewAttack, measured
+from fedatlas.attacks.shadow_models import Training, by_loss, by_shadows, federated, outputs_of, trained
+from fedatlas.attacks.view_attack import SHADOWS, Arrays, Files, Knowledge, Picture, Score, Truth, ViewAttack, measured
 from fedatlas.data.batches import Rows
-from fedatlas.errors import ConfigError
-from fedatlas.metrics.intervals import Interval, bootstrap
+from fedatlas.errors import ConfigError, DataError
+from fedatlas.metrics.intervals import bootstrap
 from fedatlas.metrics.quality import Floats, over
 from fedatlas.metrics.resampling import pairs_won
 from fedatlas.registry import Whole
 from fedatlas.rng import derive, numpy_stream, torch_stream
 
+Labelled = tuple[Tensor, Tensor]
+"""Rows with their classes."""
 CANDIDATES, AUXILIARY = "candidates.npz", "auxiliary.npz"
 SPLITS = 200  # splits of the non-members in two, each taken both ways: their spread is the placebo
+LIKELIHOOD, FEWEST = ("lira", "rmia"), 4  # methods by likelihood ratios, and their fewest shadow models
 CHANCE, CENTRAL = 0.5, 0.95  # AUC of guessing; share of the placebo's splits that its spread holds
 BOTH, POWER = 1.959964, 0.841621  # quantiles of the normal distribution: two-sided 95%, one-sided 80%
-RESOLVED = 10_000  # with fewer non-members, a true positive rate at 0.1% false positives is not resolved
 SEVERAL = 20  # points of a curve per power of ten
 NO_ROWS = (
     "attack 'membership' needs rows that clients held out, as non-members: set clients = 0.5 under [evaluation] (the test rows of a "
@@ -54,38 +62,35 @@ FIGURES = {
 
 
 def membership(
-    *, role: str = "outsider", method: Literal["loss", "shadow"] = "loss", shadows: Whole = 4, epochs: Whole = 30
+    *,
+    role: str = "outsider",
+    method: Literal["loss", "shadow", "lira", "rmia", "worst_case"] = "loss",
+    online: bool = False,
+    shadows: Whole | None = None,
+    epochs: Whole | None = None,
 ) -> ViewAttack:
     """Membership inference: was this row trained on? Judged on rows that clients trained on and rows that they held out.
 
-    By the loss of a row (Yeom et al. 2018), or by a logistic classifier on confidences and label, trained on shadow models
-    (Shokri et al. 2017). Needs evaluation.clients above 0: the held-out rows are the non-members. A5.
+    By the loss of a row (Yeom et al. 2018), by a logistic classifier on confidences and label, trained on shadow models
+    (Shokri et al. 2017), by likelihood ratios to shadow models (LiRA, Carlini et al. 2022; RMIA, Zarifzadeh et al. 2024), or by a
+    random forest that knows the truth of half of the rows. Needs evaluation.clients above 0: the held-out rows are the non-members. A5.
 
-    method: by the loss of the row under the model, or by shadow models.
-    shadows: the attacker's own models, each trained on half of its auxiliary rows.
-    epochs: training epochs of a shadow model.
+    method: by the loss, by shadow models, by likelihood ratios to shadow models (lira, rmia), or knowing half of the truth.
+    online: shadow models of lira and rmia are trained on random halves of the candidates, not of the auxiliary rows.
+    shadows: the attacker's own models, each trained on half of its rows; 16 for lira and rmia, 4 for shadow.
+    epochs: training epochs of a shadow model; 30 for shadow, for lira and rmia as many as the federation's.
     """
-    spent = "one pass of the model per row" if method == "loss" else f"{shadows} models trained for {epochs} passes"
-    more = "; auxiliary rows of the clients, none of them a candidate" if method == "shadow" else ""
-    declares = Declaration(
-        who="outsider who receives the model, or an insider: a client or the server",
-        how="passive: it queries the model",
-        when="inference: after the last round that the role saw",
-        where="the global model",
-        why="membership: whether a row was trained on",
-        knowledge=f"the candidates, half of them members; the network and the local training{more}",
-        budget=spent,
-    )
+    keys = _keys(method, online, shadows, epochs)
+    worst, likelihood = method == "worst_case", method in LIKELIHOOD
     whose = ViewRole.parse(role, "attack.role")
-    keys: dict[str, Any] = {"method": method, "shadows": shadows, "epochs": epochs}
     return ViewAttack(
         "membership",
         "membership",
         whose,
         keys,
-        declares,
+        _declaration(keys),
         answer=lambda known: _answer(known, keys),
-        score=_score,
+        score=lambda truth, answer: _score(truth, answer, known_half(truth) if worst else None),
         figures=FIGURES,
         leak="auc",
         pictures=_pictures,
@@ -93,8 +98,51 @@ def membership(
         rounds=None if whose.kind == "outsider" else (0, 0),
         refuses=lambda config: "" if config.evaluation.clients else NO_ROWS,
         files=(CANDIDATES, AUXILIARY),
-        draws=_files,
+        draws=lambda truth: _files(truth, keys),
         undrawn=UNDRAWN,
+        tells=_half_of_the_truth if worst else None,
+        shadows=likelihood,
+    )
+
+
+def _keys(method: str, online: bool, shadows: int | None, epochs: int | None) -> dict[str, Any]:
+    """Return the keys that a method uses, with their defaults. ConfigError for numbers of shadow models that do not suit it."""
+    if method in LIKELIHOOD:
+        many = 16 if shadows is None else shadows
+        if many < FEWEST or many % 2:
+            raise ConfigError(
+                f"attack 'membership': shadows = {many}: '{method}' needs an even number of at least {FEWEST} shadow models, since each "
+                "row is in half of them."
+            )
+        return {"method": method, "online": online, "shadows": many, "epochs": epochs}
+    if method == "worst_case":
+        return {"method": method}
+    return {"method": method, "shadows": shadows or 4, "epochs": epochs or 30}
+
+
+def _declaration(keys: dict[str, Any]) -> Declaration:
+    """Return the threat model of a method."""
+    method, models = keys["method"], f"{keys.get('shadows')} models trained "
+    passes = "as often as the federation's" if keys.get("epochs") is None else f"for {keys['epochs']} passes"
+    own = "; auxiliary rows of the clients, none of them a candidate"
+    more, spent = {
+        "loss": ("", "one pass of the model per row"),
+        "shadow": (own, models + passes),
+        "worst_case": (
+            "; of half of the candidates whether they are members",
+            "a random forest on the model's probabilities",
+        ),
+    }.get(method, (own + "; how many rows each client trains on", models + passes))
+    if keys.get("online"):
+        spent += " on random halves of the candidates"
+    return Declaration(
+        who="outsider who receives the model, or an insider: a client or the server",
+        how="passive: it queries the model",
+        when="inference: after the last round that the role saw",
+        where="the global model",
+        why="membership: whether a row was trained on",
+        knowledge=f"the candidates, half of them members; the network and the local training{more}",
+        budget=spent,
     )
 
 
@@ -143,9 +191,10 @@ def candidates_of(truth: Truth) -> Candidates:
     return Candidates(x[shuffled], y[shuffled], order < many, *auxiliary)
 
 
-def _files(truth: Truth) -> Files:
-    """Return the candidates without the truth, and the auxiliary rows."""
+def _files(truth: Truth, keys: dict[str, Any]) -> Files:
+    """Return the candidates without the truth, and the auxiliary rows. ConfigError if they are too few for the method."""
     game = candidates_of(truth)
+    _enough(keys, truth.classes, len(game.y), len(game.auxiliary_y))
     return {
         CANDIDATES: {"x": game.x.numpy(), "y": game.y.numpy()},
         AUXILIARY: {"x": game.auxiliary_x.numpy(), "y": game.auxiliary_y.numpy()},
@@ -160,31 +209,102 @@ def _answer(known: Knowledge, keys: dict[str, Any]) -> Arrays:
     model = known.network(known.seed)
     model.load_state_dict({**model.state_dict(), **known.model()})
     model.eval()
-
-    def predict(x: Tensor) -> Tensor:
-        with torch.inference_mode():
-            return torch.cat([model(piece) for piece in torch.split(x, 1024)])
-
     x, y = (torch.from_numpy(known.arrays(CANDIDATES)[part]) for part in ("x", "y"))
-    if keys["method"] == "loss":
-        return {"score": by_loss(predict, x, y).numpy()}
     own = tuple(torch.from_numpy(known.arrays(AUXILIARY)[part]) for part in ("x", "y"))
-    if len(own[1]) < 2 * known.classes:
+    _enough(keys, known.classes, len(y), len(own[1]))
+    if keys["method"] == "loss":
+        return {"score": by_loss(lambda rows: outputs_of(model, rows), x, y).numpy()}
+    if keys["method"] == "worst_case":
+        p = sorted_probabilities(torch.softmax(outputs_of(model, x).double(), 1).numpy())
+        half, member = (np.array(known.told[part]) for part in ("known", "member"))
+        return {"score": told_apart(p[half], member, p, derive(known.seed, "attack", "forest") % 2**32)}
+    if keys["method"] == "shadow":
+        rng = torch_stream(known.seed, "attack", "shadows")
+        local = known.config.local
+        training = Training(local.lr, local.batch_size, keys["epochs"])
+        predict = lambda rows: outputs_of(model, rows)  # noqa: E731
+        fresh = lambda number: known.network(derive(known.seed, "attack", "shadow", number))  # noqa: E731
+        return {"score": by_shadows(predict, x, y, (own[0], own[1]), fresh, training, keys["shadows"], rng).numpy()}
+    return {"score": _by_likelihood(known, keys, model, (x, y), (own[0], own[1]))}
+
+
+def _by_likelihood(
+    known: Knowledge, keys: dict[str, Any], model: nn.Module, candidates: Labelled, auxiliary: Labelled
+) -> Floats:
+    """Return (n,): LiRA's or RMIA's score. RMIA's population are the rows that the shadow models are trained on."""
+    rows = candidates if keys["online"] else auxiliary
+    inside = halves(keys["shadows"], len(rows[1]), numpy_stream(known.seed, "attack", "halves"))
+    training = federated(known.config, known.told["sizes"], len(rows[1]) // 2, keys["epochs"])
+    seen = list(_shadow_confidences(known, rows, inside, training, candidates))
+    (target, shadow), population = (
+        (confidence(outputs_of(model, x), y), np.stack([each[part] for each in seen]))
+        for part, (x, y) in {"candidates": candidates, "rows": rows}.items()
+    )
+    among = inside if keys["online"] else np.zeros_like(shadow, bool)
+    return lira(target, shadow, among) if keys["method"] == "lira" else rmia(target, shadow, among, *population, inside)
+
+
+def _shadow_confidences(
+    known: Knowledge, rows: Labelled, inside: np.ndarray, training: Training, candidates: Labelled
+) -> Iterator[Arrays]:
+    """Yield each shadow model's phi of the ``candidates`` and of its ``rows``. A model that is finished is not trained again."""
+    key = blake2b(b"".join([rows[0].numpy().tobytes(), inside.tobytes(), repr(training).encode()]), digest_size=8)
+    for number, half in enumerate(torch.from_numpy(inside)):
+        name = f"{SHADOWS}/{key.hexdigest()}-{number:03d}.npz"
+        if not known.arrays(name):
+            stream = torch_stream(known.seed, "attack", "shadows", number)
+            fresh = known.network(derive(known.seed, "attack", "shadow", number))
+            shadow = trained(fresh, rows[0][half], rows[1][half], training, stream)
+            parts = {"candidates": candidates, "rows": rows}
+            known.keep(name, {part: confidence(outputs_of(shadow, x), y) for part, (x, y) in parts.items()})
+        yield known.arrays(name)
+
+
+def _enough(keys: dict[str, Any], classes: int, candidates: int, auxiliary: int) -> None:
+    """Raise ConfigError if rows are too few to train shadow models on."""
+    if keys["method"] in {"loss", "worst_case"}:
+        return
+    if keys.get("online") and candidates < 2 * classes:
         raise ConfigError(
-            f"attack 'membership': {len(own[1])} auxiliary rows are too few to train shadow models on; raise "
+            f"attack 'membership': halves of {candidates} candidates are too few to train shadow models on; raise "
             'evaluation.clients, or set method = "loss".'
         )
-    rng, local = torch_stream(known.seed, "attack", "shadows"), known.config.local
-    fresh = lambda number: known.network(derive(known.seed, "attack", "shadow", number))  # noqa: E731
-    training = Training(local.lr, local.batch_size, keys["epochs"])
-    return {"score": by_shadows(predict, x, y, (own[0], own[1]), fresh, training, keys["shadows"], rng).numpy()}
+    if not keys.get("online") and auxiliary < 2 * classes:
+        raise ConfigError(
+            f"attack 'membership': {auxiliary} auxiliary rows are too few to train shadow models on; raise "
+            'evaluation.clients, or set method = "loss".'
+        )
 
 
 # ---------------------------------------------------------------------- scored by a holder of the data
 
 
-def _score(truth: Truth, answer: Arrays) -> Score:
-    member, score = candidates_of(truth).member, answer["score"].astype(np.float64)
+def known_half(truth: Truth) -> np.ndarray:
+    """Return the candidates whose truth the worst-case attacker knows: a random half, in order."""
+    many = len(candidates_of(truth).member)
+    return np.sort(numpy_stream(truth.seed, "attack", "known").permutation(many)[: many // 2])
+
+
+def _half_of_the_truth(truth: Truth) -> dict[str, Any]:
+    half = known_half(truth)
+    return {"known": half.tolist(), "member": candidates_of(truth).member[half].tolist()}
+
+
+def _score(truth: Truth, answer: Arrays, known: np.ndarray | None = None) -> Score:
+    """Return the figures of a fair game, over the candidates that are not ``known``. DataError if the game is unfair."""
+    game = candidates_of(truth)
+    if (blind := played_blind(game.x.numpy(), game.member, truth.seed)).unfair:
+        raise DataError(
+            f"unfair game: a classifier that sees rows but no model tells members from non-members with an AUC of {blind.auc:.3f} "
+            f"(chance: up to {blind.chance:.3f}), so no figure is given."
+        )
+    keep = np.ones(len(game.member), bool)
+    keep[[] if known is None else known] = False
+    return scored(game.member[keep], answer["score"][keep].astype(np.float64), truth.seed)
+
+
+def scored(member: np.ndarray, score: Floats, seed: int) -> Score:
+    """Return the figures of scores (n,) whose truth is ``member`` (n,)."""
     guess = score >= np.median(score)  # half are members, as the attacker knows
 
     def figures(drawn: Floats) -> dict[str, Floats]:
@@ -192,17 +312,20 @@ def _score(truth: Truth, answer: Arrays) -> Score:
         real = _auc(score, member, ~member, drawn)
         return {"auc": real, "accuracy": (inside + 1 - outside) / 2, "advantage": inside - outside}
 
-    found = bootstrap(figures, len(member), truth.seed, "attack")
-    auc, spread = found["auc"], placebo_spread(score, member, truth.seed)
+    found = bootstrap(figures, len(member), seed, "attack")
+    auc, spread = found["auc"], placebo_spread(score, member, seed)
+    low = low_rate(score, member, seed)
     metrics = {
         "auc": measured(auc, CHANCE) | {"placebo_low": CHANCE - spread, "placebo_high": CHANCE + spread},
         "accuracy": measured(found["accuracy"], 0.5),
         "advantage": measured(found["advantage"], 0.0),
-        "tpr_at_fpr_0.001": measured(_low_rate(score, member), 0.001),
+        "tpr_at_fpr_0.001": _with_placebo(low),
     }
     above = {key: None if x is None else x - CHANCE for key, x in zip(("value", "low", "high"), auc, strict=False)}
     seen = smallest_shown(int(member.sum()), int((~member).sum()), spread)
-    leaks = {"auc": {**above, "beyond": spread, "smallest": seen}}
+    leaks: dict[str, dict[str, float | None]] = {"auc": {**above, "beyond": spread, "smallest": seen}}
+    if low.leak.estimate is not None:
+        leaks["tpr_at_fpr_0.001"] = {"value": low.leak.estimate, "low": low.leak.low, "high": low.leak.high}
     return Score(metrics, leaks, len(member), {"score": score, "member": member})
 
 
@@ -261,13 +384,13 @@ def _rate(guess: np.ndarray, group: np.ndarray, drawn: Floats) -> Floats:
     return over((drawn * (guess & group)).sum(1), (drawn * group).sum(1))
 
 
-def _low_rate(score: np.ndarray, member: np.ndarray) -> Interval:
-    """Return the share of members found if at most one non-member in a thousand is misclassified; None if that is not resolved."""
-    outside = np.sort(score[~member])
-    if len(outside) < RESOLVED:
-        return Interval(None, None, None, 0.95)
-    bound = outside[-1 - len(outside) // 1000]  # one in a thousand lies above it
-    return Interval(float((score[member] > bound).mean()), None, None, 0.95)
+def _with_placebo(low: LowRate) -> dict[str, float | None]:
+    if low.found.estimate is None:
+        return measured(low.found, 1 / RATE)
+    return measured(low.found, low.placebo.estimate) | {
+        "placebo_low": low.placebo.low,
+        "placebo_high": low.placebo.high,
+    }
 
 
 def _pictures(arrays: Arrays) -> list[Picture]:

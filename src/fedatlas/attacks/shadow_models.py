@@ -7,8 +7,9 @@ Song, Shmatikov, S&P 2017 (shadow models; one logistic classifier over all class
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,32 @@ class Training(NamedTuple):
     lr: float
     batch_size: int  # 0 = all rows
     epochs: int
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    adam: bool = False
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of a model."""
+        if self.adam:
+            return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        return torch.optim.SGD(model.parameters(), lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+def federated(config: Any, sizes: Sequence[int], rows: int, epochs: int | None = None) -> Training:
+    """Return a training on ``rows`` pooled rows that mimics the federation's, whose clients train on ``sizes`` rows.
+
+    A step takes the share of all rows that a step of all clients of a round takes together, so there are as many steps as a client makes
+    in all rounds, and each row is used as often as in the federation. ``epochs``: passes, instead of the federation's. Learning-rate
+    schedules, the server's optimizer and noise are not mimicked.
+    """
+    local, many = config.local, sum(sizes) / len(sizes)
+    batch = min(local.batch_size or many, many)
+    steps = local.steps or local.epochs * math.ceil(many / batch)
+    cohort = config.cohort.size / len(sizes) if config.cohort.size else config.cohort.fraction
+    share = min(cohort, 1.0) * batch / many
+    passes = epochs or max(1, round(config.rounds * steps * share))
+    more = {"momentum": local.momentum, "weight_decay": local.weight_decay, "adam": local.optimizer == "adam"}
+    return Training(local.lr, max(1, round(share * rows)), passes, **more)
 
 
 def by_loss(predict: Predict, x: Tensor, y: Tensor) -> Tensor:
@@ -70,10 +97,16 @@ def by_shadows(
     return ((scored - mean) / sd) @ weights[:-1] + weights[-1]
 
 
+def outputs_of(model: nn.Module, x: Tensor) -> Tensor:
+    """Return the outputs (n, classes) of a model in evaluation, by pieces that fit in memory."""
+    with torch.inference_mode():
+        return torch.cat([model(piece) for piece in torch.split(x, 1024)])
+
+
 def trained(model: nn.Module, x: Tensor, y: Tensor, how: Training, rng: torch.Generator) -> nn.Module:
-    """Train by plain stochastic gradient descent on the cross entropy; return the model."""
+    """Train on the cross entropy by stochastic gradient descent; return the model."""
     model = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=how.lr)
+    optimizer = how.optimizer(model)
     size = how.batch_size or len(x)
     for _ in range(how.epochs):
         for batch in torch.split(torch.randperm(len(x), generator=rng), size):

@@ -23,6 +23,10 @@ Files = Mapping[str, Arrays]
 """File name -> its arrays."""
 
 
+SHADOWS = "shadows"
+"""The folder of an attack's finished shadow models."""
+
+
 class ViewGradients(NamedTuple):
     """The gradients that a view reveals of the first round, and the model at which they were taken."""
 
@@ -47,6 +51,7 @@ class Knowledge(NamedTuple):
     model: Callable[[], Mapping[str, Tensor]]  # the newest global model that the role knows
     arrays: Callable[[str], Arrays]  # one of `ViewAttack.files`
     told: Mapping[str, Any]  # output of `ViewAttack.tells`
+    keep: Callable[[str, Arrays], None]  # write a file that `arrays` reads; under `SHADOWS`, also in a later attack
 
 
 class Truth(NamedTuple):
@@ -115,6 +120,9 @@ class ViewAttack(NamedTuple):
     draws: Callable[[Truth], Files] = lambda truth: {}  # these files
     undrawn: str = ""  # advice if one is missing
     tells: Callable[[Truth], Mapping[str, Any]] | None = None  # further knowledge, named in the declaration
+    shadows: bool = (
+        False  # told how many rows each client trains on, and what it makes of shadow models is kept with the run
+    )
 
 
 def measured(value: Interval, placebo: float | None) -> dict[str, float | None]:

@@ -80,7 +80,9 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
     common_knowledge(run.path)
     check_attack(made, config, run)
     root = row_secret.read(run.path)
-    told = made.tells(truth_of(set_up(whole, root=root))) if made.tells else None
+    told = dict(made.tells(truth_of(set_up(whole, root=root))) if made.tells else {})
+    if made.shadows:
+        told["sizes"] = list(rows_held(run).values())
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
     found: AttackRecord = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:

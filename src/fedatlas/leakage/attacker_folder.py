@@ -6,6 +6,7 @@
     observed/            the view of this role only
     model.safetensors    the final model, for an attack that needs no view
     told.json            further knowledge named in the declaration, such as labels
+    shadows/             what an earlier attack of the same name made of its shadow models
     ...                  files drawn by the attack before round 1, such as candidates without the truth
 
 The attack runs in a separate process with an empty data folder. It writes ``answer.npz`` into this folder.
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.attacks.view_attack import ViewAttack
+from fedatlas.attacks.view_attack import SHADOWS, ViewAttack
 from fedatlas.errors import ConfigError
 from fedatlas.files import write_json
 from fedatlas.leakage.knowledge import TOLD
@@ -69,6 +70,9 @@ def attacker_folder(run: Path, attack: ViewAttack, seed: int, told: Mapping[str,
         files += [run / file_of("model")] if attack.rounds is None else []
         for file in [*files, *drawn_files(run, attack)]:
             _link(file, folder / file.name)
+        if attack.shadows:
+            (kept := run / ATTACKED / attack.name / SHADOWS).mkdir(parents=True, exist_ok=True)
+            _link(kept, folder / SHADOWS)
         if attack.rounds is not None:
             _link_view(run, attack, folder)
         yield folder
@@ -98,7 +102,9 @@ def _link_view(run: Path, attack: ViewAttack, folder: Path) -> None:
 def _link(there: Path, here: Path) -> None:
     """Create a link if the system supports it, else a copy. A missing file stays missing: its reader refuses it."""
     try:
-        here.symlink_to(there.resolve())
+        here.symlink_to(there.resolve(), target_is_directory=there.is_dir())
     except OSError:
-        if there.exists():
+        if there.is_dir():
+            shutil.copytree(there, here)
+        elif there.exists():
             shutil.copyfile(there, here)

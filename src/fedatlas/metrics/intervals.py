@@ -146,6 +146,16 @@ def proportion(hits: float, of: float, z: float = 1.959963985) -> tuple[float, f
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def clopper_pearson(hits: int, of: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the exact interval of a share (Clopper & Pearson 1934), (low, high): it holds the truth at least as often as ``level``."""
+    from scipy.special import betaincinv  # a tenth of a second to import
+
+    half = (1 - level) / 2
+    low = float(betaincinv(hits, of - hits + 1, half)) if hits else 0.0
+    high = float(betaincinv(hits + 1, of - hits, 1 - half)) if hits < of else 1.0
+    return low, high
+
+
 def over_seeds(values: Sequence[float | None]) -> Spread:
     """Return mean and standard deviation (n - 1) over seeds; a seed without the figure is not counted."""
     known = [v for v in values if v is not None]
