@@ -15,3 +15,4 @@ class Declaration(NamedTuple):
     why: str  # its goal
     knowledge: str  # what it knows in addition to its own part in the federation
     budget: str  # its limits
+    knows: str = ""  # of attackers in training: whose honest changes they see (`collusion.Knows`)

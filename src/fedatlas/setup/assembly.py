@@ -36,7 +36,14 @@ from fedatlas.privacy.own_rows import fresh_root
 from fedatlas.privacy.protection import under
 from fedatlas.rng import derive
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
-from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
+from fedatlas.setup.attackers import (
+    AttackerDraw,
+    attackers_of,
+    check_attacked_rows,
+    check_attacks,
+    with_class_numbers,
+    with_patches,
+)
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
 from fedatlas.setup.folds import course_seed, with_fold
@@ -267,7 +274,7 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     how = replace(how, bytes_up=how.bytes_up + before.sent.up, bytes_down=how.bytes_down + before.sent.down)
     counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
     hiding = before.hiding + (learn.more if isinstance(learn, Hidden) else 0)
-    whole = whole._replace(poisonings=poisonings)
+    whole = whole._replace(poisonings=with_patches(poisonings, how, dataset.name))
     return Holdings(whole, dataset, prepared, how, partition, facts, counts, hiding, (), told, pairs, root, columns)
 
 
@@ -330,7 +337,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         chain=chain,
         owners=owners,
         public=0 if rows.public is None else rows.public.n,
-        attackers=attackers_of(whole.poisonings, seed),
+        attackers=attackers_of(whole.poisonings, seed, whole.rule, dataset.classes),
         spares=masks or defence_of(config, whole.rule, whole.poisonings) is not None,
     )
     return Setup(shared, algorithm, checked_loss(config, dataset), bench, tuple(dict.fromkeys(notices)))
