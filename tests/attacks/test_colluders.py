@@ -121,6 +121,14 @@ def test_a_coalition_sends_the_same_bits_whatever_the_others_send(
     assert noticed("all") or "optimal" in attack.values()  # the best factor may be 0 in both
 
 
+def test_in_gossip_each_adds_what_they_agreed_on_to_its_own_model(tmp_path: Path) -> None:
+    seen = Sent()
+    attack = {"name": "inner_product", "clients": [1, 4]}
+    done(tmp_path / "run", attack, observers=[seen], rounds=2, algorithm=GOSSIP)
+    assert gap(seen.told[2, 1], seen.told[2, 4]) > 1e-3
+    assert gap(seen.models[2, 1] - seen.told[2, 1], seen.models[2, 4] - seen.told[2, 4]) < 1e-6
+
+
 def test_the_record_says_whose_changes_are_seen(tmp_path: Path) -> None:
     path = done(tmp_path / "run", {"name": "inner_product", "share": 0.34, "knows": "all"}, rounds=1)
     declared = summary(path)["attacks"][0]["declaration"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attacked import TABLES, Sent, done, rows, summary
+from attacked import TABLES, Sent, done, model, rows, summary
 from configured import set_up
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
@@ -76,6 +76,11 @@ def test_masks_hide_a_claim_from_nobody(tmp_path: Path) -> None:
     }
     assert loss["masked"] == pytest.approx(loss["bare"], rel=1e-4)
     assert loss["honest"] != pytest.approx(loss["bare"], rel=1e-3)
+
+
+def test_a_rule_that_ignores_weights_ignores_a_claim(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"rounds": 2, "aggregation": {"name": "median"}}
+    assert model(done(tmp_path / "plain", **given)) == model(done(tmp_path / "claimed", CLAIM, **given))
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     """
     config, algorithm, mechanisms, rule = whole.of_rows().config, whole.algorithm, whole.mechanisms, whole.rule
     seed, part = config.seed, config.partition
-    check_attacks(config, algorithm, whole.poisonings)
+    check_attacks(config, algorithm, whole.poisonings, rule)
     check_rule(config, algorithm, rule, mechanisms, whole.transform)
     facts = described(algorithm, part.clients, seed) if part.clients else {}
     dataset = load(config, algorithm)

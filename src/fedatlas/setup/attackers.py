@@ -253,12 +253,18 @@ def server_rate(config: ExperimentConfig) -> float:
 # ---------------------------------------------------------------------- refusals
 
 
-def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning]) -> None:
+def check_attacks(
+    config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning], rule: Rule | None = None
+) -> None:
     """Raise ConfigError for attacks that the configuration rules out by itself."""
     taken: set[int] = set()
     for one in poisonings:
         where = f"attack.{one.name}"
         check_kind(algorithm, one, where)
+        if one.against_rule and getattr(rule, "rooted", False):
+            raise ConfigError(
+                f"{where}: not optimised against a rule that compares with rows of the server, which no attacker knows; give a number."
+            )
         if (one.share is None) == (not one.clients):
             raise ConfigError(
                 f"{where}: say who attacks with either share, as in share = 0.2, or clients, as in clients = [3, 7]."
