@@ -42,7 +42,9 @@ def test_nobody_and_an_identity_are_the_plain_run_bit_for_bit(algorithm: dict[st
     assert len(rows(identity)[-1]["attackers"]) == (2 if algorithm == SEQ else 1)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS[1:], ids=lambda a: a["name"])
+@pytest.mark.parametrize(
+    "algorithm", [*ALGORITHMS[1:3], pytest.param(GOSSIP, marks=pytest.mark.slow)], ids=lambda a: a["name"]
+)
 def test_runs_agree_across_workers_chunks_engines_and_resume(algorithm: dict[str, Any], tmp_path: Path) -> None:
     attacks = [of(algorithm, {"name": "alie", "share": 0.34, "z": 1.5, "knows": "all"})]
     if algorithm != SEQ:
@@ -151,6 +153,13 @@ def test_under_masks_and_encryption_they_seal_like_anyone(name: str, tmp_path: P
     sealed = done(tmp_path / "sealed", attack, privacy=[{"name": name}], **given)
     assert rows(sealed)[-1]["loss"] == pytest.approx(rows(bare)[-1]["loss"], rel=1e-3)
     assert rows(sealed)[-1]["clients"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_change_beyond_the_range_of_masks_is_left_out(tmp_path: Path) -> None:
+    """Nobody sees it, so it is left out like that of a client who left."""
+    attack = {"name": "inner_product", "clients": [1], "epsilon": 1e6}
+    path = done(tmp_path / "run", attack, rounds=1, privacy=[{"name": "secagg"}], model={"name": "logistic"})
+    assert rows(path)[-1]["clients"] == [0, 2, 3, 4, 5]
 
 
 def test_they_skip_their_own_clip_and_noise() -> None:
