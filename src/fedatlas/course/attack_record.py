@@ -148,7 +148,7 @@ def attack_entry(
         }
     return {
         "name": one.name,
-        "declaration": dict(one.declares._asdict()),
+        "declaration": one.declares.plain(),
         **({"target": known[one.backdoor.target]} if one.backdoor is not None else {}),
         "unit": one.unit,
         "clients": mine,
