@@ -78,6 +78,13 @@ def test_masks_hide_a_claim_from_nobody(tmp_path: Path) -> None:
     assert loss["honest"] != pytest.approx(loss["bare"], rel=1e-3)
 
 
+def test_a_superclient_weighs_by_what_its_clients_claim(tmp_path: Path) -> None:
+    """Three of two clients each: one of them has 50 + 500 of 750 rows."""
+    seq = {"name": "fedseq", "phi": "random", "group_size": 2}
+    path = done(tmp_path / "run", {**CLAIM, "clients": [1]}, algorithm=seq, rounds=1)
+    assert sorted(rows(path)[-1]["weights"]) == pytest.approx([100 / 750, 100 / 750, 550 / 750])
+
+
 def test_a_rule_that_ignores_weights_ignores_a_claim(tmp_path: Path) -> None:
     given: dict[str, Any] = {"rounds": 2, "aggregation": {"name": "median"}}
     assert model(done(tmp_path / "plain", **given)) == model(done(tmp_path / "claimed", CLAIM, **given))

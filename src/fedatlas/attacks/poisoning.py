@@ -42,7 +42,7 @@ Upload = Callable[[Tree, Tree, float, torch.Generator], Tree]
 
 Claimed = Literal["own", "even"]
 Poisoned = Annotated[float, Field(gt=0, le=1)]
-At_least_one = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 SEES = "the models it is told, its own rows; no other client's update"
 COHORT = "the number of rows of each client in a round, and the server's rate"
@@ -254,7 +254,7 @@ def false_claims(
     clients: tuple[Count, ...] = (),
     unit: AttackUnit = "client",
     rounds: tuple[Whole, Count] = (1, 0),
-    c: At_least_one = 10.0,
+    c: AtLeastOne = 10.0,
     labels: Claimed = "own",
     pairs: tuple[tuple[Count, Count], ...] = (),
 ) -> Poisoning:
