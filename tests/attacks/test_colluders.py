@@ -138,7 +138,7 @@ def test_the_record_says_whose_changes_are_seen(tmp_path: Path) -> None:
     assert declared["knowledge"].startswith("omniscient")
     page = (path / "report.html").read_text()
     assert "whose honest changes it sees" in page
-    assert "(omniscient: no client of this software sees those)" in page
+    assert "(omniscient: a client under a server never sees those)" in page
 
 
 # ---------------------------------------------------------------------- sealed like anyone's

@@ -49,7 +49,7 @@ COHORT = "the number of rows of each client in a round, and the server's rate"
 SEEN: Mapping[Knows, str] = {
     "own": SEES,
     "coalition": "the models it is told, its own rows, the honest changes of all attackers; no honest client's update",
-    "all": "omniscient: the change of every honest client, which no client of this software sees",
+    "all": "omniscient: the change of every honest client, which a client under a server never sees",
 }
 RULE = "the server's rule with its f, and how many changes a round has"
 
@@ -373,7 +373,7 @@ def colluding(
     """Return an attack by clients that all send the same change. ``optimal``: its factor is searched against the server's rule."""
     knowledge = f"{SEEN[knows]}; {RULE}" if optimal else SEEN[knows]
     ends = ", with the factor that moves the server's rule furthest" if optimal else ""
-    omniscient = " (omniscient: no client of this software sees those)" if knows == "all" else ""
+    omniscient = " (omniscient: a client under a server never sees those)" if knows == "all" else ""
     declares = declared("its update", knowledge=knowledge, knows=knows)
     return Poisoning(name, f"{said}{ends}{omniscient}.", declares, *who, craft=craft, against_rule=optimal)
 
