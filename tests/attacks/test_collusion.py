@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from fedatlas.aggregation import RULES
-from fedatlas.attacks.collusion import Scene, alie_of, best_factor, inner_product_of, optimised, stand_ins, z_max
+from fedatlas.attacks.collusion import (
+    Scene,
+    alie_of,
+    best_factor,
+    damage,
+    inner_product_of,
+    optimised,
+    stand_ins,
+    z_max,
+)
 from fedatlas.attacks.poisoning import POISONING, Poisoning
 from fedatlas.setup.attackers import rule_as_known
 
@@ -84,10 +93,12 @@ def test_the_results_are_those_of_byzfl(case: dict[str, Any]) -> None:
     assert crafted("mimic", facts, client=f + 2).tolist() == case["mimic"]
     for rule, keys in against.items():
         known = rule_as_known(RULES[rule](**keys))
-        found = crafted("inner_product", facts._replace(aggregate=known), epsilon="optimal", knows="all")
-        assert found.tolist() == pytest.approx(case[f"inner_product against {rule}"], rel=1e-9), rule
-        found = crafted("alie", mirrored._replace(aggregate=known), z="optimal", knows="all")
-        assert (-found).tolist() == pytest.approx(case[f"alie against {rule}"], rel=1e-9), rule
+        for name, of, given, sign in (("inner_product", inner_product_of, facts, 1), ("alie", alie_of, mirrored, -1)):
+            here = given._replace(aggregate=known)
+            worth = damage(here, of(here))
+            found = of(here)(best_factor(worth))
+            assert (sign * found).tolist() == pytest.approx(case[f"{name} against {rule}"], rel=1e-9), (name, rule)
+            assert worth(optimised(here, of(here))) >= worth(best_factor(worth))
 
 
 # ---------------------------------------------------------------------- optimised
@@ -103,7 +114,7 @@ def test_the_line_search_by_hand() -> None:
 @pytest.mark.parametrize("rule", ADAPTED)
 @pytest.mark.parametrize("attack", [alie_of, inner_product_of], ids=["alie", "inner_product"])
 def test_the_factor_adapts_to_each_rule(rule: str, attack: Any) -> None:
-    """It moves what the rule takes at least as far as any factor of a grid does, but for the step of the search."""
+    """It moves what the rule takes at least as far as any factor of a grid does."""
     drawn = torch.Generator().manual_seed(3)
     honest = (0.2 + torch.randn(16, 12, generator=drawn, dtype=torch.float64)).tolist()
     facts = scene([[0.0] * 12] * 4, honest, rule=rule, **ADAPTED[rule])
@@ -115,7 +126,7 @@ def test_the_factor_adapts_to_each_rule(rule: str, attack: Any) -> None:
 
     found = optimised(facts, attack(facts))
     assert moved(found) >= moved(0.0)
-    assert moved(found) >= 0.9 * max(moved(factor) for factor in (0.25, 0.5, 1.0, 2.0, 5.0, 10.0))
+    assert moved(found) >= max(moved(factor) for factor in (0.25, 0.5, 1.0, 2.0, 5.0, 10.0))
 
 
 def test_a_coalition_draws_stand_ins_for_what_it_does_not_see() -> None:

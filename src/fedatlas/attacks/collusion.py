@@ -91,8 +91,18 @@ def best_factor(worth: Callable[[float], float], evals: int = 20, step: float = 
     return best
 
 
+SMALL = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
+"""Factors below byzfl's first step, tried as well: Krum stops taking ALIE's change somewhere between them."""
+
+
 def optimised(scene: Scene, vector: Vector) -> float:
-    """Return the factor that moves what the rule takes furthest from the mean of the honest changes (Euclidean).
+    """Return the factor of those tried that moves what the rule takes furthest; the first of equals."""
+    worth = damage(scene, vector)
+    return max((best_factor(worth), *SMALL), key=worth)
+
+
+def damage(scene: Scene, vector: Vector) -> Callable[[float], float]:
+    """Return factor -> how far the rule's result then is from the mean of the honest changes (Euclidean).
 
     Attackers that see only their own changes draw the honest ones from a normal law with their mean and deviation.
     """
@@ -103,7 +113,7 @@ def optimised(scene: Scene, vector: Vector) -> float:
         moved = float((scene.aggregate([*honest, *[vector(factor)] * hostile]) - mean).norm())
         return moved if math.isfinite(moved) else -math.inf
 
-    return best_factor(worth)
+    return worth
 
 
 def stand_ins(scene: Scene) -> list[Tensor]:
